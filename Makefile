@@ -32,14 +32,14 @@ setup: $(VENV)/.dev  ## Everything that development needs, into .venv
 $(VENV)/.runtime: pyproject.toml $(NATIVE) $(PACKAGES)
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
-	$(BIN)/pip install -q --disable-pip-version-check -e . -C cmake.define.PENSTOCK_LEVELS=host
+	$(BIN)/pip install -q --disable-pip-version-check -e . -C cmake.define.PENSTOCK_ISAS=host
 	$(BIN)/python -m compileall -q python kernels
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' \
-		-C cmake.define.PENSTOCK_LEVELS=all -C cmake.define.PENSTOCK_EMULATED=ON \
+		-C cmake.define.PENSTOCK_ISAS=all -C cmake.define.PENSTOCK_EMULATED=ON \
 		-C cmake.define.PENSTOCK_TESTS=ON -C cmake.define.PENSTOCK_WERROR=ON
 	@touch $@
 
@@ -72,7 +72,7 @@ bench: $(VENV)/.dev  ## Measure; beside the peers: ARGS="server --peers FOLDER" 
 
 wheel: $(if $(CUDA),$(VENV)/.compilers)  ## Build a wheel into dist/; with CUDA=13 that of the CUDA library
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(if $(CUDA),$(BIN)/python -m penstock.kernels.triton.package build/kernels)
+	$(if $(CUDA),$(BIN)/python -m penstock.kernels.triton.compile.package build/kernels)
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist $(if $(CUDA),packaging/cuda$(CUDA) \
 		-C cmake.define.PENSTOCK_KERNELS=$(CURDIR)/build/kernels,.)
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from bench import arrivals, compare, engine, share, starts
-from bench.peers import MAKERS, make_peers
-from bench.targets import HttpTarget, Target, ours
-from bench.workloads import ALL, STANDARD, Workload
+from bench import arrivals, engine, share, starts
+from bench.harness import compare
+from bench.harness.peers import MAKERS, make_peers
+from bench.harness.targets import HttpTarget, Target, ours
+from bench.harness.workloads import ALL, STANDARD, Workload
 
 T = TypeVar("T")
 

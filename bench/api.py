@@ -1,6 +1,7 @@
 """`python -m bench api`: what one API process takes, without a model behind it.
 
-The real API process (`penstock.api.worker`: uvicorn, the model's own tokenizer and template) on one
+The real API process (`penstock.api.serving.worker`: uvicorn, the model's own tokenizer and
+template) on one
 core; on another one the load client, and an engine process that plays a script over the real
 socket. Each workload runs several times, and the run that took the least CPU time for a request or
 a token is reported: on a shared machine it is the one that was disturbed least. `python_loop_us`
@@ -31,10 +32,10 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from bench.api_server import SERVER_CORE, ApiServer
-from bench.exchange import Exchange, drive
-from bench.load import percentile
-from bench.machine import facts, python_loop_us
+from bench.harness.epoll_client import Exchange, drive
+from bench.harness.load_client import percentile
+from bench.harness.machine_facts import facts, python_loop_us
+from bench.harness.pinned_api_server import SERVER_CORE, ApiServer
 
 ANSWER_TOKENS = 32
 REQUEST_STEP_S = 0.001

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.compare import medians
-from bench.load import figures, percentile
-from bench.machine import facts, wait_until_quiet
-from bench.targets import HttpTarget
-from bench.workloads import Prompts, Workload
+from bench.harness.compare import medians
+from bench.harness.load_client import figures, percentile
+from bench.harness.machine_facts import facts, wait_until_quiet
+from bench.harness.targets import HttpTarget
+from bench.harness.workloads import Prompts, Workload
 
 STREAMS = Workload("arrivals", 8, 32, 320, "out_tok_s")
 PROMPTS = Workload("prompts", 64, 512, 1, "prompt_tok_s")

@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 import openai
 
-from bench.peers import llama_server
-from bench.targets import HttpTarget
+from bench.harness.peers import llama_server
+from bench.harness.targets import HttpTarget
 
 PORT = 18470
 Choice = Literal["auto", "required"]
@@ -214,7 +214,7 @@ def _targets(arguments: argparse.Namespace) -> list[tuple[HttpTarget, str]]:
             PORT + 1,
             arguments.gguf,
             parallel=CONCURRENCY,
-            context_tokens=4096,
+            max_model_len=4096,
             more="--jinja",
         )
         found.append((peer, f"http://127.0.0.1:{PORT + 1}/v1"))

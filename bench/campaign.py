@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import arrivals, compare, share, starts
-from bench.peers import MAKERS, make_peers
-from bench.targets import ours
-from bench.workloads import ALL, Workload
+from bench import arrivals, share, starts
+from bench.harness import compare
+from bench.harness.peers import MAKERS, make_peers
+from bench.harness.targets import ours
+from bench.harness.workloads import ALL, Workload
 
 PORT = 18500
 DEFAULT = "smollm2-135m-instruct"

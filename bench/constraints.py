@@ -1,8 +1,8 @@
 """Constrained decoding: do all documents validate, how soon is the first mask, what does it cost.
 
 `python -m bench constraints first-mask cost documents`: one process, no HTTP; any of the three.
-The schemas are made (`bench.schemas`), or those of people (`--schema-store`, `--functions`; see
-`bench.public_schemas`).
+Random schemas (`harness/random_schemas.py`), or public ones (`--schema-store`, `--functions`; see
+`bench.harness.public_schemas`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ import jsonschema
 from msgspec.structs import replace
 from referencing.exceptions import Unresolvable
 
-from bench.machine import facts
-from bench.public_schemas import functions, schema_store
-from bench.schemas import Schema, make_schemas
+from bench.harness.machine_facts import facts
+from bench.harness.public_schemas import functions, schema_store
+from bench.harness.random_schemas import Schema, make_schemas
 from penstock.base.errors import InvalidRequest
 from penstock.config import EngineSettings, read_environment
 from penstock.dialog import Constraint, Sampling
 from penstock.engine.core import EngineCore
-from penstock.engine.grammars import Grammars, guide_of
-from penstock.engine.masks import MaskFiller
-from penstock.engine.types import Grammar, TokenRequest
-from penstock.models.loading import load_text_parts
-from penstock.models.sources import resolve_model
+from penstock.engine.types import TokenRequest
+from penstock.grammar.cache import GrammarCache, guide_of
+from penstock.grammar.compiler import GrammarCompiler
+from penstock.grammar.token_masks import TokenMaskFiller
+from penstock.grammar.types import Grammar
+from penstock.models.hub.sources import resolve_model
+from penstock.models.loader.model_loader import load_text_parts
 from penstock.runtime import load_runtime
 from penstock.text import Tokenizer, load_tokenizer
-from penstock.text.grammar import GrammarCompiler
-from penstock.text.grammar_tokens import vocabulary_of
+from penstock.text.grammar_vocabulary import vocabulary_of
 
 ROWS = 16
 MAX_TOKENS = 400
@@ -56,11 +57,11 @@ class Parts:
         files = resolve_model(model, read_environment().home)
         self.tokenizer = load_tokenizer(load_text_parts(files))
         self.schemas = schemas
-        settings = EngineSettings(model=model, max_seqs=ROWS, prefix_cache_n=0, threads=threads)
-        self.core = EngineCore.over(load_runtime(settings), settings)
+        settings = EngineSettings(model=model, max_num_seqs=ROWS, prefix_cache_n=0, threads=threads)
+        self.core = EngineCore.for_runtime(load_runtime(settings), settings)
         self.vocab_size = self.core.info.vocab_size
         self.vocabulary = vocabulary_of(self.tokenizer)
-        self.core.teach(self.vocabulary)
+        self.core.set_tokenizer(self.vocabulary)
         self.compiler = GrammarCompiler(self.vocabulary, self.vocab_size)
         self.compiler.compile(Constraint("regex", "warm"))
 
@@ -75,9 +76,9 @@ class Parts:
 def first_masks(parts: Parts) -> dict[str, Any]:
     """From a schema nobody saw before to the mask of the first token, in ms: tried in the child,
     compiled by the engine, filled for a row."""
-    grammars, masks = Grammars(parts.vocab_size), MaskFiller(parts.vocab_size, 2)
+    grammars, masks = GrammarCache(parts.vocab_size), TokenMaskFiller(parts.vocab_size, 2)
     masks.start()
-    grammars.teach(parts.vocabulary)
+    grammars.set_tokenizer(parts.vocabulary)
     grammars.compile(Grammar(parts.compiler.compile(Constraint("regex", "warm")))).result()
     times, refusals, refused_s = [], Counter[str](), 0.0
     for schema in parts.schemas:

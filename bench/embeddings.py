@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bench.machine import facts
+from bench.harness.machine_facts import facts
 from penstock.config import EngineSettings
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import EmbedRequest

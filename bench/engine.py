@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench.compare import medians
-from bench.load import Trace, figures
-from bench.machine import facts
-from bench.workloads import Prompts, Workload
+from bench.harness.compare import medians
+from bench.harness.load_client import Trace, figures
+from bench.harness.machine_facts import facts
+from bench.harness.workloads import Prompts, Workload
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.engine.local import LocalEngine

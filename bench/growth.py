@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.exchange import drive
-from bench.machine import facts
+from bench.harness.epoll_client import drive
+from bench.harness.machine_facts import facts
+from bench.soak.raw_http import request
 from bench.soak.server import SoakedServer
-from bench.soak.wire import request
 
 CONNECTIONS = 16
 ROUND_S = 15.0

@@ -12,10 +12,10 @@ import statistics
 import sys
 from typing import Any, Final
 
-from bench.load import percentile
-from bench.machine import facts, wait_until_quiet
-from bench.targets import HttpTarget, ours
-from bench.workloads import Prompts, Workload
+from bench.harness.load_client import percentile
+from bench.harness.machine_facts import facts, wait_until_quiet
+from bench.harness.targets import HttpTarget, ours
+from bench.harness.workloads import Prompts, Workload
 
 LONG: Final = Workload("long", 1, 5900, 1, "prompt_tok_s")
 MOST_SHORT: Final = 256

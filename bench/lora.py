@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from bench.machine import facts, read_bandwidth
+from bench.harness.machine_facts import facts, read_bandwidth
 from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import AdapterSource, AdapterState, TokenRequest
-from penstock.models.spec import DecoderSpec
+from penstock.models.decoder.spec import DecoderSpec
 from penstock.runtime.load import load_runtime
 
 ROWS = 16
@@ -37,7 +37,7 @@ ALPHA = 16
 def measure(model: str, new: int, repeats: int, threads: int | None) -> dict[str, Any]:
     settings = EngineSettings(
         model=model,
-        max_seqs=ROWS,
+        max_num_seqs=ROWS,
         threads=threads,
         prefix_cache_n=0,
         cache_mb=200,
@@ -45,7 +45,7 @@ def measure(model: str, new: int, repeats: int, threads: int | None) -> dict[str
     )
     runtime = load_runtime(settings)
     assert runtime.adapters is not None
-    core = EngineCore.over(runtime, settings)
+    core = EngineCore.for_runtime(runtime, settings)
     with tempfile.TemporaryDirectory() as folder:
         spec = runtime.adapters.spec
         folders = [write_adapter(Path(folder) / f"{seed}", spec, seed) for seed in range(ROWS + 1)]
@@ -117,9 +117,9 @@ def _submit(core: EngineCore, adapters: int, new: int) -> None:
     random = np.random.default_rng(0)
     for row in range(ROWS):
         prompt = tuple(random.integers(1000, core.info.vocab_size, PROMPT_TOKENS).tolist())
-        generation = f"g{row % adapters}" if adapters else ""
+        revision = f"g{row % adapters}" if adapters else ""
         core.submit(
-            TokenRequest(f"{row}", prompt, Sampling(temperature=0.0), 0, new, adapter=generation)
+            TokenRequest(f"{row}", prompt, Sampling(temperature=0.0), 0, new, adapter=revision)
         )
 
 

@@ -19,15 +19,15 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bench.machine import facts
+from bench.harness.machine_facts import facts
 from penstock.config import EngineSettings
 from penstock.kernels.native import NativeOps, Pool
-from penstock.kernels.table import LayerCache, StepInputs
-from penstock.models.decoder import Decoder
-from penstock.models.loading import load_model, load_text_parts
-from penstock.models.sources import files_at
-from penstock.quant.rounding import Bits
-from penstock.runtime.rounding import integer_bits
+from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.models.decoder.decoder import Decoder
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_model, load_text_parts
+from penstock.quant.quantize import Bits
+from penstock.runtime.weight_quantization import integer_bits
 from penstock.text import load_tokenizer
 
 Form: TypeAlias = Literal["int8", "int4"]

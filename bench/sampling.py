@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import facts
+from bench.harness.machine_facts import facts
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling, SequenceBreaker
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
-from penstock.kernels.table import StepInputs
+from penstock.kernels.ops_interface import StepInputs
 from penstock.runtime import CpuRuntime, load_runtime
 from penstock.runtime.protocol import Masks
 from penstock.scheduler import StepPlan
@@ -109,7 +109,11 @@ class TimedRuntime:
 def measure(model: str, repeats: int) -> dict[str, Any]:
     """Medians over the steps of all runs: the draw in microseconds and its share of a step."""
     settings = EngineSettings(
-        model=model, max_seqs=ROWS, context_tokens=512, token_budget=ROWS * PROMPT, prefix_cache_n=0
+        model=model,
+        max_num_seqs=ROWS,
+        max_model_len=512,
+        max_num_batched_tokens=ROWS * PROMPT,
+        prefix_cache_n=0,
     )
     loaded = load_runtime(settings)
     assert isinstance(loaded, CpuRuntime)
@@ -125,7 +129,7 @@ def _steps(loaded: CpuRuntime, settings: EngineSettings, name: str) -> list[tupl
     """(forward pass, rest) of each decoding step, in seconds."""
     masks = HalfMasks(loaded.info.vocab_size) if name in MASKED else None
     runtime = TimedRuntime(loaded, masks)
-    core = EngineCore.over(runtime, settings)
+    core = EngineCore.for_runtime(runtime, settings)
     draw = np.random.default_rng(7)
     for row in range(ROWS):
         words = draw.zipf(1.3, PROMPT) % WORDS + 500 + 7 * row

@@ -6,11 +6,11 @@ import multiprocessing
 import os
 from typing import Any
 
-from bench.compare import medians
-from bench.load import figures
-from bench.machine import facts, wait_until_quiet
-from bench.targets import Target
-from bench.workloads import ALL, Prompts
+from bench.harness.compare import medians
+from bench.harness.load_client import figures
+from bench.harness.machine_facts import facts, wait_until_quiet
+from bench.harness.targets import Target
+from bench.harness.workloads import ALL, Prompts
 
 DECODE = ALL["decode-1"]
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import msgspec
 
-from bench.machine import facts
+from bench.harness.machine_facts import facts
 from penstock.config import EngineSettings, read_environment
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
-from penstock.models.loading import load_text_parts
-from penstock.models.sources import resolve_model
+from penstock.models.hub.sources import resolve_model
+from penstock.models.loader.model_loader import load_text_parts
 from penstock.runtime.load import load_runtime
 from penstock.runtime.protocol import Runtime
 from penstock.text import Tokenizer, load_tokenizer
@@ -67,7 +67,7 @@ def measure(
 ) -> dict[str, Any]:
     files = resolve_model(model, read_environment().home)
     tokenizer = load_tokenizer(load_text_parts(files))
-    settings = EngineSettings(model=model, max_seqs=8, threads=threads)
+    settings = EngineSettings(model=model, max_num_seqs=8, threads=threads)
     clock = time.process_time if threads == 1 else time.perf_counter
     runtime = load_runtime(settings)
     cores = {on: _core(runtime, settings, on) for on in (False, True)}
@@ -92,7 +92,7 @@ def measure(
 def _core(runtime: Runtime, settings: EngineSettings, speculation: bool) -> EngineCore:
     """Both engines share the weights, the cache and the threads, and take turns."""
     own = msgspec.structs.replace(settings, prefix_cache_n=0, speculation=speculation)
-    return EngineCore.over(runtime, own)
+    return EngineCore.for_runtime(runtime, own)
 
 
 def _compare(
@@ -131,8 +131,8 @@ def _compare(
             "ratio": round(ratios[-1], 3),
         }
     after = cores[True].gauges()
-    drafted = after.drafted_tokens - before.drafted_tokens
-    confirmed = after.confirmed_tokens - before.confirmed_tokens
+    drafted = after.draft_tokens - before.draft_tokens
+    confirmed = after.accepted_tokens - before.accepted_tokens
     figures["ratio"] = round(statistics.geometric_mean(ratios), 3)
     figures["all_pairs"] = {
         "pairs": len(logs),

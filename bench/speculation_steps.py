@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.machine import facts
+from bench.harness.machine_facts import facts
 from bench.speculation import FRESH, chat_request
 from penstock.config import EngineSettings, read_environment
 from penstock.engine.core import EngineCore
-from penstock.models.loading import load_text_parts
-from penstock.models.sources import resolve_model
+from penstock.models.hub.sources import resolve_model
+from penstock.models.loader.model_loader import load_text_parts
 from penstock.runtime.load import load_runtime
 from penstock.text import Tokenizer, load_tokenizer
 
@@ -44,8 +44,8 @@ def measure(model: str, streams: int, new: int, repeats: int) -> dict[str, Any]:
         core.close()
     return {
         "streams": streams,
-        "drafted": gauges.drafted_tokens,
-        "confirmed": gauges.confirmed_tokens,
+        "drafted": gauges.draft_tokens,
+        "confirmed": gauges.accepted_tokens,
         "steps": {way: _ratio(steps, way) for way in WAYS[1:]},
         "runs": {way: _ratio(totals, way) for way in WAYS[1:]},
     }
@@ -54,13 +54,13 @@ def measure(model: str, streams: int, new: int, repeats: int) -> dict[str, Any]:
 def _core(model: str, streams: int, way: str) -> EngineCore:
     settings = EngineSettings(
         model=model,
-        max_seqs=streams,
+        max_num_seqs=streams,
         threads=1,
         prefix_cache_n=0,
         cache_mb=200,
         speculation=way == "with",
     )
-    return EngineCore.over(load_runtime(settings), settings)
+    return EngineCore.for_runtime(load_runtime(settings), settings)
 
 
 def _run(

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from bench.machine import facts
-from bench.targets import Target
+from bench.harness.machine_facts import facts
+from bench.harness.targets import Target
 
 
 def measure(targets: Sequence[Target], repeats: int) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
+from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.torch_ops import TorchOps
 
 
@@ -14,4 +14,6 @@ class ReferenceOps(TorchOps):
 
     def __init__(self, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
         machine = Machine("cuda" if device.startswith("cuda") else "cpu")
-        super().__init__(KernelTable(all_ops(), machine, frozenset({"reference"})), device, dtype)
+        super().__init__(
+            KernelRegistry(all_ops(), machine, frozenset({"reference"})), device, dtype
+        )

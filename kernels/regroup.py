@@ -10,7 +10,7 @@ import numpy.typing as npt
 from penstock.kernels.weights import Affine
 
 
-def in_groups(matrix: Affine, group: int) -> Affine:
+def split_groups(matrix: Affine, group: int) -> Affine:
     """The same numbers in groups of `group` columns, which repeat the scales of those that they are
     parts of. `group` divides that of `matrix`; where it is the same, `matrix` itself."""
     if group == matrix.group:

@@ -1,4 +1,4 @@
-"""`Ops` over torch tensors, served by the implementations that a `KernelTable` chose."""
+"""`Ops` over torch tensors, served by the implementations that a `KernelRegistry` chose."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 import torch
 
 from penstock.kernels.arrays import tensor_of
-from penstock.kernels.draw import map_tensors
-from penstock.kernels.lora import SlotSizes
-from penstock.kernels.op import KernelTable
-from penstock.kernels.rows import Adjustments, RowState, StepSlots, Upload
-from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, StepInputs
+from penstock.kernels.cases.random_inputs import map_tensors
+from penstock.kernels.lora_slots import SlotSizes
+from penstock.kernels.ops_interface import AdapterRows, HeadNorm, LayerCache, StepInputs
+from penstock.kernels.persistent_batch import Adjustments, RowState, StepBuffers, Upload
+from penstock.kernels.registry import KernelRegistry
+from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.weights import Experts, Linear, Matrix
 
 
 class TorchOps:
-    """`Ops[torch.Tensor]` on one device, and the samplers. Meanings: `kernels.table`.
+    """`Ops[torch.Tensor]` on one device, and the samplers. Meanings: `kernels.ops_interface`.
 
     `dtype` is that of activations and of constants: float32, or float64 for the tests' truth.
     """
 
-    chunks_by_rows = False
+    splits_by_rows = False
     """Whether decode attention may cut contexts by the number of rows of a step too, as products
     are chosen by it: a row's last bits then depend on that number."""
 
     def __init__(
-        self, table: KernelTable, device: str = "cpu", dtype: torch.dtype = torch.float32
+        self, table: KernelRegistry, device: str = "cpu", dtype: torch.dtype = torch.float32
     ) -> None:
         self.table = table
         self.device = device
@@ -177,33 +177,33 @@ class TorchOps:
         return self.table["gather_rows"].call(x, rows)
 
     def adjust_logits(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        """See `kernels.sampling`: [S, V], modified in place -> [S] int32."""
+        """See `kernels.sampler_inputs`: [S, V], modified in place -> [S] int32."""
         return self.table["adjust_logits"].call(logits, rows)
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        """See `kernels.sampling`: [S, V], modified in place -> [S] int32."""
+        """See `kernels.sampler_inputs`: [S, V], modified in place -> [S] int32."""
         return self.table["sample"].call(logits, rows)
 
     def top_logprobs(
         self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """See `kernels.sampling`: of some rows of adjusted logits [S, V]."""
+        """See `kernels.sampler_inputs`: of some rows of adjusted logits [S, V]."""
         return self.table["top_logprobs"].call(logits, rows, tokens, count)
 
     def update_rows(self, state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> None:
-        """See `kernels.rows`: what the host knows joins the state."""
+        """See `kernels.persistent_batch`: what the host knows joins the state."""
         self.table["update_rows"].call(state, upload)
 
     def prepare_step(
         self,
         state: RowState[torch.Tensor],
         upload: Upload[torch.Tensor],
-        slots: StepSlots[torch.Tensor],
+        slots: StepBuffers[torch.Tensor],
         chunks: int,
-        block_tokens: int,
+        block_size: int,
     ) -> None:
-        """See `kernels.rows`: the inputs of a step, written to `slots`."""
-        self.table["prepare_step"].call(state, upload, slots, chunks, block_tokens)
+        """See `kernels.persistent_batch`: the inputs of a step, written to `slots`."""
+        self.table["prepare_step"].call(state, upload, slots, chunks, block_size)
 
     def adjust_rows(
         self,
@@ -212,7 +212,8 @@ class TorchOps:
         rows: torch.Tensor,
         positions: torch.Tensor,
     ) -> None:
-        """See `kernels.rows`: logits [S, V] of rows [S] are changed in place, for the tokens drawn
+        """See `kernels.persistent_batch`: logits [S, V] of rows [S] are changed in place, for the
+        tokens sampled
         at `positions: [S]`."""
         self.table["adjust_rows"].call(logits, adjust, rows, positions)
 
@@ -224,5 +225,5 @@ class TorchOps:
         tokens: torch.Tensor,
         chunks: int,
     ) -> None:
-        """See `kernels.rows`: drawn tokens join their rows."""
+        """See `kernels.persistent_batch`: sampled tokens join their rows."""
         self.table["append_tokens"].call(state, upload, context_lens, tokens, chunks)

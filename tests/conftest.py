@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from databases import each_database, postgres_cluster, postgres_schemas, postgres_url
 from hypothesis import HealthCheck, settings
+
+from tests.support.database_fixtures import (
+    each_database,
+    postgres_cluster,
+    postgres_schemas,
+    postgres_url,
+)
 
 __all__ = ["each_database", "postgres_cluster", "postgres_schemas", "postgres_url"]
 

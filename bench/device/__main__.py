@@ -26,7 +26,7 @@ from bench.device import (
     variants,
 )
 from bench.device.machine import Bench, open_bench
-from bench.device.record import Record
+from bench.device.result_log import Record
 
 Section = Callable[[Bench, Record, Path | None], None]
 

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from safetensors.torch import save_file
 
-from bench.device import floors
+from bench.device import roofline as floors
 from bench.device.engine import (
     FULL,
     SMALL,
@@ -26,17 +26,17 @@ from bench.device.engine import (
     opened,
     until_begun,
 )
-from bench.device.machine import Bench, ceilings
-from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape
+from bench.device.machine import Bench, measure_roofline
+from bench.device.model_shapes import SHAPES, Shape
+from bench.device.result_log import Record
 from penstock.config import LoraSettings
 from penstock.engine.core import EngineCore
 from penstock.engine.types import AdapterSource
-from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.gpu_graphs import StepForm
+from penstock.runtime.gpu.cuda_graphs import StepForm
+from penstock.runtime.gpu.runtime import GpuRuntime
 
 RANK: Final = 16
-ADAPTED: Final = StepForm(draws=True, adapted=True)
+ADAPTED: Final = StepForm(samples=True, adapted=True)
 TARGET: Final = 0.05
 """Of throughput, at most, for 8 adapters in a batch of 32."""
 
@@ -49,7 +49,7 @@ def measure(bench: Bench, record: Record, name: str) -> None:
     width = sizes.widths[-1] if bench.rehearsed else 32
     counts = (0, 2, 4) if bench.rehearsed else (0, 8, 16)
     record.title(f"{name}, batch {width}, adapters of rank {RANK} on all projections")
-    limits = ceilings(bench)
+    limits = measure_roofline(bench)
     held = 2 if bench.rehearsed else 1  # a rehearsal holds them in 32 bits
     lora = LoraSettings(max_adapters=held * (counts[-1] + 1), max_rank=RANK)
     folder = Path(tempfile.mkdtemp(prefix="penstock-adapters-"))
@@ -60,7 +60,9 @@ def measure(bench: Bench, record: Record, name: str) -> None:
         with opened(bench, record, shape, sizes, lora=lora) as runtime:
             runtime.warm(width)
             runtime.warm(width, form=ADAPTED)
-            core = EngineCore.over(runtime, engine_settings(sizes, prefix_cache_n=1, lora=lora))
+            core = EngineCore.for_runtime(
+                runtime, engine_settings(sizes, prefix_cache_n=1, lora=lora)
+            )
             for one in names[:-1]:
                 record.line(f"load {one}", s=_load(core, folder / one))
             bare_s = 0.0
@@ -92,8 +94,8 @@ def _decode_s(core: EngineCore, sizes: Sizes, width: int, names: Sequence[str]) 
 def _empty(bench: Bench, record: Record, runtime: GpuRuntime, width: int) -> None:
     """A graph that could serve adapters beside one that could not, both without rows."""
     without, able = (
-        bench.wall_s(lambda form=form: runtime.replay_nobody(width, form), 20)  # type: ignore[misc]
-        for form in (StepForm(draws=True), ADAPTED)
+        bench.wall_s(lambda form=form: runtime.dummy_run(width, form), 20)  # type: ignore[misc]
+        for form in (StepForm(samples=True), ADAPTED)
     )
     record.line(f"graph of {width}, nobody", ms=without * 1e3, able_ms=able * 1e3)
 

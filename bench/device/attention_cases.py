@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from bench.device.machine import Bench
+from bench.device.model_shapes import Shape
 from bench.device.ops import step_of
-from bench.device.shapes import Shape
-from penstock.kernels.table import LayerCache, StepInputs
+from penstock.kernels.ops_interface import LayerCache, StepInputs
 
 Chunks = tuple[tuple[int, int], ...]
 """For each row: tokens that are cached before the step, and tokens that the step computes."""
@@ -66,8 +66,8 @@ class DrawnAttention:
 
     def _cached(self, row: int, context: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a row in float32: [K, context, D] each."""
-        block_tokens = self.cache.values.shape[2]
-        blocks = self.inputs.block_tables[row, : -(-context // block_tokens)].long()
+        block_size = self.cache.values.shape[2]
+        blocks = self.inputs.block_tables[row, : -(-context // block_size)].long()
         keys = self.cache.keys.transpose(2, 3)[blocks].float()  # [blocks, K, P, D]
         values = self.cache.values[blocks].float()
         found = []

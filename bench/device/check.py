@@ -15,10 +15,11 @@ from functools import partial
 
 import torch
 
-from bench.device import oracle
+from bench.device import transformers_check as oracle
 from bench.device.attention_cases import AttentionCase, attention_cases
-from bench.device.linear_calls import float8_product, own_calls, product
+from bench.device.linear_kernels import float8_product, own_calls, product
 from bench.device.machine import Bench
+from bench.device.model_shapes import SHAPES, Shape, float8_tiles
 from bench.device.ops import (
     drawn_weight,
     layer_sizes,
@@ -27,13 +28,12 @@ from bench.device.ops import (
     sampling_rows,
     step_of,
 )
-from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape, float8_tiles
+from bench.device.result_log import Record
 from penstock.kernels.ops.norm import add_rms_norm, rms_norm
 from penstock.kernels.ops.rope_cache import rope_cache
+from penstock.kernels.ops_interface import HeadNorm, LayerCache
 from penstock.kernels.reference import ReferenceOps
-from penstock.kernels.table import HeadNorm, LayerCache
-from penstock.kernels.triton.linear import rounded_to_float8
+from penstock.kernels.triton.matmul.linear import rounded_to_float8
 
 WHOLE, WORST = 1e-2, 4e-2
 """Bounds of ||out - ref|| / ||ref||: of a whole result in bfloat16, and of its worst row."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 
 from bench.device.machine import Bench
+from bench.device.model_shapes import SHAPES
 from bench.device.ops import pieces
-from bench.device.record import Record
-from bench.device.shapes import SHAPES
+from bench.device.result_log import Record
 
 
 def measure(bench: Bench, record: Record) -> None:

@@ -15,26 +15,26 @@ from typing import Any
 import msgspec
 import torch
 
-from bench.device import floors
-from bench.device.machine import Bench, Ceilings, ceilings
+from bench.device import roofline as floors
+from bench.device.machine import Bench, Roofline, measure_roofline
 from bench.device.memory import MemoryStages, deviations, used
-from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape, write_checkpoint
+from bench.device.model_shapes import SHAPES, Shape, write_checkpoint
+from bench.device.result_log import Record
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
-from penstock.models.loading import load_model
-from penstock.models.sources import files_at
-from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.gpu_load import (
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_model
+from penstock.runtime.gpu.load import (
     Observe,
     place,
     start_gpu_runtime,
     unobserved,
     weight_bytes,
 )
-from penstock.runtime.gpu_memory import plan_device_memory
+from penstock.runtime.gpu.memory import plan_device_memory
+from penstock.runtime.gpu.runtime import GpuRuntime
 
 GREEDY = Sampling(temperature=0.0)
 LAYERS = {"qwen3-30b-a3b": 16}
@@ -67,7 +67,7 @@ def measure(bench: Bench, record: Record, name: str, whole_run: bool = True) -> 
     sizes = SMALL if bench.rehearsed else FULL
     layers = f"{shape.layers} of {whole.layers} layers"
     record.title(f"{name}, {layers}, {sizes.prompt} tokens of context, bfloat16")
-    limits = ceilings(bench)
+    limits = measure_roofline(bench)
     with opened(bench, record, shape, sizes) as runtime:
         _check(runtime, shape, sizes)
         for width in sizes.widths:
@@ -137,7 +137,7 @@ def start(
 
 def _largest_steps(runtime: GpuRuntime, sizes: Sizes) -> None:
     """Steps as large as any: prompts of all rows, then a token of each."""
-    core = EngineCore.over(runtime, engine_settings(sizes))
+    core = EngineCore.for_runtime(runtime, engine_settings(sizes))
     until_begun(core, ask(core, sizes, sizes.widths[-1], 3, "largest-"))
     while core.has_work:
         core.step()
@@ -153,9 +153,9 @@ def engine_settings(sizes: Sizes, **changes: Any) -> EngineSettings:
     return EngineSettings(
         model="bench",
         dtype="auto",
-        context_tokens=sizes.context,
-        max_seqs=sizes.widths[-1],
-        token_budget=sizes.budget,
+        max_model_len=sizes.context,
+        max_num_seqs=sizes.widths[-1],
+        max_num_batched_tokens=sizes.budget,
         **({"prefix_cache_n": 0} | changes),
     )
 
@@ -203,7 +203,7 @@ def until_begun(core: EngineCore, waiting: set[str]) -> int:
 def decoding(runtime: GpuRuntime, sizes: Sizes, width: int, new: int) -> tuple[EngineCore, float]:
     """An engine in which `width` rows have just begun to decode, all in one step, and the seconds
     that their prompts took by themselves: the prompts are computed first, and then found."""
-    core = EngineCore.over(runtime, engine_settings(sizes, prefix_cache_n=1))
+    core = EngineCore.for_runtime(runtime, engine_settings(sizes, prefix_cache_n=1))
     began = time.perf_counter()
     until_begun(core, ask(core, sizes, width, 1, "prompt-"))
     prompts_s = time.perf_counter() - began
@@ -238,7 +238,7 @@ def _decode(
     shape: Shape,
     sizes: Sizes,
     width: int,
-    limits: Ceilings,
+    limits: Roofline,
 ) -> None:
     """Decode of `width` rows: the median step, and beside it the graph without contexts."""
     runtime.warm(width)
@@ -247,7 +247,7 @@ def _decode(
     step_s = statistics.median(steps)
     floor = floors.decode_s(shape, width, sizes.prompt + sizes.new / 2, limits)
     prompts = floors.prompt_s(shape, width * sizes.prompt, limits)
-    bare_s = bench.wall_s(lambda: runtime.replay_nobody(width), 20)
+    bare_s = bench.wall_s(lambda: runtime.dummy_run(width), 20)
     record.line(
         f"decode {width}",
         ms=step_s * 1e3,
@@ -264,17 +264,17 @@ def _decode(
 def most_at_once(runtime: GpuRuntime, sizes: Sizes) -> int:
     """The most requests, up to the largest width, whose whole runs the cache holds at once: beyond
     them the figure is of preemption. A multiple of 32 if it is not the largest width."""
-    tokens = runtime.info.cache_blocks * runtime.info.block_tokens
-    fitting = tokens // (sizes.prompt + sizes.run_new + runtime.info.block_tokens)
+    tokens = runtime.info.cache_blocks * runtime.info.block_size
+    fitting = tokens // (sizes.prompt + sizes.run_new + runtime.info.block_size)
     widest = sizes.widths[-1]
     return widest if fitting >= widest else max(fitting // 32 * 32, 1)
 
 
 def _run(
-    record: Record, runtime: GpuRuntime, shape: Shape, sizes: Sizes, width: int, limits: Ceilings
+    record: Record, runtime: GpuRuntime, shape: Shape, sizes: Sizes, width: int, limits: Roofline
 ) -> None:
     """Requests that come all at once, from their prompts to their last tokens."""
-    core = EngineCore.over(runtime, engine_settings(sizes))
+    core = EngineCore.for_runtime(runtime, engine_settings(sizes))
     began = time.perf_counter()
     tokens = until_begun(core, ask(core, sizes, width, sizes.run_new))
     first_s = time.perf_counter() - began

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from bench.device.machine import Bench, ceilings
+from bench.device.machine import Bench, measure_roofline
+from bench.device.model_shapes import SHAPES, Shape, float8_tiles
 from bench.device.ops import Piece
-from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape, float8_tiles
+from bench.device.result_log import Record
 from penstock.kernels.weights import Dense, Experts, Float8
 
 TOKENS: tuple[int, ...] = (1, 8, 32, 256, 2048)
@@ -20,7 +20,7 @@ def measure(bench: Bench, record: Record) -> None:
     shape, counts = SHAPES["qwen3-30b-a3b"], TOKENS
     if bench.rehearsed:
         shape, counts = shape.small(), (1, 20)
-    limits = ceilings(bench)
+    limits = measure_roofline(bench)
     for form, item_bytes, matrix in (("bf16", 2, _dense), ("fp8", 1, _float8)):
         packed = bench.ops.pack_experts(_experts(bench, shape, matrix))
         chooses = f"{shape.per_token} of {shape.experts} a token"

@@ -18,12 +18,12 @@ from bench.device.engine import (
     opened,
 )
 from bench.device.machine import Bench
+from bench.device.model_shapes import SHAPES, Shape
 from bench.device.ops import step_of
-from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape
+from bench.device.result_log import Record
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
-from penstock.runtime.gpu import GpuRuntime
+from penstock.runtime.gpu.runtime import GpuRuntime
 
 ANSWER = 24
 
@@ -81,7 +81,7 @@ def _same(record: Record, runtime: GpuRuntime, sizes: Sizes) -> None:
 
 
 def _logprobs(runtime: GpuRuntime, sizes: Sizes, width: int) -> list[tuple[int, float]]:
-    core = EngineCore.over(runtime, engine_settings(sizes))
+    core = EngineCore.for_runtime(runtime, engine_settings(sizes))
     vocab = runtime.info.vocab_size - 10
     for index in range(width):
         length = sizes.prompt - (index % 7)

@@ -1,4 +1,4 @@
-"""The device of a run, its two ceilings, and how a piece of work on it is timed."""
+"""The device of a run, its two peak rates, and how a piece of work on it is timed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from bench.device.record import Record
+from bench.device.result_log import Record
 from penstock.config import EngineSettings
 from penstock.kernels.reference import ReferenceOps
-from penstock.runtime.gpu_load import serving_ops
+from penstock.runtime.gpu.load import serving_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def open_bench(rehearsed: bool, kernels: Literal["auto", "triton"]) -> Bench:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
+class Roofline:
     """Bytes a second of a copy, read and written; operations a second of a product in bfloat16."""
 
     bytes_s: float
@@ -99,15 +99,15 @@ class Ceilings:
         return max(moved_bytes / self.bytes_s, operations / self.operations_s)
 
 
-def ceilings(bench: Bench) -> Ceilings:
-    """Both ceilings, measured now."""
+def measure_roofline(bench: Bench) -> Roofline:
+    """Both peak rates, measured now."""
     copied, copying_s = _copy(bench, 1 << (22 if bench.rehearsed else 32))
     width = 256 if bench.rehearsed else 8192
     left, right = (
         torch.randn(width, width, dtype=bench.dtype, device=bench.device) for _ in range(2)
     )
     product_s = bench.in_a_row_s(lambda: left @ right, 20)
-    return Ceilings(2 * copied / copying_s, 2 * width**3 / product_s)
+    return Roofline(2 * copied / copying_s, 2 * width**3 / product_s)
 
 
 def _copy(bench: Bench, size_bytes: int) -> tuple[int, float]:
@@ -131,6 +131,6 @@ def measure(bench: Bench, record: Record) -> None:
         )
     for serves in bench.ops.table.explain():
         record.note(serves)
-    found = ceilings(bench)
+    found = measure_roofline(bench)
     record.line("copy", tb_s=found.bytes_s / 1e12)
     record.line("product", tflop_s=found.operations_s / 1e12)

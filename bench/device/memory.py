@@ -1,5 +1,5 @@
 """What a device's memory is taken by, stage by stage of a start, beside the terms of the formula
-(`penstock.runtime.gpu_memory`); and whether a recording of it keeps to them."""
+(`penstock.runtime.gpu.memory`); and whether a recording of it keeps to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from penstock.runtime.gpu_memory import DevicePlan
+from penstock.runtime.gpu.memory import DeviceMemoryPlan
 
 SLACK_BYTES: Final = 64 << 10
 """Allocators round up, tensors of a few bytes are in no term."""
@@ -67,7 +67,7 @@ class MemoryStages:
         self._device = device
         self._live = LiveBytes() if device == "cpu" else None
         self._stages: list[dict[str, Any]] = []
-        self._plan: DevicePlan | None = None
+        self._plan: DeviceMemoryPlan | None = None
         self._last = time.perf_counter()
 
     def __enter__(self) -> MemoryStages:
@@ -85,8 +85,8 @@ class MemoryStages:
         if self._live is not None:
             self._live.__exit__(kind, error, trace)
 
-    def reached(self, stage: str, plan: DevicePlan) -> None:
-        """A `penstock.runtime.gpu_load.Observe`."""
+    def reached(self, stage: str, plan: DeviceMemoryPlan) -> None:
+        """A `penstock.runtime.gpu.load.Observe`."""
         self._plan = plan
         self._note(stage)
 

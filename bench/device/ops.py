@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from bench.device.machine import Bench, Ceilings, ceilings
-from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape, float8_tiles
-from penstock.kernels.gpu_cache import CacheExtents, allocate_caches
+from bench.device.machine import Bench, Roofline, measure_roofline
+from bench.device.model_shapes import SHAPES, Shape, float8_tiles
+from bench.device.result_log import Record
+from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_caches
 from penstock.kernels.ops.attention import ATTENTION
-from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.table import HeadNorm, StepInputs
+from penstock.kernels.ops_interface import HeadNorm, StepInputs
+from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.weights import Dense, Float8, Linear
 
 BLOCK = 16
@@ -32,7 +32,7 @@ class Piece:
 
 def measure(bench: Bench, record: Record, only: str = "") -> None:
     """The section `ops`; `only`: those whose name holds it."""
-    limits = ceilings(bench)
+    limits = measure_roofline(bench)
     shape = SHAPES["qwen3-8b"]
     widths: tuple[int, ...] = (1, 32, 256)
     context = 1024
@@ -45,12 +45,12 @@ def measure(bench: Bench, record: Record, only: str = "") -> None:
                 _measure(bench, record, piece, limits)
     for tokens in (48,) if bench.rehearsed else (1024, 8192, 16384):
         record.title(f"attention of a prompt of {tokens} tokens")
-        for piece in _prompt_attention(bench, shape, tokens):
+        for piece in _prefill_attention(bench, shape, tokens):
             if only in piece.name:
                 _measure(bench, record, piece, limits)
 
 
-def _measure(bench: Bench, record: Record, piece: Piece, limits: Ceilings) -> None:
+def _measure(bench: Bench, record: Record, piece: Piece, limits: Roofline) -> None:
     try:
         taken = bench.seconds(piece.call)
     except Exception as error:  # one broken kernel must not hide the others
@@ -188,7 +188,7 @@ def planned(
     """A step of single tokens whose attention is planned, as a runtime does once for all layers."""
     if bench.device == "cpu":
         return inputs
-    from penstock.kernels.triton.attention_work import AttentionWork, most_units
+    from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, most_units
 
     rows, width = inputs.block_tables.shape
     work = AttentionWork.allocate(rows, most_units(rows, width * BLOCK), heads, 0, bench.device)
@@ -196,7 +196,7 @@ def planned(
     return replace(inputs, work={0: work})
 
 
-def _prompt_attention(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
+def _prefill_attention(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
     """By what serves, and by Triton where that is another."""
     heads = (shape.heads, shape.kv_heads, shape.head_dim)
     inputs, cache = step_of(bench, shape, [(0, tokens)])

@@ -10,8 +10,8 @@ import torch
 
 from bench.device.engine import FULL, SMALL, kept_checkpoint
 from bench.device.machine import Bench
-from bench.device.record import Record
-from bench.device.shapes import SHAPES
+from bench.device.model_shapes import SHAPES
+from bench.device.result_log import Record
 
 NEW = 128
 WIDTHS: tuple[int, ...] = (1, 32)

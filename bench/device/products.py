@@ -20,18 +20,18 @@ from bench.device.check import (
     errors,
     poison,
 )
-from bench.device.linear_calls import Calls, float8_product, own_calls, product
-from bench.device.machine import Bench, Ceilings, ceilings
+from bench.device.linear_kernels import Calls, float8_product, own_calls, product
+from bench.device.machine import Bench, Roofline, measure_roofline
+from bench.device.model_shapes import SHAPES, float8_tiles
 from bench.device.ops import layer_sizes, packed_float8, packed_weight
-from bench.device.record import Record
-from bench.device.shapes import SHAPES, float8_tiles
+from bench.device.result_log import Record
 from penstock.kernels.ops.linear import FLOAT8_GROUP, ReferenceLinear
 from penstock.kernels.ops.linear import linear as reference_linear
-from penstock.kernels.triton import linear, linear_float8
-from penstock.kernels.triton.experts_float8 import float8_products
-from penstock.kernels.triton.experts_order import order_choices
-from penstock.kernels.triton.experts_packed import Float8Stack
-from penstock.kernels.triton.packed import PackedFloat8
+from penstock.kernels.triton.matmul import linear, linear_float8
+from penstock.kernels.triton.matmul.packed_weights import PackedFloat8
+from penstock.kernels.triton.moe.expert_order import order_choices
+from penstock.kernels.triton.moe.experts_float8 import float8_products
+from penstock.kernels.triton.moe.packed_experts import Float8Stack
 
 EXPERTS = 16  # that are multiplied at a time
 BOUNDS, FLOAT8_BOUNDS = (WHOLE, WORST), (FLOAT8_WHOLE, FLOAT8_WORST)
@@ -45,7 +45,7 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
     if bench.rehearsed:
         named = {bool(shape.experts): shape.small() for shape in shapes}
         shapes, counts = list(named.values()), (1, 4)
-    limits = ceilings(bench)
+    limits = measure_roofline(bench)
     plain = [shape for shape in shapes if not shape.experts]
     layers = {size for shape in plain for size in layer_sizes(shape)}
     heads = {(shape.vocab, shape.width) for shape in plain}
@@ -88,7 +88,7 @@ def _measured(
     kind: _Kind,
     size: tuple[int, int],
     counts: tuple[int, ...],
-    limits: Ceilings,
+    limits: Roofline,
 ) -> list[tuple[int, str]]:
     """The bounds of the kernels that are fastest."""
     rows, width = size

@@ -18,10 +18,10 @@ from bench.device.engine import (
     until_begun,
 )
 from bench.device.machine import Bench
-from bench.device.record import Record
-from bench.device.shapes import SHAPES
+from bench.device.model_shapes import SHAPES
+from bench.device.result_log import Record
 from penstock.engine.core import EngineCore
-from penstock.runtime.gpu import GpuRuntime
+from penstock.runtime.gpu.runtime import GpuRuntime
 
 STEPS, LINES = 12, 14
 
@@ -63,7 +63,7 @@ def _profile(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Sizes, wi
 def _profile_prefill(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Sizes) -> None:
     """Two steps of prompts alone, each as large as a step may be."""
     width = max(2 * sizes.budget // sizes.prompt, 1)
-    core = EngineCore.over(runtime, engine_settings(sizes))
+    core = EngineCore.for_runtime(runtime, engine_settings(sizes))
     waiting = ask(core, sizes, min(width, sizes.widths[-1]), 1, "prefill-")
     activity = ProfilerActivity.CPU if bench.device == "cpu" else ProfilerActivity.CUDA
     bench.sync()

@@ -84,7 +84,7 @@ native_module() {
   if [ -e ".whl/$kept" ]; then
     mkdir -p "$BUILD" && cp ".whl/$kept" "$BUILD/_native$tag"
   else
-    cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_LEVELS=host \
+    cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_ISAS=host \
       -DPython_EXECUTABLE="$(command -v "$PYTHON")" \
       -Dpybind11_DIR="$("$PYTHON" -m pybind11 --cmakedir)" >/dev/null &&
       ninja -C "$BUILD" | tail -n 1 || return 1
@@ -105,7 +105,7 @@ cuda_library() {
     -DPENSTOCK_CPU=OFF -DPENSTOCK_PYTHON=OFF && cmake --build "$BUILD-cuda" || return 1
   mkdir -p "$package" && touch "$package/__init__.py" &&
     find "$BUILD-cuda" -name libpenstock_cuda.so -exec cp {} "$package/" \; || return 1
-  "$PYTHON" -m penstock.kernels.triton.package "$package" --targets 90 ||
+  "$PYTHON" -m penstock.kernels.triton.compile.package "$package" --targets 90 ||
     echo "the Triton kernels were not packaged: they are compiled when they are wanted"
 }
 
@@ -149,12 +149,12 @@ sanitize() {
   local tool library kernels
   read -r library kernels < <("$PYTHON" -c 'import torch
 from penstock.kernels.cuda import find_library
-from penstock.kernels.cuda.trial import KERNELS
+from penstock.kernels.cuda.self_test import KERNELS
 print(getattr(find_library(torch.version.cuda), "path", ""), ",".join(KERNELS))')
   [ -e "$library" ] || { echo "#### sanitizer: there is no CUDA library"; return; }
   for tool in memcheck racecheck synccheck; do
     run "sanitizer-$tool" 120 compute-sanitizer --tool "$tool" --error-exitcode 3 "$PYTHON" \
-      -m penstock.kernels.cuda.judge "$library" cuda:0 "$kernels" ""
+      -m penstock.kernels.cuda.self_test_child "$library" cuda:0 "$kernels" ""
   done
 }
 
@@ -183,7 +183,7 @@ for section in "${SECTIONS[@]}"; do
       "$PYTHON" -c 'import xdist' 2>/dev/null && WORKERS=(-n 8 --dist worksteal)
       # Verdicts on kernels that were tried by several at once are not kept.
       run tests 300 env PENSTOCK_HOME="$(mktemp -d)" "$PYTHON" -m pytest -q -m gpu "${WORKERS[@]}" \
-        -p no:cacheprovider -p bench.device.outcomes --outcomes "$OUT" -o addopts="" --tb=short \
+        -p no:cacheprovider -p bench.device.pytest_plugin --outcomes "$OUT" -o addopts="" --tb=short \
         --strict-markers --timeout=240 --continue-on-collection-errors tests/*/test_gpu_*.py
       ;;
     limits) bench limits 240 ;; # tries the library's kernels first

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from bench.device.engine import kept_checkpoint
 from bench.device.machine import Bench
-from bench.device.record import Record
-from bench.device.shapes import SHAPES
-from bench.load import Client, Refused, Trace, percentile
+from bench.device.model_shapes import SHAPES
+from bench.device.result_log import Record
+from bench.harness.load_client import Client, Refused, Trace, percentile
 
 SPREAD = 0.8
 WAVES = 4

@@ -21,13 +21,13 @@ import torch
 
 from bench.device.check import WHOLE, WORST, errors
 from bench.device.machine import Bench
+from bench.device.model_shapes import SHAPES, Shape
 from bench.device.ops import BLOCK, drawn_weight, layer_sizes, pack_dense, step_of
-from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape
-from penstock.kernels.chunks import SIZES
+from bench.device.result_log import Record
 from penstock.kernels.cuda import Library
 from penstock.kernels.cuda.tuning import DEFAULTS, VALUES
-from penstock.kernels.table import HeadNorm
+from penstock.kernels.kv_splits import SIZES
+from penstock.kernels.ops_interface import HeadNorm
 
 LAYERS, REPLAYS = 6, 8
 WIDTHS = ((1, 1024), (32, 1024), (256, 1024), (8, 16384))
@@ -39,7 +39,7 @@ GROUPS = (
     ("decode_programs", "chunk"),
 )
 """Settings that are varied together, the others at the best values so far. `chunk`: keys of the
-smallest chunk of decode attention (kernels/chunks.py)."""
+smallest chunk of decode attention (kernels/kv_splits.py)."""
 
 Form = tuple[tuple[str, int], ...]
 """Pairs of a setting and its value."""
@@ -148,7 +148,7 @@ class _Layer:
     def _planned(self, chunk: int) -> Any:
         if self._bench.device == "cpu":
             return self._inputs
-        from penstock.kernels.triton.attention_work import AttentionWork, most_units
+        from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, most_units
 
         shape = self._shape
         heads = (shape.heads, shape.kv_heads, shape.head_dim)
@@ -176,7 +176,7 @@ class _Layer:
 
 
 def write_tables(folder: Path, bench: Bench, form: Mapping[str, int]) -> None:
-    """The tables that `kernels/cuda/tuning.py` and `kernels/chunks.py` read, for this GPU."""
+    """The tables that `kernels/cuda/tuning.py` and `kernels/kv_splits.py` read, for this GPU."""
     key = "0"
     if bench.device != "cpu":
         major, minor = torch.cuda.get_device_capability()

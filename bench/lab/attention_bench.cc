@@ -1,7 +1,7 @@
 // Measures paged_attention beside the floor of its arithmetic and of its cache traffic, and checks
 // each measured result against a double-precision sum first.
 //
-//   attention_bench [level = avx2] [threads = 1] [H K D = 9 3 64] [FILTER]
+//   attention_bench [ISA = avx2] [threads = 1] [H K D = 9 3 64] [FILTER]
 //
 // FILTER: a part of the name of the shapes that are wanted.
 //
@@ -18,10 +18,10 @@
 #include <string_view>
 #include <vector>
 
-#include "cpu/attention_partials.h"
-#include "cpu/half.h"
-#include "cpu/level.h"
-#include "level_argument.h"
+#include "cpu/attention/attention_split.h"
+#include "cpu/simd/half.h"
+#include "cpu/isa/isa.h"
+#include "isa_argument.h"
 #include "plan/thread_pool.h"
 
 using namespace penstock;
@@ -254,14 +254,14 @@ void measure_all(const Measured& kernel, ThreadPool& pool, Heads heads) {
 
 int main(int argc, char** argv) {
     const std::string_view wanted = argc > 1 ? argv[1] : "avx2";
-    const auto level = lab::level_argument(wanted);
-    if (!level)
+    const auto isa = lab::isa_argument(wanted);
+    if (!isa)
         return 2;
     ThreadPool pool(argc > 2 ? std::atoi(argv[2]) : 1);
     const Heads heads = argc > 5 ? Heads{std::atoi(argv[3]), std::atoi(argv[4]), std::atoi(argv[5])}
                                  : Heads{9, 3, 64};
-    const bool rounds = cpu::has_bf16_pairs(*level) || cpu::has_bf16_tiles(*level);
-    measure_all({*cpu::kernels(*level).find("paged_attention"), rounds ? kPairsError : 1e-5,
+    const bool rounds = cpu::has_bf16_pairs(*isa) || cpu::has_bf16_tiles(*isa);
+    measure_all({*cpu::kernels(*isa).find("paged_attention"), rounds ? kPairsError : 1e-5,
                  argc > 6 ? argv[6] : ""},
                 pool, heads);
     return 0;

@@ -1,4 +1,4 @@
-// Speed of the linear kernels of one level, over the shapes of small models, without Python.
+// Speed of the linear kernels of one ISA, over the shapes of small models, without Python.
 //
 //     linear_bench LEVEL [THREADS [FILTER [M]]]
 //     linear_bench LEVEL THREADS step [M]
@@ -18,10 +18,10 @@
 #include <string>
 #include <vector>
 
-#include "cpu/half.h"
-#include "cpu/level.h"
-#include "cpu/pack.h"
-#include "level_argument.h"
+#include "cpu/simd/half.h"
+#include "cpu/isa/isa.h"
+#include "cpu/pack/pack.h"
+#include "isa_argument.h"
 #include "plan/aligned_buffer.h"
 #include "plan/thread_pool.h"
 
@@ -167,21 +167,21 @@ TensorView view(void* data, DType dtype, int64_t rows, int64_t columns) {
     return result;
 }
 
-std::unique_ptr<PackedLinear> packed(const MatrixSource& source, Level level) {
-    auto linear = std::make_unique<PackedLinear>(std::span(&source, 1), nullptr, level);
-    linear->pack_panels(0, linear->num_panels());
+std::unique_ptr<PackedLinear> packed(const MatrixSource& source, Isa isa) {
+    auto linear = std::make_unique<PackedLinear>(std::span(&source, 1), nullptr, isa);
+    linear->pack_tiles(0, linear->num_packed_tiles());
     return linear;
 }
 
 // `rows` rows times a matrix of one shape, whose copies take turns.
 class Product {
   public:
-    Product(const Shape& shape, Level level, int64_t rows, bool affine, int threads)
+    Product(const Shape& shape, Isa isa, int64_t rows, bool affine, int threads)
         : x_(static_cast<size_t>(rows * shape.depth)),
           quantized_(static_cast<size_t>(rows * quantized_row_bytes(shape.depth / 32 * 32))),
           out_(static_cast<size_t>(rows * shape.rows)),
-          quantize_(affine ? kernels(level).find("quantize_rows") : nullptr),
-          linear_(kernels(level).find(affine ? "linear_affine" : "linear_dense")) {
+          quantize_(affine ? kernels(isa).find("quantize_rows") : nullptr),
+          linear_(kernels(isa).find(affine ? "linear_affine" : "linear_dense")) {
         for (size_t i = 0; i < x_.size(); ++i)
             x_[i] = 0.01f * static_cast<float>((i * 7919) % 401) - 2;
         round_.tensor[0] = view(x_.data(), DType::f32, rows, shape.depth);
@@ -196,11 +196,11 @@ class Product {
             lease.run(*quantize_, round_);
     }
     void multiply(ThreadPool::Lease& lease, const PackedLinear& weights) {
-        multiply_.object = weights.panels();
+        multiply_.object = weights.packed_tiles();
         lease.run(*linear_, multiply_);
     }
     size_t workspace_bytes(const PackedLinear& weights) {
-        multiply_.object = weights.panels();
+        multiply_.object = weights.packed_tiles();
         return linear_->workspace_bytes(multiply_);
     }
     int64_t tasks() const { return linear_->tasks(multiply_, 0); }
@@ -215,14 +215,14 @@ class Product {
     Arguments multiply_;
 };
 
-void measure(const Shape& shape, Level level, int64_t only, double ghz, ThreadPool& pool) {
+void measure(const Shape& shape, Isa isa, int64_t only, double ghz, ThreadPool& pool) {
     Arrays arrays;
     const MatrixSource source = source_of(shape, arrays);
     std::vector<std::unique_ptr<PackedLinear>> copies;
     const auto packing = Clock::now();
     size_t total = 0;
     do {
-        copies.push_back(packed(source, level));
+        copies.push_back(packed(source, isa));
         total += copies.back()->size_bytes();
     } while (total < (96u << 20));
     const double pack_s = seconds_since(packing);
@@ -233,7 +233,7 @@ void measure(const Shape& shape, Level level, int64_t only, double ghz, ThreadPo
                 static_cast<double>(total) / pack_s / 1e9);
     const std::vector<int64_t> all{1, 2, 4, 8, 16, 32, 128, 512};
     for (const int64_t rows : only != 0 ? std::vector<int64_t>{only} : all) {
-        Product product(shape, level, rows, copies[0]->has_affine(), pool.threads());
+        Product product(shape, isa, rows, copies[0]->has_affine(), pool.threads());
         ThreadPool::Lease lease = pool.acquire(product.workspace_bytes(*copies[0]));
         product.round(lease);
         size_t next = 0;
@@ -263,7 +263,7 @@ double median_of(std::vector<double>& values) {
 }
 
 // Each of a step's shapes once a layer, the last one, the head, once.
-void measure_step(Level level, int64_t rows, ThreadPool& pool) {
+void measure_step(Isa isa, int64_t rows, ThreadPool& pool) {
     std::vector<Product> products;
     std::vector<std::vector<std::unique_ptr<PackedLinear>>> weights(kStepShapes);
     size_t workspace = 0;
@@ -272,8 +272,8 @@ void measure_step(Level level, int64_t rows, ThreadPool& pool) {
         const MatrixSource source = source_of(kShapes[k], arrays);
         const size_t layers = k + 1 < kStepShapes ? kStepLayers : 1;
         while (weights[k].size() < layers)
-            weights[k].push_back(packed(source, level));
-        products.emplace_back(kShapes[k], level, rows, true, pool.threads());
+            weights[k].push_back(packed(source, isa));
+        products.emplace_back(kShapes[k], isa, rows, true, pool.threads());
         workspace = std::max(workspace, products[k].workspace_bytes(*weights[k][0]));
     }
     std::vector<std::vector<double>> spent(kStepShapes);
@@ -308,20 +308,20 @@ int main(int argc, char** argv) {
     const std::string wanted = argc > 1 ? argv[1] : "avx2";
     const std::string filter = argc > 3 ? argv[3] : "";
     const int64_t only = argc > 4 ? std::atol(argv[4]) : 0;
-    const auto level = lab::level_argument(wanted);
-    if (!level)
+    const auto isa = lab::isa_argument(wanted);
+    if (!isa)
         return 2;
     ThreadPool pool(argc > 2 ? std::atoi(argv[2]) : 1);
     const double ghz = clock_ghz();
     std::printf("%s, %d threads, %.2f GHz\n", wanted.c_str(), pool.threads(), ghz);
     if (filter == "step") {
-        measure_step(*level, only != 0 ? only : 1, pool);
+        measure_step(*isa, only != 0 ? only : 1, pool);
         return 0;
     }
     for (const Shape& shape : kShapes) {
         const std::string name = std::string(shape.name) + " " + shape.kind;
         if (name.find(filter) != std::string::npos)
-            measure(shape, *level, only, ghz, pool);
+            measure(shape, *isa, only, ghz, pool);
     }
     return 0;
 }

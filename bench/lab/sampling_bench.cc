@@ -1,6 +1,6 @@
 // Measures a row of sampling: microseconds of processor time per row, one thread.
 //
-//   sampling_bench [level = avx2]
+//   sampling_bench [ISA = avx2]
 //
 // Logits: "peaked", normal with a few tokens raised by up to 15, as a model's are; "flat", normal
 // with standard deviation 3; "level", uniform in [0, 1), so that all tokens are about as likely;
@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cpu/level.h"
-#include "level_argument.h"
+#include "cpu/isa/isa.h"
+#include "isa_argument.h"
 
 using namespace penstock;
 
@@ -125,10 +125,10 @@ void measure(const cpu::KernelTable& kernels, int64_t vocabulary) {
 
 int main(int argc, char** argv) {
     const std::string_view wanted = argc > 1 ? argv[1] : "avx2";
-    const auto level = lab::level_argument(wanted);
-    if (!level)
+    const auto isa = lab::isa_argument(wanted);
+    if (!isa)
         return 2;
     for (const int64_t vocabulary : {49152, 151936})
-        measure(cpu::kernels(*level), vocabulary);
+        measure(cpu::kernels(*isa), vocabulary);
     return 0;
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.ops.roofline import Roofline, measure
-from penstock.kernels.op import Cost
+from penstock.kernels.registry import Cost
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

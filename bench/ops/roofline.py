@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.kernels.op import Cost
+from penstock.kernels.registry import Cost
 
 _SOURCE = Path(__file__).with_name("roofline.cc")
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from bench.ops.conftest import Findings, Line
-from penstock.kernels.bridge import as_numpy
 from penstock.kernels.native import NativeOps, Pool
-from penstock.kernels.op import Case, Op
+from penstock.kernels.numpy_bridge import as_numpy
 from penstock.kernels.ops import all_ops
 from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.registry import Case, Op
 
 _CASES = [
     pytest.param(op, case, id=f"{op.name}-{case.name}")

@@ -9,12 +9,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from bench.machine import tree
+from bench.harness.machine_facts import tree
 
 ROLES: Final = {
-    b"penstock.engine.process": "engine",
-    b"penstock.api.worker": "worker",
-    b"penstock.models.grammar_child": "trial",
+    b"penstock.engine.processes.process": "engine",
+    b"penstock.api.serving.worker": "worker",
+    b"penstock.grammar.trial_process": "trial",
     b"penstock.cli.main": "parent",
 }
 LISTENING: Final = "0A"

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.soak import hostile, valid
+from bench.soak import hostile_clients as hostile
+from bench.soak import valid_clients as valid
 from bench.soak.faults import CUTTING, FAULTS
-from bench.soak.oracles import audit_log, differences, growth_mib, leaks, reference_answers
+from bench.soak.final_checks import audit_log, differences, growth_mib, leaks, reference_answers
 from bench.soak.processes import num_listeners
-from bench.soak.server import Held, SoakedServer
-from bench.soak.site import Disturbed, Site, Wrong
-from bench.soak.valid import Scenario
+from bench.soak.server import ServerResources, SoakedServer
+from bench.soak.target_server import Inconclusive, SoakFailure, TargetServer
+from bench.soak.valid_clients import Scenario
 
 HEALTH_PAUSE_S = 0.5
 HEALTH_TIMEOUT_S = 20.0
@@ -59,7 +60,7 @@ class Soak:
         self._fault_s = fault_s
         self._faults = faults
         self._end = time.monotonic() + 60 * minutes
-        self._site = Site(server.port)
+        self._target = TargetServer(server.port)
         self.findings = Findings()
         scenarios = {**valid.SCENARIOS, **hostile.SCENARIOS}
         self._names = list(scenarios)
@@ -68,8 +69,8 @@ class Soak:
         self._numbers = iter(range(10**9))
 
     @property
-    def site(self) -> Site:
-        return self._site
+    def target(self) -> TargetServer:
+        return self._target
 
     async def run(self) -> None:
         """Until the time is up and all visitors have left."""
@@ -90,15 +91,15 @@ class Soak:
     async def _visit(self, name: str, number: int, draw: random.Random) -> None:
         findings = self.findings
         findings.visits[name] += 1
-        site = self._site.visited()
+        target = self._target.visited()
         try:
-            await asyncio.wait_for(self._scenarios[name](site, draw), LEAVE_TIMEOUT_S)
-        except Disturbed:
+            await asyncio.wait_for(self._scenarios[name](target, draw), LEAVE_TIMEOUT_S)
+        except Inconclusive:
             findings.disturbed += 1
-        except Wrong as error:
+        except SoakFailure as error:
             self._complain(f"{name} {self._seed}/{number}: {error}")
         except Exception as error:
-            if isinstance(error, ConnectionError) and site.faults.cut_since(site.began or 0.0):
+            if isinstance(error, ConnectionError) and target.faults.cut_since(target.began or 0.0):
                 findings.disturbed += 1
                 return
             where = "".join(traceback.format_exception(error)[-3:])
@@ -112,9 +113,9 @@ class Soak:
         while True:
             began = time.monotonic()
             try:
-                await self._site.ask("GET", "/health", timeout_s=HEALTH_TIMEOUT_S)
-            except (Wrong, Disturbed, OSError) as error:
-                if isinstance(error, Wrong) or not self._site.faults.cut_since(began):
+                await self._target.ask("GET", "/health", timeout_s=HEALTH_TIMEOUT_S)
+            except (SoakFailure, Inconclusive, OSError) as error:
+                if isinstance(error, SoakFailure) or not self._target.faults.cut_since(began):
                     self._complain(f"/health: {error!r}")
             taken = time.monotonic() - began
             self.findings.slowest_health_s = max(self.findings.slowest_health_s, taken)
@@ -138,13 +139,13 @@ class Soak:
             (name,) = draw.choices(self._faults, weights)
             print(f"{time.strftime('%X')} {name}", flush=True)
             before = Counter(self._server.roles.values())
-            self._site.faults.begin(cutting=name == CUTTING)
+            self._target.faults.begin(cutting=name == CUTTING)
             await FAULTS[name][1](self._server, draw)
             self.findings.faults[name] += 1
             if not await self._whole(before):
                 self._complain(f"{name}: the server is not whole after {WHOLE_TIMEOUT_S:g} s")
             await asyncio.sleep(WHOLE_GRACE_S)
-            self._site.faults.end()
+            self._target.faults.end()
 
     async def _whole(self, before: Counter[str]) -> bool:
         """Whether there are all processes again in time, each with its socket and engines."""
@@ -161,26 +162,26 @@ class Soak:
     async def _serves(self) -> bool:
         for _ in range(4 * self._server.workers):  # so that every process is asked
             try:
-                answer = await self._site.ask("GET", "/v1/models", timeout_s=HEALTH_TIMEOUT_S)
-            except (Disturbed, OSError):
+                answer = await self._target.ask("GET", "/v1/models", timeout_s=HEALTH_TIMEOUT_S)
+            except (Inconclusive, OSError):
                 return False
             if any(card.get("status") not in (None, "loaded") for card in answer.json()["data"]):
                 return False
         return True
 
 
-async def warm_up(site: Site, seed: int) -> None:
+async def warm_up(target: TargetServer, seed: int) -> None:
     """What opens a server's pools of threads and connections, once; faults show later."""
     ways = [scenario for _, scenario in valid.SCENARIOS.values()] * WARM_UP
-    visits = [way(site, random.Random(f"{seed}/warm/{k}")) for k, way in enumerate(ways)]
+    visits = [way(target, random.Random(f"{seed}/warm/{k}")) for k, way in enumerate(ways)]
     await asyncio.gather(*visits, return_exceptions=True)
 
 
-def settled(server: SoakedServer, before: Held) -> tuple[Held, list[str]]:
+def settled(server: SoakedServer, before: ServerResources) -> tuple[ServerResources, list[str]]:
     """What the server holds when it is idle again, and what it should have let go of."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
-        after = server.held()
+        after = server.resources()
         found = leaks(before, after, server.workers)
         if not found or time.monotonic() > deadline:
             return after, found
@@ -191,8 +192,8 @@ def soak(place: Path, model: str, embedder: str, given: argparse.Namespace) -> d
     """A server's siege from its start to its end; `wrong` of the result is empty, or says what."""
     with SoakedServer(place, model, embedder, given.workers, given.store) as server:
         expected = reference_answers(server)
-        asyncio.run(warm_up(Site(server.port), given.seed))
-        before = server.held()
+        asyncio.run(warm_up(TargetServer(server.port), given.seed))
+        before = server.resources()
         siege = Soak(server, given.seed, given.minutes, given.fault_every, given.faults)
         asyncio.run(siege.run())
         findings = siege.findings
@@ -212,7 +213,7 @@ def soak(place: Path, model: str, embedder: str, given: argparse.Namespace) -> d
         "visits": dict(findings.visits),
         "disturbed": findings.disturbed,
         "faults": dict(findings.faults),
-        "answers": {str(k): v for k, v in sorted(siege.site.statuses.items())},
+        "answers": {str(k): v for k, v in sorted(siege.target.statuses.items())},
         "log": dict(outcomes),
         "slowest_health_s": round(findings.slowest_health_s, 2),
         "api_rss_mib": [round(x, 1) for x in (before.api_rss_mib, after.api_rss_mib)],

@@ -19,9 +19,9 @@ from typing import Any
 from bench.lora import write_adapter
 from bench.soak import processes
 from penstock.config import read_environment
-from penstock.models.architectures import spec_of_gguf
-from penstock.models.sources import resolve_model
-from penstock.quant.gguf import GgufFile
+from penstock.models.families.architectures import spec_of_gguf
+from penstock.models.hub.sources import resolve_model
+from penstock.quant.gguf.gguf_file import GgufFile
 
 START_TIMEOUT_S = 120.0
 READY = re.compile(r"ready on http://[^:]+:(\d+)")
@@ -53,7 +53,7 @@ id = "embedding"
 
 
 @dataclass(frozen=True)
-class Held:
+class ServerResources:
     """What the server holds. `processes`, and the most descriptors and threads of one: by role.
     `gauges`: of /metrics, by name. `leases`: of adapters. `busy`: sessions that a run has.
     `unfinished`: the ids of responses."""
@@ -175,12 +175,12 @@ class SoakedServer:
             pid: found.get(pid, 0.0) for pid in engines
         }
 
-    def held(self) -> Held:
+    def resources(self) -> ServerResources:
         """Everything. Raises OSError while it cannot be asked."""
         of = self.roles
         adapters = json.loads(self.get("/v1/lora_adapters?model=text"))
         busy, unfinished = self._unsettled()
-        return Held(
+        return ServerResources(
             api_rss_mib=self.memory()[0],
             processes={role: list(of.values()).count(role) for role in of.values()},
             fds=processes.most(of, "fd"),

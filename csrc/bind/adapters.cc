@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "bind/bindings.h"
-#include "bind/operand.h"
-#include "cpu/adapter.h"
+#include "bind/call/operand.h"
+#include "cpu/lora/pack_adapter.h"
 
 namespace penstock::bind {
 namespace {
@@ -19,11 +19,11 @@ constexpr int64_t most_extent = int64_t{1} << 24;
 
 using Factors = std::optional<std::pair<py::array, py::array>>;
 
-cpu::AdapterStore store_named(const std::string& name) {
+cpu::AdapterDType adapter_dtype_named(const std::string& name) {
     if (name == "f32" || name == "f16" || name == "i8") {
-        return name == "f32"   ? cpu::AdapterStore::f32
-               : name == "f16" ? cpu::AdapterStore::f16
-                               : cpu::AdapterStore::i8;
+        return name == "f32"   ? cpu::AdapterDType::f32
+               : name == "f16" ? cpu::AdapterDType::f16
+                               : cpu::AdapterDType::i8;
     }
     throw py::value_error("store: must be f32, f16 or i8, got " + name);
 }
@@ -45,7 +45,8 @@ make_slots(int64_t capacity, int64_t max_rank, const std::string& store,
         }
         shapes.push_back({depth, rows});
     }
-    return std::make_shared<cpu::AdapterSlots>(capacity, max_rank, store_named(store), shapes);
+    return std::make_shared<cpu::AdapterSlots>(capacity, max_rank, adapter_dtype_named(store),
+                                               shapes);
 }
 
 const float* matrix(const py::array& array, const char* name, int64_t rows, int64_t columns) {

@@ -1,6 +1,6 @@
 // What a caller must know to size attention's memory.
 #include "bind/bindings.h"
-#include "cpu/attention_partials.h"
+#include "cpu/attention/attention_split.h"
 
 namespace penstock::bind {
 

@@ -10,7 +10,7 @@ void bind_kernels(pybind11::module_& module);
 void bind_weights(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_attention(pybind11::module_& module);
-void bind_histories(pybind11::module_& module);
+void bind_sampling_state(pybind11::module_& module);
 void bind_experts(pybind11::module_& module);
 void bind_adapters(pybind11::module_& module);
 void bind_lanes(pybind11::module_& module);

@@ -3,16 +3,16 @@
 namespace penstock::bind {
 namespace {
 
-std::vector<RowLevel>
+std::vector<RowsIsa>
 resolve_ranges(const std::string& family,
                const std::vector<std::pair<std::optional<int64_t>, std::string>>& given) {
-    std::vector<RowLevel> ranges;
+    std::vector<RowsIsa> ranges;
     for (const auto& [most_rows, name] : given) {
         const int64_t most = most_rows.value_or(KernelChoice::unlimited);
         if (most < 1 || (!ranges.empty() && most <= ranges.back().most_rows)) {
             throw pybind11::value_error("by_rows: " + family + ": the ranges must ascend");
         }
-        ranges.push_back({most, resolve_level(name)});
+        ranges.push_back({most, resolve_isa(name)});
     }
     if (ranges.size() >= KernelChoice::most_ranges) {
         throw pybind11::value_error("by_rows: " + family + ": has too many ranges");
@@ -22,29 +22,29 @@ resolve_ranges(const std::string& family,
 
 } // namespace
 
-cpu::Level resolve_level(const std::string& name) {
+cpu::Isa resolve_isa(const std::string& name) {
     if (name == "auto") {
-        return cpu::best_level();
+        return cpu::best_isa();
     }
-    const auto level = cpu::level_named(name);
-    if (!level) {
+    const auto isa = cpu::find_isa(name);
+    if (!isa) {
         std::string known = "auto";
-        for (const cpu::Level one : cpu::kLevels)
-            known += ", " + std::string(cpu::level_name(one));
+        for (const cpu::Isa one : cpu::kIsas)
+            known += ", " + std::string(cpu::isa_name(one));
         throw pybind11::value_error("no such level: " + name + " (" + known + ")");
     }
-    if (const auto missing = cpu::missing_feature(*level); !missing.empty()) {
+    if (const auto missing = cpu::missing_feature(*isa); !missing.empty()) {
         throw pybind11::value_error("level " + name + " cannot run here: it needs " +
                                     std::string(missing));
     }
-    return *level;
+    return *isa;
 }
 
-KernelSet::KernelSet(const std::string& level, const std::string& attention,
-                     const std::string& other, const ByRows& by_rows)
-    : products_(resolve_level(level)),
-      attention_(attention.empty() ? products_ : resolve_level(attention)),
-      other_(other.empty() ? products_ : resolve_level(other)) {
+KernelSet::KernelSet(const std::string& isa, const std::string& attention, const std::string& other,
+                     const ByRows& by_rows)
+    : products_(resolve_isa(isa)),
+      attention_(attention.empty() ? products_ : resolve_isa(attention)),
+      other_(other.empty() ? products_ : resolve_isa(other)) {
     for (const auto& [name, ranges] : by_rows) {
         const auto family = cpu::family_named(name);
         if (!family) {
@@ -54,7 +54,7 @@ KernelSet::KernelSet(const std::string& level, const std::string& attention,
     }
 }
 
-cpu::Level KernelSet::level(cpu::Family family) const {
+cpu::Isa KernelSet::isa(cpu::Family family) const {
     switch (family) {
     case cpu::Family::attention: return attention_;
     case cpu::Family::other: return other_;
@@ -65,11 +65,11 @@ cpu::Level KernelSet::level(cpu::Family family) const {
     return products_;
 }
 
-const Kernel& find_kernel(cpu::Level level, const std::string& name) {
-    const Kernel* kernel = cpu::kernels(level).find(name);
+const Kernel& find_kernel(cpu::Isa isa, const std::string& name) {
+    const Kernel* kernel = cpu::kernels(isa).find(name);
     if (kernel == nullptr) {
-        throw pybind11::key_error("level " + std::string(cpu::level_name(level)) +
-                                  " has no kernel " + name);
+        throw pybind11::key_error("level " + std::string(cpu::isa_name(isa)) + " has no kernel " +
+                                  name);
     }
     return *kernel;
 }

@@ -1,4 +1,4 @@
-// The kernels of one level or of several that agree, as Python holds them, and the packed weights
+// The kernels of one ISA or of several that agree, as Python holds them, and the packed weights
 // that they take.
 #pragma once
 
@@ -13,61 +13,61 @@
 #include <utility>
 #include <vector>
 
-#include "cpu/arithmetic.h"
-#include "cpu/dispatch.h"
-#include "cpu/pack.h"
+#include "cpu/bit_exact.h"
+#include "cpu/isa/dispatch.h"
+#include "cpu/pack/pack.h"
 #include "penstock/kernel_choice.h"
 
 namespace penstock::bind {
 
-// "auto" or the name of a level. Raises ValueError for an unknown name, and for a level that this
+// "auto" or the name of an ISA. Raises ValueError for an unknown name, and for an ISA that this
 // machine cannot run, naming the CPU feature it lacks.
-cpu::Level resolve_level(const std::string& name);
+cpu::Isa resolve_isa(const std::string& name);
 
-// The level of calls of at most `most_rows` rows.
-struct RowLevel {
+// The ISA of calls of at most `most_rows` rows.
+struct RowsIsa {
     int64_t most_rows = 0;
-    cpu::Level level = cpu::Level::scalar;
+    cpu::Isa isa = cpu::Isa::scalar;
 };
 
 class KernelSet {
   public:
-    // By the name of a family: most rows (none: any number) and level, ascending.
+    // By the name of a family: most rows (none: any number) and ISA, ascending.
     using ByRows =
         std::map<std::string, std::vector<std::pair<std::optional<int64_t>, std::string>>>;
 
-    // `level`: whose arithmetic products have, and that weights are packed for; `attention` and
-    // `other`: likewise of attention and of all else, `level` where empty. `by_rows`: levels that
-    // serve where they give the bits of these. Raises ValueError as resolve_level does, and for
+    // `isa`: whose arithmetic products have, and that weights are packed for; `attention` and
+    // `other`: likewise of attention and of all else, `isa` where empty. `by_rows`: ISAs that
+    // serve where they give the bits of these. Raises ValueError as resolve_isa does, and for
     // ranges that do not ascend.
-    KernelSet(const std::string& level, const std::string& attention, const std::string& other,
+    KernelSet(const std::string& isa, const std::string& attention, const std::string& other,
               const ByRows& by_rows);
 
-    cpu::Level level() const { return products_; }
-    // The level whose arithmetic the kernels of a family have.
-    cpu::Level level(cpu::Family family) const;
-    const std::vector<RowLevel>& by_rows(cpu::Family family) const {
+    cpu::Isa isa() const { return products_; }
+    // The ISA whose arithmetic the kernels of a family have.
+    cpu::Isa isa(cpu::Family family) const;
+    const std::vector<RowsIsa>& by_rows(cpu::Family family) const {
         return by_rows_[static_cast<size_t>(family)];
     }
 
   private:
-    cpu::Level products_;
-    cpu::Level attention_;
-    cpu::Level other_;
-    std::array<std::vector<RowLevel>, 5> by_rows_;
+    cpu::Isa products_;
+    cpu::Isa attention_;
+    cpu::Isa other_;
+    std::array<std::vector<RowsIsa>, 5> by_rows_;
 };
 
-// A kernel of that name. Raises KeyError where the level has none.
-const Kernel& find_kernel(cpu::Level level, const std::string& name);
+// A kernel of that name. Raises KeyError where the ISA has none.
+const Kernel& find_kernel(cpu::Isa isa, const std::string& name);
 
-// A packed linear layer with the level it was packed for.
+// A packed linear layer with the ISA it was packed for.
 struct PackedWeights {
-    PackedWeights(std::span<const cpu::MatrixSource> parts, const float* bias,
-                  cpu::Level packed_for, cpu::Use use)
-        : linear(parts, bias, packed_for, use), level(packed_for) {}
+    PackedWeights(std::span<const cpu::MatrixSource> parts, const float* bias, cpu::Isa packed_for,
+                  cpu::Use use)
+        : linear(parts, bias, packed_for, use), isa(packed_for) {}
 
     cpu::PackedLinear linear;
-    cpu::Level level;
+    cpu::Isa isa;
 };
 
 } // namespace penstock::bind

@@ -1,10 +1,10 @@
-// KernelSet: the kernels of a level, called eagerly.
+// KernelSet: the kernels of an ISA, called eagerly.
 #include <pybind11/stl.h>
 
 #include <memory>
 
 #include "bind/bindings.h"
-#include "bind/call.h"
+#include "bind/call/call.h"
 #include "bind/kernel_set.h"
 #include "plan/thread_pool.h"
 
@@ -64,32 +64,33 @@ void call_now(const KernelSet& kernels, ThreadPool& pool, const std::string& nam
     pool.acquire(kernel.workspace_bytes(arguments)).run(kernel, arguments);
 }
 
-// Whether the kernels of `level` may serve in place of the family's own.
-bool serves(const KernelSet& kernels, const std::string& family_name, const std::string& level_name,
+// Whether the kernels of `isa` may serve in place of the family's own.
+bool serves(const KernelSet& kernels, const std::string& family_name, const std::string& isa_name,
             const py::object& object, bool shared_halves) {
     const auto family = cpu::family_named(family_name);
     if (!family) {
         throw py::value_error("no such family of kernels: " + family_name);
     }
-    const cpu::Level own = kernels.level(*family), level = resolve_level(level_name);
+    const cpu::Isa own = kernels.isa(*family), isa = resolve_isa(isa_name);
     if (*family == cpu::Family::attention) {
-        return cpu::same_attention(shared_halves, own, level);
+        return cpu::attention_bit_exact(shared_halves, own, isa);
     }
     if (*family == cpu::Family::other) {
-        return cpu::same_other(own, level);
+        return cpu::other_bit_exact(own, isa);
     }
-    const cpu::LinearPanels& panels = *object.cast<const PackedWeights&>().linear.panels();
-    return *family == cpu::Family::affine ? cpu::same_affine(panels, own, level)
-           : *family == cpu::Family::dense
-               ? cpu::same_dense(panels, own, level)
-               : cpu::same_affine(panels, own, level) && cpu::same_dense(panels, own, level);
+    const cpu::LinearWeights& packed_tiles =
+        *object.cast<const PackedWeights&>().linear.packed_tiles();
+    return *family == cpu::Family::affine  ? cpu::affine_bit_exact(packed_tiles, own, isa)
+           : *family == cpu::Family::dense ? cpu::dense_bit_exact(packed_tiles, own, isa)
+                                           : cpu::affine_bit_exact(packed_tiles, own, isa) &&
+                                                 cpu::dense_bit_exact(packed_tiles, own, isa);
 }
 
-std::vector<std::string> supported_levels() {
+std::vector<std::string> supported_isas() {
     std::vector<std::string> names;
-    for (const cpu::Level level : cpu::kLevels) {
-        if (cpu::missing_feature(level).empty()) {
-            names.emplace_back(cpu::level_name(level));
+    for (const cpu::Isa isa : cpu::kIsas) {
+        if (cpu::missing_feature(isa).empty()) {
+            names.emplace_back(cpu::isa_name(isa));
         }
     }
     return names;
@@ -98,16 +99,16 @@ std::vector<std::string> supported_levels() {
 } // namespace
 
 void bind_kernels(py::module_& module) {
-    module.def("supported_levels", &supported_levels);
+    module.def("supported_isas", &supported_isas);
     py::class_<KernelSet, std::shared_ptr<KernelSet>>(module, "KernelSet")
         .def(py::init<const std::string&, const std::string&, const std::string&,
                       const KernelSet::ByRows&>(),
-             py::arg("level") = "auto", py::arg("attention") = "", py::arg("other") = "",
+             py::arg("isa") = "auto", py::arg("attention") = "", py::arg("other") = "",
              py::arg("by_rows") = KernelSet::ByRows{})
         .def_property_readonly(
-            "level",
-            [](const KernelSet& kernels) { return std::string(cpu::level_name(kernels.level())); })
-        .def("serves", &serves, py::arg("family"), py::arg("level"), py::arg("object") = py::none(),
+            "isa",
+            [](const KernelSet& kernels) { return std::string(cpu::isa_name(kernels.isa())); })
+        .def("serves", &serves, py::arg("family"), py::arg("isa"), py::arg("object") = py::none(),
              py::arg("shared_halves") = false)
         .def("call", &call_now, py::arg("pool"), py::arg("kernel"), py::arg("tensors"),
              py::arg("integers") = std::vector<int64_t>{}, py::arg("reals") = std::vector<float>{},

@@ -9,6 +9,6 @@ PYBIND11_MODULE(_native, module) {
     penstock::bind::bind_adapters(module);
     penstock::bind::bind_plan(module);
     penstock::bind::bind_attention(module);
-    penstock::bind::bind_histories(module);
+    penstock::bind::bind_sampling_state(module);
     penstock::bind::bind_lanes(module);
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bind/kernel_set.h"
-#include "cpu/expert_panels.h"
+#include "cpu/pack/expert_layer.h"
 
 namespace penstock::bind {
 
@@ -19,8 +19,8 @@ class PackedExperts {
     PackedExperts(const PackedExperts&) = delete;
     PackedExperts& operator=(const PackedExperts&) = delete;
 
-    const cpu::ExpertPanels& panels() const { return panels_; }
-    cpu::Level level() const { return gate_up_->level; }
+    const cpu::ExpertWeights& packed_tiles() const { return packed_tiles_; }
+    cpu::Isa isa() const { return gate_up_->isa; }
     int64_t row_bytes() const;   // of a row of x, prepared
     int64_t inner_bytes() const; // of a row between the two layers
     size_t size_bytes() const;
@@ -28,9 +28,9 @@ class PackedExperts {
   private:
     std::shared_ptr<PackedWeights> gate_up_;
     std::shared_ptr<PackedWeights> down_;
-    std::vector<cpu::PanelPart> gate_up_parts_; // those of the layers with other columns
-    std::vector<cpu::PanelPart> down_parts_;
-    cpu::ExpertPanels panels_;
+    std::vector<cpu::PackedMatrix> gate_up_parts_; // those of the layers with other columns
+    std::vector<cpu::PackedMatrix> down_parts_;
+    cpu::ExpertWeights packed_tiles_;
 };
 
 } // namespace penstock::bind

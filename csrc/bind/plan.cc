@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "bind/bindings.h"
-#include "bind/call.h"
-#include "bind/operand.h"
-#include "bind/plan_call.h"
+#include "bind/call/call.h"
+#include "bind/call/operand.h"
+#include "bind/call/plan_call.h"
 
 namespace penstock::bind {
 namespace {
@@ -121,7 +121,7 @@ class PyRecorder {
             throw py::value_error("finish: needs inputs and an output that was recorded");
         }
         return std::make_shared<StepPlan>(
-            StepPlan{Plan(recorder_, output, {cpu::rows_per_block(kernels_->level()), threads},
+            StepPlan{Plan(recorder_, output, {cpu::rows_per_block(kernels_->isa()), threads},
                           shared == nullptr ? nullptr : shared->plan.arena()),
                      inputs_, output, limits_, false, num_inputs_});
     }
@@ -169,7 +169,7 @@ class PyRecorder {
     }
 
     void narrow_cache(const CacheExtent& cache) {
-        if (limits_.cache && limits_.cache->block_tokens != cache.block_tokens) {
+        if (limits_.cache && limits_.cache->block_size != cache.block_size) {
             throw py::value_error("keys: all layers of a plan must have the same block size");
         }
         if (!limits_.cache || cache.blocks < limits_.cache->blocks) {

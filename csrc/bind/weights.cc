@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "bind/bindings.h"
+#include "bind/call/operand.h"
 #include "bind/kernel_set.h"
-#include "bind/operand.h"
 #include "plan/thread_pool.h"
 
 namespace penstock::bind {
@@ -149,13 +149,14 @@ std::shared_ptr<PackedWeights> pack(const KernelSet& kernels, ThreadPool& pool,
     }
     const py::gil_scoped_release release;
     const cpu::Use use = rows_wanted ? cpu::Use::rows : cpu::Use::products;
-    auto packed = std::make_shared<PackedWeights>(sources, bias_data, kernels.level(), use);
-    constexpr int64_t panels_per_task = 4;
-    const int64_t panels = packed->linear.num_panels();
-    pool.parallel_for((panels + panels_per_task - 1) / panels_per_task, [&](int64_t task) {
-        const int64_t first = task * panels_per_task;
-        packed->linear.pack_panels(first, std::min(first + panels_per_task, panels));
-    });
+    auto packed = std::make_shared<PackedWeights>(sources, bias_data, kernels.isa(), use);
+    constexpr int64_t packed_tiles_per_task = 4;
+    const int64_t packed_tiles = packed->linear.num_packed_tiles();
+    pool.parallel_for(
+        (packed_tiles + packed_tiles_per_task - 1) / packed_tiles_per_task, [&](int64_t task) {
+            const int64_t first = task * packed_tiles_per_task;
+            packed->linear.pack_tiles(first, std::min(first + packed_tiles_per_task, packed_tiles));
+        });
     return packed;
 }
 
@@ -172,12 +173,13 @@ void bind_weights(py::module_& module) {
              py::arg("bias") = py::none(), py::arg("rows") = false)
         .def_property_readonly("shape",
                                [](const PackedWeights& packed) {
-                                   return py::make_tuple(packed.linear.panels()->rows,
-                                                         packed.linear.panels()->depth);
+                                   return py::make_tuple(packed.linear.packed_tiles()->rows,
+                                                         packed.linear.packed_tiles()->depth);
                                })
         .def_property_readonly("quantized_row_bytes",
                                [](const PackedWeights& packed) {
-                                   return cpu::quantized_row_bytes(packed.linear.panels()->depth);
+                                   return cpu::quantized_row_bytes(
+                                       packed.linear.packed_tiles()->depth);
                                })
         .def_property_readonly(
             "has_affine", [](const PackedWeights& packed) { return packed.linear.has_affine(); })

@@ -1,11 +1,11 @@
-// Kernels of one phase that compute each row by itself. Included by the level files.
+// Kernels of one phase that compute each row by itself. Included by the ISA files.
 #pragma once
 
-#include "cpu/half.h"
+#include "cpu/simd/half.h"
 #include "cpu/sizes.h"
 #include "penstock/kernel.h"
 
-namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
 inline int one_phase(const Arguments&) {
@@ -37,4 +37,4 @@ struct RowTasks {
 };
 
 } // namespace
-} // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace penstock::cpu::PENSTOCK_ISA

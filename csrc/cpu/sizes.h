@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "cpu/half.h"
+#include "cpu/simd/half.h"
 
 namespace penstock::cpu {
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define PENSTOCK_CUDA_ABI 7
+#define PENSTOCK_CUDA_ABI 8
 
 #if defined(__GNUC__)
 #define PENSTOCK_EXPORT extern "C" __attribute__((visibility("default")))
@@ -40,11 +40,11 @@ penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qkv, c
                          const int32_t* positions, const int32_t* slots, const float* q_weight,
                          const float* k_weight, const float* key_scales, const float* value_scales,
                          float eps, int tokens, int q_heads, int kv_heads, int dim, int rotated,
-                         int block_tokens, int64_t key_stride, int64_t value_stride, void* stream);
+                         int block_size, int64_t key_stride, int64_t value_stride, void* stream);
 
-// The units of one persistent launch: see kernels/triton/attention_work.py, which lists them, and
-// csrc/cuda/attention/decode_attention.cuh. dim 64 or 128, `lanes` (query heads of a KV head, times
-// the most tokens of a row) up to 16, block_tokens a power of two from 16 on.
+// The units of one persistent launch: see kernels/triton/paged_attention/decode_work.py, which
+// lists them, and csrc/cuda/attention/decode_attention.cuh. dim 64 or 128, `lanes` (query heads of
+// a KV head, times the most tokens of a row) up to 16, block_size a power of two from 16 on.
 // `chunk`: keys of the smallest chunk, a power of two from 64 on. Caches as above. `sinks`
 // [q_heads]: see `Ops.attention`; null where there are none.
 PENSTOCK_EXPORT int penstock_cuda_decode_attention(
@@ -52,19 +52,19 @@ PENSTOCK_EXPORT int penstock_cuda_decode_attention(
     const float* value_scales, const float* sinks, const int32_t* starts, const int32_t* contexts,
     const int32_t* tables, const int32_t* units, const int32_t* unit_count, float* parts,
     float* stats, int32_t* arrived, int table_width, int64_t key_stride, int64_t value_stride,
-    float log2_scale, int window, int lanes, int q_heads, int kv_heads, int dim, int block_tokens,
+    float log2_scale, int window, int lanes, int q_heads, int kv_heads, int dim, int block_size,
     int chunk, int multiprocessors, void* stream);
 
 // Chunks of more than `shorter` tokens, on compute capability 9.0 alone; see
-// csrc/cuda/attention/prompt_attention.cuh. q and out [tokens, H * dim], caches and sinks as above,
-// of `blocks` blocks whose strides are multiples of block_tokens * dim; dim 64 or 128, block_tokens
-// a power of two from 8 on, at most 128 query heads a KV head.
-PENSTOCK_EXPORT int penstock_cuda_prompt_attention(
+// csrc/cuda/attention/prefill_attention.cuh. q and out [tokens, H * dim], caches and sinks as
+// above, of `blocks` blocks whose strides are multiples of block_size * dim; dim 64 or 128,
+// block_size a power of two from 8 on, at most 128 query heads a KV head.
+PENSTOCK_EXPORT int penstock_cuda_prefill_attention(
     void* out, const void* q, const void* keys, const void* values, const float* key_scales,
     const float* value_scales, const float* sinks, const int32_t* starts, const int32_t* contexts,
     const int32_t* tables, int rows, int tokens, int blocks, int table_width, int64_t key_stride,
     int64_t value_stride, float log2_scale, int window, int shorter, int q_heads, int kv_heads,
-    int dim, int block_tokens, int programs, void* stream);
+    int dim, int block_size, int programs, void* stream);
 
 // out [tokens, rows] = x [tokens, width] weight [rows, width]^T + bias [rows] float32 (null: none).
 // `out_float32`: the type of out, bfloat16 otherwise. tokens <= 64, width % 32 == 0.
@@ -91,7 +91,7 @@ PENSTOCK_EXPORT int penstock_cuda_staged_linear(void* out, const void* x, const 
                                                 int out_float32, void* stream);
 
 // The tokens [rows] drawn from logits [rows, vocabulary] float32, -1 where a row cannot be sampled;
-// see kernels/sampling.py. seeds and positions are the bits of uint64.
+// see kernels/sampler_inputs.py. seeds and positions are the bits of uint64.
 PENSTOCK_EXPORT int penstock_cuda_sample(int32_t* out, const float* logits,
                                          const float* temperatures, const int32_t* top_ks,
                                          const float* top_ps, const float* min_ps,

@@ -24,7 +24,7 @@ target_link_options(penstock_cuda PRIVATE -Wl,--exclude-libs,ALL)
 if(SKBUILD_PROJECT_NAME)
   string(REPLACE "-" "_" PENSTOCK_CUDA_PACKAGE ${SKBUILD_PROJECT_NAME})
   install(TARGETS penstock_cuda LIBRARY DESTINATION ${PENSTOCK_CUDA_PACKAGE})
-  # Triton's kernels, compiled by penstock.kernels.triton.package: `make wheel CUDA=13` does both.
+  # Triton's kernels, compiled by penstock.kernels.triton.compile.package: `make wheel CUDA=13` does both.
   if(PENSTOCK_KERNELS)
     file(GLOB PENSTOCK_KERNEL_ARCHIVES ${PENSTOCK_KERNELS}/kernels_*.zip)
     install(FILES ${PENSTOCK_KERNEL_ARCHIVES} DESTINATION ${PENSTOCK_CUDA_PACKAGE})

@@ -1,5 +1,5 @@
 // Reads the frames in which a step of the engine tells of its requests
-// (penstock.engine.wire.Chunks).
+// (penstock.engine.wire.TokenOutputs).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace penstock::lanes {
 
-// One TokenChunk. `plain`: it has tokens of the answer without logprobs, and nothing else; only
+// One TokenOutput. `plain`: it has tokens of the answer without logprobs, and nothing else; only
 // then its time and tokens are set.
 struct Row {
     std::string_view raw; // its msgpack

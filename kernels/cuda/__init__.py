@@ -10,7 +10,7 @@ import torch
 
 from penstock.kernels.cuda.library import Declined, Library, find_library, open_library
 from penstock.kernels.cuda.ops import register
-from penstock.kernels.cuda.trial import declined as declined_kernels
+from penstock.kernels.cuda.self_test import declined as declined_kernels
 from penstock.kernels.cuda.tuning import EMULATED_CAPABILITY, tuning_of
 from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.linear_choice import capability_of
@@ -23,7 +23,7 @@ class CudaOps(TritonOps):
     `table.explain()` says of each op what serves and why the others do not; `library.tuned(...)`
     tries another form of the kernels; `declined` says why which of them are not used."""
 
-    chunks_by_rows = True
+    splits_by_rows = True
 
     def __init__(
         self,

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from penstock.kernels.cuda.library import ABI, FILE, Declined, current_stream
-from penstock.kernels.triton.archive import Archive, Cubin
-from penstock.kernels.triton.launch import serve_packaged
-from penstock.kernels.triton.packaged import Misaligned, Packaged
+from penstock.kernels.triton.compile.archive import Archive, Cubin
+from penstock.kernels.triton.compile.launch import serve_packaged
+from penstock.kernels.triton.compile.packaged_kernels import Misaligned, PackagedKernels
 
 DRIVER = "libcuda.so.1"
 _MISALIGNED = -2
@@ -22,7 +22,8 @@ _TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a"}
 
 
 class DriverLauncher:
-    """`kernels.triton.packaged.Launcher`. Raises OSError or AttributeError for a library that lacks
+    """`kernels.triton.compile.packaged_kernels.Launcher`. Raises OSError or AttributeError for a
+    library that lacks
     the functions, RuntimeError where there is no driver."""
 
     def __init__(self, library: Path, device: int = 0, driver: str = DRIVER) -> None:
@@ -72,10 +73,10 @@ def archive_name(target: str) -> str:
     return f"kernels_{target}.zip"
 
 
-def serve_installed(device: str) -> Packaged | Declined:
+def serve_installed(device: str) -> PackagedKernels | Declined:
     """From now on let the installed kernels serve this device, if there are any."""
     found = find_packaged(torch.version.cuda, device)
-    serve_packaged(found if isinstance(found, Packaged) else None)
+    serve_packaged(found if isinstance(found, PackagedKernels) else None)
     return found
 
 
@@ -85,7 +86,7 @@ def serve_none(reason: str) -> Declined:
     return Declined(reason)
 
 
-def find_packaged(cuda_version: str | None, device: str) -> Packaged | Declined:
+def find_packaged(cuda_version: str | None, device: str) -> PackagedKernels | Declined:
     """The installed archive for the CUDA that torch was built for and for this device."""
     if cuda_version is None:
         return Declined("torch is built without CUDA")
@@ -104,7 +105,7 @@ def find_packaged(cuda_version: str | None, device: str) -> Packaged | Declined:
 
 def open_packaged(
     library: Path, archive: Path, device: int = 0, driver: str = DRIVER
-) -> Packaged | Declined:
+) -> PackagedKernels | Declined:
     """The kernels of an archive, started by the library in a file."""
     if not archive.exists():
         return Declined(f"{archive.name} is not installed")
@@ -113,6 +114,6 @@ def open_packaged(
         if number != ABI:
             return Declined(f"the CUDA library has ABI {number}, not {ABI}")
         launcher = DriverLauncher(library, device, driver)
-        return Packaged(Archive(archive), launcher, current_stream)
+        return PackagedKernels(Archive(archive), launcher, current_stream)
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return Declined(str(error))

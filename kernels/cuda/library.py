@@ -19,7 +19,7 @@ import torch
 
 from penstock.kernels.cuda.tuning import DEFAULTS, VALUES
 
-ABI = 7
+ABI = 8
 FILE = "libpenstock_cuda.so"
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
@@ -28,7 +28,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "rms_norm": [_P, _P, _P, _P, _P, _F, _I, _I],
     "rope_cache": [_P] * 11 + [_F] + [_I] * 6 + [_L, _L],
     "decode_attention": [_P] * 15 + [_I, _L, _L, _F] + [_I] * 8,
-    "prompt_attention": [_P] * 10 + [_I] * 4 + [_L, _L, _F] + [_I] * 7,
+    "prefill_attention": [_P] * 10 + [_I] * 4 + [_L, _L, _F] + [_I] * 7,
     "linear": [_P] * 4 + [_I] * 4,
     "linear_float8": [_P] * 5 + [_I] * 6,
     "staged_linear": [_P] * 7 + [_I] * 7,

@@ -12,16 +12,16 @@ import torch
 
 from penstock.kernels.cuda.library import Library
 from penstock.kernels.ops.linear import FLOAT8_GROUP
-from penstock.kernels.triton import linear as triton_linear
-from penstock.kernels.triton.attention_work import multiprocessors
-from penstock.kernels.triton.launch import ceil_div
+from penstock.kernels.triton.compile.launch import ceil_div
 from penstock.kernels.triton.linear_choice import (
     capability_of,
     choose,
     choose_float8,
     float8_capability,
 )
-from penstock.kernels.triton.packed import PackedDense, PackedFloat8
+from penstock.kernels.triton.matmul import linear as triton_linear
+from penstock.kernels.triton.matmul.packed_weights import PackedDense, PackedFloat8
+from penstock.kernels.triton.paged_attention.decode_work import multiprocessors
 
 STREAMED_TOKENS = 64
 """The most rows that the kernel `linear` takes."""

@@ -14,27 +14,27 @@ import torch
 
 from penstock.kernels.cuda import linear as cuda_linear
 from penstock.kernels.cuda.library import Declined, Library
-from penstock.kernels.gpu_cache import is_token_major
-from penstock.kernels.op import Impl, Machine
+from penstock.kernels.gpu_kv_cache import is_token_major
 from penstock.kernels.ops.attention import ATTENTION
 from penstock.kernels.ops.linear import LINEAR
 from penstock.kernels.ops.norm import ADD_RMS_NORM, RMS_NORM
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
 from penstock.kernels.ops.sampling import SAMPLE
-from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
-from penstock.kernels.triton import attention as triton_attention
+from penstock.kernels.ops_interface import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.registry import Impl, Machine
+from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.triton import norm as triton_norm
-from penstock.kernels.triton import rope_cache as triton_rope_cache
-from penstock.kernels.triton.adjust import adjust_logits
-from penstock.kernels.triton.attention_work import multiprocessors, work_of
-from penstock.kernels.triton.decode_attention import decode_attention, decode_tokens
-from penstock.kernels.triton.launch import OLDEST_CAPABILITY
-from penstock.kernels.triton.linear import pack_linear
+from penstock.kernels.triton.compile.launch import OLDEST_CAPABILITY
 from penstock.kernels.triton.linear_choice import capability_of
-from penstock.kernels.triton.sampling_operands import draw_tensors
+from penstock.kernels.triton.matmul.linear import pack_linear
+from penstock.kernels.triton.paged_attention import attention as triton_attention
+from penstock.kernels.triton.paged_attention import rope_cache as triton_rope_cache
+from penstock.kernels.triton.paged_attention.decode_attention import decode_attention, decode_tokens
+from penstock.kernels.triton.paged_attention.decode_work import multiprocessors, work_of
+from penstock.kernels.triton.sampler.adjust import adjust_logits
+from penstock.kernels.triton.sampler.sampling_operands import sampling_tensors
 
-_ATTENTIONS = ("decode_attention", "prompt_attention")  # of short chunks, and of the others
+_ATTENTIONS = ("decode_attention", "prefill_attention")  # of short chunks, and of the others
 _PRODUCTS = ("linear", "linear_float8", "staged_linear")
 _QUERIES = 16  # rows of a decode tile
 _WIDEST_ROW = 32768
@@ -141,10 +141,10 @@ def _attention(
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     decode: Callable[..., None] = decode_attention
-    prompt: Callable[..., None] = triton_attention.long_chunks
+    prompt: Callable[..., None] = triton_attention.prefill_attention
     if "decode_attention" not in declined and _decode_served(q, cache, heads):
         decode = partial(_decode, library)
-    if "prompt_attention" not in declined and _prompt_served(library, q, cache, heads):
+    if "prefill_attention" not in declined and _prompt_served(library, q, cache, heads):
         prompt = partial(_prompt, library)
     return triton_attention.attention(q, inputs, cache, heads, scale, window, sinks, decode, prompt)
 
@@ -152,13 +152,13 @@ def _attention(
 def _decode_served(
     q: torch.Tensor, cache: LayerCache[torch.Tensor], heads: tuple[int, int, int]
 ) -> bool:
-    block_tokens = cache.values.shape[2]
+    block_size = cache.values.shape[2]
     return (
         _cache_served(q, cache)
         and heads[2] in (64, 128)
         and heads[0] // heads[1] <= _QUERIES
-        and block_tokens >= _QUERIES
-        and block_tokens & (block_tokens - 1) == 0
+        and block_size >= _QUERIES
+        and block_size & (block_size - 1) == 0
     )
 
 
@@ -190,8 +190,8 @@ def _decode(
     q_heads, kv_heads, dim = heads
     one_token = q.shape[0] == inputs.context_lens.shape[0]
     tokens = 1 if one_token else decode_tokens(heads)
-    block_tokens = cache.values.shape[2]
-    work = work_of(inputs, heads, window, tokens, block_tokens)
+    block_size = cache.values.shape[2]
+    work = work_of(inputs, heads, window, tokens, block_size)
     library.call(
         "decode_attention",
         *(out, q, cache.keys, cache.values, cache.key_scales, cache.value_scales, sinks),
@@ -200,7 +200,7 @@ def _decode(
         inputs.block_tables.shape[1],
         *(cache.keys.stride(0), cache.values.stride(0)),
         *(scale / math.log(2), window, tokens * (q_heads // kv_heads)),
-        *(q_heads, kv_heads, dim, block_tokens, work.chunk, work.multiprocessors),
+        *(q_heads, kv_heads, dim, block_size, work.chunk, work.multiprocessors),
     )
 
 
@@ -217,16 +217,16 @@ def _prompt(
     sinks: torch.Tensor | None = None,
 ) -> None:
     """Write the rows of chunks of more than `shorter` tokens."""
-    blocks, _, block_tokens, _ = cache.values.shape
+    blocks, _, block_size, _ = cache.values.shape
     rows, table_width = inputs.block_tables.shape
     library.call(
-        "prompt_attention",
+        "prefill_attention",
         *(out, q, cache.keys, cache.values, cache.key_scales, cache.value_scales, sinks),
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(rows, q.shape[0], blocks, table_width),
         *(cache.keys.stride(0), cache.values.stride(0)),
         *(scale / math.log(2), window, shorter),
-        *(*heads, block_tokens, multiprocessors(q.device)),
+        *(*heads, block_size, multiprocessors(q.device)),
     )
 
 
@@ -234,5 +234,5 @@ def _sample(library: Library, logits: torch.Tensor, rows: SamplingRows) -> torch
     """`logits: [S, V]` float32, contiguous, changed in place by Triton before the draw."""
     barren = adjust_logits(logits, rows) if rows.adjusts else None
     out = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
-    library.call("sample", out, logits, *draw_tensors(rows, logits.device), *logits.shape)
+    library.call("sample", out, logits, *sampling_tensors(rows, logits.device), *logits.shape)
     return out if barren is None else torch.where(barren == 0, out, barren)

@@ -1,6 +1,7 @@
 """`Ops` over the native kernels: `NativeOps` eagerly over numpy arrays, `PlanOps` into a plan.
 
-Both are the same thin functions over a `Sink`, so that a plan gives the bits of the eager calls.
+Both are the same thin functions over a `CallBackend`, so that a plan gives the bits of the eager
+calls.
 """
 
 from __future__ import annotations
@@ -11,36 +12,38 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _native
-from penstock.kernels.adjust_operands import adjust_operands
-from penstock.kernels.levels import Levels
-from penstock.kernels.lora import Slots, SlotSizes
+from penstock.kernels.isa.instruction_sets import IsaSelection
+from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
+from penstock.kernels.native.adjust_operands import adjust_operands
+from penstock.kernels.native.backend import CallBackend, EagerBackend, PlanRecorder
 from penstock.kernels.native.pack import NativeSlots, matrix_source
-from penstock.kernels.native.sink import EagerSink, PlanSink, Sink
-from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, StepInputs
+from penstock.kernels.ops_interface import AdapterRows, HeadNorm, LayerCache, StepInputs
+from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.weights import Experts, Linear, Matrix
 
 Tensor = TypeVar("Tensor")
 Pool = _native.ThreadPool
 
 
-class SinkOps(Generic[Tensor]):
-    """The ops over any sink. See `kernels.table.Ops` for what each means."""
+class BackendOps(Generic[Tensor]):
+    """The ops over any backend. See `kernels.ops_interface.Ops` for what each means."""
 
-    def __init__(self, sink: Sink[Tensor]) -> None:
-        self._sink = sink
+    def __init__(self, backend: CallBackend[Tensor]) -> None:
+        self._backend = backend
 
     @property
     def level(self) -> str:
         """The instruction-set level whose arithmetic products have."""
-        return str(self._sink.kernels.level)
+        return str(self._backend.kernels.isa)
 
     def pack_linear(self, weight: Linear) -> Any:
         return self._pack(weight)
 
     def _pack(self, weight: Linear, rows: bool = False) -> Any:
         parts = [matrix_source(part) for part in weight.parts]
-        return _native.PackedLinear(self._sink.kernels, self._sink.pool, parts, weight.bias, rows)
+        return _native.PackedLinear(
+            self._backend.kernels, self._backend.pool, parts, weight.bias, rows
+        )
 
     def pack_head(self, weight: Linear) -> Any:
         return self.pack_linear(weight)
@@ -65,55 +68,55 @@ class SinkOps(Generic[Tensor]):
         return np.ascontiguousarray(array)
 
     def embedding(self, table: Any, tokens: Tensor, scale: float) -> Tensor:
-        out = self._sink.empty(tokens, table.shape[1])
-        self._sink.call("embedding", [tokens, out], reals=[scale], weight=table)
+        out = self._backend.empty(tokens, table.shape[1])
+        self._backend.call("embedding", [tokens, out], reals=[scale], weight=table)
         return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        out = self._sink.empty(x, _columns(x))
-        self._sink.call("rms_norm", [x, weight, out], reals=[eps])
+        out = self._backend.empty(x, _columns(x))
+        self._backend.call("rms_norm", [x, weight, out], reals=[eps])
         return out
 
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
-        out, total = (self._sink.empty(x, _columns(x)) for _ in range(2))
-        self._sink.call("add_rms_norm", [x, residual, weight, out, total], reals=[eps])
+        out, total = (self._backend.empty(x, _columns(x)) for _ in range(2))
+        self._backend.call("add_rms_norm", [x, residual, weight, out, total], reals=[eps])
         return out, total
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        out = self._sink.empty(x, _columns(x))
-        self._sink.call("layer_norm", [x, weight, bias, out], reals=[eps])
+        out = self._backend.empty(x, _columns(x))
+        self._backend.call("layer_norm", [x, weight, bias, out], reals=[eps])
         return out
 
     def add_layer_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
-        out, total = (self._sink.empty(x, _columns(x)) for _ in range(2))
-        self._sink.call("add_layer_norm", [x, residual, weight, bias, out, total], reals=[eps])
+        out, total = (self._backend.empty(x, _columns(x)) for _ in range(2))
+        self._backend.call("add_layer_norm", [x, residual, weight, bias, out, total], reals=[eps])
         return out, total
 
     def linear(self, x: Tensor, weight: Any) -> Tensor:
-        out = self._sink.empty(x, weight.shape[0])
-        threads = [self._sink.pool.threads]
+        out = self._backend.empty(x, weight.shape[0])
+        threads = [self._backend.pool.threads]
         if weight.has_affine:
-            quantized = self._sink.empty(x, weight.quantized_row_bytes, "uint8")
-            self._sink.call("quantize_rows", [x, quantized], weight=weight)
-            self._sink.call("linear_affine", [quantized, out], threads, weight=weight)
+            quantized = self._backend.empty(x, weight.quantized_row_bytes, "uint8")
+            self._backend.call("quantize_rows", [x, quantized], weight=weight)
+            self._backend.call("linear_affine", [quantized, out], threads, weight=weight)
         if weight.has_dense:
-            self._sink.call("linear_dense", [x, out], threads, weight=weight)
+            self._backend.call("linear_dense", [x, out], threads, weight=weight)
         return out
 
-    def adapter_slots(self, sizes: SlotSizes) -> Slots:
+    def adapter_slots(self, sizes: SlotSizes) -> AdapterSlots:
         return NativeSlots(sizes)
 
     def lora(
         self, x: Tensor, y: Tensor, slots: Any, linear: int, rows: AdapterRows[Tensor]
     ) -> Tensor:
-        inner = self._sink.empty(x, slots.table.inner_columns(linear))
+        inner = self._backend.empty(x, slots.table.inner_columns(linear))
         tensors = [x, y, rows.order, rows.starts, rows.slots, inner]
-        integers = [linear, self._sink.pool.threads]
-        self._sink.call("lora", tensors, integers, weight=slots.table)
+        integers = [linear, self._backend.pool.threads]
+        self._backend.call("lora", tensors, integers, weight=slots.table)
         return y
 
     def rope_cache(
@@ -125,13 +128,13 @@ class SinkOps(Generic[Tensor]):
         heads: tuple[int, int, int],
         head_norm: HeadNorm | None,
     ) -> Tensor:
-        out = self._sink.empty(qkv, heads[0] * heads[2])
+        out = self._backend.empty(qkv, heads[0] * heads[2])
         tensors = [qkv, rope, inputs.positions, inputs.slots, cache.keys, cache.values, out]
         if head_norm is None:
-            self._sink.call("rope_cache", tensors, heads)
+            self._backend.call("rope_cache", tensors, heads)
         else:
             tensors += [head_norm.q_weight, head_norm.k_weight]
-            self._sink.call("norm_rope_cache", tensors, heads, [head_norm.eps])
+            self._backend.call("norm_rope_cache", tensors, heads, [head_norm.eps])
         return out
 
     def attention(
@@ -144,15 +147,15 @@ class SinkOps(Generic[Tensor]):
         window: int,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        out = self._sink.empty(q, _columns(q))
+        out = self._backend.empty(q, _columns(q))
         max_context = _columns(inputs.block_tables) * cache.values.shape[2]
-        partials = self._sink.scratch(_native.attention_partial_floats(*heads, max_context))
+        partials = self._backend.scratch(_native.attention_partial_floats(*heads, max_context))
         tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
         tensors += [cache.keys, cache.values, out, partials]
         if sinks is None:
-            self._sink.call("paged_attention", tensors, [*heads, window], [scale])
+            self._backend.call("paged_attention", tensors, [*heads, window], [scale])
         else:
-            self._sink.call("sink_attention", [*tensors, sinks], [*heads, window], [scale])
+            self._backend.call("sink_attention", [*tensors, sinks], [*heads, window], [scale])
         return out
 
     def bidirectional_attention(
@@ -165,90 +168,90 @@ class SinkOps(Generic[Tensor]):
         window: int,
         bias: Tensor | None = None,
     ) -> Tensor:
-        out = self._sink.empty(q, _columns(q))
+        out = self._backend.empty(q, _columns(q))
         tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
         tensors += [cache.keys, cache.values, out]
         if bias is None:
-            self._sink.call("bidirectional_attention", tensors, [*heads, window], [scale])
+            self._backend.call("bidirectional_attention", tensors, [*heads, window], [scale])
         else:
-            self._sink.call("biased_attention", [*tensors, bias], [*heads, window], [scale])
+            self._backend.call("biased_attention", [*tensors, bias], [*heads, window], [scale])
         return out
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        out = self._sink.empty(gate_up, _columns(gate_up) // 2)
-        self._sink.call("silu_mul", [gate_up, out])
+        out = self._backend.empty(gate_up, _columns(gate_up) // 2)
+        self._backend.call("silu_mul", [gate_up, out])
         return out
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        out = self._sink.empty(gate_up, _columns(gate_up) // 2)
-        self._sink.call("gelu_mul", [gate_up, out])
+        out = self._backend.empty(gate_up, _columns(gate_up) // 2)
+        self._backend.call("gelu_mul", [gate_up, out])
         return out
 
     def route_experts(
         self, logits: Tensor, per_token: int, renormalize: bool
     ) -> tuple[Tensor, Tensor]:
-        chosen = self._sink.empty(logits, per_token, "int32")
-        shares = self._sink.empty(logits, per_token)
-        self._sink.call("route_experts", [logits, chosen, shares], [int(renormalize)])
+        chosen = self._backend.empty(logits, per_token, "int32")
+        shares = self._backend.empty(logits, per_token)
+        self._backend.call("route_experts", [logits, chosen, shares], [int(renormalize)])
         return chosen, shares
 
     def experts(self, x: Tensor, chosen: Tensor, shares: Tensor, weights: Any) -> Tensor:
         count, ff, width = weights.shape
-        each, out = _columns(chosen), self._sink.empty(x, width)
+        each, out = _columns(chosen), self._backend.empty(x, width)
         scratch = [
-            self._sink.empty(x, each * weights.row_bytes, "uint8"),
-            self._sink.empty(x, each * 2 * ff),
-            self._sink.empty(x, each * weights.inner_bytes, "uint8"),
-            self._sink.empty(x, each * width),
-            self._sink.empty(x, each * 4, "int32"),
-            self._sink.scratch(count + 1, "int32"),
+            self._backend.empty(x, each * weights.row_bytes, "uint8"),
+            self._backend.empty(x, each * 2 * ff),
+            self._backend.empty(x, each * weights.inner_bytes, "uint8"),
+            self._backend.empty(x, each * width),
+            self._backend.empty(x, each * 4, "int32"),
+            self._backend.scratch(count + 1, "int32"),
         ]
         tensors = [x, chosen, shares, out, *scratch]
-        self._sink.call("experts", tensors, [self._sink.pool.threads], weight=weights)
+        self._backend.call("experts", tensors, [self._backend.pool.threads], weight=weights)
         return out
 
     def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
-        out = self._sink.empty(gate_up, _columns(gate_up) // 2)
-        self._sink.call("gelu_tanh_mul", [gate_up, out])
+        out = self._backend.empty(gate_up, _columns(gate_up) // 2)
+        self._backend.call("gelu_tanh_mul", [gate_up, out])
         return out
 
     def gelu(self, x: Tensor) -> Tensor:
-        out = self._sink.empty(x, _columns(x))
-        self._sink.call("gelu", [x, out])
+        out = self._backend.empty(x, _columns(x))
+        self._backend.call("gelu", [x, out])
         return out
 
     def tanh(self, x: Tensor) -> Tensor:
-        out = self._sink.empty(x, _columns(x))
-        self._sink.call("tanh", [x, out])
+        out = self._backend.empty(x, _columns(x))
+        self._backend.call("tanh", [x, out])
         return out
 
     def mean_rows(self, x: Tensor, starts: Tensor) -> Tensor:
-        out = self._sink.between(starts, _columns(x))
-        self._sink.call("mean_rows", [x, starts, out])
+        out = self._backend.between(starts, _columns(x))
+        self._backend.call("mean_rows", [x, starts, out])
         return out
 
     def l2_normalize(self, x: Tensor) -> Tensor:
-        out = self._sink.empty(x, _columns(x))
-        self._sink.call("l2_normalize", [x, out])
+        out = self._backend.empty(x, _columns(x))
+        self._backend.call("l2_normalize", [x, out])
         return out
 
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
-        out = self._sink.empty(rows, _columns(x))
-        self._sink.call("gather_rows", [x, rows, out])
+        out = self._backend.empty(rows, _columns(x))
+        self._backend.call("gather_rows", [x, rows, out])
         return out
 
 
-class NativeOps(SinkOps[npt.NDArray[Any]]):
+class NativeOps(BackendOps[npt.NDArray[Any]]):
     """Eager ops over numpy arrays, and the sampler."""
 
     @classmethod
-    def eager(cls, pool: Pool, level: str | Levels | None = None) -> NativeOps:
+    def eager(cls, pool: Pool, level: str | IsaSelection | None = None) -> NativeOps:
         """`level`: of all kernels, or the levels of each kind; None: the widest that the CPU has.
         Raises ValueError for one it lacks."""
-        if not isinstance(level, Levels):
-            level = Levels.all_of(level or "auto")
+        if not isinstance(level, IsaSelection):
+            level = IsaSelection.all_of(level or "auto")
         kernels = _native.KernelSet(level.products, level.attention, level.other, level.by_rows())
-        return cls(EagerSink(kernels, pool))
+        return cls(EagerBackend(kernels, pool))
 
     def recorder(
         self,
@@ -261,20 +264,22 @@ class NativeOps(SinkOps[npt.NDArray[Any]]):
     ) -> PlanOps:
         """Ops of the same level and pool that record a step of at most these sizes; with
         `adapters` the inputs have groups of rows."""
-        sink = PlanSink(self._sink.kernels, self._sink.pool, max_tokens, max_rows, max_samples)
-        return PlanOps(sink, max_blocks, adapters=adapters)
+        backend = PlanRecorder(
+            self._backend.kernels, self._backend.pool, max_tokens, max_rows, max_samples
+        )
+        return PlanOps(backend, max_blocks, adapters=adapters)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
         """[S, V], modified in place -> [S] token ids; negative where there is none. See
-        `kernels.sampling`."""
+        `kernels.sampler_inputs`."""
         barren = self.adjust_logits(logits, rows) if rows.adjusts else None
         tokens = np.empty(len(logits), dtype=np.int32)
         if rows.temperature.any():
             seed, position = rows.seed.view(np.int64), rows.position.view(np.int64)
             tensors = [logits, rows.temperature, rows.top_k, rows.top_p, rows.min_p, seed, position]
-            self._sink.call("sample", [*tensors, tokens])
+            self._backend.call("sample", [*tensors, tokens])
         else:
-            self._sink.call("argmax", [logits, tokens])
+            self._backend.call("argmax", [logits, tokens])
         if rows.masks is not None and barren is not None:
             np.copyto(tokens, barren, where=barren != 0)
         return tokens
@@ -282,9 +287,9 @@ class NativeOps(SinkOps[npt.NDArray[Any]]):
     def adjust_logits(
         self, logits: npt.NDArray[np.float32], rows: SamplingRows
     ) -> npt.NDArray[np.int32]:
-        """[S, V], modified in place -> [S]: NOTHING_ALLOWED or 0. See `kernels.sampling`."""
+        """[S, V], modified in place -> [S]: NOTHING_ALLOWED or 0. See `kernels.sampler_inputs`."""
         barren = np.empty(len(logits), dtype=np.int32)
-        self._sink.call("adjust_logits", [logits, *adjust_operands(logits.shape, rows), barren])
+        self._backend.call("adjust_logits", [logits, *adjust_operands(logits.shape, rows), barren])
         return barren
 
     def top_logprobs(
@@ -295,20 +300,20 @@ class NativeOps(SinkOps[npt.NDArray[Any]]):
         count: int,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Of the rows `rows` of adjusted logits [S, V]: own [R], ids and logprobs [R, count]. See
-        `kernels.sampling`."""
+        `kernels.sampler_inputs`."""
         own = np.empty(len(rows), dtype=np.float32)
         ids = np.empty((len(rows), count), dtype=np.int32)
         logprobs = np.empty((len(rows), count), dtype=np.float32)
-        self._sink.call("top_logprobs", [logits, rows, tokens, own, ids, logprobs])
+        self._backend.call("top_logprobs", [logits, rows, tokens, own, ids, logprobs])
         return own, ids, logprobs
 
 
-class PlanOps(SinkOps[Any]):
+class PlanOps(BackendOps[Any]):
     """Ops that record. `inputs` are the step's; `finish` gives the plan."""
 
-    def __init__(self, sink: PlanSink, max_blocks: int, *, adapters: bool) -> None:
-        super().__init__(sink)
-        self._recorder = sink.recorder
+    def __init__(self, backend: PlanRecorder, max_blocks: int, *, adapters: bool) -> None:
+        super().__init__(backend)
+        self._recorder = backend.recorder
         tensors = self._recorder.inputs(max_blocks, adapters)
         self.inputs: StepInputs[Any] = StepInputs(*tensors[:7])
         if adapters:
@@ -324,7 +329,7 @@ class PlanOps(SinkOps[Any]):
         sample_rows, adapters)` gives `output`, valid until the next run: of it, or of a plan that
         was `shared` and whose memory it uses. `adapters`: slots, order, starts, and order and
         starts of the sampled rows, where they were recorded."""
-        return self._recorder.finish(self._sink.pool, output, shared)
+        return self._recorder.finish(self._backend.pool, output, shared)
 
 
 def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:

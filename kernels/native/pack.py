@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from penstock import _native
-from penstock.kernels.lora import LinearFactors, SlotSizes
-from penstock.kernels.regroup import in_groups
+from penstock.kernels.lora_slots import LinearFactors, SlotSizes
+from penstock.kernels.regroup import split_groups
 from penstock.kernels.weights import Dense, Float8, Matrix
 
 _LARGEST_GROUP = 32
@@ -23,7 +23,7 @@ def matrix_source(matrix: Matrix) -> Any:
     if isinstance(matrix, Dense):
         dtype = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[matrix.dtype]
         return _native.MatrixSource.dense(np.ascontiguousarray(matrix.data), dtype)
-    matrix = in_groups(matrix, min(matrix.group, _LARGEST_GROUP))
+    matrix = split_groups(matrix, min(matrix.group, _LARGEST_GROUP))
     return _native.MatrixSource.affine(
         matrix.bits,
         matrix.group,
@@ -37,12 +37,12 @@ def matrix_source(matrix: Matrix) -> Any:
 
 
 class NativeSlots:
-    """`kernels.lora.Slots` of the extension. `table` is what its kernels take."""
+    """`kernels.lora_slots.AdapterSlots` of the extension. `table` is what its kernels take."""
 
     def __init__(self, sizes: SlotSizes) -> None:
         self._linears = sizes.linears
         self.table = _native.AdapterSlots(
-            sizes.capacity, sizes.max_rank, sizes.store, list(sizes.linears)
+            sizes.capacity, sizes.max_rank, sizes.storage_dtype, list(sizes.linears)
         )
 
     def pack(self, factors: Sequence[LinearFactors]) -> Any:

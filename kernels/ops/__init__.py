@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.kernels.op import Op
 from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL, TANH
 from penstock.kernels.ops.adjust import ADJUST_LOGITS
 from penstock.kernels.ops.adjust_rows import ADJUST_ROWS
@@ -14,10 +13,11 @@ from penstock.kernels.ops.layer_norm import ADD_LAYER_NORM, LAYER_NORM
 from penstock.kernels.ops.linear import LINEAR
 from penstock.kernels.ops.lora import LORA
 from penstock.kernels.ops.norm import ADD_RMS_NORM, RMS_NORM
+from penstock.kernels.ops.persistent_batch import APPEND_TOKENS, PREPARE_STEP, UPDATE_ROWS
 from penstock.kernels.ops.pooling import L2_NORMALIZE, MEAN_ROWS
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
-from penstock.kernels.ops.rows import APPEND_TOKENS, PREPARE_STEP, UPDATE_ROWS
 from penstock.kernels.ops.sampling import SAMPLE, TOP_LOGPROBS
+from penstock.kernels.registry import Op
 
 
 def all_ops() -> tuple[Op, ...]:

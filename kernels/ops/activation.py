@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -41,7 +41,7 @@ def tanh(x: torch.Tensor) -> torch.Tensor:
 
 def _draw_plain(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        x = Draw(seed).normal(tokens, width) * 3
+        x = RandomInputs(seed).normal(tokens, width) * 3
         extremes = torch.tensor([-200.0, -10.0, -5.5, -0.0, 5.5, 200.0])
         x[0, : min(6, width)] = extremes[: min(6, width)]
         return {"x": x}
@@ -51,7 +51,7 @@ def _draw_plain(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
 
 def _draw(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        gate_up = Draw(seed).normal(tokens, 2 * width) * 4
+        gate_up = RandomInputs(seed).normal(tokens, 2 * width) * 4
         # Where exp overflows or vanishes in float32, silu must still be x or 0.
         extremes = torch.tensor([-200.0, -90.0, -0.0, 0.0, 90.0, 200.0])
         gate_up[0, : min(6, width)] = extremes[: min(6, width)]

@@ -1,4 +1,4 @@
-"""Changing logits before the draw, as `kernels/sampling.py` states it."""
+"""Changing logits before the draw, as `kernels/sampler_inputs.py` states it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.adjust_reference import adjust_logits
 from penstock.kernels.ops.sampling_cases import draw_features, plain_rows
-from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.sampler_inputs import SamplingRows
 
 
 def _drawn(rows: int, vocabulary: int, features: str) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         logits = source.normal(rows, vocabulary) * 3
         return {"logits": logits, "rows": draw_features(source, rows, vocabulary, features)}
 
@@ -25,7 +25,7 @@ def _drawn(rows: int, vocabulary: int, features: str) -> Callable[[int], dict[st
 
 def _draw_hard(seed: int) -> dict[str, Any]:
     """Infinities, NaN and numbers near the largest, under every feature; a mask of no token."""
-    source = Draw(seed)
+    source = RandomInputs(seed)
     logits = source.normal(6, 40) * 3
     logits[:, :10] *= 1e38
     logits[:, 10::7] = float("-inf")
@@ -60,7 +60,7 @@ def _cost(inputs: Inputs) -> Cost:
 
 
 def _draw_nothing(seed: int) -> dict[str, Any]:
-    source = Draw(seed)
+    source = RandomInputs(seed)
     return {"logits": source.normal(3, 50), "rows": plain_rows(source, 3)}
 
 

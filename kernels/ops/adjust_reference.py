@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from penstock.kernels.sampling import NOTHING_ALLOWED, SamplingRows, SeenTokens, TokenValues
+from penstock.kernels.sampler_inputs import NOTHING_ALLOWED, SamplingRows, SeenTokens, TokenValues
 
 _LARGEST = torch.finfo(torch.float32).max
 

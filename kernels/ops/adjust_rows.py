@@ -1,4 +1,5 @@
-"""Changing logits before the draw from what a device keeps of its rows: see `kernels.rows`."""
+"""Changing logits before the draw from what a device keeps of its rows: see
+`kernels.persistent_batch`."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.adjust_reference import add_listed, penalize
-from penstock.kernels.rows import Adjustments
-from penstock.kernels.sampling import SeenTokens, TokenValues
+from penstock.kernels.persistent_batch import Adjustments
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.sampler_inputs import SeenTokens, TokenValues
 
-MOST_BIASES, MOST_HELD = 40, 12  # of the cases
+MOST_BIASES, MAX_COALESCED = 40, 12  # of the cases
 
 
 def adjust_rows(
@@ -51,7 +52,9 @@ def _span(count: int) -> Any:
     return np.array([0, count], np.int32)
 
 
-def draw_adjustments(source: Draw, rows: int, vocabulary: int) -> Adjustments[torch.Tensor]:
+def random_adjustments(
+    source: RandomInputs, rows: int, vocabulary: int
+) -> Adjustments[torch.Tensor]:
     """Of `rows` rows, and of the one that fills up, which has nothing: row r has a bias where bit 0
     of r is set, penalties for bit 1, tokens held back for bit 2. What a row lacks is garbage."""
     kinds = torch.arange(rows + 1, dtype=torch.int32)
@@ -72,14 +75,14 @@ def draw_adjustments(source: Draw, rows: int, vocabulary: int) -> Adjustments[to
         values = source.normal(rows + 1).abs() + 0.2
         return torch.where(penalized > 0, values, torch.tensor(off))
 
-    tokens_held = listed(MOST_HELD)
+    tokens_held = listed(MAX_COALESCED)
     tokens_held[::2, 0] = vocabulary + 3  # no token of the vocabulary
     return Adjustments(
         presence=column(0.0),
         frequency=column(0.0),
         repetition=column(1.0),
         num_biases=biased * min(MOST_BIASES, vocabulary),
-        num_held=held * min(MOST_HELD, vocabulary),
+        num_held=held * min(MAX_COALESCED, vocabulary),
         held_until=held * 20,
         counts=counts,
         bias_tokens=listed(MOST_BIASES),
@@ -90,12 +93,12 @@ def draw_adjustments(source: Draw, rows: int, vocabulary: int) -> Adjustments[to
 
 def _drawn(rows: int, places: int, vocabulary: int) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         logits = source.normal(places, vocabulary) * 3
         logits[:, ::7] = float("-inf")
         return {
             "logits": logits,
-            "adjust": draw_adjustments(source, rows, vocabulary),
+            "adjust": random_adjustments(source, rows, vocabulary),
             "rows": source.integers(0, rows + 1, places),
             "positions": source.integers(10, 30, places).long(),
         }

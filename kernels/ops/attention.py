@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.rope_cache import single_token
-from penstock.kernels.table import LayerCache, StepInputs
+from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def attention(
@@ -71,15 +71,15 @@ def _attention(
 ) -> torch.Tensor:
     """`hidden(position of the token, positions of the keys)`: which keys it does not see."""
     _, kv_heads, dim = heads
-    block_tokens = cache.keys.shape[-1]
+    block_size = cache.keys.shape[-1]
     starts = inputs.query_starts.tolist()
     out = torch.empty_like(q)
     for row, context in enumerate(inputs.context_lens.tolist()):
         chunk = slice(starts[row], starts[row + 1])
         place = torch.arange(context, device=q.device)
-        block = inputs.block_tables[row, place // block_tokens].long()
-        keys = cache.keys[block, :, :, place % block_tokens].to(q.dtype)  # [context, K, D]
-        values = cache.values[block, :, place % block_tokens].to(q.dtype)
+        block = inputs.block_tables[row, place // block_size].long()
+        keys = cache.keys[block, :, :, place % block_size].to(q.dtype)  # [context, K, D]
+        values = cache.values[block, :, place % block_size].to(q.dtype)
         grouped = q[chunk].view(-1, kv_heads, q.shape[1] // (kv_heads * dim), dim)
         scores = torch.einsum("tkgd,ckd->tkgc", grouped, keys) * scale
         own = place[context - len(grouped) :, None, None, None]
@@ -99,16 +99,16 @@ def _attention(
 def _draw(
     chunks: Sequence[tuple[int, int]],
     heads: tuple[int, int, int],
-    block_tokens: int,
+    block_size: int,
     dtype: torch.dtype,
     window: int = 0,
     farthest: int = 0,
     with_sinks: bool = False,
 ) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         q_heads, kv_heads, dim = heads
-        step = source.step(chunks, block_tokens)
+        step = source.step(chunks, block_size)
         bias = source.normal(q_heads, 2 * farthest + 1) if farthest else None
         sinks = None
         if with_sinks:  # from ones that nothing is left beside to ones that take nothing
@@ -121,7 +121,7 @@ def _draw(
             # Twice the usual spread makes peaked weights, as real heads have.
             "q": 2 * source.normal(len(step.tokens), q_heads * dim),
             "inputs": step,
-            "cache": source.cache(step, block_tokens, (kv_heads, dim), dtype),
+            "cache": source.cache(step, block_size, (kv_heads, dim), dtype),
             "heads": heads,
             "scale": dim**-0.5,
             "window": window,

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.dequantize import dequantize, stored_bytes
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.weights import Affine, Matrix
 
 
@@ -32,7 +32,7 @@ def _draw(
     like: str, vocabulary: int, width: int, tokens: int, scale: float = 1.0
 ) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         table: Matrix
         if like in ("f32", "f16", "bf16"):
             table = source.dense(vocabulary, width, like)  # type: ignore[arg-type]

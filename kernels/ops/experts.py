@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.activation import silu_mul
 from penstock.kernels.ops.dequantize import stored_bytes
 from penstock.kernels.ops.linear import FLOAT8_GROUP, ReferenceLinear, linear, pack_linear
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.weights import ExpertActivation, Experts, Float8, Linear, Matrix
 
 
@@ -88,7 +88,7 @@ def _draw_logits(
     """`levels`: of so few different logits that most are equal to others."""
 
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         logits = source.normal(tokens, count) * 3
         if levels:
             logits = source.integers(0, levels, tokens, count).float() / 2
@@ -144,7 +144,9 @@ class _Sizes:
     width: int
 
 
-def _matrices(source: Draw, count: int, rows: int, width: int, like: str) -> tuple[Matrix, ...]:
+def _matrices(
+    source: RandomInputs, count: int, rows: int, width: int, like: str
+) -> tuple[Matrix, ...]:
     if like in _FLOAT8:
         block = (1, width) if like == "f8_row" else (128, 128)
         return tuple(source.float8(rows, width, block) for _ in range(count))
@@ -160,7 +162,7 @@ def _draw(
     of whose gates and ups are beyond the limits."""
 
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         logits = source.normal(tokens, sizes.count)
         if favourites:
             logits[:, favourites:] -= 100
@@ -197,7 +199,7 @@ def _draw_float8(
     draw_any = _draw(dict.fromkeys(("gate", "up", "down"), like), tokens, sizes)
 
     def draw(seed: int) -> dict[str, Any]:
-        inputs, source = draw_any(seed), Draw(seed + 1)
+        inputs, source = draw_any(seed), RandomInputs(seed + 1)
         if form == "rounded":
             return inputs
         group = sizes.width if like == "f8_row" else FLOAT8_GROUP
@@ -224,7 +226,7 @@ def _last_column(matrix: Float8) -> Float8:
     return Float8(codes, np.full_like(matrix.scale, 64.0), matrix.block)
 
 
-def _shuffling(source: Draw, matrix: Float8, group: int) -> Float8:
+def _shuffling(source: RandomInputs, matrix: Float8, group: int) -> Float8:
     """Each row a column, times a constant: those of a group in another order."""
     (rows, _), scale = matrix.shape, 0.004 * matrix.scale / matrix.scale.max()
     assert rows % group == 0, "a group of results has the largest number of one of columns"

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -18,7 +18,7 @@ def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 def _draw(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         wanted = source.integers(0, tokens, rows)
         wanted[-1:] = tokens - 1
         return {"x": source.normal(tokens, width), "rows": wanted}

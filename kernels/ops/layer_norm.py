@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 _EPS = 1e-5
 
@@ -31,7 +31,7 @@ def add_layer_norm(
 
 def _draw(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         # Rows lie away from zero, where a variance by squares would cancel.
         x = source.normal(tokens, width) * torch.exp(source.normal(tokens, 1)) + 3
         if tokens > 1:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.dequantize import dequantize, stored_bytes
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.weights import Affine, Linear, Matrix
 
 # Activations are quantized in groups of this many, whatever the group of the weight.
@@ -66,7 +66,7 @@ def linear(x: torch.Tensor, weight: ReferenceLinear) -> torch.Tensor:
 _FLOAT8_BLOCKS = {"f8_row": (1, 0), "f8_all": (0, 0), "f8_tile": (128, 128), "f8_group": (1, 128)}
 
 
-def _matrix(source: Draw, rows: int, width: int, like: str) -> Matrix:
+def _matrix(source: RandomInputs, rows: int, width: int, like: str) -> Matrix:
     if like in ("f32", "f16", "bf16"):
         return source.dense(rows, width, like)  # type: ignore[arg-type]
     if like in _FLOAT8_BLOCKS:
@@ -81,7 +81,7 @@ def _draw(
     """`like`: one format for all parts, or one for each, separated by '+'."""
 
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         formats = like.split("+") * (len(rows) if "+" not in like else 1)
         parts = tuple(
             _matrix(source, n, width, form) for n, form in zip(rows, formats, strict=True)
@@ -98,7 +98,7 @@ def _draw_float8(
     """Activations that 8 bits hold exactly; with `rounded`, any."""
 
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         parts = tuple(_matrix(source, n, width, like) for n in rows)
         group = _FLOAT8_BLOCKS[like][1] or width
         x = source.normal(tokens, width) if rounded else source.representable(tokens, width, group)
@@ -124,7 +124,7 @@ def _draw_ties(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, 
     """Every activation lies exactly between two quanta: only half-to-even gives the result."""
 
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         quanta = source.integers(-126, 126, tokens, width).float() + 0.5
         quanta[:, ::ACTIVATION_GROUP] = 127.0
         weight = Linear((source.affine(rows, width, "q8_0"),))
@@ -137,7 +137,7 @@ def _draw_with_nan(tokens: int, width: int, rows: int) -> Callable[[int], dict[s
     """One activation is NaN: its row must be, and no other."""
 
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         x = source.quantizable(tokens, width)
         x[1, width // 2] = float("nan")
         return {"x": x, "weight": Linear((source.affine(rows, width, "q4_1"),))}

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.lora import LinearFactors, LowRank, SlotSizes, Store
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
-from penstock.kernels.table import AdapterRows
+from penstock.kernels.cases.random_inputs import RandomInputs
+from penstock.kernels.lora_slots import LinearFactors, LoraFactors, SlotSizes, StorageDtype
+from penstock.kernels.ops_interface import AdapterRows
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 class ReferenceAdapter:
@@ -33,7 +33,7 @@ class ReferenceAdapter:
 
 
 class ReferenceSlots:
-    """`kernels.lora.Slots` that round nothing but to `dtype`."""
+    """`kernels.lora_slots.AdapterSlots` that round nothing but to `dtype`."""
 
     def __init__(
         self, sizes: SlotSizes, device: str = "cpu", dtype: torch.dtype = torch.float32
@@ -78,16 +78,18 @@ def lora(
     return y
 
 
-def _factors(source: Draw, rank: int, width: int, rows: int, store: Store) -> LowRank:
-    """Factors that `store` holds exactly, so that only the arithmetic is on trial."""
+def _factors(
+    source: RandomInputs, rank: int, width: int, rows: int, storage_dtype: StorageDtype
+) -> LoraFactors:
+    """Factors that `storage_dtype` holds exactly, so that only the arithmetic is on trial."""
     a, b = source.normal(rank, width).numpy() / width**0.5, source.normal(rows, rank).numpy()
-    if store == "f16":
+    if storage_dtype == "f16":
         a, b = a.astype(np.float16), b.astype(np.float16)
-    if store == "i8":
+    if storage_dtype == "i8":
         a = source.numpy.integers(-126, 127, (rank, width)) * np.float32(2.0**-11)
         b = source.numpy.integers(-126, 127, (rows, rank)) * np.float32(2.0**-7)
         a[:, width // 2], b[rows // 2] = 127 * 2.0**-11, -127 * 2.0**-7
-    return LowRank(a.astype(np.float32), b.astype(np.float32))
+    return LoraFactors(a.astype(np.float32), b.astype(np.float32))
 
 
 def group_rows(slots: Sequence[int], num_groups: int) -> AdapterRows[torch.Tensor]:
@@ -107,21 +109,23 @@ def _draw(
     ranks: Mapping[int, int],
     width: int,
     rows: tuple[int, ...],
-    store: Store,
+    storage_dtype: StorageDtype,
     missing: int | None = None,
 ) -> Callable[[int], dict[str, Any]]:
     """`slots`: of each row; `ranks`: of each slot that holds something; `missing`: a slice that the
     first of them leaves out."""
 
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         installed = {}
         for slot, rank in ranks.items():
-            linear = tuple(_factors(source, rank, width, n, store) for n in rows)
+            linear = tuple(_factors(source, rank, width, n, storage_dtype) for n in rows)
             if missing is not None and slot == min(ranks):
                 linear = (*linear[:missing], None, *linear[missing + 1 :])
             installed[slot] = ((None,), linear)
-        sizes = SlotSizes(max(ranks) + 2, max(ranks.values()), ((8, (8,)), (width, rows)), store)
+        sizes = SlotSizes(
+            max(ranks) + 2, max(ranks.values()), ((8, (8,)), (width, rows)), storage_dtype
+        )
         return {
             "x": source.normal(len(slots), width),
             "y": source.normal(len(slots), sum(rows)),
@@ -149,7 +153,7 @@ def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
 
 def _cost(inputs: Inputs) -> Cost:
     """The groups, the factors of each slot in use once, x of its rows, and y twice."""
-    item = {"f32": 4, "f16": 2, "i8": 1}[inputs["sizes"].store]
+    item = {"f32": 4, "f16": 2, "i8": 1}[inputs["sizes"].storage_dtype]
     moved, operations = 4 * (len(inputs["rows"].starts) + len(inputs["rows"].order)), 0
     for slot, (_, linear) in inputs["installed"].items():
         tokens = inputs["slots"].count(slot)
@@ -166,15 +170,15 @@ def _case(
     ranks: Mapping[int, int],
     width: int,
     rows: tuple[int, ...],
-    store: Store = "f32",
+    storage_dtype: StorageDtype = "f32",
     missing: int | None = None,
 ) -> Case:
-    draw = _draw(slots, ranks, width, rows, store, missing)
-    return Case(f"{store}-{name}", _kind(store), draw)
+    draw = _draw(slots, ranks, width, rows, storage_dtype, missing)
+    return Case(f"{storage_dtype}-{name}", _kind(storage_dtype), draw)
 
 
-def _kind(store: Store) -> str:
-    return "i8" if store == "i8" else "float"
+def _kind(storage_dtype: StorageDtype) -> str:
+    return "i8" if storage_dtype == "i8" else "float"
 
 
 def _benchmarks() -> tuple[Case, ...]:
@@ -184,21 +188,21 @@ def _benchmarks() -> tuple[Case, ...]:
         "gate-up": (576, (1536, 1536)),
         "down": (1536, (576,)),
     }
-    stores: tuple[Store, ...] = ("i8", "f16")
+    storage_dtypes: tuple[StorageDtype, ...] = ("i8", "f16")
     return tuple(
         Case(
-            f"smollm2-{name}-{store}-{adapters}of16",
-            _kind(store),
+            f"smollm2-{name}-{storage_dtype}-{adapters}of16",
+            _kind(storage_dtype),
             _draw(
                 tuple(row % adapters for row in range(16)),
                 dict.fromkeys(range(adapters), 16),
                 width,
                 rows,
-                store,
+                storage_dtype,
             ),
         )
         for name, (width, rows) in shapes.items()
-        for store in stores
+        for storage_dtype in storage_dtypes
         for adapters in (1, 8, 16)
     )
 

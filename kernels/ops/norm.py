@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 _EPS = 1e-5
 
@@ -28,7 +28,7 @@ def add_rms_norm(
 
 def _draw(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         x = source.normal(tokens, width) * torch.exp(source.normal(tokens, 1))
         if tokens > 1:
             x[0] = 0  # the row that only eps keeps from a division by zero

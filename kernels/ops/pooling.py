@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 _LEAST_LENGTH = 1e-12
 
@@ -27,14 +27,14 @@ def l2_normalize(x: torch.Tensor) -> torch.Tensor:
 def _draw_mean(lengths: Sequence[int], width: int) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
         starts = torch.tensor([0, *lengths]).cumsum(0).int()
-        return {"x": Draw(seed).normal(sum(lengths), width), "starts": starts}
+        return {"x": RandomInputs(seed).normal(sum(lengths), width), "starts": starts}
 
     return draw
 
 
 def _draw_normalize(rows: int, width: int) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         x = source.normal(rows, width) * torch.exp(source.normal(rows, 1))
         if rows > 1:
             x[0] = 0

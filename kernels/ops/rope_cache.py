@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.norm import rms_norm
-from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.ops_interface import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def rotate(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
@@ -37,8 +37,8 @@ def rope_cache(
         q = rms_norm(q, head_norm.q_weight, head_norm.eps)
         k = rms_norm(k, head_norm.k_weight, head_norm.eps)
     angles = rope[inputs.positions.long()]
-    block_tokens = cache.keys.shape[-1]
-    block, offset = inputs.slots.long() // block_tokens, inputs.slots.long() % block_tokens
+    block_size = cache.keys.shape[-1]
+    block, offset = inputs.slots.long() // block_size, inputs.slots.long() % block_size
     cache.keys[block, :, :, offset] = rotate(k, angles).to(cache.keys.dtype)
     cache.values[block, :, offset] = v.to(cache.values.dtype)
     return rotate(q, angles).flatten(1)
@@ -54,22 +54,22 @@ def _rope_table(positions: int, rotated: int) -> torch.Tensor:
 def _draw(
     chunks: Sequence[tuple[int, int]],
     heads: tuple[int, int, int],
-    block_tokens: int,
+    block_size: int,
     dtype: torch.dtype,
     rotated: int,
     norm: str = "",
 ) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         q_heads, kv_heads, dim = heads
-        step = source.step(chunks, block_tokens)
+        step = source.step(chunks, block_size)
         tokens = len(step.tokens)
         head_norm = HeadNorm(source.normal(dim), source.normal(dim), 1e-6) if norm else None
         return {
             "qkv": source.normal(tokens, (q_heads + 2 * kv_heads) * dim),
             "rope": _rope_table(int(step.context_lens.max()) + 1, rotated),
             "inputs": step,
-            "cache": source.cache(step, block_tokens, (kv_heads, dim), dtype),
+            "cache": source.cache(step, block_size, (kv_heads, dim), dtype),
             "heads": heads,
             "head_norm": head_norm,
         }

@@ -1,4 +1,4 @@
-"""Choosing tokens from logits, as `kernels/sampling.py` states it; and log-probabilities."""
+"""Choosing tokens from logits, as `kernels/sampler_inputs.py` states it; and log-probabilities."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.sampling_cases import draw_barren, draw_logits, draw_unusable
 from penstock.kernels.ops.sampling_reference import sample, top_logprobs
+from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def _draw_rows(
     """Of as many rows as the highest of `asked` needs, those asked; a fifth of the logits -inf."""
 
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         logits = source.normal(max(asked) + 1, vocabulary) * 3
         if levels:
             logits = (logits * levels / 12).round() * 12 / levels

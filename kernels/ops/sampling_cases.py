@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.kernels.draw import Draw
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.adjust_reference import adjust_logits
 from penstock.kernels.ops.sampling_reference import sample_row, uniform
-from penstock.kernels.sampling import SamplingRows, SeenTokens, TokenValues
+from penstock.kernels.sampler_inputs import SamplingRows, SeenTokens, TokenValues
 
 
-def _rows(source: Draw, rows: int, settings: str, vocabulary: int) -> SamplingRows:
+def _rows(source: RandomInputs, rows: int, settings: str, vocabulary: int) -> SamplingRows:
     """Parameters of `rows` rows: "greedy", "mixed", or the names of what is on, joined by '+'."""
     draw = source.numpy
     on = {name: name in settings or settings == "mixed" for name in ("top_k", "top_p", "min_p")}
@@ -71,7 +71,7 @@ def draw_logits(
     `features`: what changes the logits before, joined by '+'."""
 
     def draw(seed: int) -> dict[str, Any]:
-        source = Draw(seed)
+        source = RandomInputs(seed)
         logits = source.normal(rows, vocabulary) * 3
         if levels:
             logits = (logits * levels / 12).round() * 12 / levels
@@ -82,19 +82,19 @@ def draw_logits(
     return draw
 
 
-def plain_rows(source: Draw, rows: int) -> SamplingRows:
+def plain_rows(source: RandomInputs, rows: int) -> SamplingRows:
     """Rows that draw at a temperature and change no logit."""
     return _rows(source, rows, "temperature", 0)
 
 
-def draw_features(source: Draw, rows: int, vocabulary: int, features: str) -> SamplingRows:
+def draw_features(source: RandomInputs, rows: int, vocabulary: int, features: str) -> SamplingRows:
     """`plain_rows` with the `features` of "bias+seen+dry+mask"; the last row of several has none of
     them but the first one's mask."""
     return _with_features(plain_rows(source, rows), source, vocabulary, features)
 
 
 def _with_features(
-    plain: SamplingRows, source: Draw, vocabulary: int, features: str
+    plain: SamplingRows, source: RandomInputs, vocabulary: int, features: str
 ) -> SamplingRows:
     rows, draw = len(plain.temperature), source.numpy
     values: dict[str, Any] = {}
@@ -124,14 +124,14 @@ def _with_features(
 
 
 def _token_values(
-    source: Draw, rows: int, vocabulary: int, least: float, most: float
+    source: RandomInputs, rows: int, vocabulary: int, least: float, most: float
 ) -> TokenValues:
     starts, tokens = _some_tokens(source, rows, vocabulary)
     values = source.numpy.uniform(least, most, len(tokens)).astype(np.float32)
     return TokenValues(starts, tokens, values)
 
 
-def _some_tokens(source: Draw, rows: int, vocabulary: int) -> tuple[Any, Any]:
+def _some_tokens(source: RandomInputs, rows: int, vocabulary: int) -> tuple[Any, Any]:
     """Starts and distinct tokens, up to half of the vocabulary; none for the last of several."""
     most = min(max(vocabulary // 2, 1), 2000)
     lengths = source.numpy.integers(1, most + 1, rows)
@@ -144,7 +144,7 @@ def _some_tokens(source: Draw, rows: int, vocabulary: int) -> tuple[Any, Any]:
 
 def draw_unusable(seed: int) -> dict[str, Any]:
     """A row with NaN, one with +inf, one of -inf alone; and good rows with -inf in them."""
-    source = Draw(seed)
+    source = RandomInputs(seed)
     logits = source.normal(6, 70)
     logits[0, 69], logits[1, 3], logits[2] = float("nan"), float("inf"), float("-inf")
     logits[3, ::2] = float("-inf")
@@ -157,7 +157,7 @@ def draw_unusable(seed: int) -> dict[str, Any]:
 def draw_barren(seed: int) -> dict[str, Any]:
     """Masks of no token (but for bits beyond the vocabulary), of one token, and of none but
     tokens that are -inf; and what an unusable number does where it is forbidden."""
-    source = Draw(seed)
+    source = RandomInputs(seed)
     logits = source.normal(6, 70)
     logits[2, 5], logits[3, 6], logits[4, 6] = float("-inf"), float("nan"), float("nan")
     masks = np.zeros((3, 3), np.uint32)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from penstock.kernels.ops.adjust_reference import adjust_logits
-from penstock.kernels.sampling import FAILED, SamplingRows
+from penstock.kernels.sampler_inputs import FAILED, SamplingRows
 
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
@@ -42,7 +42,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """The token of each row: [S, V], adjusted in place -> [S] int32, negative where there is
     none."""
     barren = adjust_logits(logits, rows)
-    draws = uniform(_bits(rows.seed), _bits(rows.position))
+    samples = uniform(_bits(rows.seed), _bits(rows.position))
     tokens = [
         int(barren[row])
         or sample_row(
@@ -51,7 +51,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
             int(rows.top_k[row]),
             float(rows.top_p[row]),
             float(rows.min_p[row]),
-            float(draws[row]),
+            float(samples[row]),
         )
         for row in range(len(logits))
     ]
@@ -65,9 +65,9 @@ def _bits(column: Any) -> npt.NDArray[np.uint64]:
 
 
 def sample_row(
-    logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float, draw: float
+    logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float, number: float
 ) -> int:
-    """The token of one row [V] at the uniform number `draw`, or FAILED."""
+    """The token of one row [V] at the uniform number `number`, or FAILED."""
     highest = logits.max()  # NaN if any is
     if not torch.isfinite(highest):
         return FAILED
@@ -83,7 +83,7 @@ def sample_row(
     kept = torch.sort(order[mass >= min_p * mass[0]]).values
     weights = torch.exp((logits[kept] - highest) / temperature)
     reached = weights.cumsum(0)
-    return int(kept[int((reached <= draw * reached[-1]).sum())])
+    return int(kept[int((reached <= number * reached[-1]).sum())])
 
 
 def top_logprobs(

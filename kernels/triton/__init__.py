@@ -11,29 +11,17 @@ from typing import Any, Literal
 import torch
 
 from penstock.kernels.arrays import tensor_of
-from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
+from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.torch_ops import TorchOps
-from penstock.kernels.triton import (
-    activation,
-    adjust,
-    adjust_rows,
-    attention,
-    embedding,
-    experts,
-    experts_packed,
-    gather,
-    layer_norm,
-    linear,
-    logprobs,
-    lora,
-    norm,
-    pooling,
-    rope_cache,
-    rows,
-    sampling,
-)
-from penstock.kernels.triton.launch import interpreted
+from penstock.kernels.triton import activation, embedding, gather, layer_norm, lora, norm, pooling
+from penstock.kernels.triton import persistent_batch as rows
+from penstock.kernels.triton.compile.launch import interpreted
+from penstock.kernels.triton.matmul import linear
+from penstock.kernels.triton.moe import experts
+from penstock.kernels.triton.moe import packed_experts as experts_packed
+from penstock.kernels.triton.paged_attention import attention, rope_cache
+from penstock.kernels.triton.sampler import adjust, adjust_rows, logprobs, sampling
 from penstock.kernels.weights import Experts, Linear, Matrix
 
 __all__ = [
@@ -72,7 +60,8 @@ class TritonOps(TorchOps):
 
     `dtype` is that of activations: bfloat16 to serve. Dense weights are held in it then; norm
     weights and rope tables stay float32, sums are made in float32. The cache lies as
-    `kernels.gpu_cache` says, step inputs are int32 on the device, `SamplingRows` may hold tensors
+    `kernels.gpu_kv_cache` says, step inputs are int32 on the device, `SamplingRows` may hold
+    tensors
     (`sampling_operands`), `StepInputs.work` what `attention_work` prepared. No wrapper reads the
     device or copies from the host then, so a step can be captured.
     """
@@ -90,7 +79,7 @@ class TritonOps(TorchOps):
         8-bit floats; heads and routers stay."""
         self._products = products
         self._dense = dense
-        super().__init__(KernelTable(all_ops(), machine_of(device), names), device, dtype)
+        super().__init__(KernelRegistry(all_ops(), machine_of(device), names), device, dtype)
 
     def constant(self, array: Any) -> torch.Tensor:
         """See `TorchOps.constant`: floats stay float32, whatever the type of activations."""

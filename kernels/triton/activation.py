@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from penstock.kernels.op import Impl
 from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL, TANH
+from penstock.kernels.registry import Impl
+from penstock.kernels.triton.compile.launch import ceil_div, launch, why_not
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import ceil_div, launch, why_not
 
 _BLOCK = 1024
 _SILU, _GELU_TANH, _GELU = 0, 1, 2  # activations of the gate

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.op import Impl
 from penstock.kernels.ops.embedding import EMBEDDING
+from penstock.kernels.registry import Impl
+from penstock.kernels.triton.compile.launch import ceil_div, in_units, launch, why_not
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import ceil_div, in_units, launch, why_not
-from penstock.kernels.triton.packed import Packed, PackedDense, pack_matrix
+from penstock.kernels.triton.matmul.packed_weights import Packed, PackedDense, pack_matrix
 from penstock.kernels.weights import Matrix
 
 _BLOCK = 1024

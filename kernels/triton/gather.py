@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from penstock.kernels.op import Impl
 from penstock.kernels.ops.gather import GATHER_ROWS
+from penstock.kernels.registry import Impl
+from penstock.kernels.triton.compile.launch import ceil_div, launch, why_not
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import ceil_div, launch, why_not
 
 _BLOCK = 1024
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from penstock.kernels.op import Impl
 from penstock.kernels.ops.layer_norm import ADD_LAYER_NORM, LAYER_NORM
+from penstock.kernels.registry import Impl
+from penstock.kernels.triton.compile.launch import launch, power_of_two, why_not
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import launch, power_of_two, why_not
 
 
 @triton.jit(do_not_specialize=["eps"])

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from penstock.kernels.lora import LinearFactors, SlotSizes
-from penstock.kernels.op import Impl
+from penstock.kernels.lora_slots import LinearFactors, SlotSizes
 from penstock.kernels.ops.lora import LORA
-from penstock.kernels.table import AdapterRows
+from penstock.kernels.ops_interface import AdapterRows
+from penstock.kernels.registry import Impl
+from penstock.kernels.triton.compile.launch import ceil_div, in_units, launch, why_not
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import ceil_div, in_units, launch, why_not
 
 _BLOCK_ROWS = 16
 _BLOCK_RANK = 16
@@ -83,7 +83,8 @@ def _units(rows: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 class TritonSlots:
-    """`kernels.lora.Slots` on a device; "i8" is kept in 16 bits, which cost a device less than
+    """`kernels.lora_slots.AdapterSlots` on a device; "i8" is kept in 16 bits, which cost a device
+    less than
     widening. What `install` and `clear` write, they write when the current stream gets there."""
 
     def __init__(
@@ -91,7 +92,7 @@ class TritonSlots:
     ) -> None:
         self.sizes = sizes
         self._device = device
-        self.factor_dtype = torch.float32 if sizes.store == "f32" else torch.float16
+        self.factor_dtype = torch.float32 if sizes.storage_dtype == "f32" else torch.float16
         slices = sum(len(rows) for _, rows in sizes.linears)
         shape = (sizes.capacity, slices)
         self.places = torch.zeros((*shape, 2), dtype=torch.int64, device=device)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from penstock.kernels.op import Impl
 from penstock.kernels.ops.pooling import L2_NORMALIZE, MEAN_ROWS
+from penstock.kernels.registry import Impl
+from penstock.kernels.triton.compile.launch import ceil_div, launch, power_of_two, why_not
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import ceil_div, launch, power_of_two, why_not
 
 _BLOCK = 128
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int32]
 
-def supported_levels() -> list[str]:
-    """The levels that this build has and this machine can run, emulated ones included."""
+def supported_isas() -> list[str]:
+    """The instruction sets that this build has and this machine can run, emulated ones included."""
 
 def attention_partial_floats(heads: int, kv_heads: int, dim: int, max_context: int) -> int:
     """The extent of the `partials` tensor of `paged_attention`."""
@@ -34,11 +34,11 @@ class ThreadPool:
         """How often a barrier waited for a thread that the system had put aside."""
 
 class KernelSet:
-    """The kernels of one level, or of several that agree. "auto": the widest that the machine can
+    """The kernels of one ISA, or of several that agree. "auto": the widest that the machine can
     run.
 
-    `level`: whose arithmetic products have, and that weights are packed for; `attention` and
-    `other`: likewise of attention, and of all that is neither; "": as `level`. `by_rows`: for a
+    `isa`: whose arithmetic products have, and that weights are packed for; `attention` and
+    `other`: likewise of attention, and of all that is neither; "": as `isa`. `by_rows`: for a
     family ("affine", "dense", "experts", "attention", "other") pairs of the most rows of a call
     (None: any number), ascending, and the level that serves it where that gives the same bits;
     elsewhere the family's own level serves. Raises ValueError for levels that the machine lacks.
@@ -46,21 +46,21 @@ class KernelSet:
 
     def __init__(
         self,
-        level: str = "auto",
+        isa: str = "auto",
         attention: str = "",
         other: str = "",
         by_rows: Mapping[str, Sequence[tuple[int | None, str]]] = {},
     ) -> None: ...
     @property
-    def level(self) -> str: ...
+    def isa(self) -> str: ...
     def serves(
         self,
         family: str,
-        level: str,
+        isa: str,
         object: PackedLinear | None = None,
         shared_halves: bool = False,
     ) -> bool:
-        """Whether `level` gives the bits of the family's own level: products: with `object`;
+        """Whether `isa` gives the bits of the family's own level: products: with `object`;
         attention: `shared_halves`, over a float16 cache whose heads are shared."""
     def call(
         self,
@@ -71,10 +71,11 @@ class KernelSet:
         reals: Sequence[float] = (),
         object: PackedLinear | PackedExperts | None = None,
     ) -> None:
-        """Run one kernel now, with the GIL released. csrc/bind/signature.cc lists arguments."""
+        """Run one kernel now, with the GIL released. csrc/bind/call/signature.cc lists
+        arguments."""
 
-class Repetitions:
-    """What DRY must know of a sequence; see csrc/cpu/sampling_repetitions.h.
+class DryRepetitions:
+    """What DRY must know of a sequence; see csrc/cpu/sampling/dry_repetitions.h.
 
     A match ends at the end of the sequence and begins after the last of the `breakers` in it:
     pairs of heads, [n] int32, and a tail, [n] int32, of which each head with the tail behind it is
@@ -88,10 +89,10 @@ class Repetitions:
     def extend(self, tokens: Ints) -> None:
         """The next tokens of the sequence, [n] int32."""
     @staticmethod
-    def append_each(states: list[Repetitions | None], tokens: Ints) -> None:
+    def append_each(states: list[DryRepetitions | None], tokens: Ints) -> None:
         """tokens[i] follows in states[i]; a negative one is none."""
     @staticmethod
-    def lists(states: list[Repetitions | None], least: Ints) -> tuple[Ints, Ints, Ints]:
+    def lists(states: list[DryRepetitions | None], least: Ints) -> tuple[Ints, Ints, Ints]:
         """Starts [S + 1], tokens [N] and lengths [N]: for each state the tokens, ascending, that
         would prolong a repetition of at least least[i] >= 1 tokens, and the length of the longest
         that each would. Single-token breakers are left out."""
@@ -144,7 +145,7 @@ class PackedExperts:
         """(E, F, W)."""
 
 class PackedLinear:
-    """Weights packed for a level, in parallel and with the GIL released. With `rows` so that the
+    """Weights packed for an ISA, in parallel and with the GIL released. With `rows` so that the
     kernel `embedding` may gather from them."""
 
     def __init__(
@@ -182,7 +183,7 @@ class Recorder:
         self, kernels: KernelSet, max_tokens: int, max_rows: int, max_samples: int
     ) -> None: ...
     def inputs(self, max_blocks: int, adapters: bool = False) -> list[PlanTensor]:
-        """The seven inputs of a step, in the order of `kernels.table.StepInputs`, and with
+        """The seven inputs of a step, in the order of `kernels.ops_interface.StepInputs`, and with
         `adapters` the five of its groups of rows. Once."""
     def empty(self, like: PlanTensor, columns: int, dtype: str = "float32") -> PlanTensor:
         """A [rows of `like`, columns] tensor, undefined until a call writes it."""

@@ -21,6 +21,7 @@ ROOMS = [
     "models",
     "adapters",
     "scheduler",
+    "grammar",
     "runtime",
     "engine",
     "system",
@@ -39,12 +40,13 @@ ONLY = {
     "dialog": {"base"},
     "kernels": set(),
     "scheduler": {"base", "dialog"},
+    "grammar": {"base", "dialog", "scheduler"},
     "store": {"base", "config", "dialog"},
     "fetch": {"base"},
 }
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
-NO_TORCH = ["base", "config", "dialog", "quant", "models", "adapters", "scheduler", "engine",
-            "system", "text", "generation", "store", "fetch", "agent", "llm", "api",
+NO_TORCH = ["base", "config", "dialog", "quant", "models", "adapters", "scheduler", "grammar",
+            "engine", "system", "text", "generation", "store", "fetch", "agent", "llm", "api",
             "cli"]  # fmt: skip
 
 

@@ -21,10 +21,10 @@ UNSAFE_METHODS = {"recv_pyobj", "send_pyobj"}
 UNSAFE_OPTIONS = {"trust_remote_code", "allow_pickle"}
 ALLOWED = {
     # Tools of a distribution's maker, whose processes talk to themselves.
-    "penstock.kernels.triton.ahead": {"multiprocessing.get_context"},
-    "penstock.kernels.triton.package": {"multiprocessing.get_context"},
+    "penstock.kernels.triton.compile.ahead_of_time": {"multiprocessing.get_context"},
+    "penstock.kernels.triton.compile.package": {"multiprocessing.get_context"},
     # A type: what makes one is the sandbox.
-    "penstock.text.templates": {"jinja2.Template"},
+    "penstock.text.chat_templates.chat_template": {"jinja2.Template"},
 }
 
 

@@ -14,18 +14,18 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from http_serving import MODEL, Serving, frames_of, serving
-from lora_folders import write_adapter
 from prometheus_client.parser import text_string_to_metric_families
-from scripted_engine import ScriptedEngine
-from tiny_text import tiny_template, tiny_tokenizer
 
-from penstock.adapters.live import LiveAdapters
+from penstock.adapters.view import AdapterView
 from penstock.agent import AgentLoop
-from penstock.api.routes.reading import THREAD_BODY_BYTES
+from penstock.api.routes.request_reader import THREAD_BODY_BYTES
 from penstock.config import LoraSettings, ServerSettings
-from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.engine.adapters.catalog import AdapterCatalog, AdapterLoadRequest
 from penstock.generation import Generator
+from tests.support.checkpoints.lora_adapters import write_adapter
+from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.http_server import MODEL, Serving, frames_of, serving
 
 LOAD, UNLOAD, LIST = "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/lora_adapters"
 MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
@@ -67,27 +67,27 @@ async def world_of(
     root.mkdir()
     engine = ScriptedEngine([5, 6, 7])
     engine.lora = LoraSettings(**limits)
-    live = LiveAdapters(limits=engine.lora)
+    live = AdapterView(limits=engine.lora)
     loop = AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template(), adapters=live))
     told: list[Serving] = []
-    host = AdapterHost(
+    catalog = AdapterCatalog(
         engine.lora,
         tmp_path / "home",
         root=root,
         changed=lambda: told[0].control.tell_adapters(),
     )
-    host.attach(engine)
+    catalog.attach(engine)
     async with serving(
         models={MODEL: loop},
         engine=engine,
         adapters=live,
-        host=host,
+        catalog=catalog,
         adapter_updates=updates,
         settings=settings or ServerSettings(),
     ) as server:
         told.append(server)
         yield World(server, engine, root)
-    await host.close()
+    await catalog.close()
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ async def test_large_bodies_are_decoded_in_threads(
         return orjson.loads(body)
 
     watched = SimpleNamespace(loads=loads, JSONDecodeError=orjson.JSONDecodeError)
-    monkeypatch.setattr("penstock.api.codecs.fields.orjson", watched)
+    monkeypatch.setattr("penstock.api.codecs.request_fields.fields.orjson", watched)
     await world.post(path, lora_name="x" * THREAD_BODY_BYTES)
     assert threads and threading.current_thread() not in threads
 
@@ -172,9 +172,9 @@ async def test_without_updates_the_list_is_there_and_redacted_and_the_rest_is_no
     tmp_path: Path,
 ) -> None:
     async with world_of(tmp_path, updates=False) as world:
-        host = world.server.control.host
-        assert host is not None
-        await host.load(LoadOrder("sql", str(world.folders[0])))
+        catalog = world.server.control.catalog
+        assert catalog is not None
+        await catalog.load(AdapterLoadRequest("sql", str(world.folders[0])))
         (shown,) = (await world.listed())["data"]
         assert "source" not in shown and str(tmp_path) not in json.dumps(await world.listed())
         for path in (LOAD, UNLOAD):
@@ -265,16 +265,16 @@ async def test_load_goes_on_when_its_client_leaves_and_is_the_only_one(world: Wo
     body = {"lora_name": "sql", "lora_path": str(world.folders[0])}
     async with httpx.AsyncClient(base_url=world.server.url) as other:
         leaving = asyncio.create_task(other.post(LOAD, json=body))
-        host = world.server.control.host
-        assert host is not None
-        await world.server.until(lambda: bool(host.sources()))
+        catalog = world.server.control.catalog
+        assert catalog is not None
+        await world.server.until(lambda: bool(catalog.sources()))
         leaving.cancel()
     busy = await world.post(LOAD, lora_name="b", lora_path=str(world.folders[1]))
     assert refusal(busy) == (429, "lora_load_busy")
     assert busy.headers["retry-after"] == "1"
     assert (await world.server.http.get("/health")).status_code == 200
     world.engine.load_gate.set()
-    await world.server.until(lambda: bool(host.adapters))
+    await world.server.until(lambda: bool(catalog.adapters))
     assert [one["id"] for one in (await world.listed())["data"]] == ["sql"]
 
 
@@ -345,8 +345,8 @@ async def test_capacity_is_told(world: World) -> None:
 
 
 async def test_model_that_is_unloaded_takes_no_adapter(world: World) -> None:
-    assert world.server.control.host is not None
-    world.server.control.host.detach()
+    assert world.server.control.catalog is not None
+    world.server.control.catalog.detach()
     answer = await world.post(LOAD, lora_name="c", lora_path=str(world.folders[2]))
     assert refusal(answer) == (409, "model_state_conflict")
 

@@ -7,15 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_serving import MODEL, serving
-from scripted_engine import ScriptedEngine
-from tiny_gguf import write_tiny_gguf
-from tiny_text import END_OF_TEXT, IM_END, IM_START, WORDS, tiny_tokenizer
 
 from penstock.agent import load_loop
 from penstock.base.errors import ModelError
-from penstock.models.sources import files_at
-from penstock.models.tokenizer_data import TokenType
+from penstock.models.hub.sources import files_at
+from penstock.models.tokenizer.tokenizer_data import TokenType
+from tests.support.checkpoints.tiny_gguf import write_tiny_gguf
+from tests.support.checkpoints.tiny_tokenizer import (
+    END_OF_TEXT,
+    IM_END,
+    IM_START,
+    WORDS,
+    tiny_tokenizer,
+)
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.http_server import MODEL, serving
 
 NORMAL, CONTROL, USER_DEFINED = TokenType.NORMAL, TokenType.CONTROL, TokenType.USER_DEFINED
 VOCAB = 256 + 3 + len(WORDS)

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from writing_model import writing
+
+from tests.support.servers.guided_text_server import guided_text_server
 
 HI = [{"role": "user", "content": "hi"}]
 ENDLESS = {
@@ -40,7 +41,7 @@ def grammar(kind: str, value: Any) -> dict[str, Any]:
 
 
 async def ask(fields: dict[str, Any], text: str = "") -> tuple[int, dict[str, Any]]:
-    async with writing(text) as server:
+    async with guided_text_server(text) as server:
         answer = await server.http.post("/v1/chat/completions", json={"messages": HI} | fields)
     return answer.status_code, answer.json()
 
@@ -138,7 +139,7 @@ async def test_a_grammar_that_leads_nowhere_is_an_error_and_logged(
 
 async def test_in_a_stream_it_is_an_error_too() -> None:
     body = {"messages": HI, "stream": True} | grammar("lark", LEADS_NOWHERE)
-    async with writing("ab") as server:
+    async with guided_text_server("ab") as server:
         text = (await server.http.post("/v1/chat/completions", json=body)).text
     assert "grammar_dead_end" in text
     assert '"finish_reason":"stop"' not in text.replace(" ", "")

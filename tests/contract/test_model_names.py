@@ -6,13 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from http_serving import CREATED, MODEL, serving
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
 from penstock.config import ModelSettings, ServingSettings, SettingsError
+from tests.support.servers.http_server import CREATED, MODEL, serving
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 

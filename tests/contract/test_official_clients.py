@@ -12,11 +12,11 @@ import anthropic
 import openai
 import pydantic
 import pytest
-from http_serving import MODEL, Serving, Step, serving, spoken
-from responses_serving import answering
 
 from penstock.base.errors import Overloaded, Unavailable
 from penstock.dialog import GenerateRequest
+from tests.support.servers.http_server import MODEL, Serving, Step, serving, spoken
+from tests.support.servers.responses_server import answering
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
@@ -26,7 +26,7 @@ class River(pydantic.BaseModel):
     length_km: int
 
 
-def vendor(server: Serving, **options: Any) -> anthropic.AsyncAnthropic:
+def anthropic_client(server: Serving, **options: Any) -> anthropic.AsyncAnthropic:
     """Anthropic's client."""
     plain = anthropic.DefaultAsyncHttpxClient(verify=False)
     options = {"max_retries": 0} | options
@@ -49,7 +49,7 @@ class Busy:
 
 
 async def test_raw_answers_have_headers_and_parse() -> None:
-    async with serving() as server, vendor(server) as other:
+    async with serving() as server, anthropic_client(server) as other:
         raw = await server.openai.chat.completions.with_raw_response.create(
             model="default", messages=MESSAGES
         )
@@ -67,7 +67,7 @@ async def test_raw_answers_have_headers_and_parse() -> None:
 
 
 async def test_streaming_answers_are_read_line_by_line() -> None:
-    async with serving() as server, vendor(server) as other:
+    async with serving() as server, anthropic_client(server) as other:
         create = server.openai.chat.completions.with_streaming_response.create
         async with create(model="default", messages=MESSAGES) as raw:
             assert raw.status_code == 200 and (await raw.parse()).choices[0].finish_reason == "stop"
@@ -83,8 +83,8 @@ async def test_streaming_answers_are_read_line_by_line() -> None:
 
 
 async def test_clients_come_back_when_they_are_told_to(monkeypatch: Any) -> None:
-    monkeypatch.setattr("penstock.api.errors.DEFAULT_RETRY_AFTER_S", 0)
-    async with serving(Busy()) as server, vendor(server, max_retries=2) as other:
+    monkeypatch.setattr("penstock.api.http.errors.DEFAULT_RETRY_AFTER_S", 0)
+    async with serving(Busy()) as server, anthropic_client(server, max_retries=2) as other:
         patient = server.openai.with_options(max_retries=2)
         answer = await patient.chat.completions.create(model="default", messages=MESSAGES)
         assert answer.choices[0].message.content == "Hello!"
@@ -97,7 +97,7 @@ async def test_a_client_s_own_time_limit_ends_the_work() -> None:
     def waiting(request: GenerateRequest) -> Iterator[Step]:
         yield asyncio.Event()
 
-    async with serving(waiting) as server, vendor(server, timeout=0.05) as other:
+    async with serving(waiting) as server, anthropic_client(server, timeout=0.05) as other:
         hasty = server.openai.with_options(timeout=0.05)
         with pytest.raises(openai.APITimeoutError):
             await hasty.chat.completions.create(model="default", messages=MESSAGES)
@@ -159,7 +159,7 @@ async def test_files_come_page_by_page_and_are_waited_for() -> None:
 
 
 async def test_models_are_listed_and_found() -> None:
-    async with serving() as server, vendor(server) as other:
+    async with serving() as server, anthropic_client(server) as other:
         assert [model.id async for model in server.openai.models.list()] == ["default", MODEL]
         assert (await server.openai.models.retrieve(MODEL)).id == MODEL
         assert [model.id async for model in other.models.list()] == ["default", MODEL]
@@ -169,7 +169,7 @@ async def test_models_are_listed_and_found() -> None:
 
 
 async def test_the_message_helper_of_streams_gives_texts_and_events() -> None:
-    async with serving() as server, vendor(server) as other:
+    async with serving() as server, anthropic_client(server) as other:
         options: Any = {"model": "default", "max_tokens": 9, "messages": MESSAGES}
         async with other.messages.stream(**options) as events:
             assert [text async for text in events.text_stream] == ["Hel", "lo", "!"]
@@ -184,7 +184,7 @@ async def test_the_message_helper_of_streams_gives_texts_and_events() -> None:
 
 
 async def test_files_of_the_second_vendors_client() -> None:
-    async with serving() as server, vendor(server) as other:
+    async with serving() as server, anthropic_client(server) as other:
         files = other.beta.files
         made = [await files.upload(file=(f"{n}.txt", b"hello")) for n in range(3)]
         assert (made[0].type, made[0].filename, made[0].size_bytes) == ("file", "0.txt", 5)
@@ -200,7 +200,7 @@ async def test_files_of_the_second_vendors_client() -> None:
 
 
 async def test_models_of_the_second_vendors_client() -> None:
-    async with serving() as server, vendor(server) as other:
+    async with serving() as server, anthropic_client(server) as other:
         cards = [card async for card in other.models.list()]
         assert [(card.id, card.type) for card in cards] == [("default", "model"), (MODEL, "model")]
         assert cards[1].display_name == MODEL and cards[1].created_at.year >= 2001

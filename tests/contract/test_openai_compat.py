@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from writing_model import writing
 
 from penstock.config import ServerSettings
+from tests.support.servers.guided_text_server import guided_text_server
 
 COMPAT = ServerSettings(openai_compat=True)
 HI = [{"role": "user", "content": "hi"}]
@@ -36,7 +36,7 @@ def text_of(path: str, answer: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("path", ASKED)
 async def test_json_mode_is_any_object(path: str) -> None:
-    async with writing('Sure: {"a": [1, {"b": null}]}', settings=COMPAT) as server:
+    async with guided_text_server('Sure: {"a": [1, {"b": null}]}', settings=COMPAT) as server:
         answer = await server.http.post(path, json=ASKED[path])
     assert answer.status_code == 200, answer.text
     assert json.loads(text_of(path, answer.json())) == {"a": [1, {"b": None}]}
@@ -44,7 +44,7 @@ async def test_json_mode_is_any_object(path: str) -> None:
 
 async def test_json_mode_of_structured_outputs_is_any_object() -> None:
     body = {"messages": HI, "structured_outputs": {"json_object": True}}
-    async with writing('{"a": 1}', settings=COMPAT) as server:
+    async with guided_text_server('{"a": 1}', settings=COMPAT) as server:
         answer = (await server.http.post("/v1/chat/completions", json=body)).json()
     assert json.loads(text_of("/v1/chat/completions", answer)) == {"a": 1}
 
@@ -55,14 +55,14 @@ async def test_json_mode_of_structured_outputs_is_any_object() -> None:
     ("/v1/responses", TWO_CALLS),
 ])  # fmt: skip
 async def test_a_refusal_names_the_option(path: str, body: dict[str, Any]) -> None:
-    async with writing("") as server:
+    async with guided_text_server("") as server:
         answer = await server.http.post(path, json=body)
     assert answer.status_code == 400
     assert "`--openai-compat`" in answer.json()["error"]["message"]
 
 
 async def test_the_refusal_of_one_call_says_what_else_does_it() -> None:
-    async with writing("") as server:
+    async with guided_text_server("") as server:
         answer = await server.http.post("/v1/responses", json=TWO_CALLS)
     assert "`tool_choice` names is called once" in answer.json()["error"]["message"]
 
@@ -70,7 +70,7 @@ async def test_the_refusal_of_one_call_says_what_else_does_it() -> None:
 @pytest.mark.parametrize("choice", ["auto", "required"])
 async def test_calls_that_may_not_be_parallel_are_one(choice: str) -> None:
     other = CALL.replace('"f"', '"g"')  # a call that repeats an earlier one would end the turn
-    async with writing(f"{CALL}\n{other}", settings=COMPAT) as server:
+    async with guided_text_server(f"{CALL}\n{other}", settings=COMPAT) as server:
         body = TWO_CALLS | {"tool_choice": choice}
         answer = (await server.http.post("/v1/responses", json=body)).json()
         both = body | {"parallel_tool_calls": True}

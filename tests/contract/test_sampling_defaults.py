@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_serving import MODEL, Serving, serving
-from scripted_engine import ScriptedEngine
-from tiny_gguf import write_tiny_gguf
-from tiny_model import write_tiny_model
 
 from penstock.agent import load_loop
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
-from penstock.models.catalogue import CATALOGUE
-from penstock.models.files import ModelFiles
-from penstock.models.sampling_defaults import asked_sampling
-from penstock.models.sources import files_at
+from penstock.models.hub.catalogue import CATALOGUE
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.sampling_defaults import operator_sampling
+from tests.support.checkpoints.tiny_gguf import write_tiny_gguf
+from tests.support.checkpoints.tiny_model import write_tiny_model
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.http_server import MODEL, Serving, serving
 
 BUILT_IN = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
 OWN = {
@@ -49,7 +49,7 @@ def serve(tmp_path: Path) -> Ask:
         files: ModelFiles, **options: Any
     ) -> AsyncIterator[tuple[Serving, ScriptedEngine]]:
         engine = ScriptedEngine([104, 105])
-        asked = asked_sampling(EngineSettings(**options))
+        asked = operator_sampling(EngineSettings(**options))
         loop: Any = load_loop(files, engine, sampling=asked)
         async with serving(models={MODEL: loop}, engine=engine) as server:
             yield server, engine

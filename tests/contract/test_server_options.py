@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from penstock.config import (
-    CPU_SIZES,
-    GPU_SIZES,
+    CPU_STEP_SIZES,
+    GPU_STEP_SIZES,
     ServingSettings,
     SettingsError,
     read_environment,
 )
-from penstock.config.load import load_serving
+from penstock.config.load_settings import load_serving
 
 ENGINE_DEFAULTS = {"no_kv_cache": False, "prefix_cache_n": 16}
 SERVER_DEFAULTS = {
@@ -61,10 +61,10 @@ def test_default_of_an_engine_option(name: str, default: Any) -> None:
     assert getattr(model.engine, name) == default
 
 
-def test_default_of_max_seqs_is_that_of_the_device() -> None:
+def test_default_of_max_num_seqs_is_that_of_the_device() -> None:
     (model,) = loaded().models
-    assert model.engine.step_sizes(CPU_SIZES).max_seqs == 32
-    assert model.engine.step_sizes(GPU_SIZES[0]).max_seqs == 256
+    assert model.engine.step_sizes(CPU_STEP_SIZES).max_num_seqs == 32
+    assert model.engine.step_sizes(GPU_STEP_SIZES[0]).max_num_seqs == 256
 
 
 @pytest.mark.parametrize(("name", "default"), SERVER_DEFAULTS.items())

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from server_process import serving_process, write_servable_model
-from small_disks import mounted_disk
+
+from tests.support.servers.server_process import serving_process, write_servable_model
+from tests.support.small_filesystems import mounted_disk
 
 pytestmark = pytest.mark.slow
 

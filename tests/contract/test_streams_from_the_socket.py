@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_leaving_clients import LETTERS, SteppedSource, stack
+from test_client_disconnects import LETTERS, SteppedSource, stack
 
 from penstock._native import Gate, Lane, TokenTexts
 

@@ -55,7 +55,9 @@ class RunningServer:
     def engine_pid(self) -> int:
         """The child that computes."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        (engine,) = [c for c in children if "penstock.engine.process" in " ".join(c.cmdline())]
+        (engine,) = [
+            c for c in children if "penstock.engine.processes.process" in " ".join(c.cmdline())
+        ]
         return engine.pid
 
     def stop(self) -> int:
@@ -73,7 +75,7 @@ def default_model() -> Path:
     command = [*COMMAND, "pull", "smollm2-135m-instruct"]
     subprocess.run(command, check=True, timeout=300, env=os.environ | {"NO_COLOR": "1"})
     from penstock.config import read_environment
-    from penstock.models.sources import resolve_model
+    from penstock.models.hub.sources import resolve_model
 
     return resolve_model("smollm2-135m-instruct", read_environment().home).path
 

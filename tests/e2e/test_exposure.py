@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from bench.lora import write_adapter
-from penstock.models.architectures import spec_of_gguf
-from penstock.quant.gguf import GgufFile
+from penstock.models.families.architectures import spec_of_gguf
+from penstock.quant.gguf.gguf_file import GgufFile
 from tests.e2e.conftest import RunningServer
 
 StartServer = Callable[..., RunningServer]

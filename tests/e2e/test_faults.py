@@ -123,7 +123,7 @@ async def test_a_signal_has_every_process_tell_where_it_is(
         process.send_signal(signal.SIGUSR1)
         while sum("Current thread" in line for line in server.lines) < told:
             await asyncio.sleep(0.02)
-    while not any("engine/server.py" in line for line in server.lines):
+    while not any("engine/ipc/server.py" in line for line in server.lines):
         await asyncio.sleep(0.02)
     body = BODY | {"stream": False, "max_tokens": 3}
     async with httpx.AsyncClient() as client:
@@ -137,7 +137,7 @@ def wait_for_engine(parent: int, timeout_s: float = 60) -> psutil.Process:
     while time.monotonic() < end:
         for child in psutil.Process(parent).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "penstock.engine.process" in " ".join(child.cmdline()):
+                if "penstock.engine.processes.process" in " ".join(child.cmdline()):
                     return child
         time.sleep(0.005)
     raise AssertionError("no engine was started")
@@ -166,7 +166,7 @@ async def test_several_workers_share_one_engine(
 ) -> None:
     server = start_server("--workers", "2")
     children = psutil.Process(server.process.pid).children(recursive=True)
-    engines = [c for c in children if "penstock.engine.process" in " ".join(c.cmdline())]
+    engines = [c for c in children if "penstock.engine.processes.process" in " ".join(c.cmdline())]
     assert len(engines) == 1
     body = BODY | {"stream": False, "max_tokens": 4, "temperature": 0}
     url = server.url + "/v1/completions"

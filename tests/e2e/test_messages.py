@@ -1,4 +1,4 @@
-"""The vendor's official client against a running server with the real default model."""
+"""Anthropic's official client against a running server with the real default model."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.models.loading import load_text_parts
-from penstock.models.sources import files_at
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_text_parts
 from penstock.text import load_tokenizer
 from tests.e2e.conftest import RunningServer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gguf
 
-from penstock.models.spec import DecoderSpec
+from penstock.models.decoder.spec import DecoderSpec
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def spec_gguf(path: Path, spec: DecoderSpec) -> Iterator[gguf.GGUFWriter]:
     """A writer that has the keys of `spec`. The file is complete when the block ends."""
     writer = gguf.GGUFWriter(str(path), spec.architecture)
     writer.add_block_count(len(spec.layers))
-    writer.add_context_length(spec.context_tokens)
+    writer.add_context_length(spec.max_model_len)
     writer.add_embedding_length(spec.width)
     writer.add_feed_forward_length(spec.ff)
     writer.add_head_count(spec.heads)

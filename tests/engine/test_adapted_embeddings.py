@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapter_bases import draw_adapters, settings, write_merged, write_quantized
-from sentence_folders import add_sentence_files, save_sentence_folder, small_body
-from small_llama import VOCAB, write_small_llama
+from lora_base_models import draw_adapters, settings, write_merged, write_quantized
 
-from penstock.models.files import ModelFiles
-from penstock.models.loading import LoadedEmbedder, load_embedder, load_model
-from penstock.models.sentence import SentenceSpec
-from penstock.models.sources import files_at
-from penstock.runtime.embedding import NativeEmbedding
+from penstock.models.encoder.sentence_transformers import PoolerSpec
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import LoadedEmbedder, load_embedder, load_model
+from penstock.runtime.cpu.embedding import NativeEmbedding
 from penstock.scheduler import NO_ADAPTER
+from tests.support.checkpoints.embedding_checkpoints import (
+    add_sentence_files,
+    save_sentence_folder,
+    small_body,
+)
+from tests.support.checkpoints.small_llama import VOCAB, write_small_llama
 
 _random = np.random.default_rng(7)
 SEQUENCES = [tuple(_random.integers(0, VOCAB, n).tolist()) for n in (24, 3, 1, 17, 24, 9)]
@@ -39,10 +43,8 @@ def start(folder: Path, **options: Any) -> NativeEmbedding:
 def start_file(path: Path) -> NativeEmbedding:
     """Over the body of a GGUF, whose last states are the embeddings."""
     body = load_model(ModelFiles("test", "gguf", path), "auto")
-    sentence = SentenceSpec("last")
-    return embedding(
-        LoadedEmbedder("test", body.fingerprint, body.spec, body.weights, sentence, ())
-    )
+    pooler = PoolerSpec("last")
+    return embedding(LoadedEmbedder("test", body.fingerprint, body.spec, body.weights, pooler, ()))
 
 
 def with_adapters(runtime: NativeEmbedding, folder: Path) -> NativeEmbedding:

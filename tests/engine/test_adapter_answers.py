@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapter_bases import (
+from lora_base_models import (
     BLOCK,
     ROWS,
     draw_adapters,
@@ -20,23 +20,23 @@ from adapter_bases import (
     write_merged,
     write_quantized,
 )
-from generations import Outcome, PlanAndCalls, generate, poison, requests_over, scheduler_of
-from small_llama import CONTEXT, VOCAB, write_small_llama
+from scheduled_requests import Outcome, PlanAndCalls, generate, poison, requests_over, scheduler_of
 
 from penstock.dialog import Sampling
 from penstock.runtime import CpuRuntime
-from penstock.runtime.rows import RowTable
+from penstock.runtime.row_table import RowTable
 from penstock.scheduler import NO_ADAPTER, NewSequence
+from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
 
 PROMPT = tuple(np.random.default_rng(7).integers(0, VOCAB, 24).tolist())
 # slot of each of the nine requests: base and four adapters, neighbours that share a prefix differ
 SLOTS = [NO_ADAPTER, 0, 1, NO_ADAPTER, 2, 1, 3, 0, 1]
 WAYS: dict[str, dict[str, Any]] = {
     "batched": {},
-    "chunked": {"token_budget": 5},
-    "by twos": {"max_seqs": 2},
+    "chunked": {"max_num_batched_tokens": 5},
+    "by twos": {"max_num_seqs": 2},
     "preempted": {"num_blocks": 8},
-    "preempted and chunked": {"num_blocks": 7, "token_budget": 23},
+    "preempted and chunked": {"num_blocks": 7, "max_num_batched_tokens": 23},
     "without prefix caching": {"prefix_caching": False},
     "without a cache": {"no_kv_cache": True},
     "speculating": {"speculation": True},
@@ -165,7 +165,7 @@ def test_prompts_are_scored_by_their_own_adapters(native: CpuRuntime) -> None:
     assert {len(one) for one in alone} == {len(PROMPT) - 1}
     assert len({tuple(one) for one in alone}) == 4
     assert scores(native, slots) == alone
-    assert scores(native, slots, token_budget=13) == alone
+    assert scores(native, slots, max_num_batched_tokens=13) == alone
 
 
 def test_a_plan_with_adapters_gives_the_bits_of_its_calls(
@@ -175,7 +175,7 @@ def test_a_plan_with_adapters_gives_the_bits_of_its_calls(
     runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
     poison(runtime)
     outcome = generate(
-        runtime, scheduler_of(runtime, token_budget=50), requests_over(VOCAB, 100), SLOTS
+        runtime, scheduler_of(runtime, max_num_batched_tokens=50), requests_over(VOCAB, 100), SLOTS
     )
     assert outcome.answers == answers_alone.answers
     assert both.steps > 20

@@ -14,33 +14,33 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from constrained import (
+from grammar_engine import (
     ROWS,
     core_of,
     regex,
-    rehearse_model,
     request,
     run,
+    start_gpu_model_on_cpu,
     start_model,
     tokenizer_and_vocabulary,
 )
-from echo_engine import EchoCore, serving_echo
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from lora_folders import have, write_adapter
 from msgspec.structs import replace
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import EngineFault, InvalidRequest, ServiceError
 from penstock.config import LoraSettings
 from penstock.dialog import Sampling
-from penstock.engine.client import EngineClient
 from penstock.engine.core import EngineCore
+from penstock.engine.ipc.client import EngineClient
 from penstock.engine.local import LocalEngine
-from penstock.engine.types import AdapterSource, AdapterState, TokenChunk, TokenRequest
+from penstock.engine.types import AdapterSource, AdapterState, TokenOutput, TokenRequest
 from penstock.runtime import CpuRuntime
-from penstock.runtime.gpu import GpuRuntime
+from penstock.runtime.gpu.runtime import GpuRuntime
+from tests.support.checkpoints.lora_adapters import have, write_adapter
+from tests.support.echo_engine import EchoCore, serving_echo
 
 LORA = LoraSettings(max_adapters=1, max_rank=8)  # two slots
 NAMES = ("a", "b", "c")
@@ -58,7 +58,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture(scope="module", params=[start_model, rehearse_model])
+@pytest.fixture(scope="module", params=[start_model, start_gpu_model_on_cpu])
 def runtime(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CpuRuntime | GpuRuntime]:
@@ -71,7 +71,7 @@ def runtime(
 @pytest.fixture
 def core(runtime: CpuRuntime | GpuRuntime) -> Iterator[EngineCore]:
     one = core_of(runtime, lora=LORA)
-    one.teach(VOCABULARY)
+    one.set_tokenizer(VOCABULARY)
     yield one
     empty(one)
 
@@ -82,7 +82,7 @@ def empty(core: EngineCore) -> None:
     while core.has_work:
         core.step()
     for state in core.adapters():
-        core.retire_adapter(state.generation)
+        core.retire_adapter(state.revision)
     deadline = time.monotonic() + 30
     while core.adapters():
         core.step()
@@ -127,7 +127,7 @@ def test_more_adapters_than_slots_serve_one_batch(
 def test_replacing_an_adapter_serves_no_stale_prefix(
     core: EngineCore, folders: dict[str, Path]
 ) -> None:
-    """The prompt's blocks are in the cache, computed by the generation before."""
+    """The prompt's blocks are in the cache, computed by the revision before."""
     have(core, folders, "a", "b")
     right = {name: answers(core, asking("fresh", name))[0] for name in ("a", "b")}
     core.retire_adapter("a")
@@ -214,7 +214,7 @@ async def test_a_local_engine_loads_beside_its_requests(
     made = [chunk async for chunk in engine.generate(asking("x", "c"))]
     assert made[-1].finish == "length"
     await engine.retire_adapter("b")
-    assert {state.generation for state in await engine.adapters()} == {"a", "c"}
+    assert {state.revision for state in await engine.adapters()} == {"a", "c"}
     await engine.close()
 
 
@@ -231,7 +231,7 @@ class LoadingCore(EchoCore):
     def has_work(self) -> bool:
         return not self._answers.empty() or super().has_work
 
-    def step(self) -> list[TokenChunk]:
+    def step(self) -> list[TokenOutput]:
         while not self._answers.empty():
             self._answers.get()()
         return super().step()
@@ -250,8 +250,8 @@ class LoadingCore(EchoCore):
         self.loads.append(Future())
         return self.loads[-1]
 
-    def retire_adapter(self, generation: str) -> None:
-        self.retired.append(generation)
+    def retire_adapter(self, revision: str) -> None:
+        self.retired.append(revision)
 
     def adapters(self) -> tuple[AdapterState, ...]:
         return (AdapterState("a", 4, 100, active_leases=2),)
@@ -349,7 +349,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def leases_are_those_of_the_open_requests(self) -> None:
         leases = Counter(name for name, _ in self.open.values() if name)
-        states = {state.generation: state for state in self.core.adapters()}
+        states = {state.revision: state for state in self.core.adapters()}
         for name, state in states.items():
             assert state.active_leases == leases[name]
             assert not (state.retired and name in self.named)

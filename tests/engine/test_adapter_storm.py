@@ -1,5 +1,5 @@
 """Random loads, replacements, unloads and answers against a dictionary: every answer is that of its
-generation, and in the end nothing is left of slots, bytes, leases or files."""
+revision, and in the end nothing is left of slots, bytes, leases or files."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from lora_folders import write_adapter
-from small_llama import write_small_llama
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import ServiceError
 from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import Sampling
-from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.engine.adapters.catalog import AdapterCatalog, AdapterLoadRequest
 from penstock.engine.core import EngineCore
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import AdapterSource, TokenRequest
+from tests.support.checkpoints.lora_adapters import write_adapter
+from tests.support.checkpoints.small_llama import write_small_llama
 
 _T = TypeVar("_T")
 ALIASES, FOLDERS, TOKENS = ("a", "b", "c"), 6, 10
@@ -72,11 +72,11 @@ class World:
         an adapter."""
         self.answers: dict[tuple[int, int], list[int]] = {}
         for number in range(-1, FOLDERS):
-            generation = "" if number < 0 else str(number) * 64
-            if generation:
-                state = await probe.add_adapter(AdapterSource(generation, self.folders[number]))
+            revision = "" if number < 0 else str(number) * 64
+            if revision:
+                state = await probe.add_adapter(AdapterSource(revision, self.folders[number]))
             for prompt in range(len(PROMPTS)):
-                one = Running(probe, generation, self.request(generation, prompt))
+                one = Running(probe, revision, self.request(revision, prompt))
                 await one.read(all_of_it=True)
                 self.answers[number, prompt] = one.tokens
         distinct = {tuple(answer) for answer in self.answers.values()}
@@ -85,15 +85,15 @@ class World:
 
     @staticmethod
     def settings(base: str, lora: LoraSettings) -> EngineSettings:
-        return EngineSettings(model=base, max_seqs=3, cache_mb=1, threads=1, lora=lora)
+        return EngineSettings(model=base, max_num_seqs=3, cache_mb=1, threads=1, lora=lora)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         return self.loop.run_until_complete(work)
 
-    def request(self, generation: str, prompt: int) -> TokenRequest:
+    def request(self, revision: str, prompt: int) -> TokenRequest:
         name = f"r{next(self.numbers)}"
         greedy = Sampling(temperature=0.0)
-        return TokenRequest(name, PROMPTS[prompt], greedy, 0, TOKENS, adapter=generation)
+        return TokenRequest(name, PROMPTS[prompt], greedy, 0, TOKENS, adapter=revision)
 
     def close(self) -> None:
         self.run(self.engine.close())
@@ -105,9 +105,9 @@ class Running:
     """An answer that is being read."""
 
     def __init__(
-        self, engine: LocalEngine, generation: str, request: TokenRequest, expected: Any = None
+        self, engine: LocalEngine, revision: str, request: TokenRequest, expected: Any = None
     ) -> None:
-        self.generation, self.expected = generation, expected
+        self.revision, self.expected = revision, expected
         self.chunks = cast("Any", engine.generate(request))
         self.tokens: list[int] = []
 
@@ -124,13 +124,13 @@ def storm_over(world: World) -> type[RuleBasedStateMachine]:
             super().__init__()
             self.aliases: dict[str, str] = {}
             self.running: list[Running] = []
-            self.seen = {"": -1}  # generation -> number
+            self.seen = {"": -1}  # revision -> number
 
         @initialize()
         def begin(self) -> None:
             self.home = TemporaryDirectory(prefix="penstock-storm-")
-            self.host = AdapterHost(world.lora, Path(self.home.name))
-            self.host.attach(world.engine)
+            self.catalog = AdapterCatalog(world.lora, Path(self.home.name))
+            self.catalog.attach(world.engine)
 
         @rule(
             alias=st.sampled_from(ALIASES),
@@ -139,24 +139,24 @@ def storm_over(world: World) -> type[RuleBasedStateMachine]:
         )
         def load(self, alias: str, number: int, replace: bool) -> None:
             allowed = replace or alias not in self.aliases
-            order = LoadOrder(alias, world.folders[number], replace=replace)
+            order = AdapterLoadRequest(alias, world.folders[number], replace=replace)
             try:
-                adapter = world.run(self.host.load(order))
+                adapter = world.run(self.catalog.load(order))
             except AdapterRefused as error:
                 assert not allowed or error.code == "lora_adapter_limit_exceeded"
                 return
             assert allowed
-            self.aliases[alias] = adapter.generation
-            self.seen[adapter.generation] = number
+            self.aliases[alias] = adapter.revision
+            self.seen[adapter.revision] = number
 
         @rule(alias=st.sampled_from(ALIASES))
         def unload(self, alias: str) -> None:
             try:
-                removed = world.run(self.host.unload(alias))
+                removed = world.run(self.catalog.unload(alias))
             except AdapterRefused:
                 assert alias not in self.aliases
                 return
-            assert removed.generation == self.aliases.pop(alias)
+            assert removed.revision == self.aliases.pop(alias)
 
         # The engine's thread has a say in what is running and what was seen, so that what is drawn
         # must not depend on either: an index picks among what there is.
@@ -164,15 +164,15 @@ def storm_over(world: World) -> type[RuleBasedStateMachine]:
         def ask(self, which: int, prompt: int) -> None:
             if len(self.running) == 6:
                 return
-            generation = sorted(self.seen)[which % len(self.seen)]
-            expected = world.answers[self.seen[generation], prompt]
-            request = world.request(generation, prompt)
-            one = Running(world.engine, generation, request, expected)
+            revision = sorted(self.seen)[which % len(self.seen)]
+            expected = world.answers[self.seen[revision], prompt]
+            request = world.request(revision, prompt)
+            one = Running(world.engine, revision, request, expected)
             try:
                 world.run(one.read(all_of_it=False))
             except ServiceError as error:
                 assert error.code == "adapter_not_found"
-                assert generation not in self.aliases.values()
+                assert revision not in self.aliases.values()
                 return
             self.running.append(one)
 
@@ -197,19 +197,19 @@ def storm_over(world: World) -> type[RuleBasedStateMachine]:
 
         @invariant()
         def aliases_are_as_they_should_be(self) -> None:
-            if hasattr(self, "host"):
-                assert {a.alias: a.generation for a in self.host.adapters} == self.aliases
+            if hasattr(self, "catalog"):
+                assert {a.alias: a.revision for a in self.catalog.adapters} == self.aliases
 
         @invariant()
         def engine_has_what_is_named_or_used(self) -> None:
-            states = {state.generation: state for state in world.run(world.engine.adapters())}
+            states = {state.revision: state for state in world.run(world.engine.adapters())}
             named = set(self.aliases.values())
             assert named <= set(states)
-            for generation, state in states.items():
-                asked = sum(one.generation == generation for one in self.running)
+            for revision, state in states.items():
+                asked = sum(one.revision == revision for one in self.running)
                 assert state.active_leases <= asked
-                assert state.retired == (generation not in named)
-                assert generation in named or state.active_leases
+                assert state.retired == (revision not in named)
+                assert revision in named or state.active_leases
             resident = sum(state.bytes for state in states.values() if state.resident)
             assert resident <= world.lora.max_bytes
 
@@ -217,8 +217,8 @@ def storm_over(world: World) -> type[RuleBasedStateMachine]:
             for one in self.running:
                 world.run(one.chunks.aclose())
             for alias in list(self.aliases):
-                world.run(self.host.unload(alias))
-            world.run(self.host.settle())
+                world.run(self.catalog.unload(alias))
+            world.run(self.catalog.settle())
             while world.run(world.engine.gauges()).sequences_running:
                 pass  # an engine that overlaps drops a sequence with the step that it is in
             assert world.run(world.engine.adapters()) == ()
@@ -229,7 +229,7 @@ def storm_over(world: World) -> type[RuleBasedStateMachine]:
             assert core._scheduler.gauges().sequences_running == 0
             left = {path.name for path in Path(self.home.name).glob("adapters/run-*/*")}
             assert left <= {"lock"}
-            world.run(self.host.close())
+            world.run(self.catalog.close())
             self.home.cleanup()
 
     return Storm

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import jsonschema
 import pytest
-from constrained import (
+from grammar_engine import (
     Answer,
     compile_all,
     core_of,
@@ -20,14 +20,14 @@ from constrained import (
     start_model,
     tokenizer_and_vocabulary,
 )
-from tiny_text import IM_END
 
 from penstock.base.errors import InvalidRequest
-from penstock.engine import grammars as grammars_module
 from penstock.engine.core import EngineCore
-from penstock.engine.grammars import Grammars
-from penstock.engine.types import Grammar
+from penstock.grammar import cache as grammars_module
+from penstock.grammar.cache import GrammarCache
+from penstock.grammar.types import Grammar
 from penstock.runtime import CpuRuntime
+from tests.support.checkpoints.tiny_tokenizer import IM_END
 
 PERSON = {
     "type": "object",
@@ -59,11 +59,11 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
 
 @pytest.fixture
 def core(runtime: CpuRuntime) -> EngineCore:
-    return taught(core_of(runtime))
+    return with_tokenizer(core_of(runtime))
 
 
-def taught(core: EngineCore) -> EngineCore:
-    core.teach(VOCABULARY)
+def with_tokenizer(core: EngineCore) -> EngineCore:
+    core.set_tokenizer(VOCABULARY)
     return core
 
 
@@ -134,7 +134,7 @@ def mixed() -> list:
 def alone(runtime: CpuRuntime) -> dict[str, list[int]]:
     answers: dict[str, Answer] = {}
     for one in mixed():
-        answers |= run(taught(core_of(runtime, prefix_cache_n=0)), [one])
+        answers |= run(with_tokenizer(core_of(runtime, prefix_cache_n=0)), [one])
     return {id: answer.tokens for id, answer in answers.items()}
 
 
@@ -142,17 +142,17 @@ def alone(runtime: CpuRuntime) -> dict[str, list[int]]:
     "options",
     [
         {},
-        {"token_budget": 7},
+        {"max_num_batched_tokens": 7},
         {"num_blocks": 10, "prefix_cache_n": 0},
         {"no_kv_cache": True},
-        {"max_seqs": 2},
+        {"max_num_seqs": 2},
     ],
     ids=["batched", "chunked", "preempted", "without a cache", "by twos"],
 )
 def test_a_mixed_batch_answers_as_each_request_alone(
     runtime: CpuRuntime, alone: dict[str, list[int]], options: dict[str, int]
 ) -> None:
-    core = taught(core_of(runtime, **options))
+    core = with_tokenizer(core_of(runtime, **options))
     compile_all(core, mixed())
     answers = run(core, mixed())
     assert {id: answer.tokens for id, answer in answers.items()} == alone
@@ -220,8 +220,8 @@ def test_a_grammar_is_compiled_once_for_all_requests(core: EngineCore) -> None:
 
 
 def test_compiled_grammars_are_kept_within_their_budget() -> None:
-    grammars = Grammars(269, cache_bytes=180_000)
-    grammars.teach(VOCABULARY)
+    grammars = GrammarCache(269, cache_bytes=180_000)
+    grammars.set_tokenizer(VOCABULARY)
     first = grammars.compile(regex("a+"))
     for count in range(1, 5):
         grammars.compile(regex(f"a{{{count}}}")).result(30)

@@ -9,27 +9,27 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from false_clock import FalseClock, prefers
-from generations import generate, poison, requests_over
-from small_llama import CONTEXT, VOCAB, write_small_llama
+from scheduled_requests import generate, poison, requests_over
 
 from penstock import _native
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, Environment
-from penstock.kernels.level_choice import ROWS, Cell, SystemClock
-from penstock.kernels.levels import Levels, RowRange
-from penstock.kernels.native.level_trials import candidates
-from penstock.models.loading import LoadedModel, load_model
-from penstock.models.sources import files_at
+from penstock.kernels.isa.choice import ROWS, Cell, SystemClock
+from penstock.kernels.isa.instruction_sets import IsaSelection, RowRange
+from penstock.kernels.native.isa_trials import candidate_isas
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime import CpuRuntime, load_runtime
-from penstock.runtime.cpu_levels import kept_here, levels_of
-from penstock.runtime.kept_levels import FOLDER, keep
+from penstock.runtime.cpu.isa_selection import saved_isa_selections, select_isas
+from penstock.runtime.cpu.saved_isa_selections import FOLDER, keep
 from penstock.runtime.memory import CacheShape
 from penstock.scheduler import Scheduler
 from penstock.system.checks import check_cpu_levels
+from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
+from tests.support.fake_clock import FakeClock, prefers
 
-CACHE = CacheShape(blocks=8, block_tokens=16, layers=2, kv_heads=2, head_dim=16, item_bytes=2)
-FAST = candidates()
+CACHE = CacheShape(blocks=8, block_size=16, layers=2, kv_heads=2, head_dim=16, item_bytes=2)
+FAST = candidate_isas()
 needs_a_choice = pytest.mark.skipif(len(FAST) < 2, reason="this machine or build has one level")
 
 
@@ -47,9 +47,9 @@ def model(folder: Path) -> LoadedModel:
 def settings(folder: Path, threads: int = 2, **options: object) -> EngineSettings:
     return EngineSettings(
         model=str(folder),
-        context_tokens=CONTEXT,
-        max_seqs=6,
-        token_budget=CONTEXT,
+        max_model_len=CONTEXT,
+        max_num_seqs=6,
+        max_num_batched_tokens=CONTEXT,
         threads=threads,
         **options,  # type: ignore[arg-type]
     )
@@ -71,8 +71,8 @@ def test_each_level_of_this_machine_can_win(
     model: LoadedModel, folder: Path, tmp_path: Path, level: str
 ) -> None:
     """Real kernels, false times."""
-    clock = FalseClock(prefers(level))
-    levels = levels_of(model, CACHE, settings(folder), tmp_path, clock)
+    clock = FakeClock(prefers(level))
+    levels = select_isas(model, CACHE, settings(folder), tmp_path, clock)
     alike = {"attention": False, "other": False}
     for kind, own in (("attention", levels.attention), ("other", levels.other)):
         alike[kind] = _native.KernelSet(own).serves(kind, level, shared_halves=True)
@@ -84,11 +84,11 @@ def test_each_level_of_this_machine_can_win(
 
 @needs_a_choice
 def test_a_machine_keeps_its_choice(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
-    first = levels_of(model, CACHE, settings(folder), tmp_path, FalseClock(prefers(FAST[0])))
-    other = FalseClock(prefers(FAST[-1]))
-    assert levels_of(model, CACHE, settings(folder, threads=1), tmp_path, other) == first
+    first = select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers(FAST[0])))
+    other = FakeClock(prefers(FAST[-1]))
+    assert select_isas(model, CACHE, settings(folder, threads=1), tmp_path, other) == first
     assert other.runs == []
-    _, kept = kept_here(tmp_path)
+    _, kept = saved_isa_selections(tmp_path)
     assert [(one.model_id, one.levels) for one in kept] == [("small-llama", first)]
     assert any("products, 64 rows" in name for name in kept[0].microseconds)
 
@@ -97,22 +97,22 @@ def test_a_machine_keeps_its_choice(model: LoadedModel, folder: Path, tmp_path: 
 def test_a_kept_choice_that_was_damaged_is_measured_again(
     model: LoadedModel, folder: Path, tmp_path: Path
 ) -> None:
-    levels_of(model, CACHE, settings(folder), tmp_path, FalseClock(prefers(FAST[0])))
+    select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers(FAST[0])))
     (path,) = (tmp_path / FOLDER).iterdir()
     path.write_bytes(path.read_bytes()[:100])
-    clock = FalseClock(prefers(FAST[-1]))
-    again = levels_of(model, CACHE, settings(folder), tmp_path, clock)
-    assert again == Levels.all_of(FAST[-1]) and clock.runs
-    assert levels_of(model, CACHE, settings(folder), tmp_path, FalseClock(prefers("x"))) == again
+    clock = FakeClock(prefers(FAST[-1]))
+    again = select_isas(model, CACHE, settings(folder), tmp_path, clock)
+    assert again == IsaSelection.all_of(FAST[-1]) and clock.runs
+    assert select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers("x"))) == again
 
 
 @needs_a_choice
 def test_a_cache_of_another_type_is_measured_for_itself(
     model: LoadedModel, folder: Path, tmp_path: Path
 ) -> None:
-    levels_of(model, CACHE, settings(folder), tmp_path, FalseClock(prefers(FAST[0])))
-    clock = FalseClock(prefers(FAST[-1]))
-    levels_of(model, replace(CACHE, item_bytes=4), settings(folder), tmp_path, clock)
+    select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers(FAST[0])))
+    clock = FakeClock(prefers(FAST[-1]))
+    select_isas(model, replace(CACHE, item_bytes=4), settings(folder), tmp_path, clock)
     assert clock.runs
 
 
@@ -120,23 +120,25 @@ def test_a_cache_of_another_type_is_measured_for_itself(
 def test_a_busy_machine_is_served_by_the_widest_level_and_measured_at_the_next_start(
     model: LoadedModel, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    busy = FalseClock(lambda cell: 0.02)
-    assert levels_of(model, CACHE, settings(folder), tmp_path, busy) == Levels.all_of(FAST[-1])
-    assert "too busy" in caplog.text and kept_here(tmp_path)[1] == []
+    busy = FakeClock(lambda cell: 0.02)
+    assert select_isas(model, CACHE, settings(folder), tmp_path, busy) == IsaSelection.all_of(
+        FAST[-1]
+    )
+    assert "too busy" in caplog.text and saved_isa_selections(tmp_path)[1] == []
 
 
 @pytest.mark.parametrize("level", FAST)
 def test_an_operator_names_the_level(
     model: LoadedModel, folder: Path, tmp_path: Path, level: str
 ) -> None:
-    clock = FalseClock(prefers(FAST[0]))
+    clock = FakeClock(prefers(FAST[0]))
     named = settings(folder, cpu_level=level)
-    assert levels_of(model, CACHE, named, tmp_path, clock) == Levels.all_of(level)
+    assert select_isas(model, CACHE, named, tmp_path, clock) == IsaSelection.all_of(level)
     assert clock.runs == [] and not (tmp_path / FOLDER).exists()
 
 
 def test_a_level_that_this_machine_lacks_is_refused(folder: Path, tmp_path: Path) -> None:
-    lacking = {"neon", "amx"} - set(_native.supported_levels())
+    lacking = {"neon", "amx"} - set(_native.supported_isas())
     for level in lacking:
         with pytest.raises(ModelError, match=f"cpu_level: level {level} cannot run here"):
             load(folder, tmp_path, cpu_level=level)
@@ -158,7 +160,7 @@ def test_the_fingerprint_names_the_arithmetic(folder: Path, tmp_path: Path) -> N
 def test_answers_keep_their_bits_from_start_to_start(
     model: LoadedModel, folder: Path, tmp_path: Path
 ) -> None:
-    chosen = levels_of(model, CACHE, settings(folder), tmp_path, FalseClock(prefers(FAST[0])))
+    chosen = select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers(FAST[0])))
     seen = set()
     for _ in range(2):
         runtime = load(folder, tmp_path)
@@ -177,18 +179,18 @@ def test_an_answer_does_not_depend_on_the_ranges_that_serve_it(
     all of them with a choice without ranges."""
     turns = itertools.cycle(FAST)
     ranges = tuple(RowRange(most, next(turns)) for most in (1, 2, 5, 17, None))
-    plain = Levels(products, FAST[0], FAST[-1])
+    plain = IsaSelection(products, FAST[0], FAST[-1])
     outcomes = []
     for levels in (plain, replace(plain, linear=ranges, experts=ranges)):
         home = tmp_path / str(len(outcomes))
-        levels_of(model, CACHE, settings(folder), home, FalseClock(prefers(products)))
-        _, (kept,) = kept_here(home)
+        select_isas(model, CACHE, settings(folder), home, FakeClock(prefers(products)))
+        _, (kept,) = saved_isa_selections(home)
         (home / FOLDER / kept.key.file_name).unlink()
         keep(home, msgspec.structs.replace(kept, levels=levels))
         runtime = load(folder, home)
         assert runtime.info.fingerprint.endswith(f"-{plain.arithmetic}")
         outcomes += [answers(runtime, rows) for rows in (1, 6)]
-        outcomes.append(answers(runtime, 6, token_budget=5))
+        outcomes.append(answers(runtime, 6, max_num_batched_tokens=5))
         runtime.close()
     assert all(outcome == outcomes[0] for outcome in outcomes[1:])
 
@@ -204,7 +206,7 @@ def test_measuring_in_truth_chooses_among_the_levels_of_this_machine(
             runs.append(trial.cell)
             return super().seconds(trial)
 
-    levels = levels_of(model, CACHE, settings(folder), tmp_path, Watched())
+    levels = select_isas(model, CACHE, settings(folder), tmp_path, Watched())
     named = {levels.products, levels.attention, levels.other}
     assert runs and named <= set(FAST)
 
@@ -214,18 +216,18 @@ def test_doctor_shows_what_was_chosen(model: LoadedModel, folder: Path, tmp_path
     before = check_cpu_levels(tmp_path)
     assert before.name == "cpu_levels" and before.status == "ok"
     assert ", ".join(FAST) in before.message and "first start" in before.message
-    levels_of(model, CACHE, settings(folder), tmp_path, FalseClock(prefers(FAST[0])))
+    select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers(FAST[0])))
     after = check_cpu_levels(tmp_path).message
     assert f"small-llama: products {FAST[-1]} (more {FAST[0]}), attention" in after
 
 
-def answers(runtime: CpuRuntime, rows: int, token_budget: int = CONTEXT) -> object:
+def answers(runtime: CpuRuntime, rows: int, max_num_batched_tokens: int = CONTEXT) -> object:
     poison(runtime)
     scheduler = Scheduler(
         num_blocks=runtime.info.cache_blocks,
-        block_tokens=16,
-        context_tokens=runtime.info.context_tokens,
-        max_seqs=rows,
-        token_budget=token_budget,
+        block_size=16,
+        max_model_len=runtime.info.max_model_len,
+        max_num_seqs=rows,
+        max_num_batched_tokens=max_num_batched_tokens,
     )
     return generate(runtime, scheduler, requests_over(VOCAB, 100)).answers

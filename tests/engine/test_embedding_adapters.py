@@ -9,10 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lora_folders import have, load, write_adapter
 from safetensors.numpy import load_file, save_file
-from sentence_folders import add_sentence_files, save_sentence_folder, small_body
-from small_llama import write_small_llama
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import InvalidRequest
@@ -20,7 +17,14 @@ from penstock.config import EngineSettings, LoraSettings
 from penstock.engine.embedding_core import EmbeddingCore
 from penstock.engine.load import load_core
 from penstock.engine.local import LocalEngine
-from penstock.engine.types import AdapterSource, EmbedChunk, EmbedRequest
+from penstock.engine.types import AdapterSource, EmbedOutput, EmbedRequest
+from tests.support.checkpoints.embedding_checkpoints import (
+    add_sentence_files,
+    save_sentence_folder,
+    small_body,
+)
+from tests.support.checkpoints.lora_adapters import have, load, write_adapter
+from tests.support.checkpoints.small_llama import write_small_llama
 
 LORA = LoraSettings(max_adapters=1, max_rank=8)  # two slots
 NAMES = ("a", "b", "c")
@@ -43,7 +47,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def core_of(model: Path, lora: LoraSettings | None = LORA) -> EmbeddingCore:
-    core = load_core(EngineSettings(model=str(model), threads=2, token_budget=160, lora=lora))
+    core = load_core(
+        EngineSettings(model=str(model), threads=2, max_num_batched_tokens=160, lora=lora)
+    )
     assert isinstance(core, EmbeddingCore)
     return core
 
@@ -54,7 +60,7 @@ def core(model: Path) -> Iterator[EmbeddingCore]:
     yield one
     assert all(state.active_leases == 0 for state in one.adapters())
     for state in one.adapters():
-        one.retire_adapter(state.generation)
+        one.retire_adapter(state.revision)
     deadline = time.monotonic() + 30
     while one.adapters():
         one.step()
@@ -62,16 +68,16 @@ def core(model: Path) -> Iterator[EmbeddingCore]:
     one.close()
 
 
-def generation(core: EmbeddingCore, *, resident: bool) -> str:
-    return next(one.generation for one in core.adapters() if one.resident == resident)
+def revision(core: EmbeddingCore, *, resident: bool) -> str:
+    return next(one.revision for one in core.adapters() if one.resident == resident)
 
 
-def run(core: EmbeddingCore, *requests: EmbedRequest) -> dict[str, list[EmbedChunk]]:
+def run(core: EmbeddingCore, *requests: EmbedRequest) -> dict[str, list[EmbedOutput]]:
     """The chunks of each request, in the order in which they ended."""
     for request in requests:
         core.embed(request)
     left = {request.id for request in requests}
-    chunks: dict[str, list[EmbedChunk]] = {}
+    chunks: dict[str, list[EmbedOutput]] = {}
     deadline = time.monotonic() + 30
     while left:
         for chunk in core.step():
@@ -81,7 +87,7 @@ def run(core: EmbeddingCore, *requests: EmbedRequest) -> dict[str, list[EmbedChu
     return chunks
 
 
-def vectors_of(chunks: list[EmbedChunk]) -> bytes:
+def vectors_of(chunks: list[EmbedOutput]) -> bytes:
     assert chunks[-1].finish == "stop", chunks[-1].error
     return b"".join(chunk.vectors for chunk in chunks)
 
@@ -137,7 +143,7 @@ def test_one_that_waits_for_its_adapter_delays_nobody(
     core: EmbeddingCore, folders: dict[str, Path]
 ) -> None:
     have(core, folders, *NAMES)
-    absent = generation(core, resident=False)
+    absent = revision(core, resident=False)
     core.embed(EmbedRequest("waits", (SHORT,), absent))
     core.embed(EmbedRequest("base", (SHORT,)))
     assert core.gauges().sequences_waiting == 2
@@ -172,8 +178,8 @@ def test_an_aborted_request_gives_its_lease_back(
     core: EmbeddingCore, folders: dict[str, Path]
 ) -> None:
     have(core, folders, *NAMES)
-    core.embed(EmbedRequest("runs", (LONG,) * 9, generation(core, resident=True)))
-    core.embed(EmbedRequest("waits", (SHORT, LONG), generation(core, resident=False)))
+    core.embed(EmbedRequest("runs", (LONG,) * 9, revision(core, resident=True)))
+    core.embed(EmbedRequest("waits", (SHORT, LONG), revision(core, resident=False)))
     core.abort("waits")
     core.step()
     core.abort("runs")
@@ -188,7 +194,7 @@ def test_an_adapter_whose_files_went_fails_its_requests_alone(
     own = write_adapter(tmp_path / "own", seed=9, size=0.5)
     load(core, AdapterSource("own", str(own)))
     have(core, folders, "a", "b")
-    assert not next(state.resident for state in core.adapters() if state.generation == "own")
+    assert not next(state.resident for state in core.adapters() if state.revision == "own")
     (own / "adapter_model.safetensors").unlink()
     got = run(core, EmbedRequest("lost", (SHORT,) * 3, "own"), EmbedRequest("fine", (SHORT,), "a"))
     assert got["lost"][-1].finish == "error" and got["fine"][-1].finish == "stop"
@@ -252,5 +258,5 @@ async def test_a_sleeping_engine_wakes_for_an_adapter_and_its_requests(
         await engine.close()
 
 
-async def _collect(stream: AsyncIterator[EmbedChunk]) -> np.ndarray:
+async def _collect(stream: AsyncIterator[EmbedOutput]) -> np.ndarray:
     return np.frombuffer(b"".join([chunk.vectors async for chunk in stream]), "<f4")

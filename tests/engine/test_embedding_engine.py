@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reranker_folders import save_reranker, small_reranker
-from sentence_folders import save_sentence_folder, small_body
-from small_llama import write_small_llama
 
 from penstock.base.errors import (
     ContextLengthExceeded,
@@ -23,12 +20,15 @@ from penstock.base.errors import (
 )
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
-from penstock.engine.client import EngineClient
 from penstock.engine.embedding_core import EmbeddingCore
+from penstock.engine.ipc.client import EngineClient
+from penstock.engine.ipc.server import EngineServer
 from penstock.engine.load import load_core
 from penstock.engine.local import LocalEngine
-from penstock.engine.server import EngineServer
-from penstock.engine.types import EmbedChunk, EmbedRequest, TokenRequest
+from penstock.engine.types import EmbedOutput, EmbedRequest, TokenRequest
+from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
+from tests.support.checkpoints.reranker_checkpoints import save_reranker, small_reranker
+from tests.support.checkpoints.small_llama import write_small_llama
 
 SHORT, LONG = (2, 9, 3), tuple(range(2, 62))
 TEXT = TokenRequest("t", (1, 2), Sampling(), 0, 5)
@@ -41,16 +41,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def core_of(folder: Path, **settings: Any) -> EmbeddingCore:
-    core = load_core(EngineSettings(model=str(folder), threads=2, token_budget=80, **settings))
+    core = load_core(
+        EngineSettings(model=str(folder), threads=2, max_num_batched_tokens=80, **settings)
+    )
     assert isinstance(core, EmbeddingCore)
     return core
 
 
-def vectors_of(chunks: list[EmbedChunk]) -> np.ndarray:
+def vectors_of(chunks: list[EmbedOutput]) -> np.ndarray:
     return np.frombuffer(b"".join(chunk.vectors for chunk in chunks), "<f4").reshape(-1, 64)
 
 
-def run(core: EmbeddingCore, *requests: EmbedRequest) -> list[list[EmbedChunk]]:
+def run(core: EmbeddingCore, *requests: EmbedRequest) -> list[list[EmbedOutput]]:
     """Queue all, and compute until nothing is left: the chunks of each step."""
     for request in requests:
         core.embed(request)
@@ -68,7 +70,7 @@ def test_engine_tells_the_memory_of_its_formula(folder: Path) -> None:
     core.close()
 
 
-async def collect(stream: AsyncIterator[EmbedChunk]) -> np.ndarray:
+async def collect(stream: AsyncIterator[EmbedOutput]) -> np.ndarray:
     return vectors_of([chunk async for chunk in stream])
 
 
@@ -94,7 +96,7 @@ def test_a_long_list_delays_no_short_one(folder: Path) -> None:
 
 
 def test_a_step_never_exceeds_its_tokens_and_rows(folder: Path) -> None:
-    core = core_of(folder, max_seqs=3)
+    core = core_of(folder, max_num_seqs=3)
     sizes = [len(step[0].vectors) // 256 for step in run(core, EmbedRequest("a", (SHORT,) * 8))]
     assert sizes == [3, 3, 2]
     sizes = [len(step[0].vectors) // 256 for step in run(core, EmbedRequest("a", (LONG[:30],) * 5))]
@@ -177,7 +179,7 @@ def reranker(tmp_path: Path) -> Path:
     return save_reranker(tmp_path / "reranker", small_reranker("Bert"))
 
 
-def logits_of(chunks: list[EmbedChunk]) -> list[float]:
+def logits_of(chunks: list[EmbedOutput]) -> list[float]:
     return np.frombuffer(b"".join(chunk.vectors for chunk in chunks), "<f4").tolist()
 
 

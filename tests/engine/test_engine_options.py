@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from small_llama import CONTEXT, VOCAB, write_small_llama
 
 from penstock.base.errors import Overloaded
 from penstock.config import EngineSettings
@@ -15,8 +14,9 @@ from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.load import load_core
 from penstock.engine.types import EngineGauges, TokenRequest
-from penstock.models.sources import files_at
+from penstock.models.hub.sources import files_at
 from penstock.runtime import CpuRuntime, start_runtime
+from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
 
 PROMPT = tuple(range(VOCAB - 100, VOCAB))
 
@@ -25,8 +25,8 @@ def settings(folder: str, **options: object) -> EngineSettings:
     """The largest step holds a whole context, so that one runtime serves every option."""
     return EngineSettings(
         model=folder,
-        context_tokens=CONTEXT,
-        token_budget=CONTEXT,
+        max_model_len=CONTEXT,
+        max_num_batched_tokens=CONTEXT,
         threads=1,
         **options,  # type: ignore[arg-type]
     )
@@ -35,7 +35,7 @@ def settings(folder: str, **options: object) -> EngineSettings:
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
     folder = write_small_llama(tmp_path_factory.mktemp("model") / "small-llama")
-    loaded = start_runtime(files_at(folder, "small-llama"), settings(str(folder), max_seqs=4))
+    loaded = start_runtime(files_at(folder, "small-llama"), settings(str(folder), max_num_seqs=4))
     yield loaded
     loaded.close()
 
@@ -55,7 +55,7 @@ def asked_twice(core: EngineCore) -> EngineGauges:
 
 def test_prefix_cache_n_of_0_keeps_no_prefix(runtime: CpuRuntime) -> None:
     on, one, off = (
-        asked_twice(EngineCore.over(runtime, settings("m", max_seqs=4, **options)))
+        asked_twice(EngineCore.for_runtime(runtime, settings("m", max_num_seqs=4, **options)))
         for options in ({}, {"prefix_cache_n": 1}, {"prefix_cache_n": 0})
     )
     assert on.prefix_cache_hits == one.prefix_cache_hits == 1
@@ -64,7 +64,7 @@ def test_prefix_cache_n_of_0_keeps_no_prefix(runtime: CpuRuntime) -> None:
 
 def test_no_kv_cache_computes_every_context_anew(runtime: CpuRuntime) -> None:
     plain, anew = (
-        asked_twice(EngineCore.over(runtime, settings("m", max_seqs=4, **options)))
+        asked_twice(EngineCore.for_runtime(runtime, settings("m", max_num_seqs=4, **options)))
         for options in ({"prefix_cache_n": 0}, {"no_kv_cache": True})
     )
     assert plain.tokens_processed == 2 * (len(PROMPT) + 2)
@@ -72,8 +72,8 @@ def test_no_kv_cache_computes_every_context_anew(runtime: CpuRuntime) -> None:
     assert anew.prefix_cache_lookups == 0
 
 
-def test_max_seqs_are_computed_at_the_same_time(runtime: CpuRuntime) -> None:
-    core = EngineCore.over(runtime, settings("m", max_seqs=2))
+def test_max_num_seqs_are_computed_at_the_same_time(runtime: CpuRuntime) -> None:
+    core = EngineCore.for_runtime(runtime, settings("m", max_num_seqs=2))
     for id in ("a", "b", "c"):
         core.submit(request(id))
     most = 0
@@ -84,7 +84,7 @@ def test_max_seqs_are_computed_at_the_same_time(runtime: CpuRuntime) -> None:
 
 
 def test_max_queue_refuses_no_part_of_a_request_that_was_let_in(runtime: CpuRuntime) -> None:
-    core = EngineCore.over(runtime, settings("m", max_seqs=2, max_queue=1))
+    core = EngineCore.for_runtime(runtime, settings("m", max_num_seqs=2, max_queue=1))
     for place in range(8):
         core.submit(msgspec.structs.replace(request(f"seq-{place}"), group="one"))
         if place == 3:
@@ -101,8 +101,8 @@ def test_a_context_beyond_the_models_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = str(write_small_llama(tmp_path))
-    core = load_core(EngineSettings(model=folder, context_tokens=10 * CONTEXT, threads=1))
+    core = load_core(EngineSettings(model=folder, max_model_len=10 * CONTEXT, threads=1))
     core.close()
-    assert core.info.context_tokens == CONTEXT
+    assert core.info.max_model_len == CONTEXT
     asked = f"a context of {10 * CONTEXT} tokens was asked for; the model has {CONTEXT}"
     assert asked in caplog.text

@@ -13,7 +13,12 @@ import pytest
 def test_an_engine_whose_server_ends_before_it_sent_a_task_ends_quietly(
     sent: bytes, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "penstock.engine.process", str(tmp_path / "engine.sock")]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.engine.processes.process",
+        str(tmp_path / "engine.sock"),
+    ]
     done = subprocess.run(command, input=sent, capture_output=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, b"")
     assert b"Traceback" not in done.stderr

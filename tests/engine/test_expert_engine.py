@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapter_bases import BLOCK, ROWS, last_logits, settings, start, write_merged
-from generations import (
+from lora_base_models import BLOCK, ROWS, last_logits, settings, start, write_merged
+from scheduled_requests import (
     Outcome,
     PlanAndCalls,
     Request,
@@ -20,8 +20,18 @@ from generations import (
     requests_over,
     scheduler_of,
 )
-from lora_folders import PREFIX, write_adapter
-from small_experts import (
+
+from penstock.adapters.adapter import Adapter
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.peft_folder import read_adapter
+from penstock.config import LoraSettings
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec
+from penstock.runtime import CpuRuntime
+from penstock.runtime.memory import plan_memory
+from penstock.runtime.row_table import RowTable
+from penstock.scheduler import NO_ADAPTER
+from tests.support.checkpoints.lora_adapters import PREFIX, write_adapter
+from tests.support.checkpoints.small_moe import (
     CONTEXT,
     HEAD_DIM,
     HEADS,
@@ -32,21 +42,11 @@ from small_experts import (
     write_small_experts,
 )
 
-from penstock.adapters.adapter import Adapter
-from penstock.adapters.errors import AdapterRefused
-from penstock.adapters.files import read_adapter
-from penstock.config import LoraSettings
-from penstock.models.spec import DecoderSpec, LayerSpec
-from penstock.runtime import CpuRuntime
-from penstock.runtime.memory import plan_memory
-from penstock.runtime.rows import RowTable
-from penstock.scheduler import NO_ADAPTER
-
 WAYS: dict[str, dict[str, Any]] = {
     "batched": {},
-    "chunked": {"token_budget": 5},
-    "in larger chunks": {"token_budget": 50},
-    "preempted and chunked": {"num_blocks": 7, "token_budget": 23},
+    "chunked": {"max_num_batched_tokens": 5},
+    "in larger chunks": {"max_num_batched_tokens": 50},
+    "preempted and chunked": {"num_blocks": 7, "max_num_batched_tokens": 23},
     "without a cache": {"no_kv_cache": True},
 }
 PROMPT = tuple(np.random.default_rng(7).integers(0, VOCAB, 24).tolist())
@@ -88,7 +88,9 @@ def test_the_plan_of_a_mixture_gives_the_bits_of_its_calls(
     both = PlanAndCalls(native._backend)
     runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
     poison(runtime)
-    outcome = generate(runtime, scheduler_of(runtime, token_budget=50), requests_over(VOCAB, 100))
+    outcome = generate(
+        runtime, scheduler_of(runtime, max_num_batched_tokens=50), requests_over(VOCAB, 100)
+    )
     assert outcome.answers == answers_alone.answers
     assert both.steps > 20
 
@@ -106,7 +108,7 @@ def test_the_reference_answers_a_mixture_the_same_up_to_rounding(base: Path) -> 
     outcomes = []
     for kernels in ("native", "reference"):
         runtime = start(base, dtype="f32", kernels=kernels, lora=None)
-        outcomes.append(generate(runtime, scheduler_of(runtime, token_budget=40), greedy))
+        outcomes.append(generate(runtime, scheduler_of(runtime, max_num_batched_tokens=40), greedy))
         runtime.close()
     for answer, right in zip(outcomes[0].answers, outcomes[1].answers, strict=True):
         assert [token for token, _, _ in answer] == [token for token, _, _ in right]

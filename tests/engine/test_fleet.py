@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from small_llama import write_small_llama
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, Environment, LoraSettings
 from penstock.dialog import Sampling
-from penstock.engine.client import EngineClient
-from penstock.engine.fleet import EngineFleet
+from penstock.engine.ipc.client import EngineClient
+from penstock.engine.processes.fleet import EngineFleet
 from penstock.engine.types import TokenRequest
+from tests.support.checkpoints.small_llama import write_small_llama
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ async def fleet_of(
 
 
 def small(model: str, **changes: object) -> EngineSettings:
-    return EngineSettings(model=model, max_seqs=2, threads=1, **changes)  # type: ignore[arg-type]
+    return EngineSettings(model=model, max_num_seqs=2, threads=1, **changes)  # type: ignore[arg-type]
 
 
 async def generated(client: EngineClient, num_tokens: int) -> int:

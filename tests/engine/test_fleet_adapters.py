@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from lora_folders import write_adapter
-from small_llama import write_small_llama
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import ModelError, ServiceError
 from penstock.config import EngineSettings, Environment, LoraSettings, LoraSource
 from penstock.dialog import Sampling
-from penstock.engine.adapter_host import LoadOrder
-from penstock.engine.client import EngineClient
-from penstock.engine.fleet import EngineFleet
+from penstock.engine.adapters.catalog import AdapterLoadRequest
+from penstock.engine.ipc.client import EngineClient
+from penstock.engine.processes.fleet import EngineFleet
 from penstock.engine.types import TokenRequest
+from tests.support.checkpoints.lora_adapters import write_adapter
+from tests.support.checkpoints.small_llama import write_small_llama
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @asynccontextmanager
 async def fleet_of(home: Path, base: str, lora: LoraSettings | None) -> AsyncIterator[EngineFleet]:
-    settings = EngineSettings(model=base, max_seqs=4, threads=1, lora=lora)
+    settings = EngineSettings(model=base, max_num_seqs=4, threads=1, lora=lora)
     fleet = EngineFleet({"a": settings}, Environment(home, home))
     try:
         yield fleet
@@ -40,15 +40,17 @@ async def fleet_of(home: Path, base: str, lora: LoraSettings | None) -> AsyncIte
         await fleet.stop()
 
 
-async def answer(client: EngineClient, generation: str, tokens: int = 12) -> list[int]:
+async def answer(client: EngineClient, revision: str, tokens: int = 12) -> list[int]:
     request = TokenRequest(
-        os.urandom(8).hex(), (1, 2, 3), Sampling(temperature=0.0), 0, tokens, adapter=generation
+        os.urandom(8).hex(), (1, 2, 3), Sampling(temperature=0.0), 0, tokens, adapter=revision
     )
     return [token.token_id async for chunk in client.generate(request) for token in chunk.tokens]
 
 
-async def generation_of(fleet: EngineFleet, alias: str, folder: Path, **policy: bool) -> str:
-    return (await fleet.load_adapter("a", LoadOrder(alias, str(folder), **policy))).generation
+async def revision_of(fleet: EngineFleet, alias: str, folder: Path, **policy: bool) -> str:
+    return (
+        await fleet.load_adapter("a", AdapterLoadRequest(alias, str(folder), **policy))
+    ).revision
 
 
 async def test_adapters_survive_the_death_of_the_engine_and_a_reload(
@@ -60,8 +62,8 @@ async def test_adapters_survive_the_death_of_the_engine_and_a_reload(
         await fleet.load("a")
         client = EngineClient(fleet.socket_path("a"))
         await client.wait_ready()
-        style = await generation_of(fleet, "style", write_adapter(tmp_path / "s", seed=1))
-        gone = await generation_of(fleet, "gone", write_adapter(tmp_path / "g", seed=2))
+        style = await revision_of(fleet, "style", write_adapter(tmp_path / "s", seed=1))
+        gone = await revision_of(fleet, "gone", write_adapter(tmp_path / "g", seed=2))
         assert heard[-1] == ["style", "gone"]
         plain, styled = await answer(client, ""), await answer(client, style)
         assert plain != styled
@@ -81,7 +83,7 @@ async def test_adapters_survive_the_death_of_the_engine_and_a_reload(
         await client.close()
         await unloading
         with pytest.raises(AdapterRefused, match="not loaded"):
-            await generation_of(fleet, "late", tmp_path / "s")
+            await revision_of(fleet, "late", tmp_path / "s")
         await fleet.load("a")
         client = EngineClient(fleet.socket_path("a"))
         await client.wait_ready()
@@ -93,13 +95,13 @@ async def test_adapters_survive_the_death_of_the_engine_and_a_reload(
 async def test_engine_that_dies_under_a_load_loses_nothing_else(base: str, tmp_path: Path) -> None:
     async with fleet_of(tmp_path, base, LoraSettings()) as fleet:
         await fleet.load("a")
-        style = await generation_of(fleet, "style", write_adapter(tmp_path / "s", seed=1))
+        style = await revision_of(fleet, "style", write_adapter(tmp_path / "s", seed=1))
         pid = fleet._engines["a"].supervisor.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         folder = write_adapter(tmp_path / "t", seed=2)
         loading = asyncio.create_task(
-            fleet.load_adapter("a", LoadOrder("style", str(folder), replace=True))
+            fleet.load_adapter("a", AdapterLoadRequest("style", str(folder), replace=True))
         )
         while len(list(tmp_path.glob("adapters/run-*/*"))) < 3:  # the engine is asked right after
             await asyncio.sleep(0.01)
@@ -108,11 +110,11 @@ async def test_engine_that_dies_under_a_load_loses_nothing_else(base: str, tmp_p
             await loading
         assert refused.value.code in ("lora_load_task_failed", "lora_device_load_failed")
         (adapter,) = fleet.states["a"].adapters or ()
-        assert adapter.generation == style
+        assert adapter.revision == style
         client = EngineClient(fleet.socket_path("a"))
         await client.wait_ready()
         assert await answer(client, style)
-        assert {state.generation for state in await client.adapters()} == {style}
+        assert {state.revision for state in await client.adapters()} == {style}
         await client.close()
 
 
@@ -144,6 +146,6 @@ async def test_model_without_runtime_refuses_adapters(base: str, tmp_path: Path)
     async with fleet_of(tmp_path, base, None) as fleet:
         assert fleet.states["a"].adapters is None
         with pytest.raises(AdapterRefused) as refused:
-            await fleet.load_adapter("a", LoadOrder("x", "/"))
+            await fleet.load_adapter("a", AdapterLoadRequest("x", "/"))
         assert refused.value.code == "lora_runtime_unavailable"
         assert not (tmp_path / "adapters").exists()

@@ -12,20 +12,20 @@ from typing import Any
 
 import psutil
 import pytest
-from lora_folders import write_adapter
-from ranked import rank_processes, ranked_settings
-from small_llama import write_small_llama
-from test_fleet_adapters import answer, generation_of
+from test_fleet_adapters import answer, revision_of
+from tp_runtimes import rank_processes, tensor_parallel_settings
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import EngineFault
 from penstock.config import Environment
-from penstock.engine.adapter_host import LoadOrder
-from penstock.engine.client import EngineClient
-from penstock.engine.fleet import EngineFleet
+from penstock.engine.adapters.catalog import AdapterLoadRequest
+from penstock.engine.ipc.client import EngineClient
+from penstock.engine.processes.fleet import EngineFleet
+from tests.support.checkpoints.lora_adapters import write_adapter
+from tests.support.checkpoints.small_llama import write_small_llama
 
 pytestmark = pytest.mark.slow
-ENGINE = Path(__file__).with_name("ranked_engine.py")
+ENGINE = Path(__file__).with_name("tp_engine.py")
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where engine processes make their temporary folders; they are those of `ranked_engine`."""
+    """Where engine processes make their temporary folders; they are those of `tp_engine`."""
     own = asyncio.create_subprocess_exec
 
     def spawn(program: str, flag: str, module: str, *arguments: str, **options: Any) -> Any:
-        assert (program, flag, module) == (sys.executable, "-m", "penstock.engine.process")
+        assert (program, flag, module) == (
+            sys.executable,
+            "-m",
+            "penstock.engine.processes.process",
+        )
         return own(program, str(ENGINE), *arguments, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn)
@@ -51,7 +55,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @asynccontextmanager
 async def fleet_of(home: Path, base: str) -> AsyncIterator[tuple[EngineFleet, EngineClient]]:
-    settings = ranked_settings(model=base, host_cache_mb=0)
+    settings = tensor_parallel_settings(model=base, host_cache_mb=0)
     fleet = EngineFleet({"a": settings}, Environment(home, home))
     try:
         await fleet.load("a")
@@ -80,7 +84,7 @@ async def test_adapters_survive_the_death_of_a_rank(
     base: str, tmp_path: Path, temporary: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with fleet_of(tmp_path, base) as (fleet, client):
-        style = await generation_of(fleet, "style", write_adapter(tmp_path / "s", seed=1))
+        style = await revision_of(fleet, "style", write_adapter(tmp_path / "s", seed=1))
         plain, styled = await answer(client, ""), await answer(client, style)
         assert plain != styled
         engine, rank = processes_of(fleet)
@@ -93,7 +97,7 @@ async def test_adapters_survive_the_death_of_a_rank(
         await client.wait_ready()
         assert not engine.is_running()
         assert await answer(client, style) == styled and await answer(client, "") == plain
-        assert {state.generation for state in await client.adapters()} == {style}
+        assert {state.revision for state in await client.adapters()} == {style}
         assert len(list(temporary.glob("penstock-ranks-*"))) == 1
         _, rank = processes_of(fleet)
     assert "rank 1 (cpu) ended with status -9, and so does the engine" in capfd.readouterr().err
@@ -104,11 +108,11 @@ async def test_a_rank_that_dies_under_a_load_loses_nothing_else(
     base: str, tmp_path: Path, temporary: Path
 ) -> None:
     async with fleet_of(tmp_path, base) as (fleet, client):
-        style = await generation_of(fleet, "style", write_adapter(tmp_path / "s", seed=1))
+        style = await revision_of(fleet, "style", write_adapter(tmp_path / "s", seed=1))
         _, rank = processes_of(fleet)
         rank.suspend()
         folder = write_adapter(tmp_path / "t", seed=2)
-        order = LoadOrder("style", str(folder), replace=True)
+        order = AdapterLoadRequest("style", str(folder), replace=True)
         loading = asyncio.create_task(fleet.load_adapter("a", order))
         await until(lambda: len(list(tmp_path.glob("adapters/run-*/*"))) == 3)
         rank.kill()
@@ -118,4 +122,4 @@ async def test_a_rank_that_dies_under_a_load_loses_nothing_else(
         await until(lambda: not client.serving)
         await client.wait_ready()
         assert await answer(client, style)
-        assert {state.generation for state in await client.adapters()} == {style}
+        assert {state.revision for state in await client.adapters()} == {style}

@@ -5,13 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import small_experts
 import torch
-from device_runtimes import rehearse
-from float8_folders import Form, write_float8
-from generations import first_logprobs
-from small_experts import write_small_experts
-from small_llama import (
+from gpu_runtime_on_cpu import start_gpu_runtime_on_cpu
+from scheduled_requests import first_logprobs
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.kernels.weights import Float8
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_model
+from penstock.quant.weight_slices import size_bytes
+from penstock.runtime import start_runtime
+from penstock.runtime.protocol import Runtime
+from tests.support.checkpoints import small_moe
+from tests.support.checkpoints.float8_checkpoints import Form, write_float8
+from tests.support.checkpoints.small_llama import (
     CONTEXT,
     FF,
     HEAD_DIM,
@@ -22,15 +30,7 @@ from small_llama import (
     WIDTH,
     write_small_llama,
 )
-
-from penstock.base.errors import ModelError
-from penstock.config import EngineSettings
-from penstock.kernels.weights import Float8
-from penstock.models.loading import load_model
-from penstock.models.sources import files_at
-from penstock.quant.rows import size_bytes
-from penstock.runtime import start_runtime
-from penstock.runtime.protocol import Runtime
+from tests.support.checkpoints.small_moe import write_small_experts
 
 CODES = LAYERS * WIDTH * (HEAD_DIM * 2 * (HEADS + KV_HEADS) + 3 * FF)
 SCALES = 4 * 7 * LAYERS  # no matrix is larger than a block
@@ -46,9 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(**options: object) -> EngineSettings:
     return EngineSettings(
-        context_tokens=CONTEXT,
-        max_seqs=6,
-        token_budget=CONTEXT,
+        max_model_len=CONTEXT,
+        max_num_seqs=6,
+        max_num_batched_tokens=CONTEXT,
         cache_mb=1,
         **options,  # type: ignore[arg-type]
     )
@@ -87,7 +87,7 @@ def test_a_mixture_keeps_its_codes_on_a_device(tmp_path: Path, form: Form) -> No
     experts = model.weights.layer(0).experts
     assert experts is not None and isinstance(experts.gate[0], Float8)
     assert model.widened_bytes == 0
-    device = rehearse(tmp_path / "m", settings())
+    device = start_gpu_runtime_on_cpu(tmp_path / "m", settings())
     assert "8-bit" not in device.report
     stored = sum(part.stat().st_size for part in (tmp_path / "m").glob("*.safetensors"))
     assert device.info.weight_bytes < stored
@@ -108,7 +108,7 @@ def test_what_rounding_would_save_counts_floats_of_layers_alone(folder: Path) ->
 
 
 def test_it_counts_experts_and_not_the_router(tmp_path: Path) -> None:
-    sizes, files = small_experts, files_at(write_small_experts(tmp_path / "m"), "m")
+    sizes, files = small_moe, files_at(write_small_experts(tmp_path / "m"), "m")
     heads, kv = sizes.HEADS * sizes.HEAD_DIM, sizes.KV_HEADS * sizes.HEAD_DIM
     columns = 2 * (heads + kv) * sizes.LAYERS + 3 * sizes.FF
     rows = (heads + 2 * kv + sizes.WIDTH) * sizes.LAYERS + 2 * sizes.FF + sizes.WIDTH
@@ -120,6 +120,6 @@ def test_it_counts_experts_and_not_the_router(tmp_path: Path) -> None:
 
 
 def test_a_device_keeps_the_codes_and_answers_alike(folder: Path) -> None:
-    device = rehearse(folder, settings())
+    device = start_gpu_runtime_on_cpu(folder, settings())
     assert device.info.weight_bytes == CODES + ENDS + SCALES
     assert first_logprobs(device) == pytest.approx(first_logprobs(native(folder)), abs=0.05)

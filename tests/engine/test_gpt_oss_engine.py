@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapter_bases import BLOCK, ROWS, settings, start
-from generations import (
+from lora_base_models import BLOCK, ROWS, settings, start
+from scheduled_requests import (
     Outcome,
     PlanAndCalls,
     Request,
@@ -19,17 +19,22 @@ from generations import (
     requests_over,
     scheduler_of,
 )
-from small_gpt_oss import CONTEXT, VOCAB, write_small_gpt_oss, write_small_gpt_oss_gguf
 
 from penstock.runtime import CpuRuntime
 from penstock.runtime.memory import plan_memory
-from penstock.runtime.rows import RowTable
+from penstock.runtime.row_table import RowTable
+from tests.support.checkpoints.small_gpt_oss import (
+    CONTEXT,
+    VOCAB,
+    write_small_gpt_oss,
+    write_small_gpt_oss_gguf,
+)
 
 WAYS: dict[str, dict[str, Any]] = {
     "batched": {},
-    "chunked": {"token_budget": 5},
-    "in larger chunks": {"token_budget": 50},
-    "preempted and chunked": {"num_blocks": 7, "token_budget": 23},
+    "chunked": {"max_num_batched_tokens": 5},
+    "in larger chunks": {"max_num_batched_tokens": 50},
+    "preempted and chunked": {"num_blocks": 7, "max_num_batched_tokens": 23},
     "without a cache": {"no_kv_cache": True},
 }
 PROMPT = tuple(np.random.default_rng(7).integers(0, VOCAB, 24).tolist())
@@ -75,7 +80,9 @@ def test_its_plan_gives_the_bits_of_its_calls(native: CpuRuntime, answers_alone:
     both = PlanAndCalls(native._backend)
     runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
     poison(runtime)
-    outcome = generate(runtime, scheduler_of(runtime, token_budget=50), requests_over(VOCAB, 100))
+    outcome = generate(
+        runtime, scheduler_of(runtime, max_num_batched_tokens=50), requests_over(VOCAB, 100)
+    )
     assert outcome.answers == answers_alone.answers
     assert both.steps > 20
 
@@ -91,7 +98,7 @@ def test_greedy_tokens_are_those_of_the_reference(paths: dict[str, Path]) -> Non
     outcomes = []
     for kernels in ("native", "reference"):
         runtime = start(paths["mxfp4"], dtype="f32", kernels=kernels, lora=None)
-        outcomes.append(generate(runtime, scheduler_of(runtime, token_budget=40), greedy))
+        outcomes.append(generate(runtime, scheduler_of(runtime, max_num_batched_tokens=40), greedy))
         runtime.close()
     for answer, right in zip(outcomes[0].answers, outcomes[1].answers, strict=True):
         assert [token for token, _, _ in answer] == [token for token, _, _ in right]

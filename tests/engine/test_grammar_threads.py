@@ -1,4 +1,5 @@
-"""Grammars of an engine that gets no thread: requests are refused, and the engine goes on."""
+"""The grammar cache of an engine that gets no thread: requests are refused, and the engine goes
+on."""
 
 from __future__ import annotations
 
@@ -6,17 +7,17 @@ from collections.abc import Callable, Iterator
 
 import llguidance
 import pytest
-from constrained import core_of, regex, request, run, start_model, tokenizer_and_vocabulary
-from crowded import give_no_thread
-from tiny_text import tiny_tokenizer
+from grammar_engine import core_of, regex, request, run, start_model, tokenizer_and_vocabulary
 
 from penstock.base.errors import Unavailable
 from penstock.dialog import Constraint
-from penstock.engine.grammars import Grammars, guide_of
-from penstock.engine.types import Grammar
+from penstock.grammar.cache import GrammarCache, guide_of
+from penstock.grammar.compiler import serialize
+from penstock.grammar.types import Grammar
 from penstock.runtime import CpuRuntime
-from penstock.text.grammar import serialize
-from penstock.text.grammar_tokens import vocabulary_of
+from penstock.text.grammar_vocabulary import vocabulary_of
+from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
+from tests.support.thread_exhaustion import fail_thread_starts
 
 DIGITS = Grammar(serialize(Constraint("regex", "[0-9]+")))
 
@@ -25,10 +26,10 @@ def test_grammars_are_refused_until_there_is_a_thread_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokenizer = tiny_tokenizer()
-    grammars = Grammars(tokenizer.vocab_size)
+    grammars = GrammarCache(tokenizer.vocab_size)
     with monkeypatch.context() as crowded:
-        give_no_thread(crowded)
-        grammars.teach(vocabulary_of(tokenizer))
+        fail_thread_starts(crowded)
+        grammars.set_tokenizer(vocabulary_of(tokenizer))
         for _ in range(2):
             with pytest.raises(Unavailable):
                 grammars.compile(DIGITS)
@@ -52,7 +53,7 @@ def no_fillers(crowded: pytest.MonkeyPatch) -> None:
     crowded.setattr(llguidance, "LLExecutor", no_executor)
 
 
-@pytest.mark.parametrize("crowd", [give_no_thread, no_fillers])
+@pytest.mark.parametrize("crowd", [fail_thread_starts, no_fillers])
 def test_requests_are_refused_until_there_are_threads_for_their_masks(
     runtime: CpuRuntime,
     crowd: Callable[[pytest.MonkeyPatch], None],
@@ -60,7 +61,7 @@ def test_requests_are_refused_until_there_are_threads_for_their_masks(
 ) -> None:
     core = core_of(runtime)
     tokenizer, vocabulary = tokenizer_and_vocabulary()
-    core.teach(vocabulary)
+    core.set_tokenizer(vocabulary)
     core._grammars.compile(regex("[0-9]{3}")).result(timeout=60)
     wanted = request("a", regex("[0-9]{3}"))
     with monkeypatch.context() as crowded:

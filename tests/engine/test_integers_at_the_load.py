@@ -10,24 +10,24 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from adapter_bases import write_quantized
-from device_runtimes import rehearse
-from float8_folders import write_float8
-from generations import first_logprobs
+from gpu_runtime_on_cpu import start_gpu_runtime_on_cpu
+from lora_base_models import write_quantized
 from safetensors.numpy import load_file, save_file
-from small_experts import write_small_experts
-from small_gpt_oss import write_small_gpt_oss
-from small_llama import CONTEXT, write_small_llama
+from scheduled_requests import first_logprobs
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.kernels.weights import Affine, Dense
-from penstock.models.loading import load_model
-from penstock.models.sources import files_at
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_model
 from penstock.quant.dequantize import dequantize
-from penstock.quant.rounding import Bits, round_to_integers
+from penstock.quant.quantize import Bits, quantize_affine
 from penstock.runtime import start_runtime
 from penstock.runtime.protocol import Runtime
+from tests.support.checkpoints.float8_checkpoints import write_float8
+from tests.support.checkpoints.small_gpt_oss import write_small_gpt_oss
+from tests.support.checkpoints.small_llama import CONTEXT, write_small_llama
+from tests.support.checkpoints.small_moe import write_small_experts
 
 Form = Literal["int8", "int4"]
 BITS: dict[Form, Bits] = {"int8": 8, "int4": 4}
@@ -35,7 +35,7 @@ BITS: dict[Form, Bits] = {"int8": 8, "int4": 4}
 
 def settings(**options: Any) -> EngineSettings:
     return EngineSettings(
-        context_tokens=CONTEXT, max_seqs=6, token_budget=CONTEXT, cache_mb=1, **options
+        max_model_len=CONTEXT, max_num_seqs=6, max_num_batched_tokens=CONTEXT, cache_mb=1, **options
     )
 
 
@@ -63,7 +63,7 @@ def write_moved(folder: Path, target: Path, bits: Bits) -> Path:
     for name, tensor in tensors.items():
         if tensor.ndim == 2 and not name.endswith("mlp.gate.weight"):
             own: Bits = bits if ".layers." in name else 8
-            rounded = round_to_integers(Dense(tensor, "f16"), own)
+            rounded = quantize_affine(Dense(tensor, "f16"), own)
             tensors[name] = dequantize(rounded)
         else:
             tensors[name] = tensor.astype("float32")
@@ -78,7 +78,7 @@ def test_answers_are_those_of_what_the_weights_become(
     """But for what products of integers round of activations."""
     moved = first_logprobs(native(write_moved(llama, tmp_path / "moved", BITS[form])))
     assert first_logprobs(native(llama, quantize=form)) == pytest.approx(moved, abs=0.05)
-    device = rehearse(llama, settings(quantize=form))
+    device = start_gpu_runtime_on_cpu(llama, settings(quantize=form))
     assert first_logprobs(device) == pytest.approx(moved, abs=0.05)
     stored = first_logprobs(native(llama))
     assert form == "int8" or stored != pytest.approx(moved, abs=0.05), "nothing would be told"

@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from generations import Outcome, PlanAndCalls, Request, generate, poison, requests_over
-from small_llama import CONTEXT, VOCAB, write_small_llama
+from scheduled_requests import Outcome, PlanAndCalls, Request, generate, poison, requests_over
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, read_environment
-from penstock.models.sources import files_at, resolve_model
+from penstock.models.hub.sources import files_at, resolve_model
 from penstock.runtime import CpuRuntime, start_runtime
-from penstock.runtime.rows import RowTable
+from penstock.runtime.row_table import RowTable
 from penstock.scheduler import Scheduler
+from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
 
 BLOCK = 16
 ROWS = 6
 
 WAYS = {
     "batched": {},
-    "chunked": {"token_budget": 5},
-    "in larger chunks": {"token_budget": 50},
-    "by twos": {"max_seqs": 2},
+    "chunked": {"max_num_batched_tokens": 5},
+    "in larger chunks": {"max_num_batched_tokens": 50},
+    "by twos": {"max_num_seqs": 2},
     "preempted": {"num_blocks": 8},
-    "preempted and chunked": {"num_blocks": 7, "token_budget": 23},
+    "preempted and chunked": {"num_blocks": 7, "max_num_batched_tokens": 23},
     "without prefix caching": {"prefix_caching": False},
     "without a cache": {"no_kv_cache": True},
 }
@@ -35,10 +35,10 @@ WAYS = {
 def scheduler(runtime: CpuRuntime, **options: int | bool) -> Scheduler:
     sizes: dict[str, int | bool] = {
         "num_blocks": runtime.info.cache_blocks,
-        "block_tokens": BLOCK,
-        "context_tokens": runtime.info.context_tokens,
-        "max_seqs": ROWS,
-        "token_budget": runtime.info.context_tokens,
+        "block_size": BLOCK,
+        "max_model_len": runtime.info.max_model_len,
+        "max_num_seqs": ROWS,
+        "max_num_batched_tokens": runtime.info.max_model_len,
     }
     return Scheduler(**(sizes | options))  # type: ignore[arg-type]
 
@@ -56,10 +56,10 @@ def settings(model: str, **options: object) -> EngineSettings:
     """The largest step holds a whole context, so that one runtime serves every way."""
     return EngineSettings(
         model=model,
-        context_tokens=CONTEXT,
-        max_seqs=ROWS,
-        token_budget=CONTEXT,
-        block_tokens=BLOCK,
+        max_model_len=CONTEXT,
+        max_num_seqs=ROWS,
+        max_num_batched_tokens=CONTEXT,
+        block_size=BLOCK,
         threads=2,
         **options,  # type: ignore[arg-type]
     )
@@ -111,7 +111,9 @@ def test_a_plan_gives_the_bits_of_its_calls(native: CpuRuntime, answers_alone: O
     both = PlanAndCalls(native._backend)
     runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
     poison(runtime)
-    outcome = generate(runtime, scheduler(runtime, token_budget=50), requests_over(VOCAB, 100))
+    outcome = generate(
+        runtime, scheduler(runtime, max_num_batched_tokens=50), requests_over(VOCAB, 100)
+    )
     assert outcome.answers == answers_alone.answers
     assert both.steps > 20
 
@@ -129,7 +131,7 @@ def test_the_reference_answers_the_same_up_to_rounding(small_llama: Path) -> Non
         options = settings(str(small_llama), dtype="f32", kernels=kernels)
         runtime = start_runtime(files_at(small_llama, "small-llama"), options)
         poison(runtime)
-        outcomes.append(generate(runtime, scheduler(runtime, token_budget=40), greedy))
+        outcomes.append(generate(runtime, scheduler(runtime, max_num_batched_tokens=40), greedy))
         runtime.close()
     for answer, right in zip(outcomes[0].answers, outcomes[1].answers, strict=True):
         assert [token for token, _, _ in answer] == [token for token, _, _ in right]

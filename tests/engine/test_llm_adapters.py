@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lora_folders import write_adapter
-from sentence_folders import add_sentence_files
-from small_llama import write_small_llama
-from tiny_model import write_tiny_model
 
 from penstock import LLM
 from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import InvalidRequest, ModelError
 from penstock.config import LoraSettings, LoraSource
-from penstock.dialog import AdapterGeneration, Sampling, Text
+from penstock.dialog import AdapterRevision, Sampling, Text
 from penstock.dialog.fold import FailedRun
+from tests.support.checkpoints.embedding_checkpoints import add_sentence_files
+from tests.support.checkpoints.lora_adapters import write_adapter
+from tests.support.checkpoints.small_llama import write_small_llama
+from tests.support.checkpoints.tiny_model import write_tiny_model
 
 GREEDY = Sampling(temperature=0.0)
 BYTES = 257
@@ -39,35 +39,35 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def llm(model: str) -> Iterator[LLM]:
-    with LLM(model, threads=1, max_seqs=4, lora=LoraSettings()) as loaded:
+    with LLM(model, threads=1, max_num_seqs=4, lora=LoraSettings()) as loaded:
         yield loaded
 
 
-def said(llm: LLM, adapter: str | AdapterGeneration | None = None) -> str:
+def said(llm: LLM, adapter: str | AdapterRevision | None = None) -> str:
     (answer,) = llm.generate("hello", adapter=adapter, sampling=GREEDY, max_tokens=12)
     (part,) = answer.choices[0].parts
     assert isinstance(part, Text)
     if adapter is None:
-        assert answer.adapter_generation is None
+        assert answer.adapter_revision is None
     else:
-        assert answer.adapter_generation is not None
+        assert answer.adapter_revision is not None
     return part.text
 
 
 def test_adapter_is_loaded_used_replaced_and_unloaded(llm: LLM, tmp_path: Path) -> None:
     first = llm.load_adapter("style", write_adapter(tmp_path / "a", seed=1))
     plain, styled = said(llm), said(llm, "style")
-    assert plain != styled and said(llm, AdapterGeneration(first.generation)) == styled
+    assert plain != styled and said(llm, AdapterRevision(first.revision)) == styled
     second = llm.load_adapter(
         "style",
         write_adapter(tmp_path / "b", seed=2),
         replace=True,
-        expected_generation=first.generation,
+        expected_revision=first.revision,
     )
     assert llm.adapters() == (second,)
     assert said(llm, "style") not in (plain, styled)
     assert llm.unload_adapter("style") == second
-    for gone in ("style", AdapterGeneration(second.generation)):
+    for gone in ("style", AdapterRevision(second.revision)):
         with pytest.raises(FailedRun) as refused:
             said(llm, gone)
         assert (refused.value.status, refused.value.code) == (400, "adapter_not_found")
@@ -116,7 +116,7 @@ async def test_embeddings_are_made_with_adapters(tmp_path: Path) -> None:
         loaded = embedder.load_adapter("style", write_adapter(tmp_path / "a", seed=1))
         plain, styled = embedder.embed("a b c"), embedder.embed("a b c", adapter="style")
         assert not np.array_equal(plain, styled)
-        by_id = AdapterGeneration(loaded.generation)
+        by_id = AdapterRevision(loaded.revision)
         assert np.array_equal(await embedder.aembed("a b c", adapter=by_id), styled)
         embedder.unload_adapter("style")
         with pytest.raises(InvalidRequest) as refused:

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable
 
 import pytest
-from echo_engine import EchoCore
 
 from penstock.base.errors import EngineFault
 from penstock.dialog import Sampling
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import AdapterSource, AdapterState, EngineGauges, TokenRequest
+from tests.support.echo_engine import EchoCore
 
 
 class Panic(BaseException):

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from constrained import (
+from grammar_engine import (
     VOCAB,
     Answer,
     compile_all,
     core_of,
     regex,
-    rehearse_model,
     request,
     run,
+    start_gpu_model_on_cpu,
     start_model,
     tokenizer_and_vocabulary,
 )
@@ -23,15 +23,15 @@ from msgspec.structs import replace
 from penstock.dialog import Sampling
 from penstock.engine.types import TokenRequest
 from penstock.runtime import CpuRuntime
-from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.held import HeldBack, hold_back
+from penstock.runtime.gpu.runtime import GpuRuntime
+from penstock.runtime.min_tokens import MinTokensBan, apply_min_tokens
 
 TOKENIZER, VOCABULARY = tokenizer_and_vocabulary()
 HALF = frozenset(range(0, VOCAB, 2))
 """So many tokens end an answer that one without a minimum is over after a few."""
 
 
-@pytest.fixture(scope="module", params=[start_model, rehearse_model])
+@pytest.fixture(scope="module", params=[start_model, start_gpu_model_on_cpu])
 def runtime(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CpuRuntime | GpuRuntime]:
@@ -48,7 +48,7 @@ def at_least(id: str, min_tokens: int, **fields: object) -> TokenRequest:
 def answered(runtime: CpuRuntime | GpuRuntime, requests: list[TokenRequest]) -> dict[str, Answer]:
     """The answers of an engine of its own, which leaves no step in flight."""
     core = core_of(runtime)
-    core.teach(VOCABULARY)
+    core.set_tokenizer(VOCABULARY)
     compile_all(core, requests)
     answers = run(core, requests)
     while core.has_work:
@@ -109,20 +109,20 @@ def bits_left_out(mask: np.ndarray, count: int) -> list[int]:
 
 
 def test_one_mask_is_for_the_places_of_a_draft_that_are_held_back() -> None:
-    held = HeldBack(np.array([3, 69, 500, -1], np.int32), until=6)
+    held = MinTokensBan(np.array([3, 69, 500, -1], np.int32), until=6)
     rows = [None, held, held, held]
-    found = hold_back(None, rows, np.array([4, 4, 5, 6]), 70)
+    found = apply_min_tokens(None, rows, np.array([4, 4, 5, 6]), 70)
     assert found is not None
     masks, mask_of = found
     assert mask_of.tolist() == [-1, 0, 0, -1]
     assert bits_left_out(masks[0], 70) == [3, 69]
-    assert hold_back(None, rows, np.array([4, 6, 7, 8]), 70) is None
+    assert apply_min_tokens(None, rows, np.array([4, 6, 7, 8]), 70) is None
 
 
 def test_a_place_with_a_mask_has_its_tokens_held_back_too() -> None:
     others = (np.array([[0b11010, 0, 0], [0b1000, 0, 0]], np.uint32), np.array([0, 1], np.int32))
-    held = HeldBack(np.array([3], np.int32), 6)
-    found = hold_back(others, [held, held], np.array([5, 6]), 70)
+    held = MinTokensBan(np.array([3], np.int32), 6)
+    found = apply_min_tokens(others, [held, held], np.array([5, 6]), 70)
     assert found is not None
     masks, mask_of = found
     assert masks[mask_of].tolist() == [[0b10010, 0, 0], [0b1000, 0, 0]]
@@ -130,11 +130,15 @@ def test_a_place_with_a_mask_has_its_tokens_held_back_too() -> None:
 
 def test_masks_of_others_stay_as_they_are() -> None:
     others = (np.array([[7, 0, 0]], np.uint32), np.array([0, -1, -1], np.int32))
-    held = [None, HeldBack(np.array([3], np.int32), 6), HeldBack(np.array([4], np.int32), 6)]
-    found = hold_back(others, held, np.array([5, 5, 5]), 70)
+    held = [
+        None,
+        MinTokensBan(np.array([3], np.int32), 6),
+        MinTokensBan(np.array([4], np.int32), 6),
+    ]
+    found = apply_min_tokens(others, held, np.array([5, 5, 5]), 70)
     assert found is not None
     masks, mask_of = found
     assert mask_of.tolist() == [0, 1, 2]
     assert masks[0].tolist() == [7, 0, 0]
     assert [bits_left_out(mask, 70) for mask in masks[1:]] == [[3], [4]]
-    assert hold_back(others, held, np.array([5, 6, 6]), 70) is others
+    assert apply_min_tokens(others, held, np.array([5, 6, 6]), 70) is others

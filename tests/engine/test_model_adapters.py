@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from penstock.config import LoraSettings, read_environment
-from penstock.engine.model_adapters import ModelAdapters
+from penstock.engine.adapters.model_adapters import ModelAdapters
+from penstock.engine.ipc.messages import Hello, frame
 from penstock.engine.types import EngineInfo
-from penstock.engine.wire import Hello, frame
 
 HELLO = frame(Hello(EngineInfo("hello", 1000, 1000, 4, 10, 16, 0, "test")))
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_bases import write_quantized
-from float8_folders import write_float8
-from lora_folders import SMALL
-from small_llama import write_small_llama
+from lora_base_models import write_quantized
 
 from penstock.kernels.cuda.launcher import DriverLauncher, open_packaged
 from penstock.kernels.cuda.library import Declined
-from penstock.kernels.triton.archive import Archive, Cubin, write_archive
-from penstock.kernels.triton.packaged import REQUEST, Misaligned, Packaged
-from penstock.kernels.triton.signature import Signature
-from penstock.models.spec import RopeSpec
+from penstock.kernels.triton.compile.archive import Archive, Cubin, write_archive
+from penstock.kernels.triton.compile.packaged_kernels import REQUEST, Misaligned, PackagedKernels
+from penstock.kernels.triton.compile.signature import Signature
+from penstock.models.decoder.spec import RopeSpec
+from tests.support.checkpoints.float8_checkpoints import write_float8
+from tests.support.checkpoints.lora_adapters import SMALL
+from tests.support.checkpoints.small_llama import write_small_llama
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
@@ -39,7 +39,8 @@ _PACKAGE = f"""
 from pathlib import Path
 import sys
 import penstock.kernels.triton
-from penstock.kernels.triton import package, shipped
+from penstock.kernels.triton.compile import package
+from penstock.kernels.triton.compile import packaged_signatures as shipped
 if __name__ == "__main__":
     heads = ({_WIDE.heads}, {_WIDE.kv_heads}, {_WIDE.head_dim})
     sizes = shipped.Sizes({_WIDE.width}, heads, {_WIDE.ff}, {_WIDE.vocab}, False, blocks=True)
@@ -73,12 +74,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         ["g++", "-std=c++17", *shared, str(library), f"-I{_SOURCES}", str(source), "-ldl"],
         check=True,
     )
-    subprocess.run(["cc", *shared, str(driver), str(_HERE / "driver_double.c")], check=True)
+    subprocess.run(["cc", *shared, str(driver), str(_HERE / "fake_cuda_driver.c")], check=True)
     return library, driver
 
 
 def _python(arguments: list[str], **environment: str) -> str:
-    path = os.pathsep.join([str(_HERE), str(_HERE.parent), *(part for part in sys.path if part)])
+    path = os.pathsep.join(
+        [str(_HERE), str(_HERE.parents[1]), *(part for part in sys.path if part)]
+    )
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -114,7 +117,7 @@ def steps(
         (folder / kind).mkdir()
         path, _ = write_quantized(folder / kind, kind, _WIDE)
         path.rename(folder / path.name)
-    script = str(_HERE / "packaged_steps.py")
+    script = str(_HERE / "packaged_kernel_worker.py")
     answer: dict[str, Any] = json.loads(
         _python([script, *map(str, built), str(archive), str(folder)])
     )
@@ -213,12 +216,12 @@ def test_a_kernel_whose_source_changed_is_not_served(archive: Path) -> None:
     arguments = (x, x, x, x, weight, 1e-6)
     sizes = dict(signature.constants)
     call = (norm.rms_norm_kernel, (1,), arguments, signature.num_warps, signature.num_stages, sizes)
-    changed = Packaged(read, Nothing(), lambda: 0)  # type: ignore[arg-type]
+    changed = PackagedKernels(read, Nothing(), lambda: 0)  # type: ignore[arg-type]
     assert changed.start(*call) == "packaged from another source"
     read.cubins = [cubin]
-    assert Packaged(read, Nothing(), lambda: 0).start(*call) == "was asked for"  # type: ignore[arg-type]
+    assert PackagedKernels(read, Nothing(), lambda: 0).start(*call) == "was asked for"  # type: ignore[arg-type]
     other = (*call[:3], 16, *call[4:])
-    same = Packaged(read, Nothing(), lambda: 0)  # type: ignore[arg-type]
+    same = PackagedKernels(read, Nothing(), lambda: 0)  # type: ignore[arg-type]
     assert same.start(*other) == "not packaged for these sizes and types"
     assert (same.served, same.missing) == (0, 1)
 
@@ -239,18 +242,18 @@ class Starting:
             raise RuntimeError("a packaged kernel: CUDA_ERROR_NOT_SUPPORTED")
 
 
-def _one_packaged(folder: Path, launcher: Starting) -> tuple[Packaged, tuple[Any, ...]]:
+def _one_packaged(folder: Path, launcher: Starting) -> tuple[PackagedKernels, tuple[Any, ...]]:
     """An archive of one kernel, and a call of it."""
     from penstock.kernels.triton import norm
-    from penstock.kernels.triton.launch import Launch
-    from penstock.kernels.triton.signature import source_hash
+    from penstock.kernels.triton.compile.launch import Launch
+    from penstock.kernels.triton.compile.signature import source_hash
 
     x = torch.zeros(1, 8, dtype=torch.bfloat16)
     launch = Launch(norm.rms_norm_kernel, (x, x, 1), {"WIDTH": 8}, 4, 3)
     cubin = Cubin(launch.signature(), source_hash(launch.kernel), "entry", 4, 0, 0, "one.cubin")
     write_archive(folder / "one.zip", "sm_90a", "none", [(cubin, b"image")])
     call = (launch.kernel, (1,), launch.arguments, 4, 3, launch.constants)
-    return Packaged(Archive(folder / "one.zip"), launcher, lambda: 0), call
+    return PackagedKernels(Archive(folder / "one.zip"), launcher, lambda: 0), call
 
 
 def test_a_first_launch_that_fails_ends_the_use_of_packaged_kernels(tmp_path: Path) -> None:

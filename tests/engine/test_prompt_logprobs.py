@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from small_llama import CONTEXT, VOCAB, write_small_llama
 
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenDelta, TokenRequest
-from penstock.models.sources import files_at
+from penstock.models.hub.sources import files_at
 from penstock.runtime import CpuRuntime, start_runtime
+from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
 
 BLOCK, ROWS, TOP = 16, 4, 3
 WAYS = {
     "batched": {},
-    "chunked": {"token_budget": 5},
-    "by twos": {"max_seqs": 2},
+    "chunked": {"max_num_batched_tokens": 5},
+    "by twos": {"max_num_seqs": 2},
     "with speculation": {"speculation": True},
     "without a prefix cache": {"prefix_cache_n": 0},
     "without a cache": {"no_kv_cache": True},
@@ -31,10 +31,10 @@ WAYS = {
 
 def settings(folder: Path, **options: object) -> EngineSettings:
     sizes: dict[str, object] = {
-        "context_tokens": CONTEXT,
-        "max_seqs": ROWS,
-        "token_budget": CONTEXT,
-        "block_tokens": BLOCK,
+        "max_model_len": CONTEXT,
+        "max_num_seqs": ROWS,
+        "max_num_batched_tokens": CONTEXT,
+        "block_size": BLOCK,
         "threads": 2,
         "dtype": "f32",
     }
@@ -96,7 +96,7 @@ def run(core: EngineCore, asked: list[TokenRequest]) -> dict[str, tuple[list[Tok
 def found_alone(runtime: CpuRuntime, folder: Path) -> dict[str, tuple[list[TokenDelta], ...]]:
     found = {}
     for one in requests():
-        found |= run(EngineCore.over(runtime, settings(folder, prefix_cache_n=0)), [one])
+        found |= run(EngineCore.for_runtime(runtime, settings(folder, prefix_cache_n=0)), [one])
     return found
 
 
@@ -129,14 +129,14 @@ def test_they_are_the_same_in_every_way(
     found_alone: dict[str, tuple[list[TokenDelta], ...]],
     way: str,
 ) -> None:
-    core = EngineCore.over(runtime, settings(folder, **WAYS[way]))
+    core = EngineCore.for_runtime(runtime, settings(folder, **WAYS[way]))
     assert run(core, requests()) == found_alone
 
 
 def test_a_prefix_that_is_cached_is_told_too(
     runtime: CpuRuntime, folder: Path, found_alone: dict[str, tuple[list[TokenDelta], ...]]
 ) -> None:
-    core = EngineCore.over(runtime, settings(folder))
+    core = EngineCore.for_runtime(runtime, settings(folder))
     run(core, requests())
     assert run(core, requests()) == found_alone
     assert core.gauges().prefix_cache_hits > 0

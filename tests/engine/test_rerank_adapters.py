@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lora_folders import ALL, write_adapter
-from reranker_folders import save_reranker, small_reranker
-from sentence_folders import save_sentence_folder
 
-from penstock.adapters.live import LiveAdapters
+from penstock.adapters.view import AdapterView
 from penstock.agent import load_loop
 from penstock.base.errors import InvalidRequest
 from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import EmbeddingRequest, Ranking, RerankRequest
-from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.engine.adapters.catalog import AdapterCatalog, AdapterLoadRequest
 from penstock.engine.local import LocalEngine
-from penstock.models.sources import files_at
+from penstock.models.hub.sources import files_at
+from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder
+from tests.support.checkpoints.lora_adapters import ALL, write_adapter
+from tests.support.checkpoints.reranker_checkpoints import save_reranker, small_reranker
 
 SIZES = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200}  # what `lora_folders` adapts
 REQUEST = RerankRequest("a b", ("c", "cat a"))
@@ -28,18 +28,22 @@ async def answered(folder: Path, root: Path, *requests: Any) -> list[Any]:
     """What a model with the adapter `style` gives for each request."""
     settings = EngineSettings(model=str(folder), threads=2, lora=LoraSettings())
     engine = await LocalEngine.start(settings)
-    live = LiveAdapters(limits=settings.lora)
-    host = AdapterHost(LoraSettings(), root / "home", changed=lambda: live.apply(host.adapters))
-    host.attach(engine)
+    live = AdapterView(limits=settings.lora)
+    catalog = AdapterCatalog(
+        LoraSettings(), root / "home", changed=lambda: live.apply(catalog.adapters)
+    )
+    catalog.attach(engine)
     try:
         loop: Any = load_loop(files_at(folder, "m"), engine, adapters=live)
-        await host.load(LoadOrder("style", str(write_adapter(root / "a", seed=0, targets=ALL))))
+        await catalog.load(
+            AdapterLoadRequest("style", str(write_adapter(root / "a", seed=0, targets=ALL)))
+        )
         return [
             await (loop.rerank(r) if isinstance(r, RerankRequest) else loop.embed(r))
             for r in requests
         ]
     finally:
-        await host.close()
+        await catalog.close()
         await engine.close()
 
 
@@ -48,7 +52,7 @@ async def test_scores_are_those_of_the_adapted_states(tmp_path: Path) -> None:
     styled = RerankRequest(REQUEST.query, REQUEST.documents, adapter="style")
     folder = save_reranker(tmp_path / "m", model)
     plain, adapted = await answered(folder, tmp_path, REQUEST, styled)
-    assert plain.adapter_generation is None and adapted.adapter_generation
+    assert plain.adapter_revision is None and adapted.adapter_revision
     body = save_sentence_folder(tmp_path / "body", model.model, "lasttoken", normalize=False)
     pairs = EmbeddingRequest(((2, 4, 5, 3, 6, 3), (2, 4, 5, 3, 32, 4, 3)), adapter="style")
     (states,) = await answered(body, tmp_path / "other", pairs)

@@ -7,12 +7,12 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from packing import PackingOps, packed_layer, tensors_of
-from small_experts import expert_tensors, write_small_experts
+from packed_weight_sizes import PackingOps, packed_layer, tensors_of
 
-from penstock.models.loading import load_model
-from penstock.models.sources import files_at
-from penstock.models.weights import DecoderWeights
+from penstock.models.decoder.weights import DecoderWeights
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_model
+from tests.support.checkpoints.small_moe import expert_tensors, write_small_experts
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 

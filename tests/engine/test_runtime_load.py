@@ -8,12 +8,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from small_llama import CONTEXT, HEAD_DIM, KV_HEADS, LAYERS, VOCAB, write_small_llama
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, Environment
-from penstock.models.sources import files_at
+from penstock.models.hub.sources import files_at
 from penstock.runtime import load_runtime, start_runtime
+from tests.support.checkpoints.small_llama import (
+    CONTEXT,
+    HEAD_DIM,
+    KV_HEADS,
+    LAYERS,
+    VOCAB,
+    write_small_llama,
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(folder: Path, **options: object) -> EngineSettings:
-    base = EngineSettings(model=str(folder), max_seqs=2, token_budget=32, threads=1)
+    base = EngineSettings(model=str(folder), max_num_seqs=2, max_num_batched_tokens=32, threads=1)
     return msgspec.structs.replace(base, **options)
 
 
@@ -34,8 +41,8 @@ def test_a_folder_is_loaded_with_the_sizes_that_it_reports(folder: Path, tmp_pat
         progress=lambda done, of: layers.append((done, of)),
     )
     info = runtime.info
-    assert (info.model_id, info.vocab_size, info.context_tokens) == ("small-llama", VOCAB, CONTEXT)
-    assert (info.cache_blocks, info.block_tokens) == (2 * 1024 // 16, 16)
+    assert (info.model_id, info.vocab_size, info.max_model_len) == ("small-llama", VOCAB, CONTEXT)
+    assert (info.cache_blocks, info.block_size) == (2 * 1024 // 16, 16)
     assert layers == [(1, LAYERS), (2, LAYERS)]
     assert f"128 blocks x 16 tokens x {LAYERS} layers x 2 x {KV_HEADS} heads x {HEAD_DIM} x 2" in (
         runtime.report
@@ -50,8 +57,8 @@ def test_what_does_not_fit_is_refused_with_the_numbers(folder: Path) -> None:
 
 
 def test_a_block_size_that_the_kernels_refuse_is_named(folder: Path) -> None:
-    with pytest.raises(ModelError, match="block_tokens is 5"):
-        start_runtime(files_at(folder, "m"), settings(folder, block_tokens=5))
+    with pytest.raises(ModelError, match="block_size is 5"):
+        start_runtime(files_at(folder, "m"), settings(folder, block_size=5))
 
 
 def test_a_head_dim_that_the_kernels_refuse_is_named(tmp_path: Path) -> None:

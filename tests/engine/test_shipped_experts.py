@@ -8,8 +8,18 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from float8_folders import write_float8
-from small_experts import (
+
+from penstock.config import EngineSettings
+from penstock.dialog import Sampling
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_model
+from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.memory import plan_device_memory
+from penstock.runtime.gpu.runtime import GpuRuntime
+from penstock.scheduler import NewSequence, Scheduler
+from tests.support.checkpoints.float8_checkpoints import write_float8
+from tests.support.checkpoints.small_moe import (
     CONFIG,
     CONTEXT,
     DENSE_LAYER,
@@ -24,25 +34,15 @@ from small_experts import (
     write_small_experts_gguf,
 )
 
-from penstock.config import EngineSettings
-from penstock.dialog import Sampling
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model
-from penstock.models.sources import files_at
-from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.gpu_load import place
-from penstock.runtime.gpu_memory import plan_device_memory
-from penstock.scheduler import NewSequence, Scheduler
-
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
+from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import TritonOps
-from penstock.kernels.triton.launch import noting
-from penstock.kernels.triton.shipped import Sizes, shipped
-from penstock.kernels.triton.signature import Signature
+from penstock.kernels.triton.compile.launch import record_launches
+from penstock.kernels.triton.compile.packaged_signatures import Sizes, shipped
+from penstock.kernels.triton.compile.signature import Signature
 
 ROWS = 4
 # Wide enough for the groups of 128 columns that 8-bit floats have.
@@ -70,7 +70,7 @@ class PretendedOps(TritonOps):
     ) -> None:
         self._products = products
         self._dense = dense
-        table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
+        table = KernelRegistry(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
         TorchOps.__init__(self, table, "cpu", torch.bfloat16)
 
 
@@ -96,9 +96,13 @@ def drawn() -> dict[str, np.ndarray]:
 def launched(path: Path, ops: PretendedOps) -> set[Signature]:
     """By a step of many tokens, and by one of a single token."""
     settings = EngineSettings(
-        context_tokens=CONTEXT, max_seqs=ROWS, token_budget=64, block_tokens=16, cache_mb=1
+        max_model_len=CONTEXT,
+        max_num_seqs=ROWS,
+        max_num_batched_tokens=64,
+        block_size=16,
+        cache_mb=1,
     )
-    with noting() as launches:
+    with record_launches() as launches:
         files = files_at(path, "m") if path.is_dir() else ModelFiles("m", "gguf", path)
         model = load_model(files, settings.dtype, float8="float8")
         memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30)
@@ -112,10 +116,10 @@ def execute(runtime: GpuRuntime, lengths: tuple[int, ...]) -> None:
     """The first step of prompts of so many tokens."""
     scheduler = Scheduler(
         num_blocks=runtime.info.cache_blocks,
-        block_tokens=16,
-        context_tokens=CONTEXT,
-        max_seqs=ROWS,
-        token_budget=64,
+        block_size=16,
+        max_model_len=CONTEXT,
+        max_num_seqs=ROWS,
+        max_num_batched_tokens=64,
     )
     for length in lengths:
         tokens = tuple(index % VOCAB for index in range(length))

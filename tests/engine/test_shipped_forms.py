@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.kernels.triton.experts_packed import AffineStack, pack_experts
-from penstock.kernels.triton.packed import PackedAffine, pack_matrix
+from penstock.kernels.triton.matmul.packed_weights import PackedAffine, pack_matrix
+from penstock.kernels.triton.moe.packed_experts import AffineStack, pack_experts
 from penstock.kernels.weights import Affine, Experts
-from penstock.quant.ggml_blocks import CONVERTERS
+from penstock.quant.gguf.ggml_blocks import CONVERTERS
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-from penstock.kernels.triton import shipped
+from penstock.kernels.triton.compile import packaged_signatures as shipped
 
 ROWS, WIDTH = 3, 512
 

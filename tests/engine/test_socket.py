@@ -17,19 +17,9 @@ import pytest
 
 from penstock.base.errors import EngineFault, Overloaded, ServiceError, Unavailable
 from penstock.dialog import Sampling
-from penstock.engine import server as server_module
-from penstock.engine.client import EngineClient
-from penstock.engine.server import EngineServer
-from penstock.engine.types import (
-    AdapterSource,
-    AdapterState,
-    EngineGauges,
-    EngineInfo,
-    TokenChunk,
-    TokenDelta,
-    TokenRequest,
-)
-from penstock.engine.wire import (
+from penstock.engine.ipc import server as server_module
+from penstock.engine.ipc.client import EngineClient
+from penstock.engine.ipc.messages import (
     MAX_FRAME_BYTES,
     Abort,
     AddAdapter,
@@ -41,7 +31,17 @@ from penstock.engine.wire import (
     submitted,
     to_engine_decoder,
 )
-from penstock.models.vocabulary import Vocabulary
+from penstock.engine.ipc.server import EngineServer
+from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
+    EngineGauges,
+    EngineInfo,
+    TokenDelta,
+    TokenOutput,
+    TokenRequest,
+)
+from penstock.grammar.vocabulary import Vocabulary
 
 INFO = EngineInfo("counting", 1000, 1000, 4, 10, 16, 0, "test")
 
@@ -73,7 +73,7 @@ class CountingTokenSource:
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         self.wake = wake
 
-    def teach(self, vocabulary: Vocabulary) -> None:
+    def set_tokenizer(self, vocabulary: Vocabulary) -> None:
         self.taught.append(vocabulary)
 
     def submit(self, request: TokenRequest) -> None:
@@ -86,7 +86,7 @@ class CountingTokenSource:
         if self.active.pop(request_id, None) is not None:
             self.aborted.append(request_id)
 
-    def step(self) -> list[TokenChunk]:
+    def step(self) -> list[TokenOutput]:
         chunks = []
         for request_id, state in list(self.active.items()):
             if state[1] > 100 and state[0] >= 3 and not self.gate.wait(0.001):
@@ -96,7 +96,7 @@ class CountingTokenSource:
             if last:
                 del self.active[request_id]
             finish = "length" if last else None
-            chunks.append(TokenChunk(request_id, (TokenDelta(state[0]),), 0.0, finish=finish))
+            chunks.append(TokenOutput(request_id, (TokenDelta(state[0]),), 0.0, finish=finish))
         return chunks
 
     def gauges(self) -> EngineGauges:
@@ -112,7 +112,7 @@ def request(request_id: str, max_tokens: int = 5) -> TokenRequest:
     return TokenRequest(request_id, (1, 2), Sampling(), 0, max_tokens)
 
 
-async def tokens(stream: AsyncIterator[TokenChunk]) -> list[int]:
+async def tokens(stream: AsyncIterator[TokenOutput]) -> list[int]:
     return [delta.token_id async for chunk in stream for delta in chunk.tokens]
 
 
@@ -245,7 +245,7 @@ def test_a_connection_that_ends_with_another_takes_no_more(tmp_path: Path) -> No
             server._handle_sockets(None)
             sock.sendall(frame(submit(request("a"))))
             server._handle_sockets(None)
-        second.sendall(frame(AddAdapter("ticket", AdapterSource("generation", "folder"))))
+        second.sendall(frame(AddAdapter("ticket", AdapterSource("revision", "folder"))))
         server._handle_sockets(None)
         assert len(source.active) == 2
     # Both have left. Telling the first one so aborts its request, which ends the load that the
@@ -408,8 +408,8 @@ async def test_a_restarted_engine_is_taught_again(tmp_path: Path) -> None:
     vocabulary = Vocabulary("{}", (1, 2))
     async with serving(tmp_path / "s") as (source, _):
         await client.wait_ready()
-        client.teach(vocabulary)
-        client.teach(vocabulary)
+        client.set_tokenizer(vocabulary)
+        client.set_tokenizer(vocabulary)
         await tokens(client.generate(request("after the teaching")))
         assert source.taught == [vocabulary]
     await until(lambda: not client.serving)

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from constrained import core_of, regex, schema, start_model, tokenizer_and_vocabulary
-from tiny_text import IM_END
+from grammar_engine import core_of, regex, schema, start_model, tokenizer_and_vocabulary
 
 from penstock.dialog import Sampling
 from penstock.engine.types import TokenDelta, TokenRequest
 from penstock.runtime import CpuRuntime
-from penstock.scheduler.pace import StepPace
+from penstock.scheduler.prefill_budget import PrefillBudget
+from tests.support.checkpoints.tiny_tokenizer import IM_END
 
 _, VOCABULARY = tokenizer_and_vocabulary()
 COPIED = tuple(b"one two three one two three one two ")
@@ -60,7 +60,7 @@ def answers(
 ) -> tuple[dict[str, list[TokenDelta]], int]:
     """The tokens of each request, and how many of them were guessed."""
     core = core_of(runtime, **options)
-    core.teach(VOCABULARY)
+    core.set_tokenizer(VOCABULARY)
     found: dict[str, list[TokenDelta]] = {request.id: [] for request in wanted}
     for request in wanted:
         core.submit(request)
@@ -70,12 +70,12 @@ def answers(
             assert chunk.finish != "error", chunk.error
             found[chunk.id] += chunk.tokens
             open_requests -= chunk.finish is not None
-    return found, core.gauges().confirmed_tokens
+    return found, core.gauges().accepted_tokens
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"token_budget": 20}, {"num_blocks": 25}, {"max_seqs": 2}],
+    [{}, {"max_num_batched_tokens": 20}, {"num_blocks": 25}, {"max_num_seqs": 2}],
     ids=["batched", "chunked", "preempted", "by twos"],
 )
 def test_guesses_change_nothing(
@@ -83,7 +83,7 @@ def test_guesses_change_nothing(
 ) -> None:
     plain, guessed = answers(runtime, requests(), prefix_cache_n=0)
     assert guessed == 0
-    monkeypatch.setattr(StepPace, "price", lambda self, rows: 0.05)
+    monkeypatch.setattr(PrefillBudget, "token_cost", lambda self, rows: 0.05)
     speculated, guessed = answers(runtime, requests(), speculation=True, **options)
     assert guessed > 100
     for id, tokens in plain.items():

@@ -11,25 +11,25 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from true_shapes import write_holes
 
 from bench.device.memory import LiveBytes
-from bench.device.shapes import SHAPES, write_checkpoint
+from bench.device.model_shapes import SHAPES, write_checkpoint
 from penstock.config import EngineSettings
-from penstock.kernels.chunks import FEW_ROWS, FEW_ROWS_CHUNK, smallest_chunk
-from penstock.kernels.gpu_cache import CacheExtents
-from penstock.kernels.op import KernelTable, Machine
+from penstock.kernels.gpu_kv_cache import CacheExtents
+from penstock.kernels.kv_splits import FEW_ROWS, FEW_ROWS_SPLIT, smallest_split
 from penstock.kernels.ops import all_ops
-from penstock.kernels.table import StepInputs
+from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.triton import TritonOps
-from penstock.kernels.triton import launch as launching
-from penstock.models.loading import load_model
-from penstock.models.sources import files_at
-from penstock.runtime.gpu_memory import plan_device_memory
-from penstock.runtime.gpu_model import DeviceModel, _Works
+from penstock.kernels.triton.compile import launch as launching
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_model
+from penstock.runtime.gpu.memory import plan_device_memory
+from penstock.runtime.gpu.model import DeviceModel, _DecodeAttentionPlans
+from tests.support.checkpoints.sparse_checkpoints import write_sparse_checkpoint
 
 ROWS, CONTEXT, BUDGET, BLOCK = 256, 4096, 8192, 16
-SETTINGS = EngineSettings(max_seqs=ROWS, token_budget=BUDGET, context_tokens=CONTEXT)
+SETTINGS = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, max_model_len=CONTEXT)
 
 
 class Nothing:
@@ -49,7 +49,9 @@ class MetaOps(TritonOps):
     def __init__(self, dense: Literal["stored", "float8"]) -> None:
         super().__init__("cpu", torch.bfloat16, dense=dense)
         self.device = "meta"
-        self.table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
+        self.table = KernelRegistry(
+            all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"})
+        )
 
 
 @dataclass(frozen=True)
@@ -102,13 +104,13 @@ def test_steps_take_what_the_formula_says(
 ) -> None:
     """Of layers two are enough: what one leaves, the next takes."""
     shape = replace(SHAPES[name], layers=2)
-    folder = write_holes(shape, tmp_path / name)
+    folder = write_sparse_checkpoint(shape, tmp_path / name)
     model = load_model(files_at(folder, name), "auto")
     plan = plan_device_memory(model.spec, 0, SETTINGS, 140 << 30)
     extents = CacheExtents(2, 8, shape.kv_heads, BLOCK, shape.head_dim)
     with LiveBytes() as live:
         placed = DeviceModel(
-            model, MetaOps(dense), extents, torch.bfloat16, max_rows=ROWS, context_tokens=CONTEXT
+            model, MetaOps(dense), extents, torch.bfloat16, max_rows=ROWS, max_model_len=CONTEXT
         )
         *prompts, decode = _peaks(placed, live)
     taken = placed.work_bytes + max(prompts)
@@ -129,13 +131,15 @@ def test_decodes_of_few_rows_are_planned_in_smaller_chunks(tmp_path: Path) -> No
     shape = SHAPES["qwen3-0.6b"].small()
     write_checkpoint(shape, tmp_path / "m", "cpu")
     spec = load_model(files_at(tmp_path / "m", "m"), "auto").spec
-    works, fixed = (_Works(spec, "cpu", 32, 512, BLOCK, few_rows=few) for few in (FEW_ROWS, 0))
+    works, fixed = (
+        _DecodeAttentionPlans(spec, "cpu", 32, 512, BLOCK, few_rows=few) for few in (FEW_ROWS, 0)
+    )
 
-    def chunks(planner: _Works, rows: int) -> set[int]:
+    def chunks(planner: _DecodeAttentionPlans, rows: int) -> set[int]:
         one = torch.zeros(rows, dtype=torch.int32)
         inputs = StepInputs(one, one, one, one, one, one[:, None], one)
         return {work.chunk for work in planner._of_decodes(inputs).values()}
 
-    assert chunks(works, 1) == chunks(works, FEW_ROWS) == {FEW_ROWS_CHUNK}
-    assert chunks(works, FEW_ROWS + 1) == chunks(fixed, 1) == {smallest_chunk()}
+    assert chunks(works, 1) == chunks(works, FEW_ROWS) == {FEW_ROWS_SPLIT}
+    assert chunks(works, FEW_ROWS + 1) == chunks(fixed, 1) == {smallest_split()}
     assert works.size_bytes > fixed.size_bytes

@@ -16,8 +16,8 @@ import uvloop
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.engine import supervisor as module
-from penstock.engine.supervisor import EngineSupervisor
+from penstock.engine.processes import supervisor as module
+from penstock.engine.processes.supervisor import EngineSupervisor
 
 READY = '{"event":"ready"}'
 

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_runtimes import FREE_BYTES
-from packing import PackingOps, held_bytes
-from small_llama import write_small_llama
+from gpu_runtime_on_cpu import FREE_BYTES
+from packed_weight_sizes import PackingOps, held_bytes
 
+import penstock.runtime.gpu.load as gpu_load
 from bench.device.memory import LiveBytes
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, LoraSettings
 from penstock.kernels.reference import ReferenceOps
-from penstock.models.loading import LoadedModel, load_model
-from penstock.models.sources import files_at
-from penstock.models.spec import LayerSpec, RopeSpec
-from penstock.runtime import gpu_load
-from penstock.runtime.gpu_load import place, plan_sizes
-from penstock.runtime.gpu_memory import DevicePlan, plan_device_memory
+from penstock.models.decoder.spec import LayerSpec, RopeSpec
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import LoadedModel, load_model
+from penstock.runtime.gpu.load import place, plan_sizes
+from penstock.runtime.gpu.memory import DeviceMemoryPlan, plan_device_memory
+from tests.support.checkpoints.small_llama import write_small_llama
 
 LONGEST = 4096
 
@@ -34,16 +34,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(folder: Path, **changes: Any) -> LoadedModel:
     """The small model as one of long contexts, with what else of its spec is changed."""
     model = load_model(files_at(folder, "m"), "f32")
-    return replace(model, spec=replace(model.spec, context_tokens=LONGEST, **changes))
+    return replace(model, spec=replace(model.spec, max_model_len=LONGEST, **changes))
 
 
-def allocated(model: LoadedModel, settings: EngineSettings) -> tuple[DevicePlan, dict[str, int]]:
+def allocated(
+    model: LoadedModel, settings: EngineSettings
+) -> tuple[DeviceMemoryPlan, dict[str, int]]:
     """A plan, and by how much each stage of a start with it grows what is allocated."""
     plan = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
     grown: dict[str, int] = {}
     with LiveBytes() as live:
 
-        def note(stage: str, _: DevicePlan) -> None:
+        def note(stage: str, _: DeviceMemoryPlan) -> None:
             grown[stage] = live.now - sum(grown.values())
 
         place(model, plan, settings, ReferenceOps(), observe=note).close()
@@ -53,11 +55,15 @@ def allocated(model: LoadedModel, settings: EngineSettings) -> tuple[DevicePlan,
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_seqs": 8, "token_budget": 64, "context_tokens": 64},
-        {"max_seqs": 300, "token_budget": 16, "context_tokens": 64},
-        {"max_seqs": 4, "token_budget": 2048, "context_tokens": LONGEST},
-        {"max_seqs": 12, "token_budget": 64, "lora": LoraSettings(max_adapters=3, max_rank=8)},
-        {"max_seqs": 2, "token_budget": 64, "no_kv_cache": True},
+        {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 64},
+        {"max_num_seqs": 300, "max_num_batched_tokens": 16, "max_model_len": 64},
+        {"max_num_seqs": 4, "max_num_batched_tokens": 2048, "max_model_len": LONGEST},
+        {
+            "max_num_seqs": 12,
+            "max_num_batched_tokens": 64,
+            "lora": LoraSettings(max_adapters=3, max_rank=8),
+        },
+        {"max_num_seqs": 2, "max_num_batched_tokens": 64, "no_kv_cache": True},
     ],
 )
 def test_rows_are_counted(folder: Path, options: dict[str, Any]) -> None:
@@ -77,11 +83,11 @@ def test_tables_that_rotate_are_counted(folder: Path, changes: dict[str, Any]) -
     layers = opened(folder).spec.layers
     if "layers" in changes:
         changes = {**changes, "layers": (*changes["layers"], *layers)[: len(layers)]}
-    settings = EngineSettings(max_seqs=2, token_budget=64, cache_mb=16, dtype="f32")
+    settings = EngineSettings(max_num_seqs=2, max_num_batched_tokens=64, cache_mb=16, dtype="f32")
     model = opened(folder, **changes)
     weights = held_bytes(model.weights, ReferenceOps())
     plan, grown = allocated(model, settings)
-    assert plan.context_tokens == LONGEST
+    assert plan.max_model_len == LONGEST
     assert grown["weights"] - weights == plan.terms()["rope"]
 
 
@@ -90,11 +96,13 @@ def test_what_the_host_has_no_room_for_is_refused(
 ) -> None:
     """Both of its parts together."""
     monkeypatch.setattr(gpu_load, "available_bytes", lambda: 3 << 20)
-    settings = EngineSettings(max_seqs=4, token_budget=64, host_cache_mb=2, dtype="f32")
+    settings = EngineSettings(
+        max_num_seqs=4, max_num_batched_tokens=64, host_cache_mb=2, dtype="f32"
+    )
     model = opened(folder)
     plan_sizes(model, settings, PackingOps(), FREE_BYTES)
     guessing = EngineSettings(
-        max_seqs=4, token_budget=64, host_cache_mb=2, dtype="f32", speculation=True
+        max_num_seqs=4, max_num_batched_tokens=64, host_cache_mb=2, dtype="f32", speculation=True
     )
     with pytest.raises(ModelError, match="guesses take up to 2 MiB; 3 MiB of the host"):
         plan_sizes(model, guessing, PackingOps(), FREE_BYTES)

@@ -10,28 +10,28 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from float8_folders import Form, write_float8
-from packing import PackingOps, held_bytes
-from small_experts import expert_tensors, write_small_experts
-from small_llama import write_small_llama
+from packed_weight_sizes import PackingOps, held_bytes
 from spec_gguf import spec_gguf
 
 from penstock.config import EngineSettings
 from penstock.kernels.reference import ReferenceOps
-from penstock.models.files import ModelFiles
-from penstock.models.loading import LoadedModel, load_model
-from penstock.models.shard import shard_model
-from penstock.models.sources import files_at
-from penstock.models.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
-from penstock.models.tensor_names import GGUF_NAMES
-from penstock.models.weights import expected_shapes
-from penstock.quant.ggml_types import SUPPORTED
-from penstock.runtime.gpu_load import plan_sizes, weight_bytes
+from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.tensor_names import GGUF_NAMES
+from penstock.models.decoder.weights import expected_shapes
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import LoadedModel, load_model
+from penstock.models.loader.tensor_parallel import shard_model
+from penstock.quant.gguf.ggml_types import SUPPORTED
+from penstock.runtime.gpu.load import plan_sizes, weight_bytes
+from tests.support.checkpoints.float8_checkpoints import Form, write_float8
+from tests.support.checkpoints.small_llama import write_small_llama
+from tests.support.checkpoints.small_moe import expert_tensors, write_small_experts
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 KINDS = [kind.name for kind in SUPPORTED.values()]
-SETTINGS = EngineSettings(max_seqs=4, token_budget=64, context_tokens=64)
+SETTINGS = EngineSettings(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64)
 
 # Of two ranks each has whole groups of every format, and half a super group of output's columns.
 LLAMA = DecoderSpec(
@@ -45,7 +45,7 @@ LLAMA = DecoderSpec(
     norm_eps=1e-6,
     rope=RopeSpec(10_000.0, 64),
     layers=(LayerSpec(),) * 2,
-    context_tokens=64,
+    max_model_len=64,
     tied_head=True,
 )
 MIXTURE = replace(

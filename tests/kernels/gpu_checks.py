@@ -10,19 +10,19 @@ from unittest import mock
 import torch
 from kernel_checks import in_float64
 
-from penstock.kernels.chunks import SIZES, chunks_of
+from penstock.kernels.cases.gpu_layout import as_gpu_inputs, in_float8_cache
+from penstock.kernels.cases.random_inputs import map_tensors
 from penstock.kernels.cuda import CudaOps, Library
 from penstock.kernels.cuda import linear as cuda_linear
 from penstock.kernels.cuda.tuning import OF_OPS, VALUES
-from penstock.kernels.draw import map_tensors
-from penstock.kernels.op import Case, Op
+from penstock.kernels.kv_splits import SIZES, forced_splits
+from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
-from penstock.kernels.served import as_served, in_eight_bits
-from penstock.kernels.table import LayerCache, StepInputs
+from penstock.kernels.registry import Case, Op
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import linear_choice
-from penstock.kernels.triton.attention_work import AttentionWork, most_units
-from penstock.kernels.triton.decode_attention import decode_tokens
+from penstock.kernels.triton.paged_attention.decode_attention import decode_tokens
+from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, most_units
 
 Tensors = StepInputs[torch.Tensor]
 Cache = LayerCache[torch.Tensor]
@@ -67,7 +67,7 @@ def small_chunks(op: Op, case: Case, ops: TorchOps) -> list[str]:
     """Complaints about decode attention that cuts short contexts into smaller chunks."""
     wrong = []
     for size in SIZES:
-        with chunks_of(size):
+        with forced_splits(size):
             found = [*rounded(op, case, ops), *alone(op, case, ops), *prepared(op, case, ops)]
             wrong += [f"chunks of {size}: {complaint}" for complaint in found]
     return wrong
@@ -128,7 +128,7 @@ def cut(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 def cut_eight_bits(op: Op, case: Case, ops: TorchOps) -> list[str]:
     """The same with a cache of float8_e4m3fn."""
-    held, _ = in_eight_bits(as_served(case.draw(0), ops.dtype)["cache"])
+    held, _ = in_float8_cache(as_gpu_inputs(case.draw(0), ops.dtype)["cache"])
     cache = map_tensors(held, lambda tensor: tensor.to(ops.device))
     return _cut(op, {**_served(case, ops), "cache": cache}, ops)
 
@@ -164,7 +164,7 @@ def _part_of_row(step: Tensors, row: int, part: slice) -> Tensors:
 
 def rounded(op: Op, case: Case, ops: TorchOps) -> list[str]:
     """What is wrong of a case in bfloat16, the type that a GPU serves in."""
-    inputs = as_served(case.draw(0), torch.bfloat16)
+    inputs = as_gpu_inputs(case.draw(0), torch.bfloat16)
     truth = op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
     got = op.invoke(ops, map_tensors(inputs, lambda tensor: tensor.clone().to(ops.device)))
     wrong = []
@@ -188,10 +188,10 @@ def rounded(op: Op, case: Case, ops: TorchOps) -> list[str]:
 def eight_bits(op: Op, case: Case, ops: TorchOps) -> list[str]:
     """What is wrong with a cache of float8_e4m3fn, attended to or written."""
     wide = torch.float16 if ops.dtype == torch.float32 else ops.dtype
-    inputs = as_served(case.draw(0), wide)
+    inputs = as_gpu_inputs(case.draw(0), wide)
     if "qkv" in inputs:
         _make_exact(inputs)
-    cache, meant = in_eight_bits(inputs["cache"])
+    cache, meant = in_float8_cache(inputs["cache"])
     if "q" in inputs:  # NaN where nobody wrote
         cache.keys.view(torch.uint8)[inputs["cache"].keys.isnan()] = 0x7F
         cache.values.view(torch.uint8)[inputs["cache"].values.isnan()] = 0x7F
@@ -242,7 +242,7 @@ def alone(op: Op, case: Case, ops: TorchOps) -> list[str]:
 def _served(case: Case, ops: TorchOps) -> dict[str, Any]:
     dtype = None if ops.dtype == torch.float32 else ops.dtype
     moved: dict[str, Any] = map_tensors(
-        as_served(case.draw(0), dtype), lambda tensor: tensor.to(ops.device)
+        as_gpu_inputs(case.draw(0), dtype), lambda tensor: tensor.to(ops.device)
     )
     return moved
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import map_tensors
-from penstock.kernels.op import Case, Op
+from penstock.kernels.cases.random_inputs import map_tensors
 from penstock.kernels.ops import all_ops
 from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.registry import Case, Op
 
 # Computes an op on inputs of its own, through one implementation.
 Run = Callable[[Op, dict[str, Any]], tuple[torch.Tensor, ...]]

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulating import emulated_library
-from interpreting import Ask, interpreting
+from emulated_cuda import emulated_library
 
 from penstock.kernels.cuda.tuning import OF_OPS
-from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
+from penstock.kernels.registry import Case, Op
+from tests.support.triton_interpreter import Ask, interpreter_worker
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
@@ -83,7 +83,7 @@ def library(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="module")
 def ask(library: Path) -> Iterator[Ask]:
     """Asks a worker for a check of one case; what CUDA does not serve is interpreted there."""
-    with interpreting(str(library)) as question:
+    with interpreter_worker(str(library)) as question:
         yield question
 
 

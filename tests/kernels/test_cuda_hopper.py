@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from emulating import compile_emulated
+from emulated_cuda import compile_emulated
 
 _PROBE = Path(__file__).with_name("hopper_probe.cu")
 _NOTHING, _WAIT_FOR_COPY, _WAIT_FOR_PRODUCTS, _EXPECTED_BYTES, _READER, _LATER_PHASE = range(6)

@@ -14,8 +14,8 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 from penstock.kernels.cuda.library import ABI, Declined, Library, find_library, open_library
 from penstock.kernels.cuda.ops import register
-from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
+from penstock.kernels.registry import KernelRegistry, Machine
 
 _ROOT = Path(__file__).parents[2]
 _HEADER = _ROOT / "csrc" / "cuda" / "abi.h"
@@ -107,6 +107,8 @@ def test_the_reason_without_a_library_reaches_the_table() -> None:
     absent = find_library("99.1")
     assert absent == Declined("penstock-cuda99 is not installed")
     register(absent)
-    table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"cuda", "triton", "reference"}))
+    table = KernelRegistry(
+        all_ops(), Machine("cuda", 90), frozenset({"cuda", "triton", "reference"})
+    )
     (line,) = [line for line in table.explain() if line.startswith("attention:")]
     assert line.startswith("attention: triton; cuda: penstock-cuda99 is not installed")

@@ -54,12 +54,12 @@ def prompt(tmp_path_factory: pytest.TempPathFactory) -> Code:
     command = [
         *("nvcc", "-std=c++17", "-O3", f"-I{_SOURCES}", "-Xptxas", "-v", "-cubin"),
         *("-gencode=arch=compute_90a,code=sm_90a", "--Werror=all-warnings", "-o", str(cubin)),
-        str(_SOURCES / "cuda" / "attention" / "prompt_attention.cu"),
+        str(_SOURCES / "cuda" / "attention" / "prefill_attention.cu"),
     ]
     built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr[-3000:]
     listed = subprocess.run([dump, "-sass", str(cubin)], capture_output=True, text=True, check=True)
-    head = r"Function : \S*prompt_attention_kernelILi(\d+)EN\w*?(Bf16|E4m3)E"
+    head = r"Function : \S*prefill_attention_kernelILi(\d+)EN\w*?(Bf16|E4m3)E"
     _, *kernels = re.split(head, listed.stdout)
     instructions = {
         (int(dim), cache): [

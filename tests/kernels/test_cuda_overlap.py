@@ -14,7 +14,7 @@ triton = pytest.importorskip("triton", reason="Triton has no build for this plat
 _SOURCES = Path(__file__).parents[2] / "csrc"
 _KERNELS = (
     "attention/decode_attention",
-    "attention/prompt_attention",
+    "attention/prefill_attention",
     "linear/stream_linear",
     "norm/rms_norm",
     "rope_cache/rope_cache",

@@ -7,10 +7,11 @@ import torch
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-from penstock.kernels.triton import experts_float8, linear_choice
-from penstock.kernels.triton.experts import experts
-from penstock.kernels.triton.experts_packed import Float8Stack, PackedExperts
-from penstock.kernels.triton.launch import Launch, noting
+from penstock.kernels.triton import linear_choice
+from penstock.kernels.triton.compile.launch import Launch, record_launches
+from penstock.kernels.triton.moe import experts_float8
+from penstock.kernels.triton.moe.experts import experts
+from penstock.kernels.triton.moe.packed_experts import Float8Stack, PackedExperts
 
 COUNT, PER_TOKEN = 4, 2
 PRODUCTS = {"widen_experts_kernel", "experts_float8_kernel"}
@@ -26,7 +27,7 @@ def launched(tokens: int, ff: int = 256, *, invariant: bool = False) -> list[Lau
     x = torch.empty(tokens, 128, dtype=torch.bfloat16)
     chosen = torch.zeros(tokens, PER_TOKEN, dtype=torch.int32)
     weights = PackedExperts((stack(2 * ff, 128),), stack(128, ff), invariant)
-    with noting() as launches:
+    with record_launches() as launches:
         experts(x, chosen, torch.empty(tokens, PER_TOKEN), weights)
     return [one for one in launches if one.kernel.fn.__name__ in PRODUCTS]
 

@@ -10,10 +10,10 @@ import torch
 from gpu_checks import cut, cut_eight_bits, eight_bits, padded, prepared, rounded
 from kernel_checks import differences
 
-from penstock.kernels.draw import map_tensors
-from penstock.kernels.op import Case, Op
+from penstock.kernels.cases.gpu_layout import as_gpu_inputs
+from penstock.kernels.cases.random_inputs import map_tensors
 from penstock.kernels.ops import all_ops
-from penstock.kernels.served import as_served
+from penstock.kernels.registry import Case, Op
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,7 +46,7 @@ def ops() -> Any:
 @pytest.mark.parametrize(("op", "case"), _CASES)
 def test_a_kernel_on_a_gpu_matches_the_reference_in_float64(ops: Any, op: Op, case: Case) -> None:
     def run(op: Op, inputs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        there = map_tensors(as_served(inputs), lambda tensor: tensor.to("cuda:0"))
+        there = map_tensors(as_gpu_inputs(inputs), lambda tensor: tensor.to("cuda:0"))
         results = op.invoke(ops, there)
         torch.cuda.synchronize()
         return tuple(result.cpu() for result in results)

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penstock.kernels.draw import Draw
-from penstock.kernels.op import Case
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.sampling import TOP_LOGPROBS
 from penstock.kernels.ops.sampling_reference import top_logprobs as reference
-from penstock.kernels.triton.logprobs import _best, top_logprobs
+from penstock.kernels.registry import Case
+from penstock.kernels.triton.sampler.logprobs import _best, top_logprobs
 
 COUNTS = (0, 1, 5, 20)
 
 
 def drawn(vocabulary: int, levels: int) -> torch.Tensor:
     """[6, V] with as many different values as `levels`, a third of them -inf."""
-    source = Draw(levels)
+    source = RandomInputs(levels)
     logits = source.integers(0, levels, 6, vocabulary) / 2 - 1
     return logits.masked_fill(source.integers(0, 3, 6, vocabulary) == 0, float("-inf"))
 
@@ -66,14 +66,14 @@ def test_zeros_of_both_signs_are_equal() -> None:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_rows_that_cannot_be_sampled(count: int) -> None:
-    logits = Draw(3).normal(5, 40)
+    logits = RandomInputs(3).normal(5, 40)
     logits[0, 7], logits[1, 39], logits[2] = float("nan"), float("inf"), float("-inf")
     logits[3, 2], logits[3, 5] = float("inf"), float("-inf")
     assert_same_bits(logits, count)
 
 
 def test_no_more_are_given_than_there_are() -> None:
-    assert_same_bits(Draw(4).normal(2, 7), 20)
+    assert_same_bits(RandomInputs(4).normal(2, 7), 20)
 
 
 @pytest.mark.parametrize("case", TOP_LOGPROBS.cases, ids=lambda case: case.name)
@@ -97,5 +97,7 @@ class Called(TorchDispatchMode):
 @pytest.mark.parametrize(("count", "selected"), [(0, set()), (5, {"topk"})])
 def test_the_best_are_selected_where_any_are_asked_for(count: int, selected: set[str]) -> None:
     with Called() as called:
-        top_logprobs(Draw(5).normal(2, 64), torch.tensor([1, 0]), torch.tensor([3, 4]), count)
+        top_logprobs(
+            RandomInputs(5).normal(2, 64), torch.tensor([1, 0]), torch.tensor([3, 4]), count
+        )
     assert called.names & {"sort", "argsort", "topk"} == selected

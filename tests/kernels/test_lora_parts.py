@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from interpreting import INTERPRETED, passes_interpreted
 
-from penstock.kernels.lora import LowRank, SlotSizes
+from penstock.kernels.lora_slots import LoraFactors, SlotSizes
 from penstock.kernels.ops.lora import group_rows
-from penstock.kernels.table import AdapterRows
+from penstock.kernels.ops_interface import AdapterRows
+from tests.support.triton_interpreter import INTERPRETED, passes_interpreted
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
@@ -18,20 +18,22 @@ from penstock.kernels.triton import lora as kernels
 
 ON_GPU = not INTERPRETED and torch.cuda.is_available()
 DEVICE, DTYPE, ERROR = ("cuda", torch.bfloat16, 2e-2) if ON_GPU else ("cpu", torch.float32, 1e-5)
-SLICES, RANK, TOKENS = (48, 32), 20, 37
+FUSED_PROJECTIONS, RANK, TOKENS = (48, 32), 20, 37
 
 
 def drawn(*shape: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(5).standard_normal(shape, dtype=np.float32))
 
 
-def added(x: torch.Tensor, factors: tuple[LowRank, ...]) -> torch.Tensor:
+def added(x: torch.Tensor, factors: tuple[LoraFactors, ...]) -> torch.Tensor:
     """What an adapter of these factors adds to rows of zeros."""
-    slots = kernels.TritonSlots(SlotSizes(1, RANK, ((x.shape[1], SLICES),), "f16"), DEVICE)
+    slots = kernels.TritonSlots(
+        SlotSizes(1, RANK, ((x.shape[1], FUSED_PROJECTIONS),), "f16"), DEVICE
+    )
     slots.install(0, slots.pack((factors,)))
     rows = group_rows((0,) * len(x), 1)
     there = AdapterRows(*(part.to(DEVICE) for part in (rows.slots, rows.order, rows.starts)))
-    return kernels.lora(x, x.new_zeros(len(x), sum(SLICES)), slots, 0, there)
+    return kernels.lora(x, x.new_zeros(len(x), sum(FUSED_PROJECTIONS)), slots, 0, there)
 
 
 @pytest.mark.skipif(not (INTERPRETED or ON_GPU), reason="needs the interpreter or a GPU")
@@ -40,8 +42,8 @@ def test_rows_of_a_large_step_have_the_bits_of_a_small_one(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = drawn(TOKENS, width).to(DTYPE)
-    pairs = [(drawn(RANK, width).half(), drawn(rows, RANK).half()) for rows in SLICES]
-    factors = tuple(LowRank(a.float().numpy(), b.float().numpy()) for a, b in pairs)
+    pairs = [(drawn(RANK, width).half(), drawn(rows, RANK).half()) for rows in FUSED_PROJECTIONS]
+    factors = tuple(LoraFactors(a.float().numpy(), b.float().numpy()) for a, b in pairs)
     small = added(x.to(DEVICE), factors)
     monkeypatch.setattr(kernels, "_FEW_ROWS", TOKENS - 1)
     assert torch.equal(added(x.to(DEVICE), factors), small)

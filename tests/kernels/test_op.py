@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.kernels.op import Impl, KernelTable, Machine, Op
+from penstock.kernels.registry import Impl, KernelRegistry, Machine, Op
 
 
 def _op(name: str = "double") -> Op:
@@ -28,13 +28,13 @@ def test_first_eligible_in_declared_order_serves_whatever_the_order_of_registrat
     op = _op()
     op.register(_impl("plain"))
     op.register(_impl("fast"))
-    assert KernelTable((op,), Machine("cpu"))["double"].name == "fast"
+    assert KernelRegistry((op,), Machine("cpu"))["double"].name == "fast"
 
 
 def test_ineligible_implementation_is_passed_over_with_its_reason():
     op = _op()
     op.register(_impl("fast", reason="needs a CUDA device"))
-    table = KernelTable((op,), Machine("cpu"))
+    table = KernelRegistry((op,), Machine("cpu"))
     assert table["double"].name == "reference"
     assert table.explain() == [
         "double: reference; fast: needs a CUDA device; plain: not registered"
@@ -45,14 +45,14 @@ def test_eligibility_sees_the_machine():
     op = _op()
     needs_90 = Impl("fast", abs, lambda machine: None if machine.capability >= 90 else "needs 90")
     op.register(needs_90)
-    assert KernelTable((op,), Machine("cuda", 90))["double"].name == "fast"
-    assert KernelTable((op,), Machine("cuda", 80))["double"].name == "reference"
+    assert KernelRegistry((op,), Machine("cuda", 90))["double"].name == "fast"
+    assert KernelRegistry((op,), Machine("cuda", 80))["double"].name == "reference"
 
 
 def test_names_restrict_the_choice():
     op = _op()
     op.register(_impl("fast"))
-    table = KernelTable((op,), Machine("cpu"), frozenset({"reference"}))
+    table = KernelRegistry((op,), Machine("cpu"), frozenset({"reference"}))
     assert table["double"].call(4) == 8
     assert "fast: not asked for" in table.explain()[0]
 
@@ -61,7 +61,7 @@ def test_op_without_an_eligible_implementation_is_refused_with_all_reasons():
     op = _op()
     op.register(_impl("fast", reason="too old"))
     with pytest.raises(LookupError, match=r"double.*fast: too old; plain: not registered"):
-        KernelTable((op,), Machine("cpu"), frozenset({"fast", "plain"}))
+        KernelRegistry((op,), Machine("cpu"), frozenset({"fast", "plain"}))
 
 
 def test_implementation_without_a_declared_rank_is_a_mistake():

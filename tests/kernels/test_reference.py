@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.kernels.draw import Draw
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops import all_ops
 from penstock.kernels.ops.adjust_reference import adjust_logits
 from penstock.kernels.ops.dequantize import dequantize
 from penstock.kernels.ops.linear import quantized
 from penstock.kernels.ops.rope_cache import rotate
 from penstock.kernels.ops.sampling_reference import philox, sample, top_logprobs, uniform
+from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
-from penstock.kernels.sampling import (
+from penstock.kernels.sampler_inputs import (
     FAILED,
     NOTHING_ALLOWED,
     SamplingRows,
     SeenTokens,
     TokenValues,
 )
-from penstock.kernels.table import LayerCache, StepInputs
 from penstock.kernels.weights import Affine
 
 
@@ -145,13 +145,13 @@ def test_a_row_of_a_batch_stands_alone():
 
 
 def test_temperature_near_zero_picks_the_highest():
-    logits = Draw(3).normal(50, 40).double()
+    logits = RandomInputs(3).normal(50, 40).double()
     tokens = sample(logits, _rows(50, temperature=1e-3))
     assert tokens.tolist() == logits.argmax(dim=1).tolist()
 
 
 def test_top_logprobs_match_log_softmax():
-    logits = Draw(4).normal(5, 30)
+    logits = RandomInputs(4).normal(5, 30)
     rows, tokens = torch.tensor([3, 0]), torch.tensor([7, 29])
     own, ids, values = top_logprobs(logits, rows, tokens, 3)
     truth = torch.log_softmax(logits[[3, 0]], 1)
@@ -192,7 +192,7 @@ def test_activations_are_quantized_half_to_even_with_the_scale_of_least_squares(
 def test_rotation_keeps_scores_a_function_of_distance():
     angle = torch.outer(torch.arange(20.0), torch.tensor([1.0, 0.1]))
     rope = torch.cat((angle.cos(), angle.sin()), dim=1).double()
-    q, k = Draw(1).normal(1, 1, 6).double(), Draw(2).normal(1, 1, 6).double()
+    q, k = RandomInputs(1).normal(1, 1, 6).double(), RandomInputs(2).normal(1, 1, 6).double()
 
     def score(i, j):
         return float((rotate(q, rope[i : i + 1]) * rotate(k, rope[j : j + 1])).sum())
@@ -203,15 +203,15 @@ def test_rotation_keeps_scores_a_function_of_distance():
 
 
 def test_rope_then_attention_equals_torch_attention():
-    heads, tokens, block_tokens = (4, 2, 16), 21, 8
-    source = Draw(6)
-    step = source.step(((0, tokens),), block_tokens)
+    heads, tokens, block_size = (4, 2, 16), 21, 8
+    source = RandomInputs(6)
+    step = source.step(((0, tokens),), block_size)
     qkv = source.normal(tokens, 8 * 16).double()
     still = torch.cat((torch.ones(tokens, 8), torch.zeros(tokens, 8)), dim=1).double()
     blocks = int(step.block_tables.max()) + 1
     cache = LayerCache(
-        torch.full((blocks, 2, 16, block_tokens), float("nan"), dtype=torch.float64),
-        torch.full((blocks, 2, block_tokens, 16), float("nan"), dtype=torch.float64),
+        torch.full((blocks, 2, 16, block_size), float("nan"), dtype=torch.float64),
+        torch.full((blocks, 2, block_size, 16), float("nan"), dtype=torch.float64),
     )
     ops = ReferenceOps(torch.float64)
     q = ops.rope_cache(qkv, still, step, cache, heads, None)
@@ -224,7 +224,7 @@ def test_rope_then_attention_equals_torch_attention():
 
 
 def test_single_token_steps_are_the_chunk():
-    step: StepInputs[torch.Tensor] = Draw(0).step(((0, 5), (30, 1)), 16)
+    step: StepInputs[torch.Tensor] = RandomInputs(0).step(((0, 5), (30, 1)), 16)
     assert step.positions.tolist() == [0, 1, 2, 3, 4, 30]
     assert step.slots[0] == step.block_tables[0, 0] * 16
     assert step.slots[5] == step.block_tables[1, 1] * 16 + 14

@@ -13,10 +13,10 @@ import torch
 from kernel_checks import differences, neighbours_matter
 
 from penstock import _native
-from penstock.kernels.bridge import as_numpy, as_torch
-from penstock.kernels.load import load_ops
-from penstock.kernels.op import Case, Op
+from penstock.kernels.load_ops import load_ops
+from penstock.kernels.numpy_bridge import as_numpy, as_torch
 from penstock.kernels.ops import all_ops
+from penstock.kernels.registry import Case, Op
 
 # The emulated levels check the logic of the wide ones on any machine with AVX2, in a build that has
 # them (PENSTOCK_EMULATED).
@@ -71,7 +71,7 @@ def native(request: pytest.FixtureRequest) -> Iterator[NativeRun]:
     missing = [flag for flag in _NEEDS[request.param] if flag not in flags]
     if missing:
         pytest.skip(f"this CPU lacks {', '.join(missing)}")
-    if request.param not in _native.supported_levels():
+    if request.param not in _native.supported_isas():
         pytest.skip("the extension is built without this level")
     yield NativeRun(request.param)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from interpreting import Ask, interpreting
 
-from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
+from penstock.kernels.registry import Case, Op
+from tests.support.triton_interpreter import Ask, interpreter_worker
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
@@ -52,7 +52,7 @@ _INVARIANT_CASES = [
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Ask]:
     """Asks the interpreting worker for a check of one case."""
-    with interpreting() as question:
+    with interpreter_worker() as question:
         yield question
 
 

@@ -38,7 +38,12 @@ def compiled(request: pytest.FixtureRequest) -> Compile:
             "TRITON_CACHE_DIR": str(cache.mkdir("triton")),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
-        command = [sys.executable, "-m", "penstock.kernels.triton.ahead", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "penstock.kernels.triton.compile.ahead_of_time",
+            *arguments,
+        ]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         return [json.loads(line) for line in done.stdout.splitlines()]
@@ -47,7 +52,7 @@ def compiled(request: pytest.FixtureRequest) -> Compile:
 
 
 def _written_kernels() -> set[str]:
-    sources = "".join(path.read_text() for path in _KERNELS.glob("*.py"))
+    sources = "".join(path.read_text() for path in _KERNELS.rglob("*.py"))
     return set(re.findall(r"^def (\w+_kernel)\(", sources, re.MULTILINE))
 
 
@@ -82,11 +87,11 @@ def test_no_value_of_an_integer_makes_a_kernel_of_its_own() -> None:
     """Neither where Triton compiles a kernel when it is first wanted, for which it would look at 1
     and at multiples of 16: a step would wait for it."""
     from penstock.kernels.ops import all_ops
-    from penstock.kernels.triton.ahead import proven
+    from penstock.kernels.triton.compile.ahead_of_time import signatures_of_cases
 
     specialised = set()
     kernels = set()
-    for signature in proven(op for op in all_ops() if "triton" in op.implementations):
+    for signature in signatures_of_cases(op for op in all_ops() if "triton" in op.implementations):
         kernels.add(signature.kernel)
         parameters = getattr(import_module(signature.module), signature.kernel).params
         for parameter, written in zip(parameters, signature.types, strict=False):

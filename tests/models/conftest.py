@@ -6,9 +6,9 @@ import pytest
 
 from penstock.base.errors import ModelError
 from penstock.config.environment import read_environment
-from penstock.models.catalogue import DEFAULT_MODEL
-from penstock.models.files import ModelFiles
-from penstock.models.sources import resolve_model
+from penstock.models.hub.catalogue import DEFAULT_MODEL
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import resolve_model
 
 
 @pytest.fixture(scope="session")

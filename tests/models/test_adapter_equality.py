@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 from gguf_export import export_gguf
-from lora_folders import SMALL
 from test_gguf_models import small_model
 
-from penstock.adapters.files import read_adapter
+from penstock.adapters.peft_folder import read_adapter
 from penstock.config import LoraSettings
 from penstock.kernels.weights import Dense
-from penstock.models.files import ModelFiles
-from penstock.models.loading import LoadedModel, load_model
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime.adapters import factors_of
+from tests.support.checkpoints.lora_adapters import SMALL
 
 peft = pytest.importorskip("peft", reason="the extra `dev` has it")
 
@@ -28,7 +28,7 @@ SIZES = {
     "num_attention_heads": SMALL.heads,
     "num_key_value_heads": SMALL.kv_heads,
     "vocab_size": SMALL.vocab,
-    "max_position_embeddings": SMALL.context_tokens,
+    "max_position_embeddings": SMALL.max_model_len,
 }
 NAMES = {
     "self_attn.q_proj": "q",

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from stepping import Stepper, load_decoder
+from decoder_stepper import Stepper, load_decoder
 
-from penstock.models.architectures import spec_of_folder
-from penstock.models.spec import LongRopeScaling
+from penstock.models.decoder.spec import LongRopeScaling
+from penstock.models.families.architectures import spec_of_folder
 
 PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
 SMALL = {
@@ -282,7 +282,7 @@ def test_yarn_reaches_as_far_as_it_scales(written: int, served: int, tmp_path: P
     """Some configs name the context before it, some the one after."""
     has = {"rope_scaling": YARN, "rope_theta": 1e4, "max_position_embeddings": written}
     save(tmp_path, "Qwen2", {}, ("rope_parameters",), has)
-    assert spec_of_folder(tmp_path).context_tokens == served
+    assert spec_of_folder(tmp_path).max_model_len == served
 
 
 def test_longrope_is_known_by_its_first_name(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from stepping import Stepper, load_decoder
+from decoder_stepper import Stepper, load_decoder
 
 PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
 TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from stepping import Stepper, load_decoder
+from decoder_stepper import Stepper, load_decoder
 
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model, load_text_parts
-from penstock.models.tokenizer_data import TokenizerData
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_model, load_text_parts
+from penstock.models.tokenizer.tokenizer_data import TokenizerData
 
 pytestmark = pytest.mark.weights
 
@@ -25,7 +25,7 @@ def test_its_text_parts_are_complete(default_model: ModelFiles) -> None:
     assert (parts.bos_token, parts.eos_token) == ("<|im_start|>", "<|im_end|>")
     assert parts.stop_ids == (0, 2)
     assert parts.chat_template is not None
-    assert (parts.context_tokens, parts.vocab_size) == (8192, 49152)
+    assert (parts.max_model_len, parts.vocab_size) == (8192, 49152)
     assert parts.fingerprint == load_model(default_model, "auto").fingerprint
 
 

@@ -10,19 +10,24 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from sentence_folders import DECODER, expected_embedding, save_sentence_folder, small_body
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
+from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
-from penstock.kernels.table import LayerCache, StepInputs
-from penstock.models.architectures import embedding_spec_of_folder
-from penstock.models.embedder import Embedder
-from penstock.models.files import ModelFiles
-from penstock.models.loading import is_embedding_model, load_embedder
-from penstock.models.sources import files_at
-from penstock.runtime.embedding import NativeEmbedding
-from penstock.runtime.whole import most_blocks, whole_sequences
+from penstock.models.embedding.embedder import Embedder
+from penstock.models.families.architectures import embedding_spec_of_folder
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import is_embedding_model, load_embedder
+from penstock.runtime.cpu.embedding import NativeEmbedding
+from penstock.runtime.cpu.embedding_inputs import most_blocks, whole_sequences
+from tests.support.checkpoints.embedding_checkpoints import (
+    DECODER,
+    expected_embedding,
+    save_sentence_folder,
+    small_body,
+)
 
 SEQUENCES = [
     [2, 17, 5, 60, 9, 44, 31, 8, 8, 12, 50, 7, 23, 15, 40, 33, 6, 19, 28, 61, 4, 10, 3],
@@ -106,8 +111,8 @@ def test_reference_gives_the_vectors_of_transformers(saved: Any) -> None:
     folder, expected = saved
     model = load_embedder(files_at(folder, "test"), "auto")
     ops = ReferenceOps()
-    embedder: Embedder[torch.Tensor] = Embedder(model, ops, context_tokens=80)
-    stands_for = "first" if model.sentence.pooling == "cls" else "last"
+    embedder: Embedder[torch.Tensor] = Embedder(model, ops, max_model_len=80)
+    stands_for = "first" if model.pooler.pooling == "cls" else "last"
     inputs = whole_sequences(SEQUENCES, 16, stands_for)
     given = {name: getattr(inputs, name) for name in StepInputs.__dataclass_fields__}
     tensors: StepInputs[torch.Tensor] = StepInputs(
@@ -275,9 +280,9 @@ def test_a_family_refuses_what_it_does_not_do(
 
 def test_the_context_is_what_the_folder_says_unless_more_is_asked_for(tmp_path: Path) -> None:
     folder = save_sentence_folder(tmp_path, small_body("Bert"), max_tokens=32)
-    assert native(folder).info.context_tokens == 32
-    assert native(folder, context_tokens=60).info.context_tokens == 60
-    assert native(folder, context_tokens=500).info.context_tokens == 80
+    assert native(folder).info.max_model_len == 32
+    assert native(folder, max_model_len=60).info.max_model_len == 60
+    assert native(folder, max_model_len=500).info.max_model_len == 80
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_numbers(tmp_path: Path) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from float8_folders import Form, write_float8
+from decoder_stepper import Stepper
 from safetensors.torch import load_file, save_file
-from stepping import Stepper
 
 from penstock.base.errors import ModelError
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.weights import Dense, Float8
-from penstock.models.decoder import Decoder
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model
-from penstock.quant.float8_checkpoint import Held
+from penstock.models.decoder.decoder import Decoder
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_model
+from penstock.quant.safetensors.float8_checkpoint import Float8Storage
+from tests.support.checkpoints.float8_checkpoints import Form, write_float8
 
 PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
 FORMS: list[Form] = ["fp8-block", "fp8-tensor", "channel", "group"]
@@ -63,11 +63,11 @@ def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder, model
 
 
-def logits(folder: Path, held: Held) -> torch.Tensor:
+def logits(folder: Path, held: Float8Storage) -> torch.Tensor:
     """Of every token of the prompt."""
     model = load_model(ModelFiles("m", "folder", folder), "auto", float8=held)
     ops = ReferenceOps()
-    decoder = Decoder(model.spec, model.weights, ops, context_tokens=256)
+    decoder = Decoder(model.spec, model.weights, ops, max_model_len=256)
     return Stepper(decoder, ops).step({0: PROMPT}, all_rows=True)
 
 

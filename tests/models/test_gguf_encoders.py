@@ -11,16 +11,25 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
-from gguf_encoders import add_word_pieces, export_encoder
+from gguf_encoder_export import add_word_pieces, export_encoder
 from gguf_export import export_gguf
-from sentence_folders import WORDS, expected_embedding, small_body, word_pieces
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.models.loading import is_embedding_model, load_embedder, load_embedding_parts
-from penstock.models.sources import files_at
-from penstock.runtime.embedding import NativeEmbedding
-from penstock.text.sentences import load_sentence_tokenizer
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import (
+    is_embedding_model,
+    load_embedder,
+    load_embedding_parts,
+)
+from penstock.runtime.cpu.embedding import NativeEmbedding
+from penstock.text.tokenizers.embedding_tokenizer import load_embedding_tokenizer
+from tests.support.checkpoints.embedding_checkpoints import (
+    WORDS,
+    expected_embedding,
+    small_body,
+    word_pieces,
+)
 
 SEQUENCES = [[2, 17, 5, 60, 9, 44, 31, 8, 8, 12, 50, 7, 3], [2, 9, 3], list(range(2, 62))]
 TEXTS = [
@@ -121,8 +130,8 @@ def test_texts_of_a_decoder_end_with_the_token_that_the_file_asks_for(
     model = small_body("Qwen3", "ForCausalLM")
     export_gguf(model, tmp_path / "m.gguf", tokens=TOKENS, extra_keys=keys)
     parts = load_embedding_parts(files_at(tmp_path / "m.gguf", "test"))
-    assert parts.adaptable
-    tokenizer = load_sentence_tokenizer(parts.tokenizer)
+    assert parts.supports_lora
+    tokenizer = load_embedding_tokenizer(parts.tokenizer)
     assert tokenizer.encode(["ab", "ba"]) == [[5, *end], [4, 3, *end]]
     assert tokenizer.count("ab") == 1
     (cut,) = tokenizer.encode_starts(["bababa"], 3)
@@ -131,8 +140,8 @@ def test_texts_of_a_decoder_end_with_the_token_that_the_file_asks_for(
 
 def ids_of(path: Path, texts: list[str]) -> list[list[int]]:
     parts = load_embedding_parts(files_at(path, "test"))
-    assert (parts.prompt, parts.adaptable) == ("", False)
-    return load_sentence_tokenizer(parts.tokenizer).encode(texts)
+    assert (parts.prompt, parts.supports_lora) == ("", False)
+    return load_embedding_tokenizer(parts.tokenizer).encode(texts)
 
 
 def expected_ids(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
@@ -173,7 +182,7 @@ def test_the_vocabulary_of_minilm_cuts_texts_alike_from_a_file(
 def real(path: Path, texts: list[str]) -> np.ndarray:
     """The vectors of a model on disk."""
     files = files_at(path, "test")
-    ids = load_sentence_tokenizer(load_embedding_parts(files).tokenizer).encode(texts)
+    ids = load_embedding_tokenizer(load_embedding_parts(files).tokenizer).encode(texts)
     runtime = NativeEmbedding(load_embedder(files, "auto"), 0, EngineSettings(threads=2))
     return runtime.embed(ids).copy()
 
@@ -247,6 +256,6 @@ def test_what_is_not_supported_is_refused_by_its_key(
     files = files_at(path, "test")
     with pytest.raises(ModelError, match=message):
         if key.startswith("tokenizer."):
-            load_sentence_tokenizer(load_embedding_parts(files).tokenizer)
+            load_embedding_tokenizer(load_embedding_parts(files).tokenizer)
         else:
             load_embedder(files, "auto")

@@ -15,9 +15,9 @@ from test_decoder import BEYOND, GEMMA3, PROMPT, TOLERANCE, expected_logits
 from test_gguf_models import logits_of, small_model
 
 from penstock.base.errors import ModelError
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_embedder, load_model, load_text_parts
-from penstock.models.spec import DecoderSpec, LinearScaling, YarnScaling
+from penstock.models.decoder.spec import DecoderSpec, LinearScaling, YarnScaling
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_embedder, load_model, load_text_parts
 
 YARN = {
     "rope_type": "yarn",
@@ -91,7 +91,7 @@ def test_the_original_context_of_yarn_is_the_files_own_where_it_names_none(tmp_p
     keys = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0}
     spec = spec_with(tmp_path / "m.gguf", keys)
     assert isinstance(spec.rope.scaling, YarnScaling)
-    assert spec.rope.scaling.original_context == spec.context_tokens
+    assert spec.rope.scaling.original_context == spec.max_model_len
 
 
 @pytest.mark.parametrize("pattern", [3, [True, True, False] * 2 + [True], [1, 1, 0, 1, 1, 0, 1]])

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from decoder_stepper import Stepper, load_decoder
 from gguf_export import GGUF_NAMES, export_gguf, interleave
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stepping import Stepper, load_decoder
 from test_decoder import (
     BEYOND,
     GEMMA3,
@@ -27,9 +27,9 @@ from test_decoder import (
 )
 
 from penstock.base.errors import ModelError
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model, load_text_parts
-from penstock.models.tokenizer_data import TokenizerData
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_model, load_text_parts
+from penstock.models.tokenizer.tokenizer_data import TokenizerData
 
 
 def small_model(name: str, **options: Any) -> Any:

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf_encoders import export_encoder
+from gguf_encoder_export import export_encoder
 from gguf_export import export_gguf
-from sentence_folders import small_body
 
 from penstock.base.errors import ModelError
 from penstock.llm import LLM
-from penstock.models.loading import is_embedding_model, load_embedder
-from penstock.models.rerankers import is_reranker, load_rerank_parts, load_reranker
-from penstock.models.sources import files_at
-from penstock.text.build import build_backend
-from penstock.text.pairs import load_pair_tokenizer
+from penstock.models.embedding.rerankers import is_reranker, load_rerank_parts, load_reranker
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import is_embedding_model, load_embedder
+from penstock.text.tokenizers.backend import build_backend
+from penstock.text.tokenizers.pair_tokenizer import load_pair_tokenizer
+from tests.support.checkpoints.embedding_checkpoints import small_body
 
 TOKENS = ["<|pad|>", "<|im_start|>", "<|im_end|>", "a", "b", "ab"]
 YES, NO = 3, 4
@@ -64,10 +64,10 @@ def test_tokens_join_over_the_seams_of_the_template(tmp_path: Path) -> None:
     export(tmp_path / "m.gguf")
     parts = load_rerank_parts(files_at(tmp_path / "m.gguf", "test"))
     pairs = load_pair_tokenizer(parts.tokenizer, parts.template)
-    openings = pairs.openings("a", ["b", "ba"], 64)
-    assert openings.each == [[1, 4, 3, 5], [1, 4, 3, 5, 3]]  # <|im_start|> b a ab (a)
+    prefixes = pairs.prefixes("a", ["b", "ba"], 64)
+    assert prefixes.each == [[1, 4, 3, 5], [1, 4, 3, 5, 3]]  # <|im_start|> b a ab (a)
     assert pairs.end == [2, 4] and not pairs.typed
-    assert pairs.openings("a" * 100, ["b"], 64).each == ()
+    assert pairs.prefixes("a" * 100, ["b"], 64).each == ()
 
 
 def test_a_long_document_is_cut_before_the_end_of_the_template(tmp_path: Path) -> None:

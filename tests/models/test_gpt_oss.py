@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from small_gpt_oss import (
+from decoder_stepper import Stepper, load_decoder
+from test_decoder import TOLERANCE, expected_logits
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Affine
+from penstock.models.decoder.spec import YarnScaling
+from penstock.models.families.architectures import spec_of_folder
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_model, load_text_parts
+from tests.support.checkpoints.small_gpt_oss import (
     CONFIG,
     EXPERTS,
     FF,
@@ -22,15 +31,6 @@ from small_gpt_oss import (
     write_small_gpt_oss,
     write_small_gpt_oss_gguf,
 )
-from stepping import Stepper, load_decoder
-from test_decoder import TOLERANCE, expected_logits
-
-from penstock.base.errors import ModelError
-from penstock.kernels.weights import Affine
-from penstock.models.architectures import spec_of_folder
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model, load_text_parts
-from penstock.models.spec import YarnScaling
 
 PROMPT = np.random.default_rng(5).integers(0, 200, 60).tolist()
 FORMS = ["floats", "mxfp4", "gguf"]
@@ -123,7 +123,7 @@ def test_what_the_config_leaves_out_is_its_familys(tmp_path: Path) -> None:
     )
     logits = Stepper(*load_decoder(folder)).step({0: PROMPT}, all_rows=True)
     torch.testing.assert_close(logits, expected_logits(loaded.eval(), PROMPT), **TOLERANCE)
-    assert spec_of_folder(folder).context_tokens == 131072
+    assert spec_of_folder(folder).max_model_len == 131072
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import TokenRequest
-from penstock.models.files import ModelFiles
+from penstock.models.hub.model_files import ModelFiles
 
 pytestmark = [pytest.mark.weights, pytest.mark.slow]
 
@@ -84,7 +84,7 @@ def _logits_before(
 
 async def _greedy_answers(prompts: list[list[int]]) -> list[list[int]]:
     """All at once, by the native kernels."""
-    engine = await LocalEngine.start(EngineSettings(dtype="f32", context_tokens=512))
+    engine = await LocalEngine.start(EngineSettings(dtype="f32", max_model_len=512))
 
     async def answer(index: int, prompt: list[int]) -> list[int]:
         request = TokenRequest(

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from integer_folders import FORMS, Form, unstacked, write_integers
+from decoder_stepper import Stepper, load_decoder
 from safetensors.torch import load_file, save_file
-from stepping import Stepper, load_decoder
 from test_decoder import PROMPT, TOLERANCE, expected_logits
-from test_experts_models import MIXTRAL, QWEN, drawn
+from test_moe_models import MIXTRAL, QWEN, random_model
 from thread_ranks import ThreadRanks, on_ranks
 
 from penstock.base.errors import ModelError
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.weights import Affine
-from penstock.models.decoder import Decoder
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model
-from penstock.models.shard import shard_model
+from penstock.models.decoder.decoder import Decoder
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_model
+from penstock.models.loader.tensor_parallel import shard_model
+from tests.support.checkpoints.integer_checkpoints import FORMS, Form, unstacked, write_integers
 
 WIDE = {"intermediate_size": 192}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -41,7 +41,7 @@ TABLES = r"(model\.embed_tokens|lm_head)\.weight"
 @pytest.fixture(scope="module", params=list(MODELS))
 def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     name, options = MODELS[request.param]
-    model = drawn(name, options)
+    model = random_model(name, options)
     folder = tmp_path_factory.mktemp("integers") / "plain"
     model.save_pretrained(folder, max_shard_size="1GB")
     return folder, model
@@ -132,7 +132,7 @@ def test_what_belongs_to_no_matrix_is_named(restored: tuple[Path, Any], tmp_path
 
 @pytest.mark.parametrize("form", ["gptq groups of 96", "awq groups of 64"])
 def test_ranks_may_cut_a_group_at_any_32_columns(tmp_path: Path, form: str) -> None:
-    model = drawn("Qwen2", WIDE)
+    model = random_model("Qwen2", WIDE)
     model.save_pretrained(tmp_path / "plain")
     write_integers(tmp_path / "plain", tmp_path / "m", FORMS[form])
     whole = load_model(ModelFiles("m", "folder", tmp_path / "m"), "f32")
@@ -141,7 +141,7 @@ def test_ranks_may_cut_a_group_at_any_32_columns(tmp_path: Path, form: str) -> N
     def of_rank(ranks: ThreadRanks) -> torch.Tensor:
         part = shard_model(whole, ranks.rank, 2)
         ops = ReferenceOps()
-        decoder = Decoder(part.spec, part.weights, ops, context_tokens=256, ranks=ranks)
+        decoder = Decoder(part.spec, part.weights, ops, max_model_len=256, ranks=ranks)
         return Stepper(decoder, ops).step({0: PROMPT}, all_rows=True)
 
     integers = load_model(ModelFiles("m", "folder", tmp_path / "m"), "auto")
@@ -154,7 +154,7 @@ def test_ranks_may_cut_a_group_at_any_32_columns(tmp_path: Path, form: str) -> N
 
 def test_experts_whose_scales_differ_in_type_become_alike(tmp_path: Path) -> None:
     """On a GPU all experts of a layer are one tensor."""
-    model = drawn("Mixtral", MIXTRAL | WIDE)
+    model = random_model("Mixtral", MIXTRAL | WIDE)
     model.save_pretrained(tmp_path / "plain")
     write_integers(tmp_path / "plain", tmp_path / "m", FORMS["gptq in bfloat16"])
     path = tmp_path / "m" / "model.safetensors"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 
 import pytest
-from drawn_checkpoint import DrawnCheckpoint, drawn_weights
-from test_shards import LLAMA as SPEC
+from random_checkpoint import RandomCheckpoint, random_weights
+from test_tensor_parallel import LLAMA as SPEC
 
 from penstock.kernels.weights import Affine
-from penstock.models.matrix_forms import matrix_forms
-from penstock.models.tensor_names import hf_names
-from penstock.models.weights import expected_shapes
+from penstock.models.checkpoint.matrix_forms import matrix_forms
+from penstock.models.decoder.tensor_names import hf_names
+from penstock.models.decoder.weights import expected_shapes
 
 
 @pytest.mark.parametrize("form", ["f32", "bf16", "q4_0", "q8_0"])
 def test_every_matrix_is_counted_once(form: str) -> None:
-    forms = drawn_weights(SPEC, form).forms()
+    forms = random_weights(SPEC, form).forms()
     shapes = [shape for shape in expected_shapes(hf_names(SPEC), SPEC).values() if len(shape) > 1]
     assert sum(one.elements for one in forms) == sum(map(math.prod, shapes))
     assert {one.columns for one in forms} == {shape[-1] for shape in shapes}
@@ -27,9 +27,9 @@ def test_every_matrix_is_counted_once(form: str) -> None:
 
 def test_matrices_of_two_kinds_and_stacks_of_experts_are_two_forms() -> None:
     shapes = {"a.weight": (64, 32), "experts.weight": (5, 16, 32), "b.bias": (4, 4), "n": (32,)}
-    checkpoint = DrawnCheckpoint(shapes, "q8_0", {})
+    checkpoint = RandomCheckpoint(shapes, "q8_0", {})
     (one,) = matrix_forms(checkpoint, shapes, lambda matrix: matrix)
     assert (one.rows, one.columns, one.elements) == (64, 32, 64 * 32 + 5 * 16 * 32)
     mixed = shapes | {"mlp.gate.weight": (8, 32)}  # float32 in a checkpoint of integers
-    forms = matrix_forms(DrawnCheckpoint(mixed, "q8_0", {}), mixed, lambda matrix: matrix)
+    forms = matrix_forms(RandomCheckpoint(mixed, "q8_0", {}), mixed, lambda matrix: matrix)
     assert sorted(form.elements for form in forms) == [8 * 32, one.elements]

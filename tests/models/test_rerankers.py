@@ -9,19 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reranker_folders import MODERN, ROBERTA, expected_logit, save_reranker, small_reranker
 from safetensors.torch import load_file, save_file
-from sentence_folders import save_sentence_folder, small_body
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
+from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
-from penstock.kernels.table import LayerCache, StepInputs
-from penstock.models.embedder import Embedder
-from penstock.models.rerankers import is_reranker, load_reranker
-from penstock.models.sources import files_at
-from penstock.runtime.embedding import NativeEmbedding
-from penstock.runtime.whole import most_blocks, whole_sequences
+from penstock.models.embedding.embedder import Embedder
+from penstock.models.embedding.rerankers import is_reranker, load_reranker
+from penstock.models.hub.sources import files_at
+from penstock.runtime.cpu.embedding import NativeEmbedding
+from penstock.runtime.cpu.embedding_inputs import most_blocks, whole_sequences
+from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
+from tests.support.checkpoints.reranker_checkpoints import (
+    MODERN,
+    ROBERTA,
+    expected_logit,
+    save_reranker,
+    small_reranker,
+)
 
 PAIRS = [
     ([2, 17, 5, 60, 9, 44, 31, 8, 8, 12, 50, 7, 23, 15, 40, 33, 6, 19, 28, 61, 4, 10, 3], 5),
@@ -81,8 +87,8 @@ def test_reference_gives_the_logits_of_transformers(saved: Any) -> None:
     folder, expected = saved
     model = load_reranker(files_at(folder, "test"), "auto")
     ops = ReferenceOps()
-    embedder: Embedder[torch.Tensor] = Embedder(model, ops, context_tokens=80)
-    stands_for = "first" if model.sentence.pooling == "cls" else "last"
+    embedder: Embedder[torch.Tensor] = Embedder(model, ops, max_model_len=80)
+    stands_for = "first" if model.pooler.pooling == "cls" else "last"
     spec: Any = model.spec
     offset = 80 if getattr(spec, "segments", 1) > 1 else 0
     inputs = whole_sequences(SEQUENCES, 16, stands_for, (), STARTS, offset)
@@ -121,7 +127,7 @@ def test_token_types_tell_the_texts_of_a_pair_apart(tmp_path: Path) -> None:
 
 def test_types_count_from_the_context_that_is_served(tmp_path: Path) -> None:
     model = small_reranker("Bert")
-    runtime = native(save_reranker(tmp_path, model), context_tokens=40)
+    runtime = native(save_reranker(tmp_path, model), max_model_len=40)
     tokens, start = SEQUENCES[0], STARTS[0]
     logit = torch.from_numpy(runtime.embed([tokens], (), [start])[0].copy())
     torch.testing.assert_close(logit, expected_logit(model, tokens, start), **TOLERANCE)

@@ -1,4 +1,4 @@
-"""Real processes give each other what `Ranks` says, over gloo. They are started once."""
+"""Real processes give each other what `Communicator` says, over gloo. They are started once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rank_process import DTYPES, drawn, logits_of
-from small_experts import write_small_experts
+from tp_worker import DTYPES, logits_of, random_tensor
 
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_model
+from tests.support.checkpoints.small_moe import write_small_experts
 
 COUNT = 4
-SCRIPT = Path(__file__).parent / "rank_process.py"
+SCRIPT = Path(__file__).parent / "tp_worker.py"
 
 Found = list[Mapping[str, np.ndarray]]
 
@@ -51,7 +51,7 @@ def found(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 def parts_of(dtype: torch.dtype) -> list[torch.Tensor]:
-    return [drawn(rank, 5, 64).to(dtype) for rank in range(COUNT)]
+    return [random_tensor(rank, 5, 64).to(dtype) for rank in range(COUNT)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -78,8 +78,8 @@ def test_ordered_sum_adds_rank_after_rank_in_float32(found: Found, dtype: torch.
 
 
 def test_gather_lays_ranks_side_by_side_and_keeps_what_is_asked_for(found: Found) -> None:
-    beside = torch.cat([drawn(rank, 3, 8) for rank in range(COUNT)], dim=1).numpy()
-    turned = torch.cat([drawn(rank, 8, 3).T for rank in range(COUNT)], dim=1).numpy()
+    beside = torch.cat([random_tensor(rank, 3, 8) for rank in range(COUNT)], dim=1).numpy()
+    turned = torch.cat([random_tensor(rank, 8, 3).T for rank in range(COUNT)], dim=1).numpy()
     for own in found:
         np.testing.assert_array_equal(own["gather"], beside)
         np.testing.assert_array_equal(own["gather less"], beside[:, :27])

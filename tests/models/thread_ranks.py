@@ -34,17 +34,17 @@ class Meeting:
 
 
 class ThreadRanks:
-    """`Ranks[torch.Tensor]` of one thread."""
+    """`Communicator[torch.Tensor]` of one thread."""
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
         self.rank = rank
         self.count = meeting.count
         self._meeting = meeting
 
-    def sum(self, x: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return functools.reduce(operator.add, self._meeting.exchange(self.rank, x))
 
-    def gather(self, y: torch.Tensor, columns: int) -> torch.Tensor:
+    def all_gather(self, y: torch.Tensor, columns: int) -> torch.Tensor:
         return torch.cat(self._meeting.exchange(self.rank, y), dim=1)[:, :columns]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.levels import Levels
+from penstock.kernels.isa.instruction_sets import IsaSelection
 from penstock.kernels.native import NativeOps, plan_arguments
-from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.ops_interface import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.weights import Affine, Dense, Linear
 
 WIDTH, FEED, VOCAB = 64, 96, 200
@@ -86,7 +86,7 @@ def dense(random: np.random.Generator, rows: int, depth: int) -> Dense:
     return Dense(random.normal(0, 0.1, (rows, depth)).astype(np.float32), "f32")
 
 
-def make_model(threads: int = 2, level: str | Levels | None = None) -> Model:
+def make_model(threads: int = 2, level: str | IsaSelection | None = None) -> Model:
     from penstock import _native
 
     random = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-// Products with packed weights equal their definition bit for bit, at every level that runs here,
+// Products with packed weights equal their definition bit for bit, at every ISA that runs here,
 // for every form of weight, any number of rows and any order of tasks.
 #include <algorithm>
 #include <cstdlib>
@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "check.h"
-#include "cpu/dispatch.h"
-#include "linear_source.h"
+#include "cpu/isa/dispatch.h"
+#include "random_linear_weights.h"
 
 using namespace penstock;
 using namespace penstock::cpu;
@@ -15,22 +15,22 @@ using namespace penstock::cpu::testing;
 
 namespace {
 
-// Every level that runs here, unless the command line names some.
-std::vector<Level>& levels() {
-    static std::vector<Level> result;
+// Every ISA that runs here, unless the command line names some.
+std::vector<Isa>& isas() {
+    static std::vector<Isa> result;
     return result;
 }
 
-void choose_levels(int count, char** names) {
-    for (const Level level : kLevels) {
-        const std::string_view name = level_name(level);
+void choose_isas(int count, char** names) {
+    for (const Isa isa : kIsas) {
+        const std::string_view name = isa_name(isa);
         const bool named = std::find(names, names + count, name) != names + count;
-        if (count == 0 ? missing_feature(level).empty() : named)
-            levels().push_back(level);
+        if (count == 0 ? missing_feature(isa).empty() : named)
+            isas().push_back(isa);
     }
-    CHECK(count == 0 || static_cast<int>(levels().size()) == count);
-    for (const Level level : levels())
-        CHECK(missing_feature(level).empty());
+    CHECK(count == 0 || static_cast<int>(isas().size()) == count);
+    for (const Isa isa : isas())
+        CHECK(missing_feature(isa).empty());
 }
 
 TensorView view(void* data, DType dtype, int64_t rows, int64_t columns, int64_t stride) {
@@ -56,8 +56,8 @@ Memory poisoned(size_t bytes) {
 }
 
 // Tasks run last to first, each with a poisoned workspace.
-void run(Level level, const char* name, const Arguments& arguments) {
-    const Kernel* kernel = kernels(level).find(name);
+void run(Isa isa, const char* name, const Arguments& arguments) {
+    const Kernel* kernel = kernels(isa).find(name);
     CHECK(kernel != nullptr);
     const size_t bytes = kernel->workspace_bytes(arguments);
     for (int phase = 0; phase < kernel->phases(arguments); ++phase) {
@@ -69,17 +69,17 @@ void run(Level level, const char* name, const Arguments& arguments) {
     }
 }
 
-std::unique_ptr<PackedLinear> pack(const std::vector<Matrix>& parts, const float* bias, Level level,
+std::unique_ptr<PackedLinear> pack(const std::vector<Matrix>& parts, const float* bias, Isa isa,
                                    Use use = Use::products) {
     std::vector<MatrixSource> sources;
     for (const Matrix& part : parts)
         sources.push_back(part.source());
     CHECK(refusal(sources).empty());
-    auto packed = std::make_unique<PackedLinear>(sources, bias, level, use);
+    auto packed = std::make_unique<PackedLinear>(sources, bias, isa, use);
     // Ranges that cut parts in the middle, out of order.
-    const int64_t half = packed->num_panels() / 2;
-    packed->pack_panels(half, packed->num_panels());
-    packed->pack_panels(0, half);
+    const int64_t half = packed->num_packed_tiles() / 2;
+    packed->pack_tiles(half, packed->num_packed_tiles());
+    packed->pack_tiles(0, half);
     return packed;
 }
 
@@ -88,29 +88,29 @@ constexpr int64_t kGuard = 5;
 
 // [rows, N + kGuard] answers of the layer.
 std::vector<float> multiply(const PackedLinear& packed, const std::vector<float>& x, int64_t rows,
-                            Level level, int64_t threads) {
-    const int64_t depth = packed.panels()->depth;
-    const int64_t columns = packed.panels()->rows;
+                            Isa isa, int64_t threads) {
+    const int64_t depth = packed.packed_tiles()->depth;
+    const int64_t columns = packed.packed_tiles()->rows;
     const int64_t row_bytes = quantized_row_bytes(depth);
     const Memory quantized_rows = poisoned(static_cast<size_t>(rows * row_bytes));
     std::vector<float> out(static_cast<size_t>(rows * (columns + kGuard)), 12345.0f);
     Arguments arguments;
-    arguments.object = packed.panels();
+    arguments.object = packed.packed_tiles();
     arguments.tensor[0] = view(const_cast<float*>(x.data()), DType::f32, rows, depth, depth);
     const TensorView result = view(out.data(), DType::f32, rows, columns, columns + kGuard);
     if (packed.has_dense()) {
         arguments.tensor[1] = result;
         arguments.integer[0] = threads;
-        run(level, "linear_dense", arguments);
+        run(isa, "linear_dense", arguments);
     }
     if (packed.has_affine()) {
         const TensorView quanta = view(quantized_rows.get(), DType::u8, rows, row_bytes, row_bytes);
         arguments.tensor[1] = quanta;
-        run(level, "quantize_rows", arguments);
+        run(isa, "quantize_rows", arguments);
         arguments.tensor[0] = quanta;
         arguments.tensor[1] = result;
         arguments.integer[0] = threads;
-        run(level, "linear_affine", arguments);
+        run(isa, "linear_affine", arguments);
     }
     return out;
 }
@@ -120,31 +120,31 @@ bool same(float a, float b) {
 }
 
 float expected(const Matrix& matrix, int64_t n, const float* x,
-               const std::vector<QuantizedUnit>& quanta, Level level) {
-    if (matrix.dense.empty() && is_paired(matrix, level))
+               const std::vector<QuantizedUnit>& quanta, Isa isa) {
+    if (matrix.dense.empty() && is_paired(matrix, isa))
         return paired_product(matrix, n, quanta);
     if (matrix.dense.empty())
-        return affine_product(matrix, n, quanta, level);
-    if (matrix.dense_type == DType::bf16 && has_bf16_tiles(level))
+        return affine_product(matrix, n, quanta, isa);
+    if (matrix.dense_type == DType::bf16 && has_bf16_tiles(isa))
         return tile_product(matrix, n, x);
-    if (matrix.dense_type == DType::bf16 && has_bf16_pairs(level))
+    if (matrix.dense_type == DType::bf16 && has_bf16_pairs(isa))
         return pair_product(matrix, n, x);
-    return dense_product(matrix, n, x, level);
+    return dense_product(matrix, n, x, isa);
 }
 
 void check_product(const std::vector<Matrix>& parts, const std::vector<float>& bias,
-                   const std::vector<float>& x, int64_t rows, Level level) {
+                   const std::vector<float>& x, int64_t rows, Isa isa) {
     const int64_t depth = parts.front().depth;
-    const auto packed = pack(parts, bias.empty() ? nullptr : bias.data(), level);
-    const std::vector<float> out = multiply(*packed, x, rows, level, 1 + rows % 7);
-    const int64_t stride = packed->panels()->rows + kGuard;
+    const auto packed = pack(parts, bias.empty() ? nullptr : bias.data(), isa);
+    const std::vector<float> out = multiply(*packed, x, rows, isa, 1 + rows % 7);
+    const int64_t stride = packed->packed_tiles()->rows + kGuard;
     for (int64_t m = 0; m < rows; ++m) {
         const float* row = x.data() + m * depth;
-        const std::vector<QuantizedUnit> quanta = quantized(row, depth, level);
+        const std::vector<QuantizedUnit> quanta = quantized(row, depth, isa);
         int64_t column = 0;
         for (const Matrix& part : parts) {
             for (int64_t n = 0; n < part.rows; ++n, ++column) {
-                float want = expected(part, n, row, quanta, level);
+                float want = expected(part, n, row, quanta, isa);
                 if (!bias.empty())
                     want += bias[static_cast<size_t>(column)];
                 CHECK(same(out[static_cast<size_t>(m * stride + column)], want));
@@ -166,13 +166,13 @@ std::vector<float> draw_x(std::mt19937& random, int64_t count, float scale = 1.0
 
 void every_affine_format_multiplies_exactly() {
     std::mt19937 random(1);
-    // 9 units: one past the reach of a super scale. 37 rows: a panel of which 5 exist.
+    // 9 units: one past the reach of a super scale. 37 rows: a packed tile of which 5 exist.
     constexpr int64_t kDepth = 288;
-    for (const Level level : levels()) {
+    for (const Isa isa : isas()) {
         for (const Format& format : kAffineFormats) {
             for (const int64_t rows : {1, 2, 3, 5, 8, 19, 34, 101}) {
                 const Matrix matrix = draw_affine(random, format, 37, kDepth);
-                check_product({matrix}, {}, draw_x(random, rows * kDepth), rows, level);
+                check_product({matrix}, {}, draw_x(random, rows * kDepth), rows, isa);
             }
         }
     }
@@ -181,11 +181,11 @@ void every_affine_format_multiplies_exactly() {
 void minima_of_long_rows_multiply_exactly() {
     std::mt19937 random(8);
     constexpr int64_t kDepth = 41 * kUnit; // more units than one product of minima takes
-    for (const Level level : levels()) {
+    for (const Isa isa : isas()) {
         for (const Format& format : kAffineFormats) {
             for (const int64_t rows : {1, 19}) {
                 const Matrix matrix = draw_affine(random, format, 21, kDepth);
-                check_product({matrix}, {}, draw_x(random, rows * kDepth), rows, level);
+                check_product({matrix}, {}, draw_x(random, rows * kDepth), rows, isa);
             }
         }
     }
@@ -193,7 +193,7 @@ void minima_of_long_rows_multiply_exactly() {
 
 void pairs_of_units_multiply_exactly() {
     std::mt19937 random(9);
-    for (const Level level : levels()) {
+    for (const Isa isa : isas()) {
         for (Format format : kAffineFormats) {
             if (format.bits != 4 || format.group != kUnit)
                 continue;
@@ -207,7 +207,7 @@ void pairs_of_units_multiply_exactly() {
                         x[static_cast<size_t>(3 * 320 + 64 + k)] *= 1e4f;
                         x[static_cast<size_t>(4 * 320 + k)] *= 1e-9f;
                     }
-                    check_product({matrix}, draw_x(random, 37), x, rows, level);
+                    check_product({matrix}, draw_x(random, 37), x, rows, isa);
                 }
             }
         }
@@ -219,11 +219,11 @@ void pairs_of_units_multiply_exactly() {
 void paired_scales_are_near_the_exact_ones() {
     std::mt19937 random(10);
     constexpr int64_t kDepth = 1024, kRows = 64;
-    for (const Level level : levels()) {
+    for (const Isa isa : isas()) {
         const Matrix matrix = draw_affine(random, kAffineFormats[1], kRows, kDepth);
         const std::vector<float> x = draw_x(random, kDepth);
-        const auto paired = multiply(*pack({matrix}, nullptr, level), x, 1, level, 1);
-        const auto exact = multiply(*pack({matrix}, nullptr, level, Use::rows), x, 1, level, 1);
+        const auto paired = multiply(*pack({matrix}, nullptr, isa), x, 1, isa, 1);
+        const auto exact = multiply(*pack({matrix}, nullptr, isa, Use::rows), x, 1, isa, 1);
         double off = 0.0, rounding = 0.0;
         for (int64_t n = 0; n < kRows; ++n) {
             double want = 0.0;
@@ -234,7 +234,7 @@ void paired_scales_are_near_the_exact_ones() {
             rounding += std::pow(want - exact[static_cast<size_t>(n)], 2);
         }
         CHECK(off < 1e-2 * rounding);
-        CHECK(!has_paired_scales(level) || off > 0.0);
+        CHECK(!has_paired_scales(isa) || off > 0.0);
     }
 }
 
@@ -245,15 +245,15 @@ void weights_that_are_not_finite_show() {
                             f32_to_f16(std::nanf(""))};
     std::memcpy(matrix.scale.data() + 2, &bad[0], 2);     // row 0, its second unit
     std::memcpy(matrix.scale.data() + 2 * 2, &bad[1], 2); // row 1, its first unit
-    for (const Level level : levels()) {
-        const auto out = multiply(*pack({matrix}, nullptr, level), draw_x(random, 64), 1, level, 1);
+    for (const Isa isa : isas()) {
+        const auto out = multiply(*pack({matrix}, nullptr, isa), draw_x(random, 64), 1, isa, 1);
         CHECK(!std::isfinite(out[0]) && !std::isfinite(out[1]) && std::isfinite(out[2]));
     }
 }
 
 void extreme_integers_are_summed_exactly() {
     std::mt19937 random(2);
-    for (const Level level : levels()) {
+    for (const Isa isa : isas()) {
         for (const Format& format : kAffineFormats) {
             Matrix matrix = draw_affine(random, format, 16, 64);
             // Rows of the largest, the smallest, and both in turn.
@@ -269,7 +269,7 @@ void extreme_integers_are_summed_exactly() {
                     x.push_back(m == 0 || (m > 1 && (k / (m - 1)) % 2 == 0) ? 127.0f : -127.0f);
                 }
             }
-            check_product({matrix}, {}, x, 20, level);
+            check_product({matrix}, {}, x, 20, isa);
         }
     }
 }
@@ -277,7 +277,7 @@ void extreme_integers_are_summed_exactly() {
 void awkward_activations_are_quantized_as_defined() {
     std::mt19937 random(3);
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    for (const Level level : levels()) {
+    for (const Isa isa : isas()) {
         std::vector<float> x = draw_x(random, 10 * 64);
         std::fill_n(x.begin(), 64, 0.0f);
         std::fill_n(x.begin() + 64, 64, -0.0f);
@@ -294,11 +294,11 @@ void awkward_activations_are_quantized_as_defined() {
         arguments.tensor[0] = view(x.data(), DType::f32, 10, 64, 64);
         arguments.tensor[1] =
             view(memory.get(), DType::u8, 10, quantized_row_bytes(64), quantized_row_bytes(64));
-        run(level, "quantize_rows", arguments);
+        run(isa, "quantize_rows", arguments);
         for (int64_t m = 0; m < 10; ++m) {
             const auto* units = reinterpret_cast<const QuantizedUnit*>(
                 static_cast<const uint8_t*>(memory.get()) + m * quantized_row_bytes(64));
-            const std::vector<QuantizedUnit> want = quantized(x.data() + m * 64, 64, level);
+            const std::vector<QuantizedUnit> want = quantized(x.data() + m * 64, 64, isa);
             for (size_t u = 0; u < want.size(); ++u) {
                 CHECK(std::memcmp(units[u].value, want[u].value, kUnit) == 0);
                 CHECK(same(units[u].scale, want[u].scale));
@@ -308,8 +308,8 @@ void awkward_activations_are_quantized_as_defined() {
         }
         // And no product hides that a row was not finite.
         const Matrix matrix = draw_affine(random, kAffineFormats[1], 16, 64);
-        const auto packed = pack({matrix}, nullptr, level);
-        const std::vector<float> out = multiply(*packed, x, 10, level, 1);
+        const auto packed = pack({matrix}, nullptr, isa);
+        const std::vector<float> out = multiply(*packed, x, 10, isa, 1);
         for (int64_t m = 0; m < 10; ++m) {
             const float answer = out[static_cast<size_t>(m * (16 + kGuard))];
             CHECK(std::isfinite(answer) == (m != 5 && m != 6));
@@ -320,7 +320,7 @@ void awkward_activations_are_quantized_as_defined() {
 void parts_of_different_kinds_share_one_output() {
     std::mt19937 random(4);
     constexpr int64_t kDepth = 96;
-    for (const Level level : levels()) {
+    for (const Isa isa : isas()) {
         const std::vector<Matrix> parts{
             draw_affine(random, kAffineFormats[2], 40, kDepth),
             draw_dense(random, DType::f32, 3, kDepth),
@@ -330,28 +330,28 @@ void parts_of_different_kinds_share_one_output() {
         };
         const std::vector<float> bias = draw_x(random, 40 + 3 + 17 + 21 + 1);
         for (const int64_t rows : {1, 6, 20}) {
-            check_product(parts, bias, draw_x(random, rows * kDepth), rows, level);
-            check_product(parts, {}, draw_x(random, rows * kDepth), rows, level);
+            check_product(parts, bias, draw_x(random, rows * kDepth), rows, isa);
+            check_product(parts, {}, draw_x(random, rows * kDepth), rows, isa);
         }
     }
 }
 
 void dense_products_sum_in_the_documented_order() {
     std::mt19937 random(5);
-    for (const Level level : levels()) {
+    for (const Isa isa : isas()) {
         for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
             for (const int64_t depth : {1, 31, 64, 101}) {
                 for (const int64_t rows : {1, 2, 4, 7, 16, 40, 99}) {
                     const Matrix matrix = draw_dense(random, type, 35, depth);
-                    check_product({matrix}, {}, draw_x(random, rows * depth), rows, level);
+                    check_product({matrix}, {}, draw_x(random, rows * depth), rows, isa);
                 }
             }
         }
     }
 }
 
-void embedding_returns_the_exact_rows(const Matrix& matrix, Level level) {
-    const auto packed = pack({matrix}, nullptr, level, Use::rows);
+void embedding_returns_the_exact_rows(const Matrix& matrix, Isa isa) {
+    const auto packed = pack({matrix}, nullptr, isa, Use::rows);
     std::vector<int32_t> tokens;
     for (int32_t token = 0; token < matrix.rows; ++token) {
         tokens.push_back(static_cast<int32_t>(matrix.rows) - 1 - token);
@@ -359,11 +359,11 @@ void embedding_returns_the_exact_rows(const Matrix& matrix, Level level) {
     const auto count = static_cast<int64_t>(tokens.size());
     std::vector<float> out(static_cast<size_t>(count * matrix.depth), 12345.0f);
     Arguments arguments;
-    arguments.object = packed->panels();
+    arguments.object = packed->packed_tiles();
     arguments.tensor[0] = view(tokens.data(), DType::i32, count, 1, 1);
     arguments.tensor[1] = view(out.data(), DType::f32, count, matrix.depth, matrix.depth);
     arguments.real[0] = 1.0f;
-    run(level, "embedding", arguments);
+    run(isa, "embedding", arguments);
     for (int64_t i = 0; i < count; ++i) {
         for (int64_t k = 0; k < matrix.depth; ++k) {
             const float want = matrix.weight(tokens[static_cast<size_t>(i)], k);
@@ -374,12 +374,12 @@ void embedding_returns_the_exact_rows(const Matrix& matrix, Level level) {
 
 void embedding_gathers_from_any_packed_matrix() {
     std::mt19937 random(6);
-    for (const Level level : levels()) {
+    for (const Isa isa : isas()) {
         for (const Format& format : kAffineFormats) {
-            embedding_returns_the_exact_rows(draw_affine(random, format, 41, 288), level);
+            embedding_returns_the_exact_rows(draw_affine(random, format, 41, 288), isa);
         }
         for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
-            embedding_returns_the_exact_rows(draw_dense(random, type, 41, 33), level);
+            embedding_returns_the_exact_rows(draw_dense(random, type, 41, 33), isa);
         }
     }
 }
@@ -389,8 +389,8 @@ void large_multipliers_fall_back_to_exact_floats() {
     Matrix matrix = draw_affine(random, kAffineFormats[2], 20, 256);
     matrix.scale[3] = 200; // does not fit the packed int8
     matrix.scale_value[3] = 200.0f * f16_to_f32(matrix.super_scale[0]);
-    for (const Level level : levels()) {
-        check_product({matrix}, {}, draw_x(random, 2 * 256), 2, level);
+    for (const Isa isa : isas()) {
+        check_product({matrix}, {}, draw_x(random, 2 * 256), 2, isa);
     }
 }
 
@@ -419,7 +419,7 @@ void what_cannot_be_packed_is_refused_by_name() {
 
 // linear_test [LEVEL...]
 int main(int count, char** arguments) {
-    choose_levels(count - 1, arguments + 1);
+    choose_isas(count - 1, arguments + 1);
     every_affine_format_multiplies_exactly();
     minima_of_long_rows_multiply_exactly();
     pairs_of_units_multiply_exactly();

@@ -1,4 +1,4 @@
-// Products with adapters of low rank are what their definition says, at every level that runs here,
+// Products with adapters of low rank are what their definition says, at every ISA that runs here,
 // for every form of factors; and a row's bits depend neither on its neighbours nor on the cut.
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "check.h"
-#include "cpu/adapter.h"
-#include "cpu/dispatch.h"
+#include "cpu/lora/pack_adapter.h"
+#include "cpu/isa/dispatch.h"
 #include "plan/aligned_buffer.h"
 
 using namespace penstock;
@@ -43,7 +43,7 @@ struct Layer {
     AdapterSlots slots;
     std::vector<std::vector<Factors>> factors;
 
-    Layer(const Shape& of, AdapterStore store, int64_t count)
+    Layer(const Shape& of, AdapterDType store, int64_t count)
         : shape(of),
           slots(count, of.rank, store, std::vector{AdapterSlots::Shape{of.depth, of.rows}}) {
         for (int64_t slot = 0; slot < count; ++slot) {
@@ -71,8 +71,8 @@ TensorView view(void* data, DType dtype, int64_t rows, int64_t columns) {
     return view;
 }
 
-// What `level` adds for rows of x, all of which start from zero; row t has slot of_row[t].
-Numbers added(Level level, const Layer& layer, Numbers x, const std::vector<int32_t>& of_row,
+// What `isa` adds for rows of x, all of which start from zero; row t has slot of_row[t].
+Numbers added(Isa isa, const Layer& layer, Numbers x, const std::vector<int32_t>& of_row,
               int64_t threads) {
     const auto rows = static_cast<int64_t>(of_row.size());
     std::vector<int32_t> order, starts{0}, slots;
@@ -97,7 +97,7 @@ Numbers added(Level level, const Layer& layer, Numbers x, const std::vector<int3
     call.tensor[5] = view(inner.data(), DType::f32, rows, inner_width);
     call.integer = {0, threads};
     call.object = &layer.slots.table();
-    const Kernel& kernel = *kernels(level).find("lora");
+    const Kernel& kernel = *kernels(isa).find("lora");
     AlignedBuffer memory(kernel.workspace_bytes(call));
     Workspace workspace{memory.data(), memory.bytes()};
     for (int phase = 0; phase < kernel.phases(call); ++phase) {
@@ -134,22 +134,22 @@ double error(const Layer& layer, const Numbers& x, const std::vector<int32_t>& o
     return largest / std::sqrt(squares / static_cast<double>(at));
 }
 
-void sums_are_those_of_the_definition(Level level, const Shape& shape, AdapterStore store) {
+void sums_are_those_of_the_definition(Isa isa, const Shape& shape, AdapterDType store) {
     const Layer layer(shape, store, 4);
     const std::vector<int32_t> of_row{2, 0, -1, 0, 1, 3, 0, 2, 1, 1, 1, 3};
     const auto depth = static_cast<size_t>(shape.depth);
     const Numbers x = drawn(of_row.size() * depth, 7);
-    const Numbers got = added(level, layer, x, of_row, 1);
-    const double bound = store == AdapterStore::f32   ? 1e-5
-                         : store == AdapterStore::f16 ? 4e-3
+    const Numbers got = added(isa, layer, x, of_row, 1);
+    const double bound = store == AdapterDType::f32   ? 1e-5
+                         : store == AdapterDType::f16 ? 4e-3
                                                       : 8e-2;
     CHECK(error(layer, x, of_row, got) < bound);
-    CHECK(added(level, layer, x, of_row, 64) == got);
+    CHECK(added(isa, layer, x, of_row, 64) == got);
     const auto width = static_cast<size_t>(layer.columns());
     for (size_t row = 0; row < of_row.size(); ++row) {
         const auto first = x.begin() + static_cast<std::ptrdiff_t>(row * depth);
         const Numbers own(first, first + static_cast<std::ptrdiff_t>(depth));
-        const Numbers alone = added(level, layer, own, {of_row[row]}, 2);
+        const Numbers alone = added(isa, layer, own, {of_row[row]}, 2);
         const auto whole = got.begin() + static_cast<std::ptrdiff_t>(row * width);
         CHECK(std::equal(alone.begin(), alone.end(), whole));
     }
@@ -159,14 +159,14 @@ void sums_are_those_of_the_definition(Level level, const Shape& shape, AdapterSt
 
 // Levels: those named, else all that run here.
 int main(int count, char** names) {
-    for (const Level level : kLevels) {
-        const bool named = std::find(names + 1, names + count, level_name(level)) != names + count;
-        if (count > 1 ? !named : !missing_feature(level).empty())
+    for (const Isa isa : kIsas) {
+        const bool named = std::find(names + 1, names + count, isa_name(isa)) != names + count;
+        if (count > 1 ? !named : !missing_feature(isa).empty())
             continue;
-        for (const AdapterStore store : {AdapterStore::f32, AdapterStore::f16, AdapterStore::i8}) {
-            sums_are_those_of_the_definition(level, {32, 1, {8}}, store);
-            sums_are_those_of_the_definition(level, {50, 13, {21, 9, 70}}, store);
-            sums_are_those_of_the_definition(level, {96, 40, {64, 545}}, store);
+        for (const AdapterDType store : {AdapterDType::f32, AdapterDType::f16, AdapterDType::i8}) {
+            sums_are_those_of_the_definition(isa, {32, 1, {8}}, store);
+            sums_are_those_of_the_definition(isa, {50, 13, {21, 9, 70}}, store);
+            sums_are_those_of_the_definition(isa, {96, 40, {64, 545}}, store);
         }
     }
     return 0;

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native_levels import native
+from native_isas import native
 
 from penstock.kernels.native import NativeOps
-from penstock.kernels.sampling import SamplingRows, SeenTokens, TokenValues
+from penstock.kernels.sampler_inputs import SamplingRows, SeenTokens, TokenValues
 
 ZEROS, ONES = np.zeros(2, np.float32), np.ones(2, np.float32)
 NOBODY = np.zeros(2, np.uint64)

@@ -7,8 +7,8 @@ import itertools
 
 import numpy as np
 import pytest
-from attention_step import Chunk, Sequences, draw_sequences, expected
-from native_levels import LEVELS, Kernels
+from attention_reference import Chunk, Sequences, draw_sequences, expected
+from native_isas import ISAS, Kernels
 
 # Large enough for every step here to be split, and none.
 SPLIT, WHOLE = 1 << 22, 0
@@ -20,7 +20,7 @@ IN_BF16 = ("avx512_bf16", "emulated_avx512_bf16", "amx", "emulated_amx")
 WEIGHT_ROUNDING = 2**-8 * (1 + 2**-7)
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     return Kernels(request.param)
 
@@ -89,9 +89,9 @@ def test_query_heads_share_their_kv_head(kernels, heads):
     check(kernels, draw_sequences((*heads, 64), MIXED_CONTEXTS), MIXED)
 
 
-@pytest.mark.parametrize("block_tokens", [16, 32, 64, 128])
-def test_block_sizes_match_float64(kernels, block_tokens):
-    check(kernels, draw_sequences((4, 2, 64), MIXED_CONTEXTS, block_tokens), MIXED)
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128])
+def test_block_sizes_match_float64(kernels, block_size):
+    check(kernels, draw_sequences((4, 2, 64), MIXED_CONTEXTS, block_size), MIXED)
 
 
 @pytest.mark.parametrize("window", [1, 2, 9, 16, 63, 64, 65, 100, 300, 1000])
@@ -250,7 +250,7 @@ def test_float32_cache_and_heads_alone_are_computed_in_float32_at_every_level(he
 def assert_same_bits(pairs: list[tuple[str, str]], sequences: Sequences) -> None:
     """Of each pair of levels that can both run here."""
     for pair in pairs:
-        if all(level in LEVELS for level in pair):
+        if all(level in ISAS for level in pair):
             first, second = (attend(Kernels(level), sequences, MIXED) for level in pair)
             for a, b in zip(first, second, strict=True):
                 np.testing.assert_array_equal(a, b)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from native_levels import LEVELS
+from native_isas import ISAS
 
-from penstock.kernels.draw import Draw
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.native import NativeOps, Pool
 from penstock.kernels.weights import Experts, Linear
 
@@ -18,7 +18,7 @@ COUNT, FF, WIDTH = 5, 32, 256
 
 
 def drawn(gate: str, down: str) -> Experts:
-    source = Draw(3)
+    source = RandomInputs(3)
 
     def matrices(rows: int, width: int, like: str) -> tuple[Any, ...]:
         if like in ("f32", "f16", "bf16"):
@@ -28,7 +28,7 @@ def drawn(gate: str, down: str) -> Experts:
     return Experts(matrices(FF, WIDTH, gate), matrices(FF, WIDTH, gate), matrices(WIDTH, FF, down))
 
 
-@pytest.fixture(scope="module", params=LEVELS)
+@pytest.fixture(scope="module", params=ISAS)
 def ops(request: pytest.FixtureRequest) -> NativeOps:
     return NativeOps.eager(Pool(2), request.param)
 
@@ -42,7 +42,7 @@ def test_an_expert_has_the_bits_of_its_linear_layers(
 ) -> None:
     """Of one choice each, whose share is 1. Some expert has more rows than a task takes."""
     weights = drawn(gate, down)
-    source = Draw(1)
+    source = RandomInputs(1)
     x = source.normal(tokens, WIDTH).numpy()
     chosen = np.maximum(source.integers(0, COUNT, tokens, 1).numpy(), 0)
     chosen[chosen == 2] = 3  # one is never chosen
@@ -61,7 +61,7 @@ def test_an_expert_has_the_bits_of_its_linear_layers(
 def test_experts_with_biases_have_the_bits_of_linear_layers_with_them(
     ops: NativeOps, gate: str, down: str
 ) -> None:
-    weights, source = drawn(gate, down), Draw(4)
+    weights, source = drawn(gate, down), RandomInputs(4)
     opening = source.normal(COUNT, 2 * FF).numpy()
     closing = source.normal(COUNT, WIDTH).numpy()
     biased = replace(weights, gate_up_bias=opening, down_bias=closing)
@@ -91,7 +91,7 @@ def test_an_activation_that_is_not_known_is_refused(ops: NativeOps) -> None:
 
 def test_choices_are_summed_with_their_shares(ops: NativeOps) -> None:
     weights = ops.pack_experts(drawn("f32", "f32"))
-    x = Draw(2).normal(4, WIDTH).numpy()
+    x = RandomInputs(2).normal(4, WIDTH).numpy()
     chosen = np.array([[0, 1], [1, 0], [4, 2], [3, 3]], np.int32)
     shares = np.array([[0.25, 0.75], [0.75, 0.25], [1, 0], [0.5, 0.5]], np.float32)
     got = ops.experts(x, chosen, shares, weights)
@@ -117,7 +117,7 @@ def test_more_choices_than_experts_are_refused(ops: NativeOps) -> None:
 
 
 def test_experts_that_are_not_alike_are_refused(ops: NativeOps) -> None:
-    good, other = drawn("f32", "f32"), Draw(0).dense(FF + 1, WIDTH, "f32")
+    good, other = drawn("f32", "f32"), RandomInputs(0).dense(FF + 1, WIDTH, "f32")
     for gate in ((*good.gate[:-1], other), good.gate[:-1]):
         pairs = Experts(gate, good.up[: len(gate)], good.down)
         with pytest.raises(ValueError, match="experts: "):

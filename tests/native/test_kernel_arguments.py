@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from decoder_step import inputs_of, make_model
-from native_levels import native
+from native_isas import native
 
 X = np.ones((4, 32), np.float32)
 WEIGHT = np.ones(32, np.float32)
@@ -82,7 +82,7 @@ def test_odd_gate_up_is_refused() -> None:
 
 
 def test_weights_packed_for_another_level_are_refused() -> None:
-    levels = native.supported_levels()
+    levels = native.supported_isas()
     if len(levels) < 2:
         pytest.skip("this build has one level")
     ops, other = make_model(1, levels[0]), make_model(1, levels[1])

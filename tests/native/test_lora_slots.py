@@ -10,10 +10,10 @@ import pytest
 
 native = pytest.importorskip("penstock._native")
 
-from penstock.kernels.load import load_ops  # noqa: E402
-from penstock.kernels.lora import LowRank, SlotSizes  # noqa: E402
+from penstock.kernels.load_ops import load_ops  # noqa: E402
+from penstock.kernels.lora_slots import LoraFactors, SlotSizes  # noqa: E402
 from penstock.kernels.native import plan_arguments  # noqa: E402
-from penstock.kernels.table import AdapterRows, StepInputs  # noqa: E402
+from penstock.kernels.ops_interface import AdapterRows, StepInputs  # noqa: E402
 from penstock.kernels.weights import Dense, Linear  # noqa: E402
 
 WIDTH, OUT = 32, 48
@@ -24,13 +24,15 @@ def ints(*values: int) -> Any:
     return np.array(values, np.int32)
 
 
-def factors(seed: int, rank: int = 4, scale: float = 1.0) -> tuple[LowRank, LowRank]:
+def factors(seed: int, rank: int = 4, scale: float = 1.0) -> tuple[LoraFactors, LoraFactors]:
     random = np.random.default_rng(seed)
 
     def draw(*shape: int) -> Any:
         return (random.standard_normal(shape) * scale).astype(np.float32)
 
-    return LowRank(draw(rank, WIDTH), draw(16, rank)), LowRank(draw(rank, WIDTH), draw(32, rank))
+    return LoraFactors(draw(rank, WIDTH), draw(16, rank)), LoraFactors(
+        draw(rank, WIDTH), draw(32, rank)
+    )
 
 
 def rows(slots: Any, order: Any, starts: Any) -> AdapterRows[Any]:
@@ -67,9 +69,9 @@ def test_what_does_not_fit_the_slots_is_refused() -> None:
     for given, message in (
         ([(q,)], "a place for each slice"),
         ([(q, q)], r"b: must be float32 \[32, 4\]"),
-        ([(LowRank(q.a[:, :16].copy(), q.b), None)], r"a: must be float32 \[4, 32\]"),
-        ([(LowRank(np.ones((9, WIDTH), np.float32), q.b), None)], "rank must be in 1..8"),
-        ([(q, LowRank(kv.a.astype(np.float64), kv.b))], "a: "),
+        ([(LoraFactors(q.a[:, :16].copy(), q.b), None)], r"a: must be float32 \[4, 32\]"),
+        ([(LoraFactors(np.ones((9, WIDTH), np.float32), q.b), None)], "rank must be in 1..8"),
+        ([(q, LoraFactors(kv.a.astype(np.float64), kv.b))], "a: "),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             slots.pack(given)
@@ -80,12 +82,14 @@ def test_what_does_not_fit_the_slots_is_refused() -> None:
         slots.install(3, slots.pack([(q, kv)]))
 
 
-@pytest.mark.parametrize(("store", "error"), [("f32", 1e-6), ("f16", 4e-4), ("i8", 1.2e-2)])
+@pytest.mark.parametrize(("storage_dtype", "error"), [("f32", 1e-6), ("f16", 4e-4), ("i8", 1.2e-2)])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5])
-def test_stored_factors_are_near_the_given_ones(store: Any, error: float, scale: float) -> None:
+def test_stored_factors_are_near_the_given_ones(
+    storage_dtype: Any, error: float, scale: float
+) -> None:
     """Whatever their magnitude: a rank is stored relative to its largest element."""
     own = ops()
-    slots = own.adapter_slots(replace(SIZES, store=store))
+    slots = own.adapter_slots(replace(SIZES, storage_dtype=storage_dtype))
     slots.install(1, slots.pack([factors(0, scale=scale)]))
     x = np.random.default_rng(1).standard_normal((64, WIDTH)).astype(np.float32)
     y = np.zeros((64, OUT), np.float32)
@@ -95,8 +99,8 @@ def test_stored_factors_are_near_the_given_ones(store: Any, error: float, scale:
     assert np.sqrt(((y - truth) ** 2).mean() / (truth**2).mean()) < error
 
 
-@pytest.mark.parametrize("store", ["f32", "f16", "i8"])
-def test_bits_do_not_depend_on_the_number_of_threads(store: Any) -> None:
+@pytest.mark.parametrize("storage_dtype", ["f32", "f16", "i8"])
+def test_bits_do_not_depend_on_the_number_of_threads(storage_dtype: Any) -> None:
     """With few threads a block of rows is one task; with many both products are cut."""
     random = np.random.default_rng(6)
     given = random.standard_normal((21, WIDTH)).astype(np.float32)
@@ -104,7 +108,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(store: Any) -> None:
 
     def run(threads: int) -> Any:
         own = load_ops("native", pool=native.ThreadPool(threads))
-        slots = own.adapter_slots(replace(SIZES, store=store))
+        slots = own.adapter_slots(replace(SIZES, storage_dtype=storage_dtype))
         for slot, rank in ((0, 5), (1, 8)):
             slots.install(slot, slots.pack([factors(slot, rank)]))
         return own.lora(given, np.ones((21, OUT), np.float32), slots, 0, mixed)
@@ -118,17 +122,19 @@ def test_products_of_8_bits_do_not_overflow() -> None:
     own = ops()
     slots = own.adapter_slots(SlotSizes(1, rank, ((width, (out,)),), "i8"))
     a, b = np.ones((rank, width), np.float32), np.ones((out, rank), np.float32)
-    slots.install(0, slots.pack([(LowRank(a, b),)]))
+    slots.install(0, slots.pack([(LoraFactors(a, b),)]))
     x, y = np.ones((1, width), np.float32), np.zeros((1, out), np.float32)
     own.lora(x, y, slots, 0, rows(ints(0), ints(0), ints(0, 1)))
     np.testing.assert_allclose(y, width * rank, rtol=1e-6)
 
 
-@pytest.mark.parametrize("store", ["f32", "i8"])
+@pytest.mark.parametrize("storage_dtype", ["f32", "i8"])
 @pytest.mark.parametrize("spoiled", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_shows_and_leaves_others_alone(store: Any, spoiled: float) -> None:
+def test_a_row_that_is_not_finite_shows_and_leaves_others_alone(
+    storage_dtype: Any, spoiled: float
+) -> None:
     own = ops()
-    slots = own.adapter_slots(replace(SIZES, store=store))
+    slots = own.adapter_slots(replace(SIZES, storage_dtype=storage_dtype))
     slots.install(0, slots.pack([factors(7)]))
     x = np.random.default_rng(8).standard_normal((3, WIDTH)).astype(np.float32)
     clean = own.lora(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_levels import LEVELS, native
+from native_isas import ISAS, native
 
-from penstock.kernels.draw import Draw
+from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.native.pack import matrix_source
 from penstock.kernels.weights import Affine
-from penstock.quant.ggml_blocks import convert
-from penstock.quant.ggml_types import SUPPORTED
+from penstock.quant.gguf.ggml_blocks import convert
+from penstock.quant.gguf.ggml_types import SUPPORTED
 
 ROWS, COLUMNS = 64, 1024
 BITS = {  # of a weight: quants, and scales and minima over what shares them
@@ -34,7 +34,7 @@ def packed_bits(matrix: Affine, level: str) -> float:
     return 8 * packed.size_bytes / (ROWS * COLUMNS)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ISAS)
 @pytest.mark.parametrize("name", BITS)
 def test_bits_of_a_weight(name: str, level: str) -> None:
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
@@ -49,7 +49,7 @@ def test_bits_of_a_weight(name: str, level: str) -> None:
 
 @pytest.mark.parametrize("form", ["iq4_nl", "iq4_xs", "mxfp4"])
 def test_one_value_that_the_table_lacks_is_kept(form: str) -> None:
-    matrix = Draw(0).affine(ROWS, COLUMNS, form)
+    matrix = RandomInputs(0).affine(ROWS, COLUMNS, form)
     narrow = packed_bits(matrix, "scalar")
     matrix.q[-1, -1] = 2
     assert packed_bits(matrix, "scalar") > narrow + 3

@@ -38,7 +38,7 @@ def eager_logits(threads: int, level: str | None) -> list[Any]:
     return [model.forward(model.ops, inputs) for inputs in STEPS]
 
 
-@pytest.mark.parametrize("level", native.supported_levels())
+@pytest.mark.parametrize("level", native.supported_isas())
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_plan_gives_the_bits_of_the_eager_calls(threads: int, level: str) -> None:
     plan = record(make_model(threads, level))

@@ -29,13 +29,13 @@ def matches(
     longest: int = MANY,
     least: int = 1,
 ) -> dict[int, int]:
-    repetitions = native.Repetitions(pairs_of(breakers), longest)
+    repetitions = native.DryRepetitions(pairs_of(breakers), longest)
     repetitions.extend(np.array(tokens, np.int32))
     return listed(repetitions, least)
 
 
 def listed(repetitions: object, least: int = 1) -> dict[int, int]:
-    starts, found, lengths = native.Repetitions.lists([repetitions], [least])
+    starts, found, lengths = native.DryRepetitions.lists([repetitions], [least])
     assert starts.tolist() == [0, len(found)]
     assert found.tolist() == sorted(set(found.tolist()))
     return dict(zip(found.tolist(), lengths.tolist(), strict=True))
@@ -81,10 +81,10 @@ def test_matches_are_the_longest_by_definition(tokens, breakers, longest, least)
 @settings(deadline=None, max_examples=60)
 @given(SMALL, SMALL, BREAKERS)
 def test_a_sequence_may_come_in_any_parts(first, second, breakers):
-    repetitions = native.Repetitions(pairs_of(breakers), MANY)
+    repetitions = native.DryRepetitions(pairs_of(breakers), MANY)
     repetitions.extend(np.array(first, np.int32))
     for at, token in enumerate(second):
-        native.Repetitions.append_each([None, repetitions], [9, token])
+        native.DryRepetitions.append_each([None, repetitions], [9, token])
         assert listed(repetitions) == by_definition(first + second[: at + 1], breakers)
 
 
@@ -116,10 +116,10 @@ def test_memory_is_bounded_by_the_length(kind):
         "most edges": [1] + [2] * (count - 2) + [3],
         "few": [draw.randrange(3) for _ in range(count)],
     }[kind]
-    repetitions = native.Repetitions([], MANY)
+    repetitions = native.DryRepetitions([], MANY)
     for begin in range(0, count, 250):
         repetitions.extend(np.array(tokens[begin : begin + 250], np.int32))
-        limit = (begin + 250) * native.Repetitions.bytes_per_token
+        limit = (begin + 250) * native.DryRepetitions.bytes_per_token
         assert 20 * begin < repetitions.size_bytes <= limit
 
 
@@ -130,30 +130,32 @@ def test_nothing_repeats_in_an_empty_or_fresh_sequence():
 
 def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="breakers"):
-        native.Repetitions([([2, 1], [])], 5)
+        native.DryRepetitions([([2, 1], [])], 5)
     with pytest.raises(ValueError, match="longest"):
-        native.Repetitions([], 0)
+        native.DryRepetitions([], 0)
     with pytest.raises(ValueError, match="least"):
-        native.Repetitions.lists([native.Repetitions([], 5)], [0])
+        native.DryRepetitions.lists([native.DryRepetitions([], 5)], [0])
     with pytest.raises(ValueError, match="least"):
-        native.Repetitions.lists([None], [1, 1])
+        native.DryRepetitions.lists([None], [1, 1])
     with pytest.raises(ValueError, match="tokens"):
-        native.Repetitions.append_each([None], [1, 1])
+        native.DryRepetitions.append_each([None], [1, 1])
 
 
 def test_the_lists_of_a_batch_follow_each_other():
-    rows = [native.Repetitions([], MANY) for _ in range(3)]
+    rows = [native.DryRepetitions([], MANY) for _ in range(3)]
     rows[0].extend(np.array([1, 2, 1], np.int32))
     rows[2].extend(np.array([5, 5], np.int32))
-    starts, tokens, lengths = native.Repetitions.lists([rows[0], None, rows[1], rows[2]], [1] * 4)
+    starts, tokens, lengths = native.DryRepetitions.lists(
+        [rows[0], None, rows[1], rows[2]], [1] * 4
+    )
     assert starts.tolist() == [0, 1, 1, 1, 2]
     assert (tokens.tolist(), lengths.tolist()) == ([2, 5], [1, 1])
 
 
 def test_a_negative_token_is_none():
-    row = native.Repetitions([], MANY)
+    row = native.DryRepetitions([], MANY)
     row.extend(np.array([4, 4], np.int32))
-    native.Repetitions.append_each([row], [-1])
+    native.DryRepetitions.append_each([row], [-1])
     assert listed(row) == {4: 1}
 
 

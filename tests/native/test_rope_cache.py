@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
-from native_levels import LEVELS, Kernels
+from native_isas import ISAS, Kernels
 
 EPS = 1e-6
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     return Kernels(request.param)
 
@@ -25,7 +25,7 @@ class Tokens:
     positions: npt.NDArray[np.int32]
     slots: npt.NDArray[np.int32]
     norms: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None
-    block_tokens: int = 16
+    block_size: int = 16
     dtype: npt.DTypeLike = np.float16
 
 
@@ -34,22 +34,22 @@ def draw(
     tokens: int,
     rotated: int,
     norm: bool = False,
-    block_tokens: int = 16,
+    block_size: int = 16,
     dtype: npt.DTypeLike = np.float16,
 ) -> Tokens:
     random = np.random.default_rng(3)
     query_heads, kv_heads, dim = heads
     angles = np.outer(np.arange(512), 10000.0 ** (-np.arange(0, rotated, 2) / rotated))
-    blocks = tokens // block_tokens + 3
+    blocks = tokens // block_size + 3
     weights = random.standard_normal((2, dim), np.float32)
     return Tokens(
         heads,
         random.standard_normal((tokens, (query_heads + 2 * kv_heads) * dim), np.float32),
         np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32),
         random.integers(0, 512, tokens).astype(np.int32),
-        random.permutation(blocks * block_tokens)[:tokens].astype(np.int32),
+        random.permutation(blocks * block_size)[:tokens].astype(np.int32),
         (weights[0].copy(), weights[1].copy()) if norm else None,
-        block_tokens,
+        block_size,
         dtype,
     )
 
@@ -57,9 +57,9 @@ def draw(
 def run(kernels: Kernels, t: Tokens, rows: slice = slice(None)) -> tuple[np.ndarray, ...]:
     """q, keys and values for those tokens; what nobody wrote is NaN."""
     query_heads, kv_heads, dim = t.heads
-    blocks = len(t.qkv) // t.block_tokens + 3
-    keys = np.full((blocks, kv_heads, dim, t.block_tokens), np.nan, t.dtype)
-    values = np.full((blocks, kv_heads, t.block_tokens, dim), np.nan, t.dtype)
+    blocks = len(t.qkv) // t.block_size + 3
+    keys = np.full((blocks, kv_heads, dim, t.block_size), np.nan, t.dtype)
+    values = np.full((blocks, kv_heads, t.block_size, dim), np.nan, t.dtype)
     qkv = np.ascontiguousarray(t.qkv[rows])
     out = np.full((len(qkv), query_heads * dim), np.nan, np.float32)
     tensors = [qkv, t.rope, t.positions[rows].copy(), t.slots[rows].copy(), keys, values, out]
@@ -109,19 +109,19 @@ def test_rows_match_float64(kernels, heads, rotated, norm, tokens, dtype):
     out, keys, values = run(kernels, t)
     q, k, v = expected(t)
     np.testing.assert_allclose(out, q.reshape(tokens, -1), rtol=2e-6, atol=2e-6)
-    block, offset = t.slots // t.block_tokens, t.slots % t.block_tokens
+    block, offset = t.slots // t.block_size, t.slots % t.block_size
     close = {"rtol": 2e-6, "atol": 2e-6} if dtype == np.float32 else {"rtol": 1e-3, "atol": 1e-4}
     np.testing.assert_allclose(keys[block, :, :, offset], k, **close)
     np.testing.assert_array_equal(values[block, :, offset], v.astype(np.float32).astype(dtype))
 
 
-@pytest.mark.parametrize("block_tokens", [16, 32])
-def test_slots_of_other_tokens_stay_untouched(kernels, block_tokens):
-    t = draw((2, 2, 64), 70, 64, block_tokens=block_tokens)
+@pytest.mark.parametrize("block_size", [16, 32])
+def test_slots_of_other_tokens_stay_untouched(kernels, block_size):
+    t = draw((2, 2, 64), 70, 64, block_size=block_size)
     _, keys, values = run(kernels, t)
-    written = np.zeros(len(keys) * block_tokens, bool)
+    written = np.zeros(len(keys) * block_size, bool)
     written[t.slots] = True
-    written = written.reshape(len(keys), block_tokens)
+    written = written.reshape(len(keys), block_size)
     assert np.isnan(keys.transpose(0, 3, 1, 2)[~written]).all()
     assert np.isfinite(keys.transpose(0, 3, 1, 2)[written]).all()
     assert np.isnan(values.transpose(0, 2, 1, 3)[~written]).all()
@@ -134,7 +134,7 @@ def test_bits_of_a_token_do_not_depend_on_the_batch(kernels, norm):
     out, keys, values = run(kernels, t)
     for token in (0, 3, 16, 69):
         own, own_keys, own_values = run(kernels, t, slice(token, token + 1))
-        block, offset = divmod(int(t.slots[token]), t.block_tokens)
+        block, offset = divmod(int(t.slots[token]), t.block_size)
         np.testing.assert_array_equal(own[0], out[token])
         np.testing.assert_array_equal(own_keys[block, :, :, offset], keys[block, :, :, offset])
         np.testing.assert_array_equal(own_values[block, :, offset], values[block, :, offset])
@@ -155,7 +155,7 @@ def test_float16_cache_rounds_half_to_even_and_keeps_extremes(kernels):
     ]
     t.qkv[0, 128 : 128 + len(special)] = special
     _, _, values = run(kernels, t)
-    block, offset = divmod(int(t.slots[0]), t.block_tokens)
+    block, offset = divmod(int(t.slots[0]), t.block_size)
     with np.errstate(over="ignore"):
         want = t.qkv[0, 128:].astype(np.float16)
     np.testing.assert_array_equal(values[block, 0, offset], want)

@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from native_levels import LEVELS, Kernels
+from native_isas import ISAS, Kernels
 
 Floats = npt.NDArray[np.float32]
 EPS = 1e-5
 WIDTHS = [1, 3, 8, 15, 16, 17, 63, 64, 65, 130, 576, 20000]
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     return Kernels(request.param)
 
@@ -83,7 +83,7 @@ def test_gather_copies_the_rows_asked_for(kernels: Kernels) -> None:
 
 @pytest.mark.parametrize("width", [64, 130, 1000])
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ISAS)
 def test_a_row_does_not_depend_on_its_batch_nor_on_threads(
     level: str, threads: int, width: int
 ) -> None:

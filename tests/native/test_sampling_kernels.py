@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native_levels import LEVELS, Kernels
-from sampling_truth import (
+from native_isas import ISAS, Kernels
+from sampling_reference import (
     Settings,
     check_draws,
     kept_masses,
@@ -17,7 +17,7 @@ from sampling_truth import (
 VOCABULARIES = [1, 2, 7, 63, 64, 65, 1000, 1111, 49152]
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     return Kernels(request.param)
 

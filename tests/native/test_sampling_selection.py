@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native_levels import LEVELS, Kernels, native
-from sampling_truth import Settings, check_draws, kept_masses, normal_logits, sample
+from native_isas import ISAS, Kernels, native
+from sampling_reference import Settings, check_draws, kept_masses, normal_logits, sample
 
 from penstock.kernels.native import NativeOps
-from penstock.kernels.sampling import NOTHING_ALLOWED, SamplingRows, SeenTokens, TokenValues
+from penstock.kernels.sampler_inputs import NOTHING_ALLOWED, SamplingRows, SeenTokens, TokenValues
 
 WIDE = 20_000
 LARGEST = np.finfo(np.float32).max
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> Kernels:
     return Kernels(request.param)
 
 
-@pytest.fixture(params=LEVELS)
+@pytest.fixture(params=ISAS)
 def ops(request: pytest.FixtureRequest) -> NativeOps:
     return NativeOps.eager(native.ThreadPool(2), request.param)
 

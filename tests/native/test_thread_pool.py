@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 from decoder_step import PROMPT, make_model, record, run
-from native_levels import native
+from native_isas import native
 
-from penstock.config.limits import ENGINE_RANGES
+from penstock.config.validation import ENGINE_RANGES
 from penstock.kernels.native import plan_arguments
 
 
@@ -33,7 +33,7 @@ def test_unknown_level_names_the_known_ones() -> None:
 
 def test_level_that_the_machine_lacks_names_what_is_missing() -> None:
     real = {"neon", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"}
-    lacking = real - set(native.supported_levels())
+    lacking = real - set(native.supported_isas())
     if not lacking:
         pytest.skip("this machine has every level")
     for level in lacking:
@@ -45,8 +45,8 @@ def test_level_that_the_machine_lacks_names_what_is_missing() -> None:
 
 
 def test_auto_is_a_real_level() -> None:
-    level = native.KernelSet("auto").level
-    assert level in native.supported_levels() and not level.startswith("emulated")
+    level = native.KernelSet("auto").isa
+    assert level in native.supported_isas() and not level.startswith("emulated")
 
 
 def test_two_threads_may_run_one_plan() -> None:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh [FOLDER]: build the native tests for the wide levels and run them on an emulated Sapphire
 # Rapids: PASS or FAIL for each. Status 1 where one failed. FOLDER is what prepare.sh filled.
-# PYTHON=.venv/bin/python (with penstock, built with PENSTOCK_LEVELS=all) adds tests/native/*.py, or
+# PYTHON=.venv/bin/python (with penstock, built with PENSTOCK_ISAS=all) adds tests/native/*.py, or
 # TESTS, one file of them; WHICH, as pytest's -k, chooses among them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -10,7 +10,7 @@ root=$work/root guest=$work/guest iso=$work/iso
 rm -rf "$guest" "$iso" && mkdir -p "$guest"/{bin,dev,proc,sys,tmp} "$iso/isolinux"
 
 cmake -S . -B "$work/tests" -G "${GENERATOR:-Ninja}" -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_PYTHON=OFF \
-    -DPENSTOCK_TESTS=ON -DPENSTOCK_LEVELS=all -DCMAKE_EXE_LINKER_FLAGS=-static >/dev/null
+    -DPENSTOCK_TESTS=ON -DPENSTOCK_ISAS=all -DCMAKE_EXE_LINKER_FLAGS=-static >/dev/null
 cmake --build "$work/tests" --parallel "$(nproc)" >/dev/null
 for test in linear lora arena plan thread_pool; do
     strip -o "$guest/bin/${test}_test" "$work/tests/tests/native/${test}_test"

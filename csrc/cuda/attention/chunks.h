@@ -1,5 +1,5 @@
-// How the keys of a sequence are cut: the same in kernels/triton/attention_tile.py, which lists the
-// chunks, and here.
+// How the keys of a sequence are cut: the same in kernels/triton/paged_attention/attention_tile.py,
+// which lists the chunks, and here.
 #pragma once
 
 #include <cstdint>

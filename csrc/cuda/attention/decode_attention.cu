@@ -33,15 +33,15 @@ int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, c
                                    float* stats, int32_t* arrived, int table_width,
                                    int64_t key_stride, int64_t value_stride, float log2_scale,
                                    int window, int lanes, int q_heads, int kv_heads, int dim,
-                                   int block_tokens, int chunk, int multiprocessors, void* stream) {
+                                   int block_size, int chunk, int multiprocessors, void* stream) {
     const bool served = (dim == 64 || dim == 128) && lanes <= 2 * cuda::kQueriesOfTile &&
-                        block_tokens >= cuda::kKeys && (block_tokens & (block_tokens - 1)) == 0 &&
+                        block_size >= cuda::kKeys && (block_size & (block_size - 1)) == 0 &&
                         q_heads % kv_heads == 0 && chunk >= cuda::kKeys &&
                         (chunk & (chunk - 1)) == 0;
     if (!served)
         return cuda::kRefused;
     int block_shift = 0;
-    while (1 << block_shift < block_tokens)
+    while (1 << block_shift < block_size)
         ++block_shift;
     const cuda::DecodeAttention call{static_cast<cuda::Bf16*>(out),
                                      static_cast<const cuda::Bf16*>(q),

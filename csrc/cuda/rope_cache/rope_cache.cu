@@ -9,8 +9,8 @@ int penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qk
                              const float* rope, const int32_t* positions, const int32_t* slots,
                              const float* q_weight, const float* k_weight, const float* key_scales,
                              const float* value_scales, float eps, int tokens, int q_heads,
-                             int kv_heads, int dim, int rotated, int block_tokens,
-                             int64_t key_stride, int64_t value_stride, void* stream) {
+                             int kv_heads, int dim, int rotated, int block_size, int64_t key_stride,
+                             int64_t value_stride, void* stream) {
     if (dim > cuda::kMostDim || dim % 2 != 0 || rotated % 4 != 0 || rotated > dim) {
         return cuda::kRefused;
     }
@@ -30,7 +30,7 @@ int penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qk
                                kv_heads,
                                dim,
                                rotated,
-                               block_tokens,
+                               block_size,
                                key_stride,
                                value_stride};
     const unsigned groups = cuda::ceil_div(q_heads + 2 * kv_heads, cuda::kWarpsOfRope);

@@ -18,7 +18,7 @@ struct RopeCache {
     const float* q_weight; // [D], or null: no head norm
     const float* k_weight;
     float eps;
-    int q_heads, kv_heads, dim, rotated, block_tokens;
+    int q_heads, kv_heads, dim, rotated, block_size;
     int64_t key_stride, value_stride;
 };
 
@@ -63,10 +63,10 @@ __device__ __forceinline__ Target<Cached> target(const RopeCache& call, int64_t 
     const int slot = call.slots[token];
     if (slot < 0)
         return {nullptr, nullptr, 1.0f};
-    const int block = slot / call.block_tokens, offset = slot % call.block_tokens;
+    const int block = slot / call.block_size, offset = slot % call.block_size;
     const bool is_key = head < call.q_heads + call.kv_heads;
     const int64_t kv_head = head - call.q_heads - (is_key ? 0 : call.kv_heads);
-    const int64_t row = (kv_head * call.block_tokens + offset) * call.dim;
+    const int64_t row = (kv_head * call.block_size + offset) * call.dim;
     const float* const scales = is_key ? call.key_scales : call.value_scales;
     Cached* const part = static_cast<Cached*>(is_key ? call.keys : call.values);
     const int64_t stride = is_key ? call.key_stride : call.value_stride;

@@ -28,11 +28,11 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One generation. `rank`: the largest of its factors. `size_bytes`: of all factors in 32-bit
+    """One revision. `rank`: the largest of its factors. `size_bytes`: of all factors in 32-bit
     floats. `layers`: for each layer of the model, the factors of some of its unfused projections
     ("q", "k", "v", "o", "gate", "up", "down")."""
 
-    generation: str
+    revision: str
     rank: int
     size_bytes: int
     layers: tuple[Mapping[str, Factors], ...]

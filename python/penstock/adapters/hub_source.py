@@ -9,9 +9,9 @@ from typing import Final
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from penstock.base.errors import ModelError
-from penstock.models.cache import fetch_into_cache
-from penstock.models.files import path_at
-from penstock.models.hub_access import HubAccess, cached_snapshot
+from penstock.models.hub.cache import fetch_into_cache
+from penstock.models.hub.hub_access import HubAccess, cached_snapshot
+from penstock.models.hub.model_files import path_at
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 FILES: Final = (CONFIG_NAME, WEIGHTS_NAME)
@@ -43,7 +43,7 @@ def find_adapter(source: str, home: Path, hub: HubAccess) -> str:
 
 def _fetch(hub: HubAccess, repository: str, partial: Path) -> None:
     # Imported here: what is on disk needs no HTTP client, which takes a tenth of a second.
-    from penstock.models.hub import Revision, fetch_files
+    from penstock.models.hub.hub import Revision, fetch_files
 
     fetch_files(Revision(hub, repository), FILES, partial)
 

@@ -1,7 +1,7 @@
-"""Which alias names which generation of one model's adapters: pure rules, no files, no engine.
+"""Which alias names which revision of one model's adapters: pure rules, no files, no engine.
 
-A generation is *live* while an alias names it or a load is about to; *retired* from then on until
-whoever holds it says that it is freed. Identical content is one generation, whatever it is called.
+A revision is *live* while an alias names it or a load is about to; *retired* from then on until
+whoever holds it says that it is freed. Identical content is one revision, whatever it is called.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ MAX_ALIAS_BYTES: Final = 256
 
 
 class LoadedAdapter(msgspec.Struct, frozen=True):
-    """An alias and the generation that it names. `size_bytes` and `rank` as of Adapter; `source`:
+    """An alias and the revision that it names. `size_bytes` and `rank` as of Adapter; `source`:
     the folder as whoever loaded it wrote it."""
 
     alias: str
-    generation: str
+    revision: str
     rank: int
     size_bytes: int
     source: str
@@ -29,12 +29,12 @@ class LoadedAdapter(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """A load that was admitted and is under way. `generation` None: its content is not known."""
+    """A load that was admitted and is under way. `revision` None: its content is not known."""
 
     def __init__(self, alias: str, expected: str | None) -> None:
         self.alias = alias
         self.expected = expected
-        self.generation: str | None = None
+        self.revision: str | None = None
 
 
 class AdapterRegistry:
@@ -54,9 +54,9 @@ class AdapterRegistry:
     @property
     def live(self) -> frozenset[str]:
         """Generations that must stay."""
-        named = {adapter.generation for adapter in self._aliases.values()}
-        if self._load is not None and self._load.generation is not None:
-            named.add(self._load.generation)
+        named = {adapter.revision for adapter in self._aliases.values()}
+        if self._load is not None and self._load.revision is not None:
+            named.add(self._load.revision)
         return frozenset(named)
 
     @property
@@ -66,7 +66,7 @@ class AdapterRegistry:
 
     def begin(self, name: str, *, replace: bool = False, expected: str | None = None) -> Load:
         """Admit a load, which `finish` or `abandon` ends. `replace`: an alias may be there;
-        `expected`: and names this generation. Raises AdapterRefused: `invalid_lora_name`,
+        `expected`: and names this revision. Raises AdapterRefused: `invalid_lora_name`,
         `invalid_lora_load_policy`, `lora_load_busy`, `lora_adapter_already_loaded`,
         `lora_generation_mismatch`, `lora_alias_limit_exceeded`."""
         alias = clean_alias(name)
@@ -95,42 +95,42 @@ class AdapterRegistry:
         self._load = load
         return load
 
-    def hold(self, load: Load, generation: str) -> None:
-        """The content of a load is known: its generation is live from here on. Raises
+    def hold(self, load: Load, revision: str) -> None:
+        """The content of a load is known: its revision is live from here on. Raises
         AdapterRefused `lora_adapter_limit_exceeded` where too many retired ones are still in use,
         as each may be replaced while answers with it run."""
         assert self._load is load
         held = self.live | self._retired
-        if generation not in held and len(held) >= 2 * self._max_adapters:
+        if revision not in held and len(held) >= 2 * self._max_adapters:
             raise AdapterRefused(
                 "lora_adapter_limit_exceeded",
                 f"{len(held)} generations are in use, retired ones included; come back when"
                 " answers have finished",
             )
-        load.generation = generation
-        self._retired.discard(generation)
+        load.revision = revision
+        self._retired.discard(revision)
 
     def finish(
         self, load: Load, rank: int, size_bytes: int, source: str, *, pinned: bool = False
     ) -> LoadedAdapter:
-        """Switch the alias to the generation that is held; the load is over. Raises AdapterRefused
+        """Switch the alias to the revision that is held; the load is over. Raises AdapterRefused
         `lora_generation_mismatch` where the alias has changed meanwhile: then it is not over."""
-        assert self._load is load and load.generation is not None
+        assert self._load is load and load.revision is not None
         self._check_expected(load)
-        adapter = LoadedAdapter(load.alias, load.generation, rank, size_bytes, source, pinned)
+        adapter = LoadedAdapter(load.alias, load.revision, rank, size_bytes, source, pinned)
         before = self._aliases.get(load.alias)
         self._aliases[load.alias] = adapter
         self._load = None
         if before is not None:
-            self._retire(before.generation)
+            self._retire(before.revision)
         return adapter
 
     def abandon(self, load: Load) -> None:
         """The load came to nothing; aliases are as before. Harmless after `finish`."""
         if self._load is load:
             self._load = None
-            if load.generation is not None:
-                self._retire(load.generation)
+            if load.revision is not None:
+                self._retire(load.revision)
 
     def remove(self, name: str, *, expected: str | None = None) -> LoadedAdapter:
         """Forget an alias. Raises AdapterRefused: `invalid_lora_name`, `lora_adapter_not_found`,
@@ -141,25 +141,25 @@ class AdapterRegistry:
             raise AdapterRefused(
                 "lora_adapter_not_found", "no adapter of this name is loaded", field="lora_name"
             )
-        if expected is not None and adapter.generation != expected:
+        if expected is not None and adapter.revision != expected:
             raise _mismatch()
         del self._aliases[alias]
-        self._retire(adapter.generation)
+        self._retire(adapter.revision)
         return adapter
 
-    def freed(self, generations: Iterable[str]) -> None:
+    def freed(self, revisions: Iterable[str]) -> None:
         """Nobody holds these any more."""
-        self._retired.difference_update(generations)
+        self._retired.difference_update(revisions)
 
-    def _retire(self, generation: str) -> None:
-        if generation not in self.live:
-            self._retired.add(generation)
+    def _retire(self, revision: str) -> None:
+        if revision not in self.live:
+            self._retired.add(revision)
 
     def _check_expected(self, load: Load) -> None:
         if load.expected is None:
             return
         now = self._aliases.get(load.alias)
-        if now is None or now.generation != load.expected:
+        if now is None or now.revision != load.expected:
             raise _mismatch()
 
 

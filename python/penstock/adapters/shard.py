@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from penstock.adapters.adapter import Adapter, Factors
-from penstock.models.shard import Share, share_of
-from penstock.models.spec import DecoderSpec
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.loader.tensor_parallel import ShardSlices, shard_slices
 
 
 def shard_adapter(adapter: Adapter, spec: DecoderSpec, rank: int, count: int) -> Adapter:
@@ -17,7 +17,7 @@ def shard_adapter(adapter: Adapter, spec: DecoderSpec, rank: int, count: int) ->
 
     `spec`: that of the whole model. Raises ModelError where it cannot be divided.
     """
-    share = share_of(spec, rank, count)
+    share = shard_slices(spec, rank, count)
     layers = tuple(
         {name: _shard(name, factors, share) for name, factors in layer.items()}
         for layer in adapter.layers
@@ -26,7 +26,7 @@ def shard_adapter(adapter: Adapter, spec: DecoderSpec, rank: int, count: int) ->
     return replace(adapter, layers=layers, size_bytes=size_bytes)
 
 
-def _shard(name: str, factors: Factors, share: Share) -> Factors:
+def _shard(name: str, factors: Factors, share: ShardSlices) -> Factors:
     if name in ("o", "down"):
         columns = share.q if name == "o" else share.ff
         return Factors(np.ascontiguousarray(factors.a[:, columns]), factors.b)

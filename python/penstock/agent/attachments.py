@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.base.errors import InvalidRequest, NotFound
 from penstock.dialog import File, GenerateRequest, Message, Part, Text
-from penstock.store.names import NO_NAME, safe_name
+from penstock.store.client_names import NO_NAME, safe_name
 from penstock.store.records import FileSource, NewFile, StoredFile
 
 if TYPE_CHECKING:

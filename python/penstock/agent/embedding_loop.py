@@ -16,7 +16,7 @@ from penstock.dialog import (
     RerankRequest,
 )
 from penstock.engine.types import NO_RANKING, NO_TEXT
-from penstock.generation.embeddings import EmbeddingRunner
+from penstock.generation.embeddings.embeddings import EmbeddingRunner
 
 
 class EmbeddingLoop:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.adapters.live import LiveAdapters
+from penstock.adapters.view import AdapterView
 from penstock.agent.embedding_loop import EmbeddingLoop
 from penstock.agent.loop import AgentLoop, FileAttachments
 from penstock.agent.rerank_loop import RerankLoop
@@ -10,12 +10,16 @@ from penstock.agent.sessions import SessionStore
 from penstock.dialog import Sampling
 from penstock.engine.protocol import Engine
 from penstock.generation import Generator
-from penstock.generation.embeddings import EmbeddingRunner
-from penstock.generation.reranking import RerankRunner
-from penstock.models.files import ModelFiles
-from penstock.models.loading import is_embedding_model, load_embedding_parts, load_text_parts
-from penstock.models.rerankers import is_reranker, load_rerank_parts
-from penstock.models.sampling_defaults import sampling_defaults
+from penstock.generation.embeddings.embeddings import EmbeddingRunner
+from penstock.generation.embeddings.reranking import RerankRunner
+from penstock.models.embedding.rerankers import is_reranker, load_rerank_parts
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import (
+    is_embedding_model,
+    load_embedding_parts,
+    load_text_parts,
+)
+from penstock.models.loader.sampling_defaults import sampling_defaults
 
 Runner = Generator | EmbeddingRunner | RerankRunner
 Loop = AgentLoop | EmbeddingLoop | RerankLoop
@@ -25,7 +29,7 @@ def load_runner(
     files: ModelFiles,
     engine: Engine,
     tool_syntax: str | None = None,
-    adapters: LiveAdapters | None = None,
+    adapters: AdapterView | None = None,
     sampling: Sampling = Sampling(),  # noqa: B008
 ) -> Runner:
     """For an engine that serves, or will serve, the same model. `adapters`: those that requests may
@@ -57,7 +61,7 @@ def load_loop(
     files: ModelFiles,
     engine: Engine,
     tool_syntax: str | None = None,
-    adapters: LiveAdapters | None = None,
+    adapters: AdapterView | None = None,
     sampling: Sampling = Sampling(),  # noqa: B008
 ) -> Loop:
     """A loop that keeps nothing between requests. Raises ModelError."""

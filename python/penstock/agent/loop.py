@@ -22,7 +22,7 @@ from penstock.dialog import (
 )
 from penstock.engine.types import NO_EMBEDDINGS, NO_RANKING
 from penstock.generation import Generator
-from penstock.models.sampling_defaults import SamplingDefaults
+from penstock.models.loader.sampling_defaults import SamplingDefaults
 
 log = logging.getLogger(__name__)
 

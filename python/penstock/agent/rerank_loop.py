@@ -16,7 +16,7 @@ from penstock.dialog import (
     RerankRequest,
 )
 from penstock.engine.types import RANKING_ALONE
-from penstock.generation.reranking import RerankRunner
+from penstock.generation.embeddings.reranking import RerankRunner
 
 
 class RerankLoop:

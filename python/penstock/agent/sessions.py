@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Answer = Callable[[GenerateRequest], AsyncGenerator[Event, None]]
 
 
-class Held(Protocol):
+class SessionLease(Protocol):
     """What is asked of `store.sessions.HeldSession`."""
 
     messages: tuple[Message, ...]
@@ -40,7 +40,7 @@ class Held(Protocol):
 class SessionStore(Protocol):
     """What is asked of `store.sessions.Sessions`."""
 
-    def held(self, id: str) -> AbstractAsyncContextManager[Held]: ...
+    def held(self, id: str) -> AbstractAsyncContextManager[SessionLease]: ...
 
 
 async def run_in_session(
@@ -67,7 +67,7 @@ async def run_in_session(
                     case PartEnded(choice=0):
                         said.append(event.value)
                     case RunEnded(status="completed" | "incomplete"):
-                        reply = Message("assistant", _whole(request.begun, said))
+                        reply = Message("assistant", _whole(request.answer_prefix, said))
                         if not await held.keep((*conversation, reply)):
                             log.info("a session was deleted or replaced while it was answered")
                     case _:
@@ -75,17 +75,17 @@ async def run_in_session(
                 yield event
 
 
-def _whole(begun: str, said: list[Part]) -> tuple[Part, ...]:
+def _whole(answer_prefix: str, said: list[Part]) -> tuple[Part, ...]:
     """The parts of an answer with what the request says of it already, without calls that broke
     off."""
     said = [part for part in said if not isinstance(part, ToolCall) or part.whole] or [Text("")]
-    if not begun:
+    if not answer_prefix:
         return tuple(said)
     for index, part in enumerate(said):
         if isinstance(part, Text):
-            text = msgspec.structs.replace(part, text=begun + part.text)
+            text = msgspec.structs.replace(part, text=answer_prefix + part.text)
             return (*said[:index], text, *said[index + 1 :])
-    return (Text(begun), *said)
+    return (Text(answer_prefix), *said)
 
 
 def continued(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -9,13 +9,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import penstock.api.paths  # noqa: F401 - the convertor that paths below name
+import penstock.api.http.path_convertors  # noqa: F401 - the convertor that paths below name
 from penstock.api.codecs.chat import ChatDialect
 from penstock.api.codecs.completions import CompletionsDialect
 from penstock.api.codecs.messages import MessagesDialect
-from penstock.api.context import RequestContext
-from penstock.api.errors import ADAPTER_UPDATES, Errors
-from penstock.api.operations import RERANK_OPERATIONS
+from penstock.api.docs.operations import RERANK_OPERATIONS
+from penstock.api.http.errors import ADAPTER_UPDATES, Errors
+from penstock.api.http.unknown_routes import ABSENT, unknown_route
+from penstock.api.observability.request_context import RequestContext
 from penstock.api.routes.adapters import ListAdapters, LoadAdapter, UnloadAdapter
 from penstock.api.routes.approvals import DecideApproval
 from penstock.api.routes.count_tokens import CountTokens
@@ -31,6 +32,7 @@ from penstock.api.routes.files import (
     UploadFile,
 )
 from penstock.api.routes.generate import GenerateEndpoint
+from penstock.api.routes.health_and_metrics import ExposeMetrics, Health
 from penstock.api.routes.models import (
     GetModel,
     ListModels,
@@ -39,9 +41,8 @@ from penstock.api.routes.models import (
     reload_model,
     unload_model,
 )
-from penstock.api.routes.operations import ExposeMetrics, Health
 from penstock.api.routes.reranking import RerankEndpoint
-from penstock.api.routes.response_turns import CountInputTokens
+from penstock.api.routes.response_conversation import CountInputTokens
 from penstock.api.routes.responses import CancelResponse, CreateResponse, InputItems, OneResponse
 from penstock.api.routes.sessions import DeleteSession, ExportSession, ImportSession
 from penstock.api.routes.skills import (
@@ -56,7 +57,6 @@ from penstock.api.routes.skills import (
 )
 from penstock.api.routes.system import Diagnose, GetSystemInfo
 from penstock.api.services import Services
-from penstock.api.unknown_routes import ABSENT, unknown_route
 from penstock.base.errors import NotFound
 
 CORS_METHODS: Final = ("GET", "POST", "PUT", "DELETE")

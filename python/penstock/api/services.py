@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING
 
-from penstock.api.access_log import AccessLog
-from penstock.api.body import BodyReader
-from penstock.api.codecs.accepted import AS_SPECIFIED, OPENAI, Accepted
-from penstock.api.context import Observers
-from penstock.api.metrics import Metrics
-from penstock.api.registry import ModelRegistry
-from penstock.api.response_runs import ResponseRuns
-from penstock.api.served_model import ModelControl
+from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, OPENAI, Accepted
+from penstock.api.http.request_body import BodyReader
+from penstock.api.models.model_catalog import ModelCatalog
+from penstock.api.models.served_model import ModelControl
+from penstock.api.observability.access_log import AccessLog
+from penstock.api.observability.metrics import Metrics
+from penstock.api.observability.request_context import RequestObservers
+from penstock.api.responses.response_runs import ResponseRuns
 from penstock.config import ServerSettings
 
 if TYPE_CHECKING:
     from penstock.store import Store
-    from penstock.store.late import LateStore
+    from penstock.store.lazy_store import LazyStore
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Services:
     the server started, Unix seconds. `store`: what outlives a request; shared with the other API
     processes."""
 
-    models: ModelRegistry
+    models: ModelCatalog
     control: ModelControl
-    store: Store | LateStore
+    store: Store | LazyStore
     settings: ServerSettings
     metrics: Metrics | None
     adapter_updates: bool = False
     created: int = field(default_factory=lambda: int(time()))
-    observers: Observers = field(init=False)
+    observers: RequestObservers = field(init=False)
     bodies: BodyReader = field(init=False)
     runs: ResponseRuns = field(init=False)
 
@@ -43,7 +43,9 @@ class Services:
         settings = self.settings
         form = settings.access_log_format
         access_log = None if settings.disable_access_log else AccessLog(form)
-        observers = Observers(self.metrics, access_log, log_housekeeping=settings.access_log_health)
+        observers = RequestObservers(
+            self.metrics, access_log, log_housekeeping=settings.access_log_health
+        )
         object.__setattr__(self, "observers", observers)
         bodies = BodyReader(settings.body_limit_bytes, settings.stall_timeout_s)
         object.__setattr__(self, "bodies", bodies)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Optional
 
 import typer
 
-from penstock.cli.options import Chosen, with_settings
+from penstock.cli.settings_parameters import CommandSettings, with_settings
 
 PANEL: Final = "Measurement"
 
@@ -17,7 +17,7 @@ def _count(help: str, *, least: int = 1) -> Any:
 
 @with_settings(server=False)
 def bench(
-    chosen: Chosen,
+    parsed: CommandSettings,
     prompt_len: Annotated[int, _count("Tokens of a prompt.")] = 512,
     gen_len: Annotated[int, _count("Tokens of an answer.", least=2)] = 128,
     streams: Annotated[int, _count("Sequences at the same time.")] = 1,
@@ -34,20 +34,20 @@ def bench(
     from rich.console import Console
 
     from penstock.base.errors import ModelError
-    from penstock.cli.local import local_model
-    from penstock.cli.measure import measure, speed_table
+    from penstock.cli.engine_benchmark import measure, speed_table
+    from penstock.cli.local_model import local_model
 
-    settings = chosen.one_engine()
+    settings = parsed.one_engine()
     with local_model(settings) as (loop, model):
-        context = model.engine.info.context_tokens
+        context = model.engine.info.max_model_len
         if prompt_len + gen_len > context:
             raise ModelError(
                 f"{prompt_len} + {gen_len} tokens are over the context, {context}; a smaller "
                 "--prompt-len or --gen-len fits, or a larger --context"
             )
-        generation = "" if adapter is None else model.adapters.resolve(adapter)
+        revision = "" if adapter is None else model.adapters.resolve(adapter)
         measured = [
-            loop.run_until_complete(measure(model.engine, prompt_len, gen_len, streams, generation))
+            loop.run_until_complete(measure(model.engine, prompt_len, gen_len, streams, revision))
             for _ in range(warmup + iterations)
         ]
     title = f"{model.name}: {streams} x ({prompt_len} in + {gen_len} out), {iterations} iterations"

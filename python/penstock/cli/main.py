@@ -11,15 +11,15 @@ from typer.core import TyperGroup
 from penstock import __version__
 from penstock.base.errors import ModelError, ServiceError
 from penstock.cli.bench import bench
-from penstock.cli.chat import run
 from penstock.cli.doctor import doctor
-from penstock.cli.fetch import models, pull
-from penstock.cli.options import SpreadingCommand
+from penstock.cli.pull import models, pull
+from penstock.cli.run import run
 from penstock.cli.serve import serve
+from penstock.cli.settings_parameters import MultiValueCommand
 from penstock.config import SettingsError
 
 
-class PlainGroup(TyperGroup):
+class PlainHelpGroup(TyperGroup):
     """Lists the commands as plain text: the boxes that `rich` draws take longer than all the rest
     of `penstock --help`. Each command's own help keeps them."""
 
@@ -29,12 +29,12 @@ class PlainGroup(TyperGroup):
 
 app = typer.Typer(
     name="penstock",
-    cls=PlainGroup,
+    cls=PlainHelpGroup,
     help="Penstock serves language models: on its own kernels, over the OpenAI API.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-app.command(cls=SpreadingCommand)(serve)
+app.command(cls=MultiValueCommand)(serve)
 for command in (run, pull, models, bench, doctor):
     app.command()(command)
 

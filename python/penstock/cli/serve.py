@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.cli.options import Chosen, with_settings
+from penstock.cli.settings_parameters import CommandSettings, with_settings
 from penstock.config import (
     ServingSettings,
     StoreSettings,
-    bound_heap,
-    bound_library_threads,
+    limit_blas_threads,
+    limit_malloc_arenas,
     read_environment,
 )
 
 
 @with_settings(server=True)
-def serve(chosen: Chosen) -> None:
+def serve(parsed: CommandSettings) -> None:
     """Serve one model over HTTP, or several that a file names."""
-    serve_settings(chosen.serving())
+    serve_settings(parsed.serving())
 
 
 def serve_settings(settings: ServingSettings) -> None:
     """Fetch the models if need be, and serve them until a signal. Raises ModelError,
     SettingsError, OSError."""
-    bound_library_threads()
-    bound_heap()
+    limit_blas_threads()
+    limit_malloc_arenas()
     # Imported here: a command that is not run costs nothing (`penstock --help` < 0.3 s).
-    from penstock.api.access_log import configure_access_log
-    from penstock.api.server import run_server
+    from penstock.api.observability.access_log import configure_access_log
+    from penstock.api.serving.server import run_server
     from penstock.base.logs import configure_logging
-    from penstock.base.stacks import tell_stacks
+    from penstock.base.stack_dumps import dump_stacks_on_signal
 
     configure_logging()
-    tell_stacks()
+    dump_stacks_on_signal()
     server = settings.server
     configure_access_log(server.access_log_format, enabled=not server.disable_access_log)
     check_store(server.store)
@@ -41,8 +41,8 @@ def serve_settings(settings: ServingSettings) -> None:
 
 def with_ids(settings: ServingSettings) -> ServingSettings:
     """The same with every model fetched and called by an id. Raises ModelError, SettingsError."""
-    from penstock.cli.fetch import fetch_model
-    from penstock.config.limits import check_models
+    from penstock.cli.pull import fetch_model
+    from penstock.config.validation import check_models
 
     models = []
     for model in settings.models:
@@ -65,7 +65,7 @@ def check_store(settings: StoreSettings) -> None:
     from penstock.store import Store
 
     async def try_it() -> None:
-        store = await Store.open(settings.located(read_environment().home))
+        store = await Store.open(settings.with_defaults(read_environment().home))
         await store.close()
 
     asyncio.run(try_it())

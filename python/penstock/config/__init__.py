@@ -3,12 +3,11 @@ specification fixes. The only room that reads the environment."""
 
 from penstock.config.environment import (
     Environment,
-    bound_heap,
-    bound_library_threads,
     child_environment,
+    limit_blas_threads,
+    limit_malloc_arenas,
     read_environment,
 )
-from penstock.config.limits import SettingsError
 from penstock.config.settings import (
     EngineSettings,
     LoraSettings,
@@ -18,11 +17,12 @@ from penstock.config.settings import (
     ServingSettings,
     StoreSettings,
 )
-from penstock.config.step_sizes import CPU_SIZES, GPU_SIZES, StepSizes
+from penstock.config.step_sizes import CPU_STEP_SIZES, GPU_STEP_SIZES, StepSizes
+from penstock.config.validation import SettingsError
 
 __all__ = [
-    "CPU_SIZES",
-    "GPU_SIZES",
+    "CPU_STEP_SIZES",
+    "GPU_STEP_SIZES",
     "EngineSettings",
     "Environment",
     "LoraSettings",
@@ -33,8 +33,8 @@ __all__ = [
     "SettingsError",
     "StepSizes",
     "StoreSettings",
-    "bound_heap",
-    "bound_library_threads",
     "child_environment",
+    "limit_blas_threads",
+    "limit_malloc_arenas",
     "read_environment",
 ]

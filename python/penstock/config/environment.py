@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 DEFAULT_KEEP_ALIVE_MS = 10_000
-LAST_KEEP_ALIVE_MS = 24 * 3600 * 1000
-YES = ("1", "true", "yes", "on")
+MAX_KEEP_ALIVE_MS = 24 * 3600 * 1000
+TRUE_WORDS = ("1", "true", "yes", "on")
 
-HEAP: Final = (
+MALLOPT_SETTINGS: Final = (
     (-8, 1),  # M_ARENA_MAX, in heaps
     (-3, 256 * 1024),  # M_MMAP_THRESHOLD, in bytes
     (-1, 1024 * 1024),  # M_TRIM_THRESHOLD, in bytes
@@ -55,18 +55,19 @@ def read_environment(names: Mapping[str, str] | None = None) -> Environment:
         hf_home=Path(names.get("HF_HOME") or cache / "huggingface"),
         hf_token=names.get("HF_TOKEN") or None,
         keep_alive_interval_ms=_keep_alive_ms(names.get("KEEP_ALIVE_INTERVAL", "")),
-        lora_updates=names.get("SERVICE_ALLOW_RUNTIME_LORA_UPDATING", "").strip().lower() in YES,
+        lora_updates=names.get("SERVICE_ALLOW_RUNTIME_LORA_UPDATING", "").strip().lower()
+        in TRUE_WORDS,
         lora_root=Path(root) if (root := names.get("SERVICE_LORA_ADAPTER_ROOT")) else None,
     )
 
 
-def bound_library_threads() -> None:
+def limit_blas_threads() -> None:
     """Let numpy's linear algebra, which nothing here uses, start no threads in this process and its
     children, unless the operator says otherwise. To be called before numpy is imported."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def bound_heap() -> None:
+def limit_malloc_arenas() -> None:
     """Let this process give back what it has let go of, unless the operator says how it is to deal
     with memory. To be called before threads start; does nothing without glibc.
 
@@ -78,7 +79,7 @@ def bound_heap() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for option, value in HEAP:
+        for option, value in MALLOPT_SETTINGS:
             mallopt(option, value)
 
 
@@ -91,4 +92,4 @@ def _keep_alive_ms(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 12):
         return DEFAULT_KEEP_ALIVE_MS
     value = int(text)
-    return value if 0 < value <= LAST_KEEP_ALIVE_MS else DEFAULT_KEEP_ALIVE_MS
+    return value if 0 < value <= MAX_KEEP_ALIVE_MS else DEFAULT_KEEP_ALIVE_MS

@@ -37,7 +37,7 @@ ToolSyntaxName = Literal[
     "seed_oss",
 ]
 
-# As csrc/cpu/levels.cmake builds them.
+# As csrc/cpu/isa.cmake builds them.
 CpuLevelName = Literal["auto", "scalar", "neon", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"]
 
 
@@ -71,12 +71,14 @@ class EngineSettings(msgspec.Struct, frozen=True):
     `dtype`: "auto" computes in the weights' own format (integers, bf16); "f32" dequantizes
     everything. `device`: "cpu", "cuda" or "cuda:N"; "auto" takes the first GPU, if there is one.
     `cache_dtype` "auto": f16, on a GPU bf16, or f32 with dtype f32; "f8e4m3" is of a GPU.
-    `context_tokens` None: the model's own, clamped to what the cache holds. `cache_mb`: memory of
-    the KV cache in MiB, None: enough for `max_seqs` sequences of 1,024 tokens and for one of the
+    `max_model_len` None: the model's own, clamped to what the cache holds. `cache_mb`: memory of
+    the KV cache in MiB, None: enough for `max_num_seqs` sequences of 1,024 tokens and for one of
+    the
     full context; on a GPU what is left of it. `host_cache_mb`: on a GPU, memory of the host in MiB
     for prefixes that its cache has no room for any more. `tensor_parallel`: the model is divided
     among so many GPUs, from `device` on; sizes of memory are then those of each, but for
-    `host_cache_mb`. `max_seqs` and `token_budget` None: the device decides (`config.step_sizes`).
+    `host_cache_mb`. `max_num_seqs` and `max_num_batched_tokens` None: the device decides
+    (`config.step_sizes`).
     `threads` None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: the defaults of requests, None:
@@ -99,13 +101,13 @@ class EngineSettings(msgspec.Struct, frozen=True):
     cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
     device: str = "auto"
     tensor_parallel: int = 1
-    context_tokens: int | None = None
+    max_model_len: int | None = None
     cache_mb: int | None = None
     host_cache_mb: int = 0
-    block_tokens: int = 16
-    max_seqs: int | None = None
+    block_size: int = 16
+    max_num_seqs: int | None = None
     max_queue: int = 1024
-    token_budget: int | None = None
+    max_num_batched_tokens: int | None = None
     prefix_cache_n: int = 16
     no_kv_cache: bool = False
     speculation: bool = False
@@ -125,8 +127,10 @@ class EngineSettings(msgspec.Struct, frozen=True):
     def step_sizes(self, default: StepSizes) -> StepSizes:
         """The largest step; from `default` comes each size that is not set."""
         return StepSizes(
-            default.max_seqs if self.max_seqs is None else self.max_seqs,
-            default.token_budget if self.token_budget is None else self.token_budget,
+            default.max_num_seqs if self.max_num_seqs is None else self.max_num_seqs,
+            default.max_num_batched_tokens
+            if self.max_num_batched_tokens is None
+            else self.max_num_batched_tokens,
         )
 
 
@@ -149,7 +153,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
 
     `url`: of the database, sqlite:///FILE or postgresql://USER@HOST/DATABASE. `blobs` for the
     bodies of files, `skills_dir` for skills: a folder or a URL that fsspec knows. None: under
-    PENSTOCK_HOME, see `located`. `..._expiry_s`: how many seconds things are kept after their
+    PENSTOCK_HOME, see `with_defaults`. `..._expiry_s`: how many seconds things are kept after their
     creation, sessions after their last change; of responses, 0 keeps them until they are deleted.
     `max_...`: beyond so many, or so many bytes, the oldest go; skills stay, and no more are taken.
     """
@@ -167,7 +171,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     max_files_bytes: int = 16 * 1024**3
     max_skills_bytes: int = 4 * 1024**3
 
-    def located(self, home: Path) -> StoreSettings:
+    def with_defaults(self, home: Path) -> StoreSettings:
         """The same with every place named; those that were not are under `home`."""
         blobs = self.blobs or str(home / "blobs")
         return msgspec.structs.replace(

@@ -10,18 +10,18 @@ from typing import Final, NamedTuple
 
 
 class StepSizes(NamedTuple):
-    """The largest step: rows (`max_seqs`) and tokens (`token_budget`)."""
+    """The largest step: rows (`max_num_seqs`) and tokens (`max_num_batched_tokens`)."""
 
-    max_seqs: int
-    token_budget: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
 
 
-CPU_SIZES: Final = StepSizes(max_seqs=32, token_budget=512)
+CPU_STEP_SIZES: Final = StepSizes(max_num_seqs=32, max_num_batched_tokens=512)
 
-GPU_SIZES: Final = (
-    StepSizes(max_seqs=256, token_budget=8192),
-    StepSizes(max_seqs=128, token_budget=4096),
-    StepSizes(max_seqs=64, token_budget=2048),
-    CPU_SIZES,
+GPU_STEP_SIZES: Final = (
+    StepSizes(max_num_seqs=256, max_num_batched_tokens=8192),
+    StepSizes(max_num_seqs=128, max_num_batched_tokens=4096),
+    StepSizes(max_num_seqs=64, max_num_batched_tokens=2048),
+    CPU_STEP_SIZES,
 )
-"""The first that leaves enough memory to the cache is taken: see `runtime.gpu_memory`."""
+"""The first that leaves enough memory to the cache is taken: see `runtime.gpu.memory`."""

@@ -33,7 +33,7 @@ from penstock.dialog.message import (
 )
 from penstock.dialog.outlet import Outlet
 from penstock.dialog.request import (
-    AdapterGeneration,
+    AdapterRevision,
     Constraint,
     FunctionTool,
     GenerateRequest,
@@ -54,7 +54,7 @@ from penstock.dialog.request import (
 from penstock.dialog.reranking import RankedDocument, Ranking, RerankRequest
 
 __all__ = [
-    "AdapterGeneration",
+    "AdapterRevision",
     "ArgumentsDelta",
     "Audio",
     "Constraint",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.dialog.request import AdapterGeneration
+from penstock.dialog.request import AdapterRevision
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True):
@@ -14,16 +14,16 @@ class EmbeddingRequest(msgspec.Struct, frozen=True):
 
     inputs: tuple[str | tuple[int, ...], ...]
     model: str | None = None
-    adapter: str | AdapterGeneration | None = None
+    adapter: str | AdapterRevision | None = None
     truncate: bool = False
 
 
 class Embeddings(msgspec.Struct, frozen=True):
     """`vectors`: `width` numbers for each input, in their order, as little-endian float32.
-    `adapter_generation`: exactly what was used, None for the base model."""
+    `adapter_revision`: exactly what was used, None for the base model."""
 
     model: str
     vectors: bytes
     width: int
     prompt_tokens: int
-    adapter_generation: str | None = None
+    adapter_revision: str | None = None

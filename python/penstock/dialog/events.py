@@ -46,14 +46,14 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="run_started"):
-    """`model`: the resolved model id; `created`: Unix seconds. `adapter_generation`: exactly what
+    """`model`: the resolved model id; `created`: Unix seconds. `adapter_revision`: exactly what
     is used, None for the base model. `fingerprint`: names version and weights, with which
     answers to the same request may change; "" where nobody knows."""
 
     model: str
     created: int
     prompt_tokens: int
-    adapter_generation: str | None = None
+    adapter_revision: str | None = None
     fingerprint: str = ""
 
 

@@ -40,7 +40,7 @@ class Answer(msgspec.Struct):
     choices: list[Choice] = msgspec.field(default_factory=list)
     usage: Usage = Usage()
     status: str = "completed"
-    adapter_generation: str | None = None
+    adapter_revision: str | None = None
     fingerprint: str = ""
 
 
@@ -69,7 +69,7 @@ class Fold:
         match event:
             case RunStarted():
                 self.answer.model, self.answer.created = event.model, event.created
-                self.answer.adapter_generation = event.adapter_generation
+                self.answer.adapter_revision = event.adapter_revision
                 self.answer.fingerprint = event.fingerprint
             case TextDelta():
                 self._choice(event.choice).logprobs.extend(event.logprobs)

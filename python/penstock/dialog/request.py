@@ -136,10 +136,10 @@ class ReasoningPolicy(msgspec.Struct, frozen=True):
     effort: str | None = None
 
 
-class AdapterGeneration(msgspec.Struct, frozen=True):
-    """An exact generation of an adapter, whatever its aliases name now."""
+class AdapterRevision(msgspec.Struct, frozen=True):
+    """An exact revision of an adapter, whatever its aliases name now."""
 
-    generation: str
+    revision: str
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,19 +151,21 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     `top_logprobs` None: no logprobs; 0: of the chosen token only. `echo`: completions only, the
     prompt precedes the answer. `stop_token_ids` end an answer beside the model's own, and also
     where `ignore_eos` takes those away. `tools` are the client's own; `hosted` run on the server,
-    where they are enabled. `begun`: what the assistant has said of its answer already, which goes
+    where they are enabled. `answer_prefix`: what the assistant has said of its answer already,
+    which goes
     on from there; with messages only. `session`: id of the session that the conversation goes on
     in. `cache_salt`: the prompt is looked for among those of requests with the same one, and no
     other; who does not know it can learn nothing from what is cached. `adapter`: the alias of one
-    of the model's adapters, or a generation; None: the base model. `streamed` False: nobody looks
-    at an event before the run is over; text may come in fewer, longer deltas. `places`: where the
+    of the model's adapters, or a revision; None: the base model. `streamed` False: nobody looks
+    at an event before the run is over; text may come in fewer, longer deltas. `part_paths`: where
+    the
     client wrote each part of the last messages, for errors that name one; see `place`.
     """
 
     model: str | None = None
-    adapter: str | AdapterGeneration | None = None
+    adapter: str | AdapterRevision | None = None
     messages: tuple[Message, ...] | None = None
-    begun: str = ""
+    answer_prefix: str = ""
     prompt: str | tuple[int, ...] | None = None
     prompts: tuple[str | tuple[int, ...], ...] = ()
     suffix: str | None = None
@@ -186,14 +188,14 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     echo: bool = False
     streamed: bool = True
-    places: tuple[tuple[str, ...], ...] = ()
+    part_paths: tuple[tuple[str, ...], ...] = ()
 
     def place(self, message: int, part: int) -> str:
         """What the client calls a part of `messages`. What comes before a conversation's last
         messages, such as those of earlier turns, has no name of the client's."""
-        index = message + len(self.places) - len(self.messages or ())
-        if index >= 0 and part < len(self.places[index]):
-            return self.places[index][part]
+        index = message + len(self.part_paths) - len(self.messages or ())
+        if index >= 0 and part < len(self.part_paths[index]):
+            return self.part_paths[index][part]
         return f"messages[{message}]"
 
     @property

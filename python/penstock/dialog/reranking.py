@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.dialog.request import AdapterGeneration
+from penstock.dialog.request import AdapterRevision
 
 MAX_DOCUMENTS: Final = 2048
 
@@ -20,7 +20,7 @@ class RerankRequest(msgspec.Struct, frozen=True):
     documents: tuple[str, ...]
     top_n: int | None = None
     model: str | None = None
-    adapter: str | AdapterGeneration | None = None
+    adapter: str | AdapterRevision | None = None
     truncate: bool = True
 
 
@@ -33,9 +33,9 @@ class RankedDocument(msgspec.Struct, frozen=True):
 
 class Ranking(msgspec.Struct, frozen=True):
     """`results`: the best first, the lower index first where two are equal. `prompt_tokens`: of all
-    pairs. `adapter_generation`: exactly what was used, None for the base model."""
+    pairs. `adapter_revision`: exactly what was used, None for the base model."""
 
     model: str
     results: tuple[RankedDocument, ...]
     prompt_tokens: int
-    adapter_generation: str | None = None
+    adapter_revision: str | None = None

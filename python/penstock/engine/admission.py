@@ -13,26 +13,28 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from penstock.base.errors import ModelError, ServiceError
-from penstock.engine.grammars import Compiled, Grammars, guide_of
-from penstock.engine.no_adapters import Adapters
-from penstock.engine.types import TokenChunk, TokenRequest, Wake
+from penstock.engine.adapters.null_slot_cache import SlotCache
+from penstock.engine.types import TokenOutput, TokenRequest
+from penstock.grammar.cache import CompiledGrammar, GrammarCache, guide_of
+from penstock.grammar.types import GrammarTriggers
 from penstock.scheduler import NO_ADAPTER, Guide, NewSequence, Progress, Scheduler
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Arrival:
-    """A request that is not scheduled yet. `compiled` None: it has no grammar. `wake`: where the
+class _PendingRequest:
+    """A request that is not scheduled yet. `compiled` None: it has no grammar. `triggers`: where
+    the
     grammar starts to bind."""
 
-    compiled: Future[Compiled] | None
-    wake: Wake | None
+    compiled: Future[CompiledGrammar] | None
+    triggers: GrammarTriggers | None
     adapter: str
 
     def guide(self) -> Guide | None:
         """The guide of the sequence, once its grammar is compiled."""
-        return None if self.compiled is None else guide_of(self.compiled, self.wake)
+        return None if self.compiled is None else guide_of(self.compiled, self.triggers)
 
 
 @dataclass(slots=True)
@@ -43,42 +45,42 @@ class _Lease:
     entered: bool = False
 
 
-class Admissions:
-    """Not thread-safe: one thread calls all of it. `wake` is called, by another thread, when
+class AdmissionQueue:
+    """Not thread-safe: one thread calls all of it. `wake_engine` is called, by another thread, when
     `release_ready` has something to do."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        grammars: Grammars,
-        adapters: Adapters,
-        wake: Callable[[], None],
+        grammars: GrammarCache,
+        adapters: SlotCache,
+        wake_engine: Callable[[], None],
     ) -> None:
         self._scheduler = scheduler
         self._grammars = grammars
         self._adapters = adapters
-        self._wake = wake
-        self._arrivals: dict[str, _Arrival] = {}
+        self._wake = wake_engine
+        self._pending: dict[str, _PendingRequest] = {}
         self._leases: dict[str, _Lease] = {}
         self._compiled: SimpleQueue[str] = SimpleQueue()
 
     @property
-    def has_news(self) -> bool:
+    def has_completions(self) -> bool:
         """Whether something came that requests wait for."""
-        return not self._compiled.empty() or self._adapters.has_news
+        return not self._compiled.empty() or self._adapters.has_completions
 
     def submit(self, request: TokenRequest, stop_token_ids: frozenset[int]) -> None:
         """Queue a request, or hold it until all is there that it needs. `stop_token_ids`: those of
         the model, which end a constrained answer, too. Raises ServiceError."""
-        compiled = wake = None
+        compiled = triggers = None
         if request.constraint is not None:
             compiled = self._grammars.compile(request.constraint)
-            wake = request.constraint.wake
-        binds_all = compiled is not None and wake is None
+            triggers = request.constraint.triggers
+        binds_all = compiled is not None and triggers is None
         self._take_lease(request)
         ready = compiled is None or (compiled.done() and compiled.exception() is None)
         slot = self._enter(request.id) if ready else None
-        arrival = _Arrival(compiled, wake, request.adapter)
+        arrival = _PendingRequest(compiled, triggers, request.adapter)
         stops = request.stop_token_ids | (stop_token_ids if binds_all else frozenset())
         new = NewSequence(
             id=request.id,
@@ -96,8 +98,8 @@ class Admissions:
         )
         try:
             if slot is None:
-                self._scheduler.hold(new)
-                self._arrivals[request.id] = arrival
+                self._scheduler.enqueue_unready(new)
+                self._pending[request.id] = arrival
             else:
                 self._scheduler.submit(new, arrival.guide(), slot)
         except ServiceError:
@@ -108,7 +110,7 @@ class Admissions:
 
     def abort(self, request_id: str) -> None:
         """Drop a request, if it is still there."""
-        self._arrivals.pop(request_id, None)
+        self._pending.pop(request_id, None)
         self._scheduler.abort(request_id)
         self._end(request_id)
 
@@ -119,13 +121,13 @@ class Admissions:
                 if one.finish is not None:
                     self._end(one.id)
 
-    def release_ready(self) -> list[TokenChunk]:
-        """Let the requests join that have all they need; the last chunks of those that cannot."""
-        failures: list[TokenChunk] = []
+    def release_ready(self) -> list[TokenOutput]:
+        """Let the requests join that have all they need; the last outputs of those that cannot."""
+        failures: list[TokenOutput] = []
         while not self._compiled.empty():
             self._join(self._compiled.get(), failures)
         news = self._adapters.collect()
-        for request_id, arrival in list(self._arrivals.items()) if news else ():
+        for request_id, arrival in list(self._pending.items()) if news else ():
             if arrival.adapter in news:
                 error = news[arrival.adapter]
                 if error is None:
@@ -134,8 +136,8 @@ class Admissions:
                     failures.append(self._refuse(request_id, error))
         return failures
 
-    def _join(self, request_id: str, failures: list[TokenChunk]) -> None:
-        arrival = self._arrivals.get(request_id)
+    def _join(self, request_id: str, failures: list[TokenOutput]) -> None:
+        arrival = self._pending.get(request_id)
         if arrival is None or (arrival.compiled is not None and not arrival.compiled.done()):
             return
         compiled = arrival.compiled
@@ -147,14 +149,14 @@ class Admissions:
             return
         slot = self._enter(request_id)
         if slot is not None:
-            del self._arrivals[request_id]
-            self._scheduler.release(request_id, arrival.guide(), slot)
+            del self._pending[request_id]
+            self._scheduler.make_ready(request_id, arrival.guide(), slot)
 
-    def _refuse(self, request_id: str, error: BaseException) -> TokenChunk:
-        del self._arrivals[request_id]
+    def _refuse(self, request_id: str, error: BaseException) -> TokenOutput:
+        del self._pending[request_id]
         self._scheduler.abort(request_id, "error")
         self._end(request_id)
-        return TokenChunk(
+        return TokenOutput(
             request_id, (), time.monotonic(), cached_tokens=0, finish="error", error=str(error)
         )
 

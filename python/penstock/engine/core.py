@@ -11,12 +11,10 @@ from operator import attrgetter
 import msgspec
 
 from penstock.base.errors import InvalidRequest
-from penstock.base.host import available_cores
+from penstock.base.resources import available_cores
 from penstock.config import EngineSettings, LoraSettings
-from penstock.engine.admission import Admissions
-from penstock.engine.grammars import Grammars
-from penstock.engine.masks import MaskFiller
-from penstock.engine.no_adapters import adapters_of
+from penstock.engine.adapters.null_slot_cache import slot_cache_for
+from penstock.engine.admission import AdmissionQueue
 from penstock.engine.types import (
     NO_ADAPTERS,
     NO_EMBEDDINGS,
@@ -25,13 +23,15 @@ from penstock.engine.types import (
     EmbedRequest,
     EngineGauges,
     EngineInfo,
-    TokenChunk,
     TokenDelta,
+    TokenOutput,
     TokenRequest,
 )
-from penstock.models.vocabulary import Vocabulary
+from penstock.grammar.cache import GrammarCache
+from penstock.grammar.token_masks import TokenMaskFiller
+from penstock.grammar.vocabulary import Vocabulary
 from penstock.runtime.protocol import Runtime
-from penstock.scheduler import HostTier, Progress, Scheduler
+from penstock.scheduler import CpuKvCacheIndex, Progress, Scheduler
 
 FAILED_ROW = "the model gave no finite scores for this request"
 
@@ -51,41 +51,41 @@ class EngineCore:
         self._runtime = runtime
         self._scheduler = scheduler
         self.info = info
-        self._grammars = Grammars(info.vocab_size)
-        self._masks = MaskFiller(info.vocab_size, threads)
+        self._grammars = GrammarCache(info.vocab_size)
+        self._masks = TokenMaskFiller(info.vocab_size, threads)
         self._stop_ids: frozenset[int] = frozenset()
         self._wake: Callable[[], None] = lambda: None
-        self._adapters = adapters_of(runtime.adapters, lora, lambda: self._wake(), NO_ADAPTERS)
-        self._admissions = Admissions(
+        self._adapters = slot_cache_for(runtime.adapters, lora, lambda: self._wake(), NO_ADAPTERS)
+        self._admissions = AdmissionQueue(
             scheduler, self._grammars, self._adapters, lambda: self._wake()
         )
         self._flying = False
         self._began = 0.0
 
     @classmethod
-    def over(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
+    def for_runtime(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
         """An engine over a loaded model."""
         facts = runtime.info
         sizes = settings.step_sizes(facts.sizes)
         scheduler = Scheduler(
             num_blocks=facts.cache_blocks,
-            block_tokens=facts.block_tokens,
-            context_tokens=facts.context_tokens,
-            max_seqs=sizes.max_seqs,
-            token_budget=sizes.token_budget,
+            block_size=facts.block_size,
+            max_model_len=facts.max_model_len,
+            max_num_seqs=sizes.max_num_seqs,
+            max_num_batched_tokens=sizes.max_num_batched_tokens,
             max_queue=settings.max_queue,
             prefix_caching=settings.prefix_cache_n > 0,
             no_kv_cache=settings.no_kv_cache,
             speculation=settings.speculation,
-            tier=HostTier(facts.host_blocks, facts.most_saves),
+            cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.most_saves),
         )
         info = EngineInfo(
             model_id=facts.model_id,
-            context_tokens=facts.context_tokens,
+            max_model_len=facts.max_model_len,
             vocab_size=facts.vocab_size,
-            max_seqs=sizes.max_seqs,
+            max_num_seqs=sizes.max_num_seqs,
             cache_blocks=facts.cache_blocks,
-            block_tokens=facts.block_tokens,
+            block_size=facts.block_size,
             weight_bytes=facts.weight_bytes,
             fingerprint=facts.fingerprint,
             memory_bytes=facts.memory_bytes,
@@ -100,19 +100,19 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or self._admissions.has_news
+        return self._scheduler.has_work or self._admissions.has_completions
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """`wake` is called, by another thread, when there is work again without a `submit`."""
         self._wake = wake
 
-    def teach(self, vocabulary: Vocabulary) -> None:
+    def set_tokenizer(self, vocabulary: Vocabulary) -> None:
         """Take in the model's tokenizer, which constraints need."""
-        self._grammars.teach(vocabulary)
+        self._grammars.set_tokenizer(vocabulary)
         self._stop_ids = frozenset(vocabulary.stop_ids)
 
     def submit(self, request: TokenRequest) -> None:
-        """Queue a request. Raises InvalidRequest (`adapter_not_found` for a generation that is not
+        """Queue a request. Raises InvalidRequest (`adapter_not_found` for a revision that is not
         here), ContextLengthExceeded, Overloaded, or Unavailable where there is no thread for its
         grammar."""
         if not all(0 <= token < self.info.vocab_size for token in request.token_ids):
@@ -128,40 +128,40 @@ class EngineCore:
         raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
 
     def abort(self, request_id: str) -> None:
-        """Drop a request, if it is still there; no chunk of it follows."""
+        """Drop a request, if it is still there; no output of it follows."""
         self._admissions.abort(request_id)
 
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
-        """Load a generation beside the steps; the future is done within a `step`. It fails with
+        """Load a revision beside the steps; the future is done within a `step`. It fails with
         AdapterRefused."""
         return self._adapters.add(source)
 
-    def retire_adapter(self, generation: str) -> None:
-        """Free a generation with its last request. Harmless for one that is not here."""
-        self._adapters.retire(generation)
+    def retire_adapter(self, revision: str) -> None:
+        """Free a revision with its last request. Harmless for one that is not here."""
+        self._adapters.retire(revision)
 
     def adapters(self) -> tuple[AdapterState, ...]:
-        """The generations that are loaded, in memory or not."""
+        """The revisions that are loaded, in memory or not."""
         return self._adapters.states()
 
-    def step(self) -> list[TokenChunk]:
+    def step(self) -> list[TokenOutput]:
         """Compute one step. Empty when there was nothing to do or no token came of it.
 
         Where the runtime overlaps, the step after it is on its way already when this returns, if
         that could be planned.
         """
-        chunks = self._admissions.release_ready()
+        outputs = self._admissions.release_ready()
         if not self._flying and not self._launch():
-            return chunks
+            return outputs
         ahead = self._scheduler.plan_ahead() if self._runtime.info.overlaps else None
         if ahead is not None:
-            self._runtime.submit(ahead, self._masks.begin(self._scheduler.sampled))
+            self._runtime.submit(ahead, self._masks.begin(self._scheduler.mask_inputs))
         result = self._runtime.collect()
         now = time.monotonic()
         progress = self._scheduler.commit(result, now - self._began)
         self._flying, self._began = ahead is not None, now
         self._admissions.finish(progress)
-        return chunks + _chunks(progress, now)
+        return outputs + _outputs(progress, now)
 
     def gauges(self) -> EngineGauges:
         grammars, masks = self._grammars, self._masks
@@ -192,19 +192,19 @@ class EngineCore:
         if plan is None:
             return False
         self._began = time.monotonic()
-        self._runtime.submit(plan, self._masks.begin(self._scheduler.sampled))
+        self._runtime.submit(plan, self._masks.begin(self._scheduler.mask_inputs))
         return True
 
 
-def _chunks(progress: list[Progress], now: float) -> list[TokenChunk]:
-    """One chunk for each request; what a step made of one stands together."""
-    chunks = []
+def _outputs(progress: list[Progress], now: float) -> list[TokenOutput]:
+    """One output for each request; what a step made of one stands together."""
+    outputs = []
     for _, group in itertools.groupby(progress, key=attrgetter("id")):
         parts = list(group)
         last = parts[-1]
         error = (last.error or FAILED_ROW) if last.finish == "error" else None
-        chunks.append(
-            TokenChunk(
+        outputs.append(
+            TokenOutput(
                 id=last.id,
                 tokens=tuple(
                     TokenDelta(part.token_id, part.logprob, part.top)
@@ -222,4 +222,4 @@ def _chunks(progress: list[Progress], now: float) -> list[TokenChunk]:
                 ),
             )
         )
-    return chunks
+    return outputs

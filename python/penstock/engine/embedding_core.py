@@ -14,21 +14,21 @@ import numpy as np
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from penstock.config import EngineSettings, LoraSettings
-from penstock.engine.no_adapters import adapters_of
+from penstock.engine.adapters.null_slot_cache import slot_cache_for
 from penstock.engine.types import (
     ENCODER_ADAPTERS,
     NO_ADAPTERS,
     NO_TEXT,
     AdapterSource,
     AdapterState,
-    EmbedChunk,
+    EmbedOutput,
     EmbedRequest,
     EngineGauges,
     EngineInfo,
     TokenRequest,
 )
-from penstock.models.vocabulary import Vocabulary
-from penstock.runtime.embedding import EmbeddingRuntime
+from penstock.grammar.vocabulary import Vocabulary
+from penstock.runtime.cpu.embedding import EmbeddingRuntime
 from penstock.scheduler import NO_ADAPTER
 
 Tokens: TypeAlias = tuple[int, ...]
@@ -39,7 +39,7 @@ NOT_FINITE = "the model gave no finite numbers for this request"
 @dataclass(slots=True)
 class _Job:
     """A request with the sequences that it still waits for, and where the second text of each
-    begins: at its end where there is none. `adapter`: the generation that it has a
+    begins: at its end where there is none. `adapter`: the revision that it has a
     lease of, "" for none; `slot`: where that is in memory."""
 
     id: str
@@ -67,16 +67,16 @@ class EmbeddingCore:
         self._held: dict[str, _Job] = {}
         self._wake: Callable[[], None] = lambda: None
         reason = NO_ADAPTERS if lora is None else ENCODER_ADAPTERS
-        self._adapters = adapters_of(runtime.adapters, lora, lambda: self._wake(), reason)
+        self._adapters = slot_cache_for(runtime.adapters, lora, lambda: self._wake(), reason)
         self._waiting = 0
         self._gauges = EngineGauges(sequences_capacity=facts.max_rows)
         self.info = EngineInfo(
             model_id=facts.model_id,
-            context_tokens=facts.context_tokens,
+            max_model_len=facts.max_model_len,
             vocab_size=facts.vocab_size,
-            max_seqs=facts.max_rows,
+            max_num_seqs=facts.max_rows,
             cache_blocks=0,
-            block_tokens=0,
+            block_size=0,
             weight_bytes=facts.weight_bytes,
             fingerprint=facts.fingerprint,
             embedding_width=facts.width,
@@ -84,7 +84,7 @@ class EmbeddingCore:
         )
 
     @classmethod
-    def over(cls, runtime: EmbeddingRuntime, settings: EngineSettings) -> EmbeddingCore:
+    def for_runtime(cls, runtime: EmbeddingRuntime, settings: EngineSettings) -> EmbeddingCore:
         """An engine over a loaded model."""
         return cls(runtime, settings.max_queue, settings.lora)
 
@@ -95,13 +95,13 @@ class EmbeddingCore:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._jobs) or self._adapters.has_news
+        return bool(self._jobs) or self._adapters.has_completions
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """`wake` is called, by another thread, when there is work again without an `embed`."""
         self._wake = wake
 
-    def teach(self, vocabulary: Vocabulary) -> None:
+    def set_tokenizer(self, vocabulary: Vocabulary) -> None:
         """Constraints are for text: there is nothing to learn."""
 
     def submit(self, request: TokenRequest) -> None:
@@ -109,7 +109,7 @@ class EmbeddingCore:
         raise InvalidRequest(NO_TEXT, field="model", code="unsupported_model")
 
     def embed(self, request: EmbedRequest) -> None:
-        """Queue a request. Raises InvalidRequest (`adapter_not_found` for a generation that is not
+        """Queue a request. Raises InvalidRequest (`adapter_not_found` for a revision that is not
         here), ContextLengthExceeded or Overloaded."""
         if not request.sequences:
             raise InvalidRequest("input must not be empty", field="input")
@@ -131,7 +131,7 @@ class EmbeddingCore:
             self._held[job.id] = job
 
     def abort(self, request_id: str) -> None:
-        """Drop a request, if it is still there; no chunk of it follows."""
+        """Drop a request, if it is still there; no output of it follows."""
         for job in (*self._jobs, *self._held.values()):
             if job.id == request_id:
                 self._drop(job)
@@ -139,20 +139,20 @@ class EmbeddingCore:
                 return
 
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
-        """Load a generation beside the steps; the future is done within a `step`. It fails with
+        """Load a revision beside the steps; the future is done within a `step`. It fails with
         AdapterRefused."""
         return self._adapters.add(source)
 
-    def retire_adapter(self, generation: str) -> None:
-        """Free a generation with its last request. Harmless for one that is not here."""
-        self._adapters.retire(generation)
+    def retire_adapter(self, revision: str) -> None:
+        """Free a revision with its last request. Harmless for one that is not here."""
+        self._adapters.retire(revision)
 
     def adapters(self) -> tuple[AdapterState, ...]:
-        """The generations that are loaded, in memory or not."""
+        """The revisions that are loaded, in memory or not."""
         return self._adapters.states()
 
-    def step(self) -> list[EmbedChunk]:
-        """Compute one step: a chunk for each request that had sequences in it, and the last one of
+    def step(self) -> list[EmbedOutput]:
+        """Compute one step: a output for each request that had sequences in it, and the last one of
         those whose adapter could not be read."""
         failures = self._release_ready()
         jobs, sequences, second_starts = self._pack()
@@ -182,9 +182,9 @@ class EmbeddingCore:
         info = self.info
         if not sequence:
             raise InvalidRequest("an input has no tokens", field="input")
-        if len(sequence) > info.context_tokens:
+        if len(sequence) > info.max_model_len:
             raise ContextLengthExceeded(
-                f"an input has {len(sequence)} tokens; the model takes {info.context_tokens}",
+                f"an input has {len(sequence)} tokens; the model takes {info.max_model_len}",
                 field="input",
             )
         if min(sequence) < 0 or max(sequence) >= info.vocab_size:
@@ -217,19 +217,19 @@ class EmbeddingCore:
 
     def _chunk(
         self, job: _Job, vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
-    ) -> EmbedChunk:
+    ) -> EmbedOutput:
         if not np.isfinite(vectors).all():
             return self._fail(job, NOT_FINITE)
         if job.waiting:
-            return EmbedChunk(job.id, vectors.tobytes())
+            return EmbedOutput(job.id, vectors.tobytes())
         self._release(job)
         self._gauges.completed_stop += 1
-        return EmbedChunk(job.id, vectors.tobytes(), "stop")
+        return EmbedOutput(job.id, vectors.tobytes(), "stop")
 
-    def _fail(self, job: _Job, reason: str) -> EmbedChunk:
+    def _fail(self, job: _Job, reason: str) -> EmbedOutput:
         self._drop(job)
         self._gauges.completed_error += 1
-        return EmbedChunk(job.id, b"", "error", reason)
+        return EmbedOutput(job.id, b"", "error", reason)
 
     def _drop(self, job: _Job) -> None:
         if self._held.pop(job.id, None) is None and job.waiting:
@@ -250,10 +250,10 @@ class EmbeddingCore:
         if job.adapter:
             self._adapters.release(job.adapter, entered=job.slot != NO_ADAPTER)
 
-    def _release_ready(self) -> list[EmbedChunk]:
-        """Let the requests join whose adapters came; the last chunks of those that cannot."""
+    def _release_ready(self) -> list[EmbedOutput]:
+        """Let the requests join whose adapters came; the last outputs of those that cannot."""
         news = self._adapters.collect()
-        failures: list[EmbedChunk] = []
+        failures: list[EmbedOutput] = []
         for job in [job for job in self._held.values() if job.adapter in news]:
             error = news[job.adapter]
             if error is not None:

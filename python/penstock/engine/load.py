@@ -7,10 +7,10 @@ import logging
 from penstock.config import EngineSettings
 from penstock.engine.core import EngineCore
 from penstock.engine.embedding_core import EmbeddingCore
-from penstock.engine.packing_bar import PackingBar
+from penstock.engine.load_progress import LoadProgress
 from penstock.engine.protocol import Core
-from penstock.models.loading import is_embedding_model
-from penstock.models.rerankers import is_reranker
+from penstock.models.embedding.rerankers import is_reranker
+from penstock.models.loader.model_loader import is_embedding_model
 from penstock.runtime.load import find_files, start_embedding, start_runtime
 
 log = logging.getLogger(__name__)
@@ -20,14 +20,14 @@ def load_core(settings: EngineSettings, limit_bytes: int | None = None) -> Core:
     """Load the model that `settings` names, within `limit_bytes` if given. Raises ModelError."""
     files, available = find_files(settings, limit_bytes=limit_bytes)
     core: Core
-    with PackingBar() as bar:
+    with LoadProgress() as bar:
         if is_reranker(files) or is_embedding_model(files):
             embedding = start_embedding(files, settings, available, bar.update)
-            core = EmbeddingCore.over(embedding, settings)
+            core = EmbeddingCore.for_runtime(embedding, settings)
         else:
             runtime = start_runtime(files, settings, available, bar.update)
-            core = EngineCore.over(runtime, settings)
-    asked, served = settings.context_tokens, core.info.context_tokens
+            core = EngineCore.for_runtime(runtime, settings)
+    asked, served = settings.max_model_len, core.info.max_model_len
     if asked is not None and served < asked:
         log.warning("a context of %d tokens was asked for; the model has %d", asked, served)
     return core

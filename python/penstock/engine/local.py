@@ -12,22 +12,22 @@ from typing import Any, Final, TypeVar
 
 from penstock.base.errors import EngineFault, ServiceError
 from penstock.config import EngineSettings
-from penstock.engine.embed_mailbox import EmbedMailboxes
-from penstock.engine.joining import Joiner
+from penstock.engine.embedding_queues import EmbeddingOutputQueues
 from penstock.engine.load import load_core
-from penstock.engine.mailbox import Mailboxes
+from penstock.engine.output_coalescing import OutputCoalescer
+from penstock.engine.output_queues import RequestOutputQueues
 from penstock.engine.protocol import IDLE_S, Core, Tap
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
-    EmbedChunk,
+    EmbedOutput,
     EmbedRequest,
     EngineGauges,
     EngineInfo,
-    TokenChunk,
+    TokenOutput,
     TokenRequest,
 )
-from penstock.models.vocabulary import Vocabulary
+from penstock.grammar.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -39,25 +39,25 @@ CLOSED: Final = "the engine was closed"
 class LocalEngine:
     """Runs a core in one thread; its callers live in one asyncio loop.
 
-    Commands reach the thread through one queue, chunks come back through the loop. An exception in
+    Commands reach the thread through one queue, outputs come back through the loop. An exception in
     a step fails every open request with EngineFault, and the engine refuses further ones; so does
     `close`.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._joiner = Joiner()
+        self._coalescer = OutputCoalescer()
         self._loop = asyncio.get_running_loop()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._mailboxes = Mailboxes(
+        self._output_queues = RequestOutputQueues(
             lambda r: self._submit(r.id, lambda core: self._generate(core, r)), self._abort
         )
-        self._embeddings = EmbedMailboxes(
+        self._embeddings = EmbeddingOutputQueues(
             lambda r: self._submit(r.id, lambda core: core.embed(r)), self._abort
         )
         self._asked: set[asyncio.Future[Any]] = set()
         self._fault: str | None = None
-        core.call_when_ready(lambda: self._commands.put(_look_again))
+        core.call_when_ready(lambda: self._commands.put(_wake_thread))
         self._thread = threading.Thread(target=self._run, name="penstock-engine", daemon=True)
         self._thread.start()
 
@@ -76,14 +76,14 @@ class LocalEngine:
         """The memory formula with this model's numbers."""
         return self._core.report
 
-    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenChunk]:
-        return self._mailboxes.generate(request, tap)
+    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenOutput]:
+        return self._output_queues.generate(request, tap)
 
-    def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedChunk]:
+    def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
         return self._embeddings.embed(request)
 
-    def teach(self, vocabulary: Vocabulary) -> None:
-        self._commands.put(lambda core: core.teach(vocabulary))
+    def set_tokenizer(self, vocabulary: Vocabulary) -> None:
+        self._commands.put(lambda core: core.set_tokenizer(vocabulary))
 
     async def add_adapter(self, source: AdapterSource) -> AdapterState:
         def ask(core: Core, answer: asyncio.Future[AdapterState]) -> None:
@@ -92,8 +92,8 @@ class LocalEngine:
 
         return await self._ask(ask)
 
-    async def retire_adapter(self, generation: str) -> None:
-        self._commands.put(lambda core: core.retire_adapter(generation))
+    async def retire_adapter(self, revision: str) -> None:
+        self._commands.put(lambda core: core.retire_adapter(revision))
 
     async def adapters(self) -> tuple[AdapterState, ...]:
         def ask(core: Core, answer: asyncio.Future[tuple[AdapterState, ...]]) -> None:
@@ -125,14 +125,14 @@ class LocalEngine:
             try:
                 submit(core)
             except ServiceError as error:
-                self._call(self._mailboxes.fail, request_id, error)
+                self._call(self._output_queues.fail, request_id, error)
                 self._call(self._embeddings.fail, request_id, error)
 
         self._commands.put(command)
 
     def _generate(self, core: Core, request: TokenRequest) -> None:
         core.submit(request)
-        self._joiner.add(request)
+        self._coalescer.add(request)
 
     def _ask(self, ask: Callable[[Core, asyncio.Future[_T]], None]) -> asyncio.Future[_T]:
         """What `ask` makes of the core in its thread. Raises EngineFault, and fails with it."""
@@ -150,7 +150,7 @@ class LocalEngine:
     def _abort(self, request_id: str) -> None:
         def command(core: Core) -> None:
             core.abort(request_id)
-            self._joiner.forget(request_id)
+            self._coalescer.forget(request_id)
 
         self._commands.put(command)
 
@@ -160,14 +160,14 @@ class LocalEngine:
 
     def _run(self) -> None:
         try:
-            while self._obey():
-                self._call(self._deliver, self._joiner.pass_on(self._core.step()))
+            while self._run_commands():
+                self._call(self._deliver, self._coalescer.coalesce(self._core.step()))
         except BaseException:  # a panic of what is written in Rust is no Exception
             log.exception("the engine failed in a step")
             self._fault = "the engine failed and was stopped"
             self._call(self._fail_all, "the engine failed")
 
-    def _obey(self) -> bool:
+    def _run_commands(self) -> bool:
         """Carry out what was asked; prepare, then block, while there is nothing to do. False: asked
         to end."""
         patience_s: float | None = IDLE_S
@@ -184,19 +184,19 @@ class LocalEngine:
                 return False
             command(self._core)
 
-    def _deliver(self, chunks: Sequence[TokenChunk | EmbedChunk]) -> None:
-        self._mailboxes.deliver(c for c in chunks if isinstance(c, TokenChunk))
-        self._embeddings.deliver(c for c in chunks if isinstance(c, EmbedChunk))
+    def _deliver(self, outputs: Sequence[TokenOutput | EmbedOutput]) -> None:
+        self._output_queues.deliver(c for c in outputs if isinstance(c, TokenOutput))
+        self._embeddings.deliver(c for c in outputs if isinstance(c, EmbedOutput))
 
     def _fail_all(self, reason: str) -> None:
-        self._mailboxes.fail_all(lambda: EngineFault(reason))
+        self._output_queues.fail_all(lambda: EngineFault(reason))
         self._embeddings.fail_all(lambda: EngineFault(reason))
         for answer in self._asked:
             if not answer.done():
                 answer.set_exception(EngineFault(reason))
 
 
-def _look_again(core: Core) -> None:
+def _wake_thread(core: Core) -> None:
     """Only wakes the thread: the core has work now."""
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
-    EmbedChunk,
+    EmbedOutput,
     EmbedRequest,
     EngineGauges,
     EngineInfo,
-    TokenChunk,
+    TokenOutput,
     TokenRequest,
 )
-from penstock.models.vocabulary import Vocabulary
+from penstock.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from penstock._native import Lane
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Tap(Protocol):
     """Is shown chunks in the moment they arrive."""
 
-    def __call__(self, chunk: TokenChunk) -> TokenChunk | None:
+    def __call__(self, chunk: TokenOutput) -> TokenOutput | None:
         """What is left for the iterator."""
         ...
 
@@ -47,7 +47,7 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo: ...
 
-    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenChunk]:
+    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenOutput]:
         """The chunks of one request, the last with `finish`.
 
         An engine may show `tap` chunks between the first token and the last chunk, while the
@@ -59,23 +59,23 @@ class Engine(Protocol):
         """
         ...
 
-    def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedChunk]:
+    def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
         """The same of a request for embeddings. An engine does either; it raises InvalidRequest for
         what its model does not do."""
         ...
 
-    def teach(self, vocabulary: Vocabulary) -> None:
+    def set_tokenizer(self, vocabulary: Vocabulary) -> None:
         """Tell the engine the model's tokenizer, before the first request with a constraint.
         Harmless when told twice; an engine that was restarted is told again by itself."""
         ...
 
     async def add_adapter(self, source: AdapterSource) -> AdapterState:
-        """Return when the generation can be used; one that is there already is there. Raises
+        """Return when the revision can be used; one that is there already is there. Raises
         AdapterRefused for its files and limits, EngineFault where the engine died over it,
         Unavailable while it (re)starts."""
         ...
 
-    async def retire_adapter(self, generation: str) -> None:
+    async def retire_adapter(self, revision: str) -> None:
         """No new request gets it; running ones go on. Harmless for one that is not there."""
         ...
 
@@ -98,14 +98,14 @@ class Core(Protocol):
     @property
     def has_work(self) -> bool: ...
     def call_when_ready(self, wake: Callable[[], None]) -> None: ...
-    def teach(self, vocabulary: Vocabulary) -> None: ...
+    def set_tokenizer(self, vocabulary: Vocabulary) -> None: ...
     def submit(self, request: TokenRequest) -> None: ...
     def embed(self, request: EmbedRequest) -> None: ...
     def abort(self, request_id: str) -> None: ...
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]: ...
-    def retire_adapter(self, generation: str) -> None: ...
+    def retire_adapter(self, revision: str) -> None: ...
     def adapters(self) -> tuple[AdapterState, ...]: ...
-    def step(self) -> Sequence[TokenChunk | EmbedChunk]: ...
+    def step(self) -> Sequence[TokenOutput | EmbedOutput]: ...
     def gauges(self) -> EngineGauges: ...
     def prepare(self) -> bool:
         """A short piece of work ahead of later steps, while there is no other. False: there

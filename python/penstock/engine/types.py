@@ -1,4 +1,4 @@
-"""What crosses the wall between the engine and its callers: TokenRequest in, TokenChunk out."""
+"""What crosses the wall between the engine and its callers: TokenRequest in, TokenOutput out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.dialog import Sampling
+from penstock.grammar.types import Grammar
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -19,47 +20,19 @@ ENCODER_ADAPTERS: Final = "adapters are for decoders; this model is an encoder"
 NO_TEXT: Final = "this model writes no text; name a model that writes"
 
 
-class Wake(msgspec.Struct, frozen=True):
-    """Where in an answer a grammar starts to bind: at the first of `texts`, or at the first
-    character that is not white space if it is one of `first`. The grammar must accept the text
-    from the token on that holds the beginning of what was found.
-
-    Nothing is looked for in reasoning: text up to `reasoning_close`, if the prompt has opened it
-    (`reasoning_opened`) or the answer begins with `reasoning_open`. "": there is none. Control
-    tokens are found by their names.
-    """
-
-    texts: tuple[str, ...]
-    first: str = ""
-    reasoning_open: str = ""
-    reasoning_close: str = ""
-    reasoning_opened: bool = False
-
-
-class Grammar(msgspec.Struct, frozen=True):
-    """What an answer must match: llguidance's own serialized form, the JSON text of an object with
-    `grammars`, whatever the client wrote.
-
-    `wake` None: it binds from the first token on, and its end ends the answer. Else it binds from
-    there on only, costs nothing before, and never ends an answer: what it cannot follow is free.
-    """
-
-    value: str
-    wake: Wake | None = None
-
-
 class TokenRequest(msgspec.Struct, frozen=True):
     """One sequence to generate. `n` choices are `n` TokenRequests: the prefix cache shares the
     prompt. `sampling` is resolved: no None that the model's defaults would fill.
 
     `stop_token_ids` end the sequence and are not part of the answer; none of them is drawn before
-    `min_tokens` others, unless there is a `constraint` without `wake`, which ends where it ends.
+    `min_tokens` others, unless there is a `constraint` without `triggers`, which ends where it
+    ends.
     `max_tokens` is already clamped to the context; with 0 the prompt is computed and nothing drawn.
     `cache_salt` keeps prefix blocks of different tenants apart. A `constraint` needs an engine that
     was taught the vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: how many
     alternatives to tell with the log-probability of each token of the prompt after the first; None
     to tell nothing of it, which reads prompts faster. `whole`: the caller looks at nothing before
-    the last token, so that chunks may come joined. `adapter`: a generation, "" for the base model;
+    the last token, so that chunks may come joined. `adapter`: a revision, "" for the base model;
     one that the engine does not have is refused with `adapter_not_found`. `group`: the same for all
     sequences of one client's request, unique to it: a queue that had room for the first takes the
     others.
@@ -82,20 +55,20 @@ class TokenRequest(msgspec.Struct, frozen=True):
 
 
 class AdapterSource(msgspec.Struct, frozen=True):
-    """A generation of an adapter, and the folder with its files, which nobody changes while the
+    """A revision of an adapter, and the folder with its files, which nobody changes while the
     engine has it. A `pinned` one stays in memory."""
 
-    generation: str
+    revision: str
     folder: str
     pinned: bool = False
 
 
 class AdapterState(msgspec.Struct, frozen=True):
-    """Of one generation that an engine has. `rank`: the largest of its factors; `bytes`: what it
+    """Of one revision that an engine has. `rank`: the largest of its factors; `bytes`: what it
     takes in memory when it is `resident`. A `retired` one goes with the last of the sequences that
     it has leases of."""
 
-    generation: str
+    revision: str
     rank: int
     bytes: int
     retired: bool = False
@@ -114,7 +87,7 @@ class EmbedRequest(msgspec.Struct, frozen=True):
     second_starts: tuple[int, ...] = ()
 
 
-class EmbedChunk(msgspec.Struct, frozen=True):
+class EmbedOutput(msgspec.Struct, frozen=True):
     """What one step made for one request: the next of its vectors, in the order of its sequences,
     as float32 in the machine's order of bytes. The last chunk has `finish`; after it none
     follows."""
@@ -133,12 +106,12 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, gc=False):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class TokenChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one step made for one request. The last chunk has `finish`; after it none follows.
     The first one says how many prompt tokens came from the prefix cache. `step_time_s`:
     `time.monotonic()` at the end of the step, the same clock in all processes of a machine.
     `prompt`: the next tokens of the prompt, from its second one on, where they are asked for; all
-    of them come before the first token of the answer. `begun_s`: the end of the
+    of them come before the first token of the answer. `first_step_time_s`: the end of the
     step of its first token, where it is made of several chunks."""
 
     id: str
@@ -148,7 +121,7 @@ class TokenChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     finish: FinishReason | None = None
     error: str | None = None
     prompt: tuple[TokenDelta, ...] = ()
-    begun_s: float | None = None
+    first_step_time_s: float | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -156,11 +129,11 @@ class EngineInfo(msgspec.Struct, frozen=True):
     where the model writes text instead. `memory_bytes`: of the host's memory, by its formula."""
 
     model_id: str
-    context_tokens: int
+    max_model_len: int
     vocab_size: int
-    max_seqs: int
+    max_num_seqs: int
     cache_blocks: int
-    block_tokens: int
+    block_size: int
     weight_bytes: int
     fingerprint: str
     embedding_width: int = 0
@@ -172,8 +145,8 @@ class EngineGauges(msgspec.Struct):
 
     `grammar_mask_seconds`: time in which masks were computed; `grammar_mask_wait_seconds`: the part
     of it for which a step had to wait after its forward pass. `forced_tokens`: tokens of answers
-    that a grammar left no choice about. `drafted_tokens`: guesses of speculation that were
-    computed; `confirmed_tokens`: those that were right. `host_cache_saves`: blocks that went from a
+    that a grammar left no choice about. `draft_tokens`: guesses of speculation that were
+    computed; `accepted_tokens`: those that were right. `host_cache_saves`: blocks that went from a
     GPU's cache to the host's memory; `host_cache_restores`: that came back.
     """
 
@@ -198,8 +171,8 @@ class EngineGauges(msgspec.Struct):
     grammar_mask_seconds: float = 0.0
     grammar_mask_wait_seconds: float = 0.0
     forced_tokens: int = 0
-    drafted_tokens: int = 0
-    confirmed_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     host_cache_blocks_used: int = 0
     host_cache_blocks_total: int = 0
     host_cache_saves: int = 0

@@ -92,15 +92,17 @@ class Fetcher:
         except asyncio.TimeoutError:
             seconds = self._limits.timeout_s
             raise UrlUnreachable(
-                f"{shown(url)} could not be fetched within {seconds:g} s", field=field
+                f"{shortened_url(url)} could not be fetched within {seconds:g} s", field=field
             ) from None
         except ForbiddenAddress:
             raise UrlForbidden(
-                f"{shown(url)} is not fetched: the address of its host is not public",
+                f"{shortened_url(url)} is not fetched: the address of its host is not public",
                 field=field,
             ) from None
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError):
-            raise UrlUnreachable(f"{shown(url)} could not be fetched", field=field) from None
+            raise UrlUnreachable(
+                f"{shortened_url(url)} could not be fetched", field=field
+            ) from None
 
     def _decoded(self, url: str, field: str) -> Fetched:
         try:
@@ -124,7 +126,9 @@ class Fetcher:
                 return answer
             url = _parsed(answer, field, url)
         most = self._limits.max_redirects
-        raise UrlUnreachable(f"{shown(given)} redirects more than {most} times", field=field)
+        raise UrlUnreachable(
+            f"{shortened_url(given)} redirects more than {most} times", field=field
+        )
 
     async def _get(
         self, pool: httpcore.AsyncConnectionPool, url: httpx.URL, field: str
@@ -187,7 +191,7 @@ class Fetcher:
         return self._tls
 
 
-def shown(url: str) -> str:
+def shortened_url(url: str) -> str:
     """A client's URL in a message: cut if it is long."""
     return url if len(url) <= MAX_SHOWN_CHARS else url[:MAX_SHOWN_CHARS] + "..."
 

@@ -1,4 +1,4 @@
-"""One choice: token chunks of the engine in, events out. The hot path of every answer."""
+"""One choice: token outputs of the engine in, events out. The hot path of every answer."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from penstock.base.errors import EngineFault, InvalidRequest
 from penstock.dialog import Event, TokenLogprob, TurnEnded, Usage
 from penstock.dialog.events import Finish
 from penstock.dialog.outlet import Delta, Outlet
-from penstock.engine.guide import DEAD_END, TOO_COMPLEX
-from penstock.engine.types import TokenChunk, TokenDelta
+from penstock.engine.types import TokenDelta, TokenOutput
+from penstock.generation.answer_format import AnswerFormat
 from penstock.generation.echo import Echo
-from penstock.generation.form import AnswerForm
 from penstock.generation.parts import Parts
-from penstock.generation.repeats import Repeats
-from penstock.generation.shown_text import ShownText
+from penstock.generation.repeated_calls import RepeatedCallFilter
+from penstock.generation.stop_filter import StopFilter
+from penstock.grammar.guides import DEAD_END, TOO_COMPLEX
 from penstock.text import IncrementalDetokenizer, Tokenizer
-from penstock.text.channels import (
-    ArgumentsPiece,
+from penstock.text.tool_parsers import (
     CallEnd,
     CallStart,
-    Piece,
-    ReasoningPiece,
-    TextPiece,
+    ParsedArguments,
+    ParsedReasoning,
+    ParsedText,
+    ParserOutput,
 )
 
 log = logging.getLogger(__name__)
@@ -49,14 +49,14 @@ class Choice:
         index: int,
         tokenizer: Tokenizer,
         texts: TokenTexts,
-        form: AnswerForm,
+        form: AnswerFormat,
         *,
         prompt_ids: tuple[int, ...],
         stops: tuple[str, ...],
         echo: Echo | None,
         with_logprobs: bool,
         max_calls: int | None,
-        repeats: Repeats | None,
+        repeats: RepeatedCallFilter | None,
     ) -> None:
         parser = form.parser()
         self.index = index
@@ -72,7 +72,7 @@ class Choice:
         self._parts = Parts(index)
         # All that is told of a token is its text, which is shown at once.
         self._plain = parser is None and not stops and not with_logprobs
-        self._shown = ShownText(self._parts, stops, keeps_all=parser is None)
+        self._shown = StopFilter(self._parts, stops, keeps_all=parser is None)
         self._submitted_s = time.monotonic()
         self._first_s: float | None = None
         self._echo = echo
@@ -90,18 +90,18 @@ class Choice:
     def num_tokens(self) -> int:
         return self._num_tokens
 
-    def take(self, chunk: TokenChunk) -> list[Event]:
-        """The events of one chunk. Raises EngineFault where the engine gave up on it."""
-        self._add(chunk)
+    def take(self, output: TokenOutput) -> list[Event]:
+        """The events of one output. Raises EngineFault where the engine gave up on it."""
+        self._add(output)
         return self._parts.take()
 
-    def deltas(self, chunk: TokenChunk) -> Sequence[Delta] | None:
-        """The events of one chunk after the first token and before the last, if they are deltas
-        alone; else None, and `take` tells them with those of the next chunk."""
+    def deltas(self, output: TokenOutput) -> Sequence[Delta] | None:
+        """The events of one output after the first token and before the last, if they are deltas
+        alone; else None, and `take` tells them with those of the next output."""
         if self._plain and self._parts.only_text:
-            text = self._text_of(chunk.tokens)
+            text = self._text_of(output.tokens)
             return (self._parts.more_text(text),) if text else ()
-        self._add(chunk)
+        self._add(output)
         return self._parts.take_deltas()
 
     def lane(self, outlet: Outlet) -> Lane | None:
@@ -125,33 +125,33 @@ class Choice:
             self._parts.more_text(lane.text)
             outlet.passed(self.index, self._parts.part, lane.text)
 
-    def _add(self, chunk: TokenChunk) -> None:
+    def _add(self, output: TokenOutput) -> None:
         if self.ended:
             return
-        if chunk.error == TOO_COMPLEX:
+        if output.error == TOO_COMPLEX:
             raise InvalidRequest(
                 f"{TOO_COMPLEX}; make it simpler", field="grammar", code="grammar_too_complex"
             )
-        if chunk.error == DEAD_END:
-            log.warning("the grammar of %s leads nowhere; it ends within an answer", chunk.id)
+        if output.error == DEAD_END:
+            log.warning("the grammar of %s leads nowhere; it ends within an answer", output.id)
             raise InvalidRequest(DEAD_END, field="grammar", code="grammar_dead_end")
-        if chunk.finish == "error" or chunk.finish == "abort":
-            log.error("the engine ended %s with %s: %s", chunk.id, chunk.finish, chunk.error)
+        if output.finish == "error" or output.finish == "abort":
+            log.error("the engine ended %s with %s: %s", output.id, output.finish, output.error)
             raise EngineFault("the engine failed this request")
-        if chunk.cached_tokens is not None:
-            self._cached_tokens = chunk.cached_tokens
+        if output.cached_tokens is not None:
+            self._cached_tokens = output.cached_tokens
         if self._echo is not None:
-            self._echo.add(chunk.prompt)
+            self._echo.add(output.prompt)
         if self._first_s is None:
-            if not chunk.tokens and chunk.finish is None:
+            if not output.tokens and output.finish is None:
                 return  # the prompt is being read
-            self._start(chunk)
-        tokens = chunk.tokens
+            self._start(output)
+        tokens = output.tokens
         if self._plain:
             text = self._text_of(tokens)
             if text:
                 self._parts.text(text)
-            if chunk.finish is None:  # nothing else can end it
+            if output.finish is None:  # nothing else can end it
                 return
         else:
             for token in tokens:
@@ -159,18 +159,20 @@ class Choice:
                 if self._cut_short:
                     break
         called_enough = self._called_enough  # a call that breaks off with the answer is not enough
-        if chunk.finish is not None and not self._cut_short:
+        if output.finish is not None and not self._cut_short:
             self._rest()
-        if chunk.finish is not None or self._cut_short:
-            self._end(chunk.finish == "length" and not called_enough, chunk.step_time_s)
+        if output.finish is not None or self._cut_short:
+            self._end(output.finish == "length" and not called_enough, output.step_time_s)
 
     @property
     def _cut_short(self) -> bool:
         """Nothing that the model says from here on belongs to the answer."""
         return self._called_enough or self._shown.matched is not None
 
-    def _start(self, chunk: TokenChunk) -> None:
-        self._first_s = chunk.step_time_s if chunk.begun_s is None else chunk.begun_s
+    def _start(self, output: TokenOutput) -> None:
+        self._first_s = (
+            output.step_time_s if output.first_step_time_s is None else output.first_step_time_s
+        )
         if self._echo is not None:
             self._parts.text(self._echo.text, self._echo.logprobs())
 
@@ -201,24 +203,24 @@ class Choice:
             self._tell(self._parser.push(text))
         self._num_reasoning += self._parser.reasoning
 
-    def _tell(self, pieces: list[Piece]) -> None:
+    def _tell(self, pieces: list[ParserOutput]) -> None:
         parts, shown = self._parts, self._shown
         if self._repeats is not None:
-            pieces = self._repeats.until_one(pieces)
+            pieces = self._repeats.before_repeat(pieces)
             self._called_enough = self._repeats.found
         for piece in pieces:
-            if isinstance(piece, TextPiece):
+            if isinstance(piece, ParsedText):
                 shown.say(piece.text, piece.at)
                 if shown.matched is not None:
                     return
                 continue
             shown.flush()
             match piece:
-                case ReasoningPiece():
+                case ParsedReasoning():
                     parts.reasoning(piece.text)
                 case CallStart():
                     parts.call(piece.name, piece.call_id)
-                case ArgumentsPiece():
+                case ParsedArguments():
                     parts.arguments(piece.text)
                 case CallEnd():
                     if piece.whole:

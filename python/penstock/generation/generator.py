@@ -10,39 +10,40 @@ from typing import Final
 import msgspec
 
 from penstock import __version__
-from penstock.adapters.live import LiveAdapters
+from penstock.adapters.view import AdapterView
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, Outlet, RunEnded, RunStarted, Sampling
 from penstock.engine.protocol import Engine
-from penstock.engine.types import Grammar, TokenRequest
-from penstock.generation.adapted import Batches, opened_batches
-from penstock.generation.answer_grammars import AnswerGrammars
-from penstock.generation.breakers import Breakers
-from penstock.generation.chat_form import chat_form
-from penstock.generation.checks import check_bias, check_request
+from penstock.engine.types import TokenRequest
+from penstock.generation.adapter_retry import Batches, open_with_adapter
+from penstock.generation.answer_format import AnswerFormat, AnswerFormats
+from penstock.generation.answer_grammar_builder import AnswerGrammarBuilder
 from penstock.generation.choice import Choice
-from penstock.generation.constraints import Constraints
+from penstock.generation.constraint_compiler import ConstraintCompiler
+from penstock.generation.dry_breakers import DryBreakers
 from penstock.generation.echo import Echo
-from penstock.generation.fit import Prompt
-from penstock.generation.form import AnswerForm, AnswerForms
-from penstock.generation.media import without_media
 from penstock.generation.merge import best, merge, stream, total_usage
-from penstock.generation.prompt import PromptBuilder
-from penstock.generation.prompt_texts import prompt_chars
-from penstock.generation.repeats import Repeats
+from penstock.generation.prompt.builder import PromptBuilder
+from penstock.generation.prompt.chat_template import select_chat_template
+from penstock.generation.prompt.context_budget import Prompt
+from penstock.generation.prompt.media import without_media
+from penstock.generation.prompt.texts import prompt_chars
+from penstock.generation.repeated_calls import RepeatedCallFilter
+from penstock.generation.request_checks import check_bias, check_request
 from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
-from penstock.models.sampling_defaults import SamplingDefaults
-from penstock.models.tokenizer_data import TextParts
+from penstock.grammar.types import Grammar
+from penstock.models.loader.sampling_defaults import SamplingDefaults
+from penstock.models.tokenizer.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer
-from penstock.text.channels import Channels
-from penstock.text.detokenize import plain_texts
+from penstock.text.detokenizer import plain_texts
+from penstock.text.tool_parsers import AnswerSyntax
 
 LONG_PROMPT_CHARS: Final = 8192
 """A longer prompt is rendered and tokenized in a thread; about 2 ms of work."""
 MOST_COUNTED_TOKENS: Final = 2**18
 """To count is not to fit; but what no model's context holds is not tokenized to the end."""
-PLAIN_CHANNELS: Final = Channels()
+PLAIN_CHANNELS: Final = AnswerSyntax()
 
 
 class Generator:
@@ -59,19 +60,21 @@ class Generator:
         tokenizer: Tokenizer,
         template: ChatTemplate | None = None,
         defaults: Sampling | None = None,
-        channels: Channels = PLAIN_CHANNELS,
-        adapters: LiveAdapters | None = None,
+        channels: AnswerSyntax = PLAIN_CHANNELS,
+        adapters: AdapterView | None = None,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._texts = plain_texts(tokenizer)
         self._prompts = PromptBuilder(tokenizer, template)
-        self._forms = AnswerForms(tokenizer, channels)
-        self._grammars = AnswerGrammars(Constraints(engine, tokenizer), tokenizer, channels)
-        self._adapters = adapters or LiveAdapters()
+        self._forms = AnswerFormats(tokenizer, channels)
+        self._grammars = AnswerGrammarBuilder(
+            ConstraintCompiler(engine, tokenizer), tokenizer, channels
+        )
+        self._adapters = adapters or AdapterView()
         self._defaults = defaults if defaults is not None else Sampling()
         self.sampling_defaults: SamplingDefaults | None = None
-        self._breakers = Breakers(tokenizer)
+        self._breakers = DryBreakers(tokenizer)
 
     @classmethod
     def load(
@@ -79,7 +82,7 @@ class Generator:
         engine: Engine,
         parts: TextParts,
         tool_syntax: str | None = None,
-        adapters: LiveAdapters | None = None,
+        adapters: AdapterView | None = None,
         defaults: SamplingDefaults | None = None,
     ) -> Generator:
         """For a loaded engine and the text parts of its model. `tool_syntax`: how it writes calls,
@@ -91,7 +94,7 @@ class Generator:
         used.
         """
         tokenizer = load_tokenizer(parts)
-        template, channels = chat_form(parts, tokenizer, tool_syntax)
+        template, channels = select_chat_template(parts, tokenizer, tool_syntax)
         sampling = parts.generation_defaults if defaults is None else defaults.sampling
         generator = cls(engine, tokenizer, template, sampling, channels, adapters)
         generator.sampling_defaults = defaults
@@ -120,7 +123,7 @@ class Generator:
         """
         check_request(request)
         request = without_media(request)
-        prompts = await self._build(request, self._engine.info.context_tokens)
+        prompts = await self._build(request, self._engine.info.max_model_len)
         sampling = await self._sampling(request.sampling)
         forms = [self._forms.of(request, prompt.token_ids) for prompt in prompts]
         grammar = await self._grammars.of(request, forms[0])
@@ -132,13 +135,13 @@ class Generator:
             for index in range(len(calls))
         ]
 
-        def open_batches(generation: str | None) -> Batches:
-            own = calls if generation is None else [_with_adapter(c, generation) for c in calls]
+        def open_batches(revision: str | None) -> Batches:
+            own = calls if revision is None else [_with_adapter(c, revision) for c in calls]
             return self._batches(request, own, choices, outlet)
 
-        opened = opened_batches(self._adapters, request.adapter, open_batches)
-        async with opened as (generation, batches):
-            yield msgspec.structs.replace(started, adapter_generation=generation)
+        opened = open_with_adapter(self._adapters, request.adapter, open_batches)
+        async with opened as (revision, batches):
+            yield msgspec.structs.replace(started, adapter_revision=revision)
             async for events in batches:
                 for event in events:
                     yield event
@@ -151,7 +154,7 @@ class Generator:
         Raises InvalidRequest as `run` does, and ContextLengthExceeded over MOST_COUNTED_TOKENS."""
         check_request(request)
         request = without_media(request)
-        most = max(MOST_COUNTED_TOKENS, self._engine.info.context_tokens)
+        most = max(MOST_COUNTED_TOKENS, self._engine.info.max_model_len)
         try:
             prompts = await self._build(request, most)
         except ContextLengthExceeded as error:
@@ -184,11 +187,11 @@ class Generator:
             return best(batches, choices, request.best_of, request.n)
         return batches
 
-    async def _build(self, request: GenerateRequest, context_tokens: int) -> tuple[Prompt, ...]:
+    async def _build(self, request: GenerateRequest, max_model_len: int) -> tuple[Prompt, ...]:
         vocab_size = self._engine.info.vocab_size
         if prompt_chars(request) > LONG_PROMPT_CHARS:
-            return await asyncio.to_thread(self._prompts.build, request, context_tokens, vocab_size)
-        return self._prompts.build(request, context_tokens, vocab_size)
+            return await asyncio.to_thread(self._prompts.build, request, max_model_len, vocab_size)
+        return self._prompts.build(request, max_model_len, vocab_size)
 
     async def _sampling(self, wanted: Sampling) -> Sampling:
         check_bias(wanted.logit_bias or {}, self._engine.info.vocab_size)
@@ -234,7 +237,7 @@ class Generator:
         ]
 
     def _choice(
-        self, index: int, request: GenerateRequest, prompt: Prompt, form: AnswerForm
+        self, index: int, request: GenerateRequest, prompt: Prompt, form: AnswerFormat
     ) -> Choice:
         with_logprobs = request.top_logprobs is not None
         echo = None
@@ -257,10 +260,10 @@ class Generator:
             echo=echo,
             with_logprobs=with_logprobs,
             max_calls=None if request.tool_policy.parallel else 1,
-            repeats=Repeats() if request.tool_policy.mode == "required" else None,
+            repeats=RepeatedCallFilter() if request.tool_policy.mode == "required" else None,
         )
 
 
-def _with_adapter(call: TokenRequest, generation: str) -> TokenRequest:
-    """The call for another generation, under an id of its own."""
-    return msgspec.structs.replace(call, id=new_id("seq_"), adapter=generation)
+def _with_adapter(call: TokenRequest, revision: str) -> TokenRequest:
+    """The call for another revision, under an id of its own."""
+    return msgspec.structs.replace(call, id=new_id("seq_"), adapter=revision)

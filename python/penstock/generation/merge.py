@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.dialog import Event, Outlet, RunEnded, RunFailed, RunStarted, Usage
 from penstock.engine.protocol import Engine
-from penstock.engine.types import TokenChunk, TokenRequest
+from penstock.engine.types import TokenOutput, TokenRequest
 from penstock.generation.choice import Choice
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ async def stream(
     """The events of one sequence, a list for each chunk that has any; deltas that `outlet` takes
     are not among them."""
     tap = None if outlet is None else _OutletTap(choice, outlet)
-    chunks = cast("AsyncGenerator[TokenChunk, None]", engine.generate(call, tap))
+    chunks = cast("AsyncGenerator[TokenOutput, None]", engine.generate(call, tap))
     async with aclosing(chunks):
         async for chunk in chunks:
             events = choice.take(chunk)
@@ -44,7 +44,7 @@ class _OutletTap:
         self._choice = choice
         self._outlet = outlet
 
-    def __call__(self, chunk: TokenChunk) -> TokenChunk | None:
+    def __call__(self, chunk: TokenOutput) -> TokenOutput | None:
         if not self._outlet.ready:
             return chunk
         deltas = self._choice.deltas(chunk)
@@ -68,7 +68,7 @@ async def merge(
     queue: asyncio.Queue[list[Event] | None] = asyncio.Queue()
     room = asyncio.Semaphore(len(calls))
     # Twice what runs at once keeps the engine busy and its queue short.
-    slots = asyncio.Semaphore(2 * engine.info.max_seqs)
+    slots = asyncio.Semaphore(2 * engine.info.max_num_seqs)
 
     async def pump(call: TokenRequest, choice: Choice) -> None:
         try:

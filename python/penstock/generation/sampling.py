@@ -6,7 +6,7 @@ import secrets
 from typing import Any, Final
 
 from penstock.dialog import Sampling
-from penstock.generation.breakers import Breakers
+from penstock.generation.dry_breakers import DryBreakers
 
 SEED_BITS: Final = 63
 _MASK: Final = (1 << SEED_BITS) - 1
@@ -17,12 +17,12 @@ DRY_ALLOWED_LENGTH: Final = 2
 DRY_BREAKERS: Final = ("\n", ":", '"', "*")
 
 
-def resolve_sampling(wanted: Sampling, defaults: Sampling, breakers: Breakers) -> Sampling:
+def resolve_sampling(wanted: Sampling, defaults: Sampling, breakers: DryBreakers) -> Sampling:
     """Fill what the request leaves open, first from the model's generation defaults.
 
     Afterwards `temperature` is a number (1 where nobody says; 0, greedy, for a `top_p` of 0), and
     None means off for the others. Where DRY is on, all its numbers are given, and its breakers as
-    token sequences; that may walk the vocabulary (see `Breakers`).
+    token sequences; that may walk the vocabulary (see `DryBreakers`).
     """
     temperature = _first(wanted.temperature, defaults.temperature, 1.0)
     top_p = _first(wanted.top_p, defaults.top_p, 1.0)
@@ -51,7 +51,7 @@ def _repetition(wanted: Sampling, defaults: Sampling) -> float | None:
     return penalty if penalty > 0.0 and penalty != 1.0 else None
 
 
-def _dry(wanted: Sampling, breakers: Breakers) -> dict[str, Any]:
+def _dry(wanted: Sampling, breakers: DryBreakers) -> dict[str, Any]:
     strings, allowed = wanted.dry_sequence_breakers, wanted.dry_allowed_length
     return {
         "dry_multiplier": wanted.dry_multiplier,

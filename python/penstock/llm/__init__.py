@@ -7,8 +7,8 @@ with LLM("smollm2-135m-instruct") as llm:
     print(answer.choices[0].parts[0].text)
 """
 
-from penstock.llm.host import Host
+from penstock.llm.embedded_model import EmbeddedModel
 from penstock.llm.llm import LLM
 from penstock.llm.requests import Options
 
-__all__ = ["LLM", "Host", "Options"]
+__all__ = ["LLM", "EmbeddedModel", "Options"]

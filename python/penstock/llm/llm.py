@@ -22,9 +22,9 @@ import numpy.typing as npt
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
 from penstock.config import EngineSettings
-from penstock.config.limits import check_engine
+from penstock.config.validation import check_engine
 from penstock.dialog import (
-    AdapterGeneration,
+    AdapterRevision,
     EmbeddingRequest,
     Event,
     GenerateRequest,
@@ -33,9 +33,9 @@ from penstock.dialog import (
     RunFailed,
 )
 from penstock.dialog.fold import Answer, FailedRun, Fold
-from penstock.engine.adapter_host import AdapterHost, LoadOrder
-from penstock.generation.embeddings import MAX_INPUTS
-from penstock.llm.host import Host, start_host
+from penstock.engine.adapters.catalog import AdapterCatalog, AdapterLoadRequest
+from penstock.generation.embeddings.embeddings import MAX_INPUTS
+from penstock.llm.embedded_model import EmbeddedModel, start_embedded_model
 from penstock.llm.loop_thread import LoopThread
 from penstock.llm.requests import (
     ChatMessage,
@@ -66,16 +66,16 @@ class LLM:
     def __init__(self, model: str | Path = EngineSettings().model, **settings: Any) -> None:  # noqa: B008
         checked = EngineSettings(model=os.fspath(model), **settings)
         check_engine(checked)
-        self._open(lambda: start_host(checked))
+        self._open(lambda: start_embedded_model(checked))
 
     @classmethod
-    def hosted(cls, start: Callable[[], Awaitable[Host]]) -> LLM:
+    def from_embedded_model(cls, start: Callable[[], Awaitable[EmbeddedModel]]) -> LLM:
         """An LLM over a host of the caller's making; `start` runs in the background loop."""
         llm = cls.__new__(cls)
         llm._open(start)
         return llm
 
-    def _open(self, start: Callable[[], Awaitable[Host]]) -> None:
+    def _open(self, start: Callable[[], Awaitable[EmbeddedModel]]) -> None:
         self._thread = LoopThread()
         weakref.finalize(self, self._thread.stop).atexit = False  # the thread sees to that
         try:
@@ -162,7 +162,7 @@ class LLM:
         inputs: Prompt | Sequence[Prompt],
         *,
         truncate: bool = False,
-        adapter: str | AdapterGeneration | None = None,
+        adapter: str | AdapterRevision | None = None,
     ) -> npt.NDArray[np.float32]:
         """Vectors [inputs, width] of texts or token ids, by an embedding model. `truncate` keeps
         the start of what is too long, which is an error otherwise."""
@@ -173,7 +173,7 @@ class LLM:
         inputs: Prompt | Sequence[Prompt],
         *,
         truncate: bool = False,
-        adapter: str | AdapterGeneration | None = None,
+        adapter: str | AdapterRevision | None = None,
     ) -> npt.NDArray[np.float32]:
         """As `embed`; cancelling it aborts what is not computed yet."""
         return await self._thread.wait_async(self._embed(inputs, truncate, adapter))
@@ -198,20 +198,20 @@ class LLM:
         folder: str | Path,
         *,
         replace: bool = False,
-        expected_generation: str | None = None,
+        expected_revision: str | None = None,
         pinned: bool = False,
     ) -> LoadedAdapter:
         """Load a PEFT folder as the adapter `alias`, or put it in the place of the one that is
-        called so; with `expected_generation` only if that is still this one. A `pinned` one stays
+        called so; with `expected_revision` only if that is still this one. A `pinned` one stays
         in memory. Raises AdapterRefused; one load goes on at a time."""
-        order = LoadOrder(
-            alias, str(folder), replace, expected_generation, pinned=pinned, rooted=False
+        order = AdapterLoadRequest(
+            alias, str(folder), replace, expected_revision, pinned=pinned, rooted=False
         )
         return self._thread.wait(self._adapters().load(order))
 
-    def unload_adapter(self, alias: str, expected_generation: str | None = None) -> LoadedAdapter:
+    def unload_adapter(self, alias: str, expected_revision: str | None = None) -> LoadedAdapter:
         """Forget an adapter; answers that use it go on. Raises AdapterRefused."""
-        return self._thread.wait(self._adapters().unload(alias, expected_generation))
+        return self._thread.wait(self._adapters().unload(alias, expected_revision))
 
     def adapters(self) -> tuple[LoadedAdapter, ...]:
         """The adapters that are loaded, () without a LoRA runtime."""
@@ -227,7 +227,7 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _adapters(self) -> AdapterHost:
+    def _adapters(self) -> AdapterCatalog:
         if self._host.adapters is None:
             raise AdapterRefused(
                 "lora_runtime_unavailable",
@@ -238,7 +238,7 @@ class LLM:
     async def _answer_all(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
         widest = max((request.num_sequences for request in requests), default=1)
         # Twice what runs at once keeps the engine busy and its queue short.
-        slots = asyncio.Semaphore(max(1, 2 * self._host.max_seqs // max(1, widest)))
+        slots = asyncio.Semaphore(max(1, 2 * self._host.max_num_seqs // max(1, widest)))
 
         async def answer(request: GenerateRequest) -> Answer:
             fold = Fold()
@@ -259,7 +259,7 @@ class LLM:
         self,
         inputs: Prompt | Sequence[Prompt],
         truncate: bool,
-        adapter: str | AdapterGeneration | None,
+        adapter: str | AdapterRevision | None,
     ) -> npt.NDArray[np.float32]:
         given = tuple(p if isinstance(p, str) else tuple(p) for p in as_prompts(inputs))
         requests = [

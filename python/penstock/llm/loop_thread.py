@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from penstock.base.errors import Unavailable
-from penstock.llm.host import Host
+from penstock.llm.embedded_model import EmbeddedModel
 
 _T = TypeVar("_T")
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._host: Host | None = None
+        self._host: EmbeddedModel | None = None
         self._pid = os.getpid()
         self._gate = threading.RLock()  # nothing is submitted behind `_end`
         self._stopping = False
@@ -32,7 +32,7 @@ class LoopThread:
         self._thread.start()
         atexit.register(self.close)
 
-    async def open(self, start: Callable[[], Awaitable[Host]]) -> Host:
+    async def open(self, start: Callable[[], Awaitable[EmbeddedModel]]) -> EmbeddedModel:
         """Start the host, which is closed with this loop."""
         self._host = await start()
         return self._host

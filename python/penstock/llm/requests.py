@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
-    AdapterGeneration,
+    AdapterRevision,
     Constraint,
     EmbeddingRequest,
     FunctionTool,
@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
     tools: Sequence[FunctionTool]
     tool_policy: ToolPolicy
     constraint: Constraint | None
-    adapter: str | AdapterGeneration | None
+    adapter: str | AdapterRevision | None
 
 
 def typed(request: _R) -> _R:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.regroup import in_groups
+from penstock.kernels.regroup import split_groups
 from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 from penstock.quant.float8 import float8_to_float32
 
@@ -27,7 +27,7 @@ def dequantize(matrix: Matrix) -> Floats:
     if isinstance(matrix, Float8):
         return float8_to_float32(matrix)
     rows, columns = matrix.shape
-    matrix = in_groups(matrix, math.gcd(matrix.group, columns))
+    matrix = split_groups(matrix, math.gcd(matrix.group, columns))
     wide = matrix.minimum is not None and matrix.scale.dtype == np.float32
     values = _unpack(matrix).astype(np.float64 if wide else np.float32)
     values = values.reshape(rows, -1, matrix.group)
@@ -39,7 +39,7 @@ def dequantize(matrix: Matrix) -> Floats:
     return values.reshape(rows, columns).astype(np.float32, copy=False)
 
 
-def multiply_out(matrix: Affine) -> Affine:
+def fold_super_scales(matrix: Affine) -> Affine:
     """The same numbers with scales of one level, float32: a multiplier of 8 bits times a float16
     has 19 significant bits. Scales that have one level are left as they are."""
     if matrix.super_scale is None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.weights import FLOAT4_VALUES, FLOAT4_ZERO, Affine
-from penstock.quant.integer_forms import narrowest
+from penstock.quant.affine import narrow_to_float16
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -40,10 +40,10 @@ def mxfp4_matrix(q: Bytes, exponents: Bytes) -> Affine:
         meaning = "NaN" if found == NAN_EXPONENT else f"2^{found - BIAS}"
         raise ValueError(f"a scale of MXFP4 is {meaning}, supported are those up to 2^117")
     scale = np.ldexp(np.float32(1), exponents.astype(np.int32) - (BIAS + 1))
-    (held,) = narrowest(scale)
+    (held,) = narrow_to_float16(scale)
     if held.dtype == np.float32:
         zeros = (q.reshape(*exponents.shape, GROUP) == FLOAT4_ZERO).all(axis=-1)
-        (held,) = narrowest(np.where(zeros, np.float32(0), scale))
+        (held,) = narrow_to_float16(np.where(zeros, np.float32(0), scale))
     return Affine(8, GROUP, q, held, zero_point=FLOAT4_ZERO)
 
 

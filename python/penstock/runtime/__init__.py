@@ -1,9 +1,9 @@
 """Executes step plans: rows, cache, weights, the recorded plan of a CPU, sampling.
 
-Importing it imports no torch; `runtime.reference` does.
+Importing it imports no torch; `runtime.cpu.reference` does.
 """
 
-from penstock.runtime.cpu import CpuRuntime
+from penstock.runtime.cpu.runtime import CpuRuntime
 from penstock.runtime.load import load_runtime, start_runtime
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 

@@ -6,12 +6,18 @@ from typing import Any, Final, Protocol
 
 from penstock.adapters.adapter import Adapter, Factors
 from penstock.config import EngineSettings
-from penstock.kernels.lora import LinearFactors, LowRank, Packed, Slots, SlotSizes
-from penstock.kernels.table import Ops
-from penstock.models.decoder import Decoder
-from penstock.models.low_rank import linear_sizes, slices_of
-from penstock.models.spec import DecoderSpec
-from penstock.models.weights import deinterleaved_rows
+from penstock.kernels.lora_slots import (
+    AdapterSlots,
+    LinearFactors,
+    LoraFactors,
+    PackedAdapter,
+    SlotSizes,
+)
+from penstock.kernels.ops_interface import Ops
+from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.lora_targets import fused_projections, linear_sizes
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.decoder.weights import deinterleaved_rows
 
 
 class RuntimeAdapters(Protocol):
@@ -27,10 +33,10 @@ class RuntimeAdapters(Protocol):
     @property
     def max_bytes(self) -> int: ...
 
-    def pack(self, adapter: Adapter) -> Packed:
+    def pack(self, adapter: Adapter) -> PackedAdapter:
         """May run in any thread, beside steps."""
 
-    def install(self, slot: int, packed: Packed) -> None:
+    def install(self, slot: int, packed: PackedAdapter) -> None:
         """Between steps; no row of the next step may still mean what the slot held before."""
 
     def clear(self, slot: int) -> None:
@@ -40,18 +46,20 @@ class RuntimeAdapters(Protocol):
 class SlotAdapters:
     """`RuntimeAdapters` over the slots of an implementation of the ops."""
 
-    def __init__(self, spec: DecoderSpec, sizes: SlotSizes, slots: Slots, max_bytes: int) -> None:
+    def __init__(
+        self, spec: DecoderSpec, sizes: SlotSizes, slots: AdapterSlots, max_bytes: int
+    ) -> None:
         self.spec = spec
         self.capacity = sizes.capacity
         self.max_rank = sizes.max_rank
         self.max_bytes = max_bytes
         self.slots = slots
 
-    def pack(self, adapter: Adapter) -> Packed:
+    def pack(self, adapter: Adapter) -> PackedAdapter:
         """See `RuntimeAdapters`."""
         return self.slots.pack(factors_of(adapter, self.spec))
 
-    def install(self, slot: int, packed: Packed) -> None:
+    def install(self, slot: int, packed: PackedAdapter) -> None:
         self.slots.install(slot, packed)
 
     def clear(self, slot: int) -> None:
@@ -59,20 +67,21 @@ class SlotAdapters:
 
 
 SLOTS_AN_ADAPTER: Final = 2
-"""A slot costs nothing but its entry in a table. While an adapter is replaced, both generations are
+"""A slot costs nothing but its entry in a table. While an adapter is replaced, both revisions are
 in use."""
 
 
 def slot_adapters(
     decoder: Decoder[Any], ops: Ops[Any], max_bytes: int, settings: EngineSettings
 ) -> SlotAdapters | None:
-    """Slots for every linear layer of `decoder`; None where the settings have no adapters."""
+    """AdapterSlots for every linear layer of `decoder`; None where the settings have no
+    adapters."""
     lora = settings.lora
     if lora is None:
         return None
     spec = decoder.spec
     capacity = SLOTS_AN_ADAPTER * lora.max_adapters
-    sizes = SlotSizes(capacity, lora.max_rank, linear_sizes(spec), decoder.adapter_store)
+    sizes = SlotSizes(capacity, lora.max_rank, linear_sizes(spec), decoder.adapter_storage_dtype)
     return SlotAdapters(spec, sizes, ops.adapter_slots(sizes), max_bytes)
 
 
@@ -80,17 +89,17 @@ def factors_of(adapter: Adapter, spec: DecoderSpec) -> list[LinearFactors]:
     """The factors of each linear layer, in the order of `linear_sizes`; rows of q and k in the
     order in which those of the weights are."""
     orders = {}
-    if spec.rotates_neighbours:
+    if spec.interleaved_rope:
         for name, heads in (("q", spec.heads), ("k", spec.kv_heads)):
-            orders[name] = deinterleaved_rows(heads, spec.head_dim, spec.rope.rotated)
+            orders[name] = deinterleaved_rows(heads, spec.head_dim, spec.rope.rotary_dim)
 
-    def factors(name: str, one: Factors | None) -> LowRank | None:
+    def factors(name: str, one: Factors | None) -> LoraFactors | None:
         if one is None:
             return None
-        return LowRank(one.a, one.b[orders[name]] if name in orders else one.b)
+        return LoraFactors(one.a, one.b[orders[name]] if name in orders else one.b)
 
     return [
         tuple(factors(name, layer.get(name)) for name in names)
         for layer, own in zip(adapter.layers, spec.layers, strict=True)
-        for names in slices_of(own)
+        for names in fused_projections(own)
     ]

@@ -7,16 +7,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.table import StepInputs
+from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.runtime.adapters import RuntimeAdapters
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
-class Sampler(Protocol):
-    """Draws from logits. Meanings: `kernels.sampling`."""
+class SamplingOps(Protocol):
+    """Draws from logits. Meanings: `kernels.sampler_inputs`."""
 
     def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
         """[S, V], adjusted in place -> [S] token ids; negative where there is none."""
@@ -28,7 +28,7 @@ class Sampler(Protocol):
         `tokens`, [R], and ids and values of the `count` best, [R, count]."""
 
 
-class Backend(Sampler, Protocol):
+class Backend(SamplingOps, Protocol):
     """Owns weights and cache."""
 
     @property

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock import _native
 from penstock.dialog import Sampling
-from penstock.kernels.sampling import TokenValues
+from penstock.kernels.sampler_inputs import TokenValues
 
 LARGEST = float(np.finfo(np.float32).max)
 MOST_TOKENS = 2**31 - 1
@@ -36,7 +36,7 @@ class DryState:
             (np.frombuffer(one.heads, np.int32), np.array(one.tail, np.int32))
             for one in sampling.dry_breakers
         ]
-        self.repetitions = _native.Repetitions(breakers, longest)
+        self.repetitions = _native.DryRepetitions(breakers, longest)
         self.repetitions.extend(tokens)
 
 
@@ -51,11 +51,11 @@ class DryRows:
 
     def append(self, token_ids: npt.NDArray[np.int32]) -> None:
         """One token follows in each row; a negative one is none."""
-        _native.Repetitions.append_each(self._repetitions, token_ids)
+        _native.DryRepetitions.append_each(self._repetitions, token_ids)
 
     def costs(self) -> TokenValues:
         """What tokens of each row cost now; at most the largest float32."""
-        starts, tokens, lengths = _native.Repetitions.lists(self._repetitions, self._least)
+        starts, tokens, lengths = _native.DryRepetitions.lists(self._repetitions, self._least)
         row = np.repeat(np.arange(len(self._least)), np.diff(starts))
         with np.errstate(over="ignore"):
             growth = np.power(self._base[row], lengths - self._allowed[row])

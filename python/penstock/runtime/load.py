@@ -7,28 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.base.errors import ModelError
-from penstock.base.host import available_bytes
+from penstock.base.resources import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
-from penstock.models.decoder import Progress
-from penstock.models.files import ModelFiles, gguf_parts
-from penstock.models.folder_files import weight_names
-from penstock.models.hub_access import hub_of
-from penstock.models.loading import LoadedModel, load_embedder, load_model
-from penstock.models.rerankers import is_reranker, load_reranker
-from penstock.models.sources import resolve_model
-from penstock.models.spec import DecoderSpec
-from penstock.models.tensor_names import hf_names
-from penstock.models.weights import expected_shapes
+from penstock.models.decoder.decoder import Progress
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.decoder.tensor_names import hf_names
+from penstock.models.decoder.weights import expected_shapes
+from penstock.models.embedding.rerankers import is_reranker, load_reranker
+from penstock.models.hub.folder_files import weight_names
+from penstock.models.hub.hub_access import hub_access_of
+from penstock.models.hub.model_files import ModelFiles, gguf_parts
+from penstock.models.hub.sources import resolve_model
+from penstock.models.loader.model_loader import LoadedModel, load_embedder, load_model
 from penstock.runtime.backend import Backend
-from penstock.runtime.cpu import CpuRuntime
-from penstock.runtime.cpu_levels import levels_of
-from penstock.runtime.device import choose_device, rank_devices
-from penstock.runtime.embedding import NativeEmbedding
+from penstock.runtime.cpu.embedding import NativeEmbedding
+from penstock.runtime.cpu.isa_selection import select_isas
+from penstock.runtime.cpu.native import NativeBackend
+from penstock.runtime.cpu.runtime import CpuRuntime
+from penstock.runtime.device_choice import choose_device, rank_devices
 from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
-from penstock.runtime.native import NativeBackend
 from penstock.runtime.protocol import Runtime, RuntimeInfo
-from penstock.runtime.rounding import integer_bits, refuse_for_vectors, refuse_on_cpu
-from penstock.runtime.rows import RowTable
+from penstock.runtime.row_table import RowTable
+from penstock.runtime.weight_quantization import integer_bits, refuse_for_vectors, refuse_on_cpu
 
 
 def load_runtime(
@@ -54,7 +54,7 @@ def find_files(
     at most `limit_bytes`. Raises ModelError."""
     environment = environment or read_environment()
     bounds = [size for size in (available_bytes(), limit_bytes) if size is not None]
-    files = resolve_model(settings.model, environment.home, hub_of(environment))
+    files = resolve_model(settings.model, environment.home, hub_access_of(environment))
     return files, min(bounds, default=None)
 
 
@@ -91,12 +91,12 @@ def start_runtime(
     device = choose_device(settings)
     if device != "cpu":
         # torch takes two seconds to import: a CPU server has no need of it
-        from penstock.runtime import gpu_load
+        import penstock.runtime.gpu.load as gpu_load
 
         if settings.device != "auto" or gpu_load.torch_serves():
             devices = rank_devices(settings, device)
             if len(devices) > 1:
-                from penstock.runtime import rank_load
+                import penstock.runtime.ranks.load as rank_load
 
                 return rank_load.start_ranked_runtime(files, settings, devices, progress)
             bits = integer_bits(settings)
@@ -109,15 +109,15 @@ def start_runtime(
     memory = plan_memory(model.spec, packed_bytes, settings, available)
     warn_of_short_context(model.spec, settings, memory)
     backend, arithmetic = _backend(model, memory, settings, progress, home)
-    rows = RowTable(memory.sizes.max_seqs, memory.context_tokens, settings.block_tokens)
+    rows = RowTable(memory.sizes.max_num_seqs, memory.max_model_len, settings.block_size)
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     info = RuntimeInfo(
         model_id=model.model_id,
         fingerprint=f"{model.fingerprint}-{arithmetic}",
         vocab_size=model.spec.vocab,
-        context_tokens=memory.context_tokens,
+        max_model_len=memory.max_model_len,
         cache_blocks=memory.cache.blocks,
-        block_tokens=settings.block_tokens,
+        block_size=settings.block_size,
         weight_bytes=backend.weight_bytes,
         memory_bytes=taken.total_bytes,
         sizes=memory.sizes,
@@ -136,10 +136,10 @@ def _backend(
     """Choose the backend, once, and name its arithmetic."""
     if settings.kernels == "reference":
         # torch takes two seconds to import: only who asks for the reference waits for it
-        from penstock.runtime.reference import ReferenceBackend
+        from penstock.runtime.cpu.reference import ReferenceBackend
 
         return ReferenceBackend(model, memory, settings, progress), "reference"
-    levels = levels_of(model, memory.cache, settings, home or read_environment().home)
+    levels = select_isas(model, memory.cache, settings, home or read_environment().home)
     return NativeBackend(model, memory, settings, progress, levels), levels.arithmetic
 
 

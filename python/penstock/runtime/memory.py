@@ -10,10 +10,10 @@ import logging
 from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
-from penstock.config import CPU_SIZES, EngineSettings, StepSizes
-from penstock.models.low_rank import adapter_bytes
-from penstock.models.spec import DecoderSpec
-from penstock.scheduler import INDEX_BYTES, MAX_DRAFT, step_token_budget
+from penstock.config import CPU_STEP_SIZES, EngineSettings, StepSizes
+from penstock.models.decoder.lora_targets import adapter_bytes
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.scheduler import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES, step_token_limit
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ HISTORY_BYTES = 64 + 160
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """Keys and values: `blocks` blocks of `block_tokens` tokens, of `item_bytes` an element."""
+    """Keys and values: `blocks` blocks of `block_size` tokens, of `item_bytes` an element."""
 
     blocks: int
-    block_tokens: int
+    block_size: int
     layers: int
     kv_heads: int
     head_dim: int
@@ -41,40 +41,40 @@ class CacheShape:
     @property
     def keys_shape(self) -> tuple[int, int, int, int]:
         """[B, K, D, P], of one layer; see `LayerCache`."""
-        return self.blocks, self.kv_heads, self.head_dim, self.block_tokens
+        return self.blocks, self.kv_heads, self.head_dim, self.block_size
 
     @property
     def values_shape(self) -> tuple[int, int, int, int]:
         """[B, K, P, D], of one layer."""
-        return self.blocks, self.kv_heads, self.block_tokens, self.head_dim
+        return self.blocks, self.kv_heads, self.block_size, self.head_dim
 
     @property
     def size_bytes(self) -> int:
         """blocks x P x layers x 2 x K x D x bytes."""
         per_token = self.layers * 2 * self.kv_heads * self.head_dim * self.item_bytes
-        return self.blocks * self.block_tokens * per_token
+        return self.blocks * self.block_size * per_token
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """What an engine will take. `sizes`: the most rows, and the token budget; `step_tokens`: the
-    largest step; `context_tokens`: the longest sequence; `adapter_bytes`: what adapters in use at
-    the same time may take; `guess_bytes`: what speculation remembers of rows."""
+    largest step; `max_model_len`: the longest sequence; `adapter_bytes`: what adapters in use at
+    the same time may take; `ngram_index_bytes`: what speculation remembers of rows."""
 
     weight_bytes: int
     cache: CacheShape
     buffer_bytes: int
     row_bytes: int
     history_bytes: int
-    context_tokens: int
+    max_model_len: int
     step_tokens: int
     sizes: StepSizes
     adapter_bytes: int = 0
-    guess_bytes: int = 0
+    ngram_index_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        rows = self.row_bytes + self.history_bytes + self.guess_bytes
+        rows = self.row_bytes + self.history_bytes + self.ngram_index_bytes
         weights = self.weight_bytes + self.adapter_bytes
         return weights + self.cache.size_bytes + self.buffer_bytes + rows + FIXED_BYTES
 
@@ -82,11 +82,11 @@ class MemoryPlan:
         """One line with every term in MiB."""
         cache = self.cache
         shape = (
-            f"{cache.blocks} blocks x {cache.block_tokens} tokens x {cache.layers} layers x 2 x "
+            f"{cache.blocks} blocks x {cache.block_size} tokens x {cache.layers} layers x 2 x "
             f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
         )
         adapters = f"{_mib(self.adapter_bytes)} adapters + " if self.adapter_bytes else ""
-        guesses = f"{_mib(self.guess_bytes)} guesses + " if self.guess_bytes else ""
+        guesses = f"{_mib(self.ngram_index_bytes)} guesses + " if self.ngram_index_bytes else ""
         return (
             f"{_mib(self.weight_bytes)} weights + {adapters}"
             f"{_mib(cache.size_bytes)} cache ({shape}) + "
@@ -104,7 +104,7 @@ def plan_memory(
 
     Adapters may take what as many as may be loaded take at the largest rank, within
     `lora_max_bytes` and a quarter of what is available: more wait in their files for their turn.
-    A cache size that is asked for (`cache_mb`, or `context_tokens`) is given or refused; one that
+    A cache size that is asked for (`cache_mb`, or `max_model_len`) is given or refused; one that
     is not is shrunk to what is available. Raises ModelError with the numbers where it does not
     fit.
     """
@@ -112,13 +112,13 @@ def plan_memory(
         raise ModelError("host_cache_mb is of a GPU; on a CPU the host has all of the cache_mb")
     one_block = CacheShape(
         blocks=1,
-        block_tokens=settings.block_tokens,
+        block_size=settings.block_size,
         layers=len(spec.layers),
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
         item_bytes=cache_item_bytes(settings),
     )
-    wanted_context = min(settings.context_tokens or spec.context_tokens, spec.context_tokens)
+    wanted_context = min(settings.max_model_len or spec.max_model_len, spec.max_model_len)
     blocks = _wanted_blocks(settings, wanted_context, one_block)
     adapters = lora_bytes(spec, settings, available_bytes)
 
@@ -130,15 +130,15 @@ def plan_memory(
     plan = sized(blocks)
     if available_bytes is None or plan.total_bytes <= available_bytes:
         return plan
-    if settings.cache_mb is None and settings.context_tokens is None:
+    if settings.cache_mb is None and settings.max_model_len is None:
         excess = plan.total_bytes - available_bytes
         fewer = blocks - _ceil(excess, one_block.size_bytes)
-        if fewer * settings.block_tokens >= DEFAULT_TOKENS_PER_SEQUENCE:
+        if fewer * settings.block_size >= DEFAULT_TOKENS_PER_SEQUENCE:
             return sized(fewer)
     refuse_excess(
         plan,
         available_bytes,
-        "a smaller cache_mb, context_tokens, max_seqs or token_budget needs less",
+        "a smaller cache_mb, max_model_len, max_num_seqs or max_num_batched_tokens needs less",
     )
     return plan
 
@@ -146,15 +146,15 @@ def plan_memory(
 def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: MemoryPlan) -> None:
     """Tell in the log that the cache is too small for one sequence of the context that was asked
     for, or else of the model's, with what would hold it."""
-    wanted = min(settings.context_tokens or spec.context_tokens, spec.context_tokens)
-    if plan.context_tokens >= wanted:
+    wanted = min(settings.max_model_len or spec.max_model_len, spec.max_model_len)
+    if plan.max_model_len >= wanted:
         return
     cache = plan.cache
-    enough = replace(cache, blocks=_ceil(wanted, cache.block_tokens))
+    enough = replace(cache, blocks=_ceil(wanted, cache.block_size))
     log.warning(
         "the context is %s tokens: the KV cache of %s MiB holds no more; the model's %s tokens take"
         " a cache_mb of %s",
-        f"{plan.context_tokens:,}",
+        f"{plan.max_model_len:,}",
         _mib(cache.size_bytes),
         f"{wanted:,}",
         _mib(enough.size_bytes),
@@ -180,14 +180,14 @@ def cache_item_bytes(settings: EngineSettings) -> int:
     return 4 if wide or (settings.cache_dtype == "auto" and settings.dtype == "f32") else 2
 
 
-def _wanted_blocks(settings: EngineSettings, context_tokens: int, one_block: CacheShape) -> int:
-    per_block = one_block.block_tokens
+def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: CacheShape) -> int:
+    per_block = one_block.block_size
     if settings.cache_mb is None:
-        rows = settings.step_sizes(CPU_SIZES).max_seqs
+        rows = settings.step_sizes(CPU_STEP_SIZES).max_num_seqs
         for_sequences = rows * _ceil(DEFAULT_TOKENS_PER_SEQUENCE, per_block)
-        return max(for_sequences, _ceil(context_tokens, per_block))
+        return max(for_sequences, _ceil(max_model_len, per_block))
     blocks = settings.cache_mb * MIB // one_block.size_bytes
-    least = LEAST_CONTEXT if settings.context_tokens is None else context_tokens
+    least = LEAST_CONTEXT if settings.max_model_len is None else max_model_len
     if blocks * per_block < least:
         enough = _mib(_ceil(least, per_block) * one_block.size_bytes)
         raise ModelError(
@@ -201,27 +201,29 @@ def _beside_weights(
     spec: DecoderSpec, settings: EngineSettings, cache: CacheShape, wanted_context: int
 ) -> MemoryPlan:
     """What all takes but the weights, and adapters."""
-    context = min(wanted_context, cache.blocks * cache.block_tokens)
-    sizes = settings.step_sizes(CPU_SIZES)
-    step_tokens = step_token_budget(sizes.token_budget, context, no_kv_cache=settings.no_kv_cache)
+    context = min(wanted_context, cache.blocks * cache.block_size)
+    sizes = settings.step_sizes(CPU_STEP_SIZES)
+    step_tokens = step_token_limit(
+        sizes.max_num_batched_tokens, context, no_kv_cache=settings.no_kv_cache
+    )
     return MemoryPlan(
         weight_bytes=0,
         cache=cache,
-        buffer_bytes=buffer_bytes(spec, step_tokens, sizes.max_seqs, context)
+        buffer_bytes=buffer_bytes(spec, step_tokens, sizes.max_num_seqs, context)
         + inner_bytes(settings, step_tokens),
-        row_bytes=4 * sizes.max_seqs * (context + _ceil(context, cache.block_tokens)),
-        history_bytes=HISTORY_BYTES * sizes.max_seqs * context,
-        context_tokens=context,
+        row_bytes=4 * sizes.max_num_seqs * (context + _ceil(context, cache.block_size)),
+        history_bytes=HISTORY_BYTES * sizes.max_num_seqs * context,
+        max_model_len=context,
         step_tokens=step_tokens,
         sizes=sizes,
-        guess_bytes=guess_bytes(settings, sizes.max_seqs, context),
+        ngram_index_bytes=ngram_index_bytes(settings, sizes.max_num_seqs, context),
     )
 
 
-def guess_bytes(settings: EngineSettings, max_seqs: int, context_tokens: int) -> int:
-    """Bytes that speculation remembers of `max_seqs` rows at their longest."""
+def ngram_index_bytes(settings: EngineSettings, max_num_seqs: int, max_model_len: int) -> int:
+    """Bytes that speculation remembers of `max_num_seqs` rows at their longest."""
     speculates = settings.speculation and not settings.no_kv_cache
-    return INDEX_BYTES * max_seqs * context_tokens if speculates else 0
+    return NGRAM_INDEX_BYTES * max_num_seqs * max_model_len if speculates else 0
 
 
 def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int | None) -> int:
@@ -241,7 +243,7 @@ def inner_bytes(settings: EngineSettings, step_tokens: int) -> int:
     return 0 if lora is None else 4 * step_tokens * 3 * 16 * _ceil(lora.max_rank, 16)
 
 
-def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_seqs: int, context_tokens: int) -> int:
+def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_num_seqs: int, max_model_len: int) -> int:
     """An upper bound of what a step's activations, its logits and the rope table take, float32.
 
     At most these live at once: the residual and a layer's input [T, W], and either q, k, v and
@@ -250,8 +252,8 @@ def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_seqs: int, context_tok
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
     per_token = 3 * spec.width + max(attention, spec.inner_columns)
-    logits = min(max_seqs + MAX_DRAFT, step_tokens) * spec.vocab
-    return 4 * (step_tokens * per_token + logits + context_tokens * spec.rope.rotated)
+    logits = min(max_num_seqs + MAX_DRAFT_TOKENS, step_tokens) * spec.vocab
+    return 4 * (step_tokens * per_token + logits + max_model_len * spec.rope.rotary_dim)
 
 
 def _mib(size_bytes: int) -> str:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock import _native
 from penstock.dialog import Sampling
-from penstock.kernels.sampling import SeenTokens
+from penstock.kernels.sampler_inputs import SeenTokens
 
 NONE = (0.0, 0.0, 1.0)
 LEAST_REPETITION = float(np.finfo(np.float32).tiny)

@@ -8,30 +8,30 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.config import CPU_SIZES, StepSizes
+from penstock.config import CPU_STEP_SIZES, StepSizes
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.scheduler.types import StepPlan, StepResult
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True):
-    """What a loaded model turned out to be. `context_tokens`: most tokens of a sequence;
-    `cache_blocks` blocks of `block_tokens` tokens hold the keys and values; `weight_bytes` as
+    """What a loaded model turned out to be. `max_model_len`: most tokens of a sequence;
+    `cache_blocks` blocks of `block_size` tokens hold the keys and values; `weight_bytes` as
     packed or, where that is unknown, as read; `memory_bytes`: of the host's memory, by the formula.
     `overlaps`: it computes while the host does other things, so that a second step may be submitted
-    before the first is collected. `host_blocks`: of the host, for prefixes that the cache has no
+    before the first is collected. `cpu_blocks`: of the host, for prefixes that the cache has no
     room for any more, of which a step saves up to `most_saves`. `sizes`: the largest step."""
 
     model_id: str
     fingerprint: str
     vocab_size: int
-    context_tokens: int
+    max_model_len: int
     cache_blocks: int
-    block_tokens: int
+    block_size: int
     weight_bytes: int
     memory_bytes: int = 0
-    sizes: StepSizes = CPU_SIZES
+    sizes: StepSizes = CPU_STEP_SIZES
     overlaps: bool = False
-    host_blocks: int = 0
+    cpu_blocks: int = 0
     most_saves: int = 0
 
 
@@ -61,10 +61,11 @@ class Runtime(Protocol):
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """Apply the plan's changes, compute its chunks, draw the tokens it asks for, of those that
-        `masks` allow. What was drawn is to be collected; a runtime that does not overlap takes the
+        `masks` allow. What was sampled is to be collected; a runtime that does not overlap takes
+        the
         next step only after that.
 
-        A row whose logits are not finite gives `Drawn.failed`; the other rows are untouched.
+        A row whose logits are not finite gives `SampledToken.failed`; the other rows are untouched.
         """
 
     def collect(self) -> StepResult:

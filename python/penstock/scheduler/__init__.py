@@ -4,14 +4,14 @@ Plain ints and lists: no tensors, no torch, no clock, no thread. The engine call
 runtime execute it, and calls `commit`, one step at a time.
 """
 
-from penstock.scheduler.ahead import MOST_BIASES, MOST_HELD_BACK, draws_on_device
+from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex
 from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
-from penstock.scheduler.host_tier import HostTier
-from penstock.scheduler.limits import step_token_budget
+from penstock.scheduler.limits import step_token_limit
+from penstock.scheduler.ngram_speculation import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES
+from penstock.scheduler.planning_ahead import MOST_BIASES, MOST_HELD_BACK, samples_on_device
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import FinishReason, NewSequence, Progress
-from penstock.scheduler.speculation import INDEX_BYTES, MAX_DRAFT
 from penstock.scheduler.types import (
     NO_ADAPTER,
     Admit,
@@ -19,34 +19,34 @@ from penstock.scheduler.types import (
     AppendTokens,
     Chunk,
     CopyBlock,
-    Drawn,
+    SampledToken,
     Scored,
     StepPlan,
     StepResult,
 )
 
 __all__ = [
-    "INDEX_BYTES",
-    "MAX_DRAFT",
+    "MAX_DRAFT_TOKENS",
     "MOST_BIASES",
     "MOST_HELD_BACK",
+    "NGRAM_INDEX_BYTES",
     "NO_ADAPTER",
     "Admit",
     "AppendBlocks",
     "AppendTokens",
     "Chunk",
     "CopyBlock",
-    "Drawn",
+    "CpuKvCacheIndex",
     "FinishReason",
     "Guide",
-    "HostTier",
     "NewSequence",
     "Progress",
+    "SampledToken",
     "Scheduler",
     "SchedulerGauges",
     "Scored",
     "StepPlan",
     "StepResult",
-    "draws_on_device",
-    "step_token_budget",
+    "samples_on_device",
+    "step_token_limit",
 ]

@@ -28,8 +28,8 @@ class SchedulerGauges(msgspec.Struct):
     completed_abort: int
     completed_error: int
     forced_tokens: int
-    drafted_tokens: int
-    confirmed_tokens: int
+    draft_tokens: int
+    accepted_tokens: int
     host_cache_blocks_used: int
     host_cache_blocks_total: int
     host_cache_saves: int

@@ -27,11 +27,12 @@ class Guide(Protocol):
         `error`."""
 
     def accept(self, token_id: int) -> bool:
-        """`token_id` was drawn and follows. False, with an `error`, if it may not."""
+        """`token_id` was sampled and follows. False, with an `error`, if it may not."""
 
     def force(self, room: int) -> Sequence[int]:
         """The next tokens, at most `room`, if only they may follow; they count as accepted."""
 
     def follow(self, draft: Sequence[int]) -> int:
-        """How many tokens of a draft could be drawn one after the other: each may follow, and after
+        """How many tokens of a draft could be sampled one after the other: each may follow, and
+        after
         none of them is anything forced or at its end. Changes nothing."""

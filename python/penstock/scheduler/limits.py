@@ -6,13 +6,13 @@ from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.scheduler.sequence import NewSequence
 
 
-def step_token_budget(token_budget: int, context_tokens: int, *, no_kv_cache: bool) -> int:
+def step_token_limit(max_num_batched_tokens: int, max_model_len: int, *, no_kv_cache: bool) -> int:
     """The most tokens of one step, for which the runtime sizes its buffers. Without a cache
     between steps a step must hold a whole context."""
-    return max(token_budget, context_tokens) if no_kv_cache else token_budget
+    return max(max_num_batched_tokens, max_model_len) if no_kv_cache else max_num_batched_tokens
 
 
-def checked_limit(new: NewSequence, context_tokens: int, capacity_tokens: int) -> int:
+def checked_limit(new: NewSequence, max_model_len: int, capacity_tokens: int) -> int:
     """How many tokens a sequence may come to have. `capacity_tokens`: those of the whole cache.
 
     Raises InvalidRequest for an empty prompt or max_tokens < 0, ContextLengthExceeded for a
@@ -23,14 +23,14 @@ def checked_limit(new: NewSequence, context_tokens: int, capacity_tokens: int) -
         raise InvalidRequest("the prompt is empty; it must have one token or more")
     if new.max_tokens < 0:
         raise InvalidRequest(f"max_tokens is {new.max_tokens}; it must be 0 or more")
-    drawn = min(new.max_tokens, 1)  # the last token is drawn, never computed
-    if prompt_tokens > context_tokens - drawn:
+    sampled = min(new.max_tokens, 1)  # the last token is sampled, never computed
+    if prompt_tokens > max_model_len - sampled:
         raise ContextLengthExceeded(
-            f"the prompt has {prompt_tokens} tokens; with {drawn} of answer the context of "
-            f"{context_tokens} tokens holds at most {context_tokens - drawn}"
+            f"the prompt has {prompt_tokens} tokens; with {sampled} of answer the context of "
+            f"{max_model_len} tokens holds at most {max_model_len - sampled}"
         )
-    known_limit = min(prompt_tokens + new.max_tokens, context_tokens)
-    if known_limit - drawn > capacity_tokens:
+    known_limit = min(prompt_tokens + new.max_tokens, max_model_len)
+    if known_limit - sampled > capacity_tokens:
         raise ContextLengthExceeded(
             f"the prompt of {prompt_tokens} tokens and an answer of up to {new.max_tokens} do not "
             f"fit the cache of {capacity_tokens} tokens"

@@ -20,20 +20,20 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import Final
 
-from penstock.scheduler.ahead import must_wait
-from penstock.scheduler.cache import BlockCache
-from penstock.scheduler.draft import Draft
+from penstock.scheduler.block_cache import BlockCache
+from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex
+from penstock.scheduler.draft_tokens import propose_draft_tokens
 from penstock.scheduler.gauges import SchedulerGauges
-from penstock.scheduler.guessing import guess_tokens
 from penstock.scheduler.guide import Guide
-from penstock.scheduler.harvest import Harvest
-from penstock.scheduler.host_tier import HostTier
-from penstock.scheduler.limits import checked_limit, step_token_budget
-from penstock.scheduler.pace import StepPace
+from penstock.scheduler.limits import checked_limit, step_token_limit
+from penstock.scheduler.ngram_speculation import MAX_DRAFT_TOKENS
+from penstock.scheduler.output_processor import OutputProcessor
+from penstock.scheduler.planning_ahead import must_wait_for_commit
 from penstock.scheduler.prefill import PrefillShares, due
+from penstock.scheduler.prefill_budget import PrefillBudget
 from penstock.scheduler.queue_bound import QueueBound
 from penstock.scheduler.sequence import FinishReason, NewSequence, Progress, Sequence
-from penstock.scheduler.speculation import MAX_DRAFT
+from penstock.scheduler.step_builder import StepBuilder
 from penstock.scheduler.types import NO_ADAPTER, AppendBlocks, StepPlan, StepResult
 
 MOST_PASSED: Final = 32
@@ -43,62 +43,66 @@ lookup of its prefix."""
 
 class Scheduler:
     """One engine's queue, rows and blocks. One step is in flight at a time: `plan`, execution,
-    `commit`. `submit`, `hold`, `release` and `abort` may come between any of these. A runtime that
+    `commit`. `submit`, `enqueue_unready`, `make_ready` and `abort` may come between any of these.
+    A runtime that
     computes on while the host looks at what it drew may have a second one: `plan_ahead`, before the
     `commit` of the first.
 
-    `num_blocks` blocks of `block_tokens` tokens; `max_seqs` rows; a request is taken while fewer
-    than `max_queue` wait for which there is no row; no sequence has more than `context_tokens`
-    tokens; no step more than `step_token_budget(...)`. `no_kv_cache`: every step recomputes the
-    whole context of each sequence in it. `speculation`: guess tokens where it pays. `tier`: the
-    host's part of the cache, None without one. `secret` keys the prefix hash; None draws one.
+    `num_blocks` blocks of `block_size` tokens; `max_num_seqs` rows; a request is taken while fewer
+    than `max_queue` wait for which there is no row; no sequence has more than `max_model_len`
+    tokens; no step more than `step_token_limit(...)`. `no_kv_cache`: every step recomputes the
+    whole context of each sequence in it. `speculation`: guess tokens where it pays. `cpu_cache`:
+    the
+    host's part of the cache, None without one. `secret` keys the prefix hash; None makes one.
     """
 
     def __init__(
         self,
         *,
         num_blocks: int,
-        block_tokens: int,
-        context_tokens: int,
-        max_seqs: int,
-        token_budget: int,
+        block_size: int,
+        max_model_len: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
         max_queue: int = 1024,
         prefix_caching: bool = True,
         no_kv_cache: bool = False,
         speculation: bool = False,
-        tier: HostTier | None = None,
+        cpu_cache: CpuKvCacheIndex | None = None,
         secret: bytes | None = None,
     ) -> None:
-        assert min(num_blocks, block_tokens, context_tokens, max_seqs, token_budget) > 0
+        assert min(num_blocks, block_size, max_model_len, max_num_seqs, max_num_batched_tokens) > 0
         self._cache = BlockCache(
             num_blocks,
-            block_tokens,
+            block_size,
             prefix_caching=prefix_caching and not no_kv_cache,
             secret=secret,
-            tier=tier,
+            cpu_cache=cpu_cache,
         )
-        self._budget = step_token_budget(token_budget, context_tokens, no_kv_cache=no_kv_cache)
-        self._context_tokens = context_tokens
-        self._max_seqs = max_seqs
+        self._budget = step_token_limit(
+            max_num_batched_tokens, max_model_len, no_kv_cache=no_kv_cache
+        )
+        self._max_model_len = max_model_len
+        self._max_num_seqs = max_num_seqs
         self._bound = QueueBound(max_queue)
         self._keeps_cache = not no_kv_cache
         self._speculates = speculation and not no_kv_cache
-        self._pace = StepPace(min_share=block_tokens)
+        self._prefill_budget = PrefillBudget(min_share=block_size)
         self._sequences: dict[str, Sequence] = {}
-        self._held: dict[str, Sequence] = {}
+        self._unready: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
-        self._free_rows = list(range(max_seqs - 1, -1, -1))
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._releases: list[int] = []
         self._arrivals = 0
         self._prefilled = 0
         self._step = 0
-        self._in_flight: Draft | None = None
-        self._ahead: Draft | None = None
+        self._in_flight: StepBuilder | None = None
+        self._ahead: StepBuilder | None = None
         self._stalled: tuple[str, int] = ("", 0)
         self._tokens_processed = 0
         self._preemptions = 0
-        self._harvest = Harvest(self._cache, keeps_cache=self._keeps_cache)
+        self._output_processor = OutputProcessor(self._cache, keeps_cache=self._keeps_cache)
 
     @property
     def has_work(self) -> bool:
@@ -109,28 +113,28 @@ class Scheduler:
         self, new: NewSequence, guide: Guide | None = None, adapter_slot: int = NO_ADAPTER
     ) -> None:
         """Queue a request for which all is there: what steers it, and its adapter in this slot.
-        Raises as `hold`."""
-        self.hold(new)
-        self.release(new.id, guide, adapter_slot)
+        Raises as `enqueue_unready`."""
+        self.enqueue_unready(new)
+        self.make_ready(new.id, guide, adapter_slot)
 
-    def hold(self, new: NewSequence) -> None:
+    def enqueue_unready(self, new: NewSequence) -> None:
         """Take in a request, under an id that is not in use, whose guide is not made yet, or whose
-        adapter is not in memory: it waits for `release`, and others pass it.
+        adapter is not in memory: it waits for `make_ready`, and others pass it.
 
         Raises InvalidRequest for an empty prompt or max_tokens < 0, ContextLengthExceeded for a
         sequence that could never fit, Overloaded when the queue is full.
         """
         assert new.id not in self._sequences, f"request {new.id} is already here"
-        known_limit = checked_limit(new, self._context_tokens, self._cache.capacity_tokens)
-        queued = len(self._waiting) + len(self._held)
+        known_limit = checked_limit(new, self._max_model_len, self._cache.capacity_tokens)
+        queued = len(self._waiting) + len(self._unready)
         self._bound.check(new.group, queued, len(self._free_rows))
         sequence = Sequence.of(new, known_limit)
-        self._sequences[new.id] = self._held[new.id] = sequence
+        self._sequences[new.id] = self._unready[new.id] = sequence
         self._bound.enter(new.group)
 
-    def release(self, id: str, guide: Guide | None, adapter_slot: int = NO_ADAPTER) -> bool:
+    def make_ready(self, id: str, guide: Guide | None, adapter_slot: int = NO_ADAPTER) -> bool:
         """What a held request waited for is there. False if the request is not (any more)."""
-        sequence = self._held.pop(id, None)
+        sequence = self._unready.pop(id, None)
         if sequence is None:
             return False
         self._queue(sequence, guide, adapter_slot)
@@ -142,16 +146,16 @@ class Scheduler:
         if sequence is None:
             return False
         self._bound.leave(sequence.group)
-        self._harvest.completed[reason] += 1
-        if self._held.pop(id, None) is not None:
+        self._output_processor.completed[reason] += 1
+        if self._unready.pop(id, None) is not None:
             return True
         if sequence.row < 0:
             self._waiting.remove(sequence)
-        elif sequence.flying:
+        elif sequence.in_flight_tokens:
             sequence.aborted = True  # the step still writes to its blocks
         else:
             self._running.remove(sequence)
-            self._vacate(sequence)
+            self._free_sequence(sequence)
         return True
 
     def plan(self) -> StepPlan | None:
@@ -159,95 +163,101 @@ class Scheduler:
         assert self._in_flight is None, "plan() before commit() of the step before"
         if not self.has_work:
             return None
-        draft = self._draft_step()
-        assert draft is not None, "the oldest request always advances"
-        self._in_flight = draft
-        return self._as_plan(draft)
+        builder = self._build_step()
+        assert builder is not None, "the oldest request always advances"
+        self._in_flight = builder
+        return self._as_plan(builder)
 
     def plan_ahead(self) -> StepPlan | None:
         """The step after the one in flight, to be executed before that one is committed; None if it
-        depends on what that one draws. Waiting requests may join it."""
+        depends on what that one samples. Waiting requests may join it."""
         assert self._in_flight is not None and self._ahead is None, "nothing to plan ahead of"
         if self._speculates or not self._keeps_cache:
             return None
         joining = islice(self._waiting, self._most_joining())
-        if must_wait(self._in_flight, self._running, joining, self._cache):
+        if must_wait_for_commit(self._in_flight, self._running, joining, self._cache):
             return None
-        draft = self._draft_step()
-        if draft is None:
+        builder = self._build_step()
+        if builder is None:
             return None
-        self._ahead = draft
-        return self._as_plan(draft)
+        self._ahead = builder
+        return self._as_plan(builder)
 
-    def _draft_step(self) -> Draft | None:
+    def _build_step(self) -> StepBuilder | None:
         """The next step; None, and nothing is changed, if it has nothing to compute."""
-        draft = Draft(self._budget, self._budget)
+        builder = StepBuilder(self._budget, self._budget)
         if self._keeps_cache:
-            self._plan_decodes(draft)
-        decodes = len(draft.chunks)
+            self._plan_decodes(builder)
+        decodes = len(builder.chunks)
         if decodes > 0:
-            staying = sum(not sequence.leaves for sequence in self._running)
+            staying = sum(not sequence.is_finishing for sequence in self._running)
             prompts = staying - decodes + len(self._waiting)
-            draft.limit_prompts(self._pace.prompt_share(decodes, prompts))
-        drawing = min(self._max_seqs, len(self._running) + len(self._waiting))
-        draft.score_room = self._max_seqs + MAX_DRAFT - draft.num_guessed - drawing
+            builder.limit_prefill(self._prefill_budget.prefill_tokens(decodes, prompts))
+        num_sampled = min(self._max_num_seqs, len(self._running) + len(self._waiting))
+        builder.score_room = (
+            self._max_num_seqs + MAX_DRAFT_TOKENS - builder.num_draft_tokens - num_sampled
+        )
         if self._keeps_cache:
-            self._plan_prompts(draft)
+            self._plan_prefills(builder)
         else:
-            self._plan_whole_contexts(draft)
-        going_on = [sequence for sequence in self._running if not sequence.leaves]
-        if not draft.chunks and going_on:  # all that there is waits for the host
-            draft.compute_prompt(going_on[0], draft.prompt_budget)
-        return draft if draft.chunks else None
+            self._plan_whole_contexts(builder)
+        going_on = [sequence for sequence in self._running if not sequence.is_finishing]
+        if not builder.chunks and going_on:  # all that there is waits for the host
+            builder.add_prefill(going_on[0], builder.prefill_budget)
+        return builder if builder.chunks else None
 
     @property
-    def sampled(self) -> list[tuple[Guide | None, tuple[int, ...]]]:
-        """Guide and draft of each chunk that samples in the step planned last, in the plan's
+    def mask_inputs(self) -> list[tuple[Guide | None, tuple[int, ...]]]:
+        """Guide and draft tokens of each chunk that samples in the step planned last, in the plan's
         order."""
-        draft = self._ahead or self._in_flight
-        assert draft is not None, "no step is planned"
-        pairs = zip(draft.work, draft.chunks, strict=True)
-        return [(sequence.guide, chunk.draft) for sequence, chunk in pairs if chunk.samples]
+        builder = self._ahead or self._in_flight
+        assert builder is not None, "no step is planned"
+        pairs = zip(builder.sequences, builder.chunks, strict=True)
+        return [(sequence.guide, chunk.draft_tokens) for sequence, chunk in pairs if chunk.samples]
 
     def commit(self, result: StepResult, duration_s: float | None = None) -> list[Progress]:
         """Take in what the planned step drew. `duration_s`: how long its execution took; it
         steers how many prompt tokens join decoding steps."""
-        draft, self._in_flight, self._ahead = self._in_flight, self._ahead, None
-        assert draft is not None and result.step == draft.step, "commit() of another step"
-        self._cache.tier.landed = max(self._cache.tier.landed, result.landed)
-        self._tokens_processed += draft.num_tokens
+        builder, self._in_flight, self._ahead = self._in_flight, self._ahead, None
+        assert builder is not None and result.step == builder.step, "commit() of another step"
+        self._cache.cpu_cache.last_restored = max(
+            self._cache.cpu_cache.last_restored, result.last_restored
+        )
+        self._tokens_processed += builder.num_tokens
         if duration_s is not None:
-            self._pace.observe(draft.num_tokens, duration_s)
+            self._prefill_budget.observe(builder.num_tokens, duration_s)
         progress: list[Progress] = []
-        drawn = {row: list(group) for row, group in groupby(result.drawn, attrgetter("row"))}
+        sampled = {row: list(group) for row, group in groupby(result.sampled, attrgetter("row"))}
         scored = {row: tuple(group) for row, group in groupby(result.scored, attrgetter("row"))}
-        vacated = False
-        for sequence, chunk in zip(draft.work, draft.chunks, strict=True):
-            sequence.land(chunk)
-            own = drawn.pop(chunk.row, [])
-            assert bool(own) == chunk.samples, "tokens drawn that the plan did not ask for"
+        freed = False
+        for sequence, chunk in zip(builder.sequences, builder.chunks, strict=True):
+            sequence.finish_chunk(chunk)
+            own = sampled.pop(chunk.row, [])
+            assert bool(own) == chunk.samples, "tokens sampled that the plan did not ask for"
             if not sequence.aborted:
                 scores = scored.get(chunk.row, ())
-                if not self._harvest.take(sequence, chunk, own, scores, progress):
+                if not self._output_processor.process(sequence, chunk, own, scores, progress):
                     continue
                 del self._sequences[sequence.id]
                 self._bound.leave(sequence.group)
-            sequence.aborted = sequence.flying > 0  # the next step still writes to its blocks
+            sequence.aborted = (
+                sequence.in_flight_tokens > 0
+            )  # the next step still writes to its blocks
             if not sequence.aborted:
-                self._vacate(sequence)
-                vacated = True
-        assert not drawn, "tokens drawn for rows that the plan does not have"
-        if vacated:
+                self._free_sequence(sequence)
+                freed = True
+        assert not sampled, "tokens sampled for rows that the plan does not have"
+        if freed:
             self._running = [sequence for sequence in self._running if sequence.row >= 0]
         return progress
 
     def gauges(self) -> SchedulerGauges:
         """The state of the moment."""
-        cache, completed = self._cache, self._harvest.completed
+        cache, completed = self._cache, self._output_processor.completed
         return SchedulerGauges(
             sequences_running=len(self._running),
-            sequences_waiting=len(self._waiting) + len(self._held),
-            sequences_capacity=self._max_seqs,
+            sequences_waiting=len(self._waiting) + len(self._unready),
+            sequences_capacity=self._max_num_seqs,
             kv_cache_blocks_used=cache.pool.num_used,
             kv_cache_blocks_total=cache.pool.num_blocks,
             tokens_processed=self._tokens_processed,
@@ -259,34 +269,34 @@ class Scheduler:
             completed_length=completed["length"],
             completed_abort=completed["abort"],
             completed_error=completed["error"],
-            forced_tokens=self._harvest.forced_tokens,
-            drafted_tokens=self._harvest.drafted_tokens,
-            confirmed_tokens=self._harvest.confirmed_tokens,
-            host_cache_blocks_used=cache.tier.num_used,
-            host_cache_blocks_total=cache.tier.num_blocks,
-            host_cache_saves=cache.tier.saved,
-            host_cache_restores=cache.tier.restored,
+            forced_tokens=self._output_processor.forced_tokens,
+            draft_tokens=self._output_processor.draft_tokens,
+            accepted_tokens=self._output_processor.accepted_tokens,
+            host_cache_blocks_used=cache.cpu_cache.num_used,
+            host_cache_blocks_total=cache.cpu_cache.num_blocks,
+            host_cache_saves=cache.cpu_cache.saved,
+            host_cache_restores=cache.cpu_cache.restored,
         )
 
-    def _as_plan(self, draft: Draft) -> StepPlan:
-        """A step that is about to fly."""
+    def _as_plan(self, builder: StepBuilder) -> StepPlan:
+        """A step that is about to be submitted."""
         self._step += 1
-        draft.step = self._step
-        assert self._step == self._cache.tier.step
-        for sequence, chunk in zip(draft.work, draft.chunks, strict=True):
-            sequence.take_off(chunk, keeps_cache=self._keeps_cache)
-        saves, restores, awaits = self._cache.tier.take_plans()
+        builder.step = self._step
+        assert self._step == self._cache.cpu_cache.step
+        for sequence, chunk in zip(builder.sequences, builder.chunks, strict=True):
+            sequence.start_chunk(chunk, keeps_cache=self._keeps_cache)
+        saves, restores, awaits = self._cache.cpu_cache.take_plans()
         releases, self._releases = tuple(self._releases), []
         return StepPlan(
             step=self._step,
             releases=releases,
-            admissions=tuple(draft.admissions),
-            blocks=tuple(draft.blocks),
-            chunks=tuple(draft.chunks),
-            forced=tuple(draft.forced),
+            admissions=tuple(builder.admissions),
+            blocks=tuple(builder.blocks),
+            chunks=tuple(builder.chunks),
+            forced=tuple(builder.forced),
             saves=saves,
             restores=restores,
-            awaits=max(awaits, draft.awaits),
+            awaits=max(awaits, builder.awaits),
         )
 
     def _may_admit(self) -> bool:
@@ -316,51 +326,57 @@ class Scheduler:
         self._arrivals += 1
         self._waiting.append(sequence)
 
-    def _plan_decodes(self, draft: Draft) -> None:
+    def _plan_decodes(self, builder: StepBuilder) -> None:
         """The missing tokens of the running sequences that draw: one, or those that their guides
         forced too."""
         position = 0
-        price = self._pace.price(len(self._running)) if self._may_guess() else 1.0
-        while position < len(self._running) and draft.budget > 0:
+        token_cost = (
+            self._prefill_budget.token_cost(len(self._running)) if self._may_speculate() else 1.0
+        )
+        while position < len(self._running) and builder.budget > 0:
             sequence = self._running[position]
             missing = sequence.missing
-            draws = sequence.decoding and not sequence.leaves
-            if draws and self._grow(sequence, draft):
-                length = min(missing, draft.budget)
-                guess: tuple[int, ...] = ()
-                if price < 1.0 and length == missing:
-                    guess = guess_tokens(sequence, draft, self._cache, len(self._running), price)
-                draft.compute(sequence, length, guess)
+            samples = sequence.decoding and not sequence.is_finishing
+            if samples and self._grow(sequence, builder):
+                length = min(missing, builder.budget)
+                draft_tokens: tuple[int, ...] = ()
+                if token_cost < 1.0 and length == missing:
+                    draft_tokens = propose_draft_tokens(
+                        sequence, builder, self._cache, len(self._running), token_cost
+                    )
+                builder.add_chunk(sequence, length, draft_tokens)
             position += 1
 
-    def _may_guess(self) -> bool:
+    def _may_speculate(self) -> bool:
         """Guesses and scores share the logits of a step: the scores go first."""
         if not self._speculates:
             return False
         next_one = self._waiting[0].unscored if self._waiting else 0
         return not next_one and not any(sequence.unscored for sequence in self._running)
 
-    def _plan_prompts(self, draft: Draft) -> None:
+    def _plan_prefills(self, builder: StepBuilder) -> None:
         """Chunks of the prompts that are not computed yet, running or waiting."""
-        if draft.prompt_budget <= 0:
+        if builder.prefill_budget <= 0:
             return
-        before = draft.prompt_budget
-        shares = PrefillShares(before, self._budget, draft.score_room)
-        passing = self._share_in_order(shares, draft)
+        before = builder.prefill_budget
+        shares = PrefillShares(before, self._budget, builder.score_room)
+        passing = self._share_in_order(shares, builder)
         for sequence, missing in sorted(passing, key=lambda pair: due(*pair)):
-            if shares.may_take(sequence, missing) and self._has_row(sequence, draft):
+            if shares.may_take(sequence, missing) and self._has_row(sequence, builder):
                 shares.take(sequence)
         for sequence, most in shares.in_order():
-            draft.compute_prompt(sequence, most)
-        self._prefilled += before - draft.prompt_budget
+            builder.add_prefill(sequence, most)
+        self._prefilled += before - builder.prefill_budget
 
-    def _share_in_order(self, shares: PrefillShares, draft: Draft) -> list[tuple[Sequence, int]]:
+    def _share_in_order(
+        self, shares: PrefillShares, builder: StepBuilder
+    ) -> list[tuple[Sequence, int]]:
         """Grant tokens in order of arrival, to running prompts and to waiting ones that get a row.
         Returns the prompts that may take tokens of older ones, each with the tokens it misses."""
         by_arrival, cache = attrgetter("arrival"), self._cache
-        prompts = [one for one in self._running if not (one.decoding or one.leaves)]
+        prompts = [one for one in self._running if not (one.decoding or one.is_finishing)]
         running = [one for one in prompts if cache.has_arrived(one)]
-        waiting = list(islice(self._waiting, self._max_seqs + MOST_PASSED))
+        waiting = list(islice(self._waiting, self._max_num_seqs + MOST_PASSED))
         passing: list[tuple[Sequence, int]] = []
         passed, is_blocked = 0, False
         for sequence in merge(running, waiting, key=by_arrival):
@@ -378,21 +394,21 @@ class Scheduler:
                 if shares.may_take(sequence, missing):
                     passing.append((sequence, missing))
                 passed += 1
-            elif not self._try_admit(sequence, found, draft):
+            elif not self._try_admit(sequence, found, builder):
                 is_blocked = True
             elif cache.has_arrived(sequence):
                 shares.grant(sequence)
         return shares.held_up() + passing
 
-    def _has_row(self, sequence: Sequence, draft: Draft) -> bool:
+    def _has_row(self, sequence: Sequence, builder: StepBuilder) -> bool:
         """Whether a sequence can compute in this step, after an admission if it waits."""
         cache = self._cache
         if sequence.row >= 0:
             return cache.has_arrived(sequence)
         found = cache.find_prefix(sequence)
-        return self._try_admit(sequence, found, draft) and cache.has_arrived(sequence)
+        return self._try_admit(sequence, found, builder) and cache.has_arrived(sequence)
 
-    def _try_admit(self, sequence: Sequence, found: list[int], draft: Draft) -> bool:
+    def _try_admit(self, sequence: Sequence, found: list[int], builder: StepBuilder) -> bool:
         """A row, and blocks for all known tokens, for a waiting sequence.
 
         Each running sequence may soon need a block more: as many stay in reserve, or the newcomer
@@ -412,46 +428,46 @@ class Scheduler:
             return False
         if sequence is oldest:
             self._stalled = ("", 0)
-        self._admit(sequence, draft)
+        self._admit(sequence, builder)
         return True
 
-    def _admit(self, sequence: Sequence, draft: Draft) -> None:
+    def _admit(self, sequence: Sequence, builder: StepBuilder) -> None:
         """Let a waiting sequence that has its blocks run."""
         self._waiting.remove(sequence)
         insort(self._running, sequence, key=attrgetter("arrival"))
         sequence.row = self._free_rows.pop()
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
-        draft.admissions.append(sequence.as_admit())
-        draft.blocks.append(AppendBlocks(sequence.row, tuple(sequence.blocks)))
+        builder.admissions.append(sequence.as_admit())
+        builder.blocks.append(AppendBlocks(sequence.row, tuple(sequence.blocks)))
 
-    def _plan_whole_contexts(self, draft: Draft) -> None:
+    def _plan_whole_contexts(self, builder: StepBuilder) -> None:
         """Without a cache between steps, a sequence computes its whole context in a step or
         nothing, in order of arrival."""
         position = 0
-        while position < len(self._running) and draft.prompt_budget > 0:
+        while position < len(self._running) and builder.prefill_budget > 0:
             sequence = self._running[position]
-            if len(sequence.tokens) > draft.prompt_budget:
+            if len(sequence.tokens) > builder.prefill_budget:
                 break
-            if self._grow(sequence, draft):
-                draft.compute_whole(sequence)
+            if self._grow(sequence, builder):
+                builder.add_whole_context(sequence)
             position += 1
         while self._waiting and self._may_admit():
             sequence = self._waiting[0]
-            if len(sequence.tokens) > draft.prompt_budget:
+            if len(sequence.tokens) > builder.prefill_budget:
                 return
-            if sequence.unscored and not draft.score_room:
+            if sequence.unscored and not builder.score_room:
                 return
-            if not self._try_admit(sequence, [], draft):
+            if not self._try_admit(sequence, [], builder):
                 return
-            draft.compute_whole(sequence)
+            builder.add_whole_context(sequence)
 
-    def _grow(self, sequence: Sequence, draft: Draft) -> bool:
+    def _grow(self, sequence: Sequence, builder: StepBuilder) -> bool:
         """Blocks for all known tokens of a running sequence, taken from newer ones when none is
         free. False: it was itself the newest and is waiting again."""
         cache = self._cache
         new: list[int] = []
-        while len(sequence.blocks) * cache.block_tokens < sequence.known:
+        while len(sequence.blocks) * cache.block_size < sequence.known:
             while cache.pool.num_free == 0:
                 victim = self._running.pop()
                 self._preempt(victim)
@@ -459,17 +475,17 @@ class Scheduler:
                     return False
             new.append(cache.extend(sequence))
         if new:
-            draft.blocks.append(AppendBlocks(sequence.row, tuple(new)))
+            builder.blocks.append(AppendBlocks(sequence.row, tuple(new)))
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        self._vacate(sequence)
+        self._free_sequence(sequence)
         insort(self._waiting, sequence, key=attrgetter("arrival"))
         self._preemptions += 1
 
-    def _vacate(self, sequence: Sequence) -> None:
+    def _free_sequence(self, sequence: Sequence) -> None:
         """Take row and blocks from a sequence; the caller takes it out of `running`."""
-        self._cache.release(sequence)
+        self._cache.free(sequence)
         self._releases.append(sequence.row)
         self._free_rows.append(sequence.row)
         sequence.row = -1

@@ -10,15 +10,16 @@ import msgspec
 
 from penstock.dialog import Sampling
 from penstock.scheduler.guide import Guide
-from penstock.scheduler.speculation import Speculation
+from penstock.scheduler.ngram_speculation import NgramSpeculator
 from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, Scored
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class NewSequence(msgspec.Struct, frozen=True):
-    """One sequence to generate. With a `max_tokens` of 0 the prompt is computed and nothing drawn.
-    No stop token is drawn before `min_tokens` others. `adapter`: a generation, "" for none. While
+    """One sequence to generate. With a `max_tokens` of 0 the prompt is computed and nothing
+    sampled.
+    No stop token is sampled before `min_tokens` others. `adapter`: a revision, "" for none. While
     one of a `group` is unfinished, the queue is never too full for the others of it."""
 
     id: str
@@ -41,7 +42,7 @@ class Progress(msgspec.Struct, frozen=True):
     `token_id` None: no token (a stop token ended the sequence, or it failed). After a `finish` none
     follows. `cached_tokens`: prompt tokens that came from the prefix cache; on the first Progress
     of a request only. `error`: what its guide found wrong. `scored`: the next tokens of its
-    prompt, from the second one on; all of them come before the first drawn token.
+    prompt, from the second one on; all of them come before the first sampled token.
     """
 
     id: str
@@ -56,20 +57,22 @@ class Progress(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
-    """One request. Known tokens are the prompt and what was drawn; computed ones are those whose
+    """One request. Known tokens are the prompt and what was sampled; computed ones are those whose
     keys and values are in its blocks. 0 <= computed < known, always, until nothing is left to draw.
 
-    Steps in flight count as done, as far as numbers go: `computed` includes the `flying` tokens
-    that they compute, `known` the `drawing` tokens whose values are not here yet.
+    Steps in flight count as done, as far as numbers go: `computed` includes the `in_flight_tokens`
+    tokens
+    that they compute, `known` the `pending_samples` tokens whose values are not here yet.
 
     `row` -1: waiting. `keys`: the root, then the keys of its full blocks, as far as they were
     needed; `published`: how many of its blocks are, or need not be, in the prefix index.
-    `decoding`: it drew a token since it got its row, or a step in flight draws one. `guide` steers
-    what is drawn; `unreported` tokens it forced before the first draw, and as many of the known
-    ones as `unsent` says are still to be told to the runtime. `speculation` guesses its next
+    `decoding`: it drew a token since it got its row, or a step in flight samples one. `guide`
+    steers
+    what is sampled; `unreported` tokens it forced before the first draw, and as many of the known
+    ones as `unsent` says are still to be told to the runtime. `speculator` proposes its next
     tokens, where that is on. `next_score`: the first position whose logits say what the token of
     the prompt after it is worth to one who asked for that (`prompt_logprobs`) and was not told yet.
-    `adapter`: the generation that it computes with, from the runtime's slot `adapter_slot` on as
+    `adapter`: the revision that it computes with, from the runtime's slot `adapter_slot` on as
     soon as it is queued. `restored_by`: the step that brings blocks of it back from the host, 0
     when they are known, or awaited, to be there. `group`: of the requests that are admitted
     together, "" for none. `arrival`: its place in the order of arrival. `arrived_at`: how many
@@ -101,8 +104,8 @@ class Sequence:
     next_score: int = field(init=False)
     row: int = -1
     computed: int = 0
-    flying: int = 0
-    drawing: int = 0
+    in_flight_tokens: int = 0
+    pending_samples: int = 0
     blocks: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     published: int = 0
@@ -112,7 +115,7 @@ class Sequence:
     aborted: bool = False
     decoding: bool = False
     guide: Guide | None = None
-    speculation: Speculation | None = None
+    speculator: NgramSpeculator | None = None
     unreported: list[int] = field(default_factory=list)
     unsent: int = 0
 
@@ -160,13 +163,13 @@ class Sequence:
 
     @property
     def held_back(self) -> tuple[int, ...]:
-        """Tokens that are not drawn before `min_tokens` others."""
+        """Tokens that are not sampled before `min_tokens` others."""
         return tuple(sorted(self.stop_token_ids)) if self.min_tokens > 0 else ()
 
     @property
     def known(self) -> int:
         """Tokens that are known when the steps in flight are over."""
-        return len(self.tokens) + self.drawing
+        return len(self.tokens) + self.pending_samples
 
     @property
     def missing(self) -> int:
@@ -174,25 +177,25 @@ class Sequence:
         return self.known - self.computed
 
     @property
-    def leaves(self) -> bool:
+    def is_finishing(self) -> bool:
         """Whether no step after those in flight computes anything for it: it was dropped, or they
         draw its last token, or compute all of a prompt that has no answer."""
         if self.aborted or not self.missing:
             return True
-        return self.drawing > 0 and self.known >= self.known_limit
+        return self.pending_samples > 0 and self.known >= self.known_limit
 
-    def take_off(self, chunk: Chunk, *, keeps_cache: bool) -> None:
-        """A step that computes `chunk` is about to fly."""
-        self.flying += chunk.length
-        self.drawing += chunk.samples
+    def start_chunk(self, chunk: Chunk, *, keeps_cache: bool) -> None:
+        """A step that computes `chunk` is about to be submitted."""
+        self.in_flight_tokens += chunk.length
+        self.pending_samples += chunk.samples
         self.decoding |= chunk.samples
         if keeps_cache:
             self.computed += chunk.length
 
-    def land(self, chunk: Chunk) -> None:
+    def finish_chunk(self, chunk: Chunk) -> None:
         """The step that computes `chunk` is over."""
-        self.flying -= chunk.length
-        self.drawing -= chunk.samples
+        self.in_flight_tokens -= chunk.length
+        self.pending_samples -= chunk.samples
 
     def force(self) -> tuple[int, ...]:
         """Append what the guide allows alone. Nothing where log-probabilities are wanted: those

@@ -19,7 +19,7 @@ NO_ADAPTER: Final = -1
 class Admit(msgspec.Struct, frozen=True):
     """A request takes `row`. `token_ids`: all known tokens: the prompt, and after a preemption
     what was generated before it. `prompt_tokens`: how many of them are prompt. `adapter_slot`: the
-    runtime's slot of its adapter. The tokens `held_back` are not drawn while fewer than
+    runtime's slot of its adapter. The tokens `held_back` are not sampled while fewer than
     `held_until` tokens are known."""
 
     row: int
@@ -49,19 +49,20 @@ class AppendTokens(msgspec.Struct, frozen=True):
 
 
 class CopyBlock(msgspec.Struct, frozen=True):
-    """What `block` of the device holds goes to `host_block` of the host, or comes from there."""
+    """What `block` of the device holds goes to `cpu_block` of the host, or comes from there."""
 
     block: int
-    host_block: int
+    cpu_block: int
 
 
 class Chunk(msgspec.Struct, frozen=True):
     """Compute tokens [start, start + length) of `row`. With `samples` the chunk ends at the last
-    known token, and the runtime draws the next one and appends it to the row.
+    known token, and the runtime samples the next one and appends it to the row.
 
-    `draft`: guesses at what will be drawn, computed in the same step as if they were known. The
-    runtime draws after each of them too, as far as the draws so far are the draft's: what it
-    appends is what it would have drawn without.
+    `draft_tokens`: guesses at what will be sampled, computed in the same step as if they were
+    known. The
+    runtime samples after each of them too, as far as the samples so far are the draft's: what it
+    appends is what it would have sampled without.
 
     `num_scores`: of so many positions from `score_from` on, all in the chunk, the log-probability
     of the known token that follows is wanted.
@@ -71,7 +72,7 @@ class Chunk(msgspec.Struct, frozen=True):
     start: int
     length: int
     samples: bool
-    draft: tuple[int, ...] = ()
+    draft_tokens: tuple[int, ...] = ()
     score_from: int = 0
     num_scores: int = 0
 
@@ -97,11 +98,11 @@ class StepPlan(msgspec.Struct, frozen=True):
 
     @property
     def num_tokens(self) -> int:
-        return sum(chunk.length + len(chunk.draft) for chunk in self.chunks)
+        return sum(chunk.length + len(chunk.draft_tokens) for chunk in self.chunks)
 
 
-class Drawn(msgspec.Struct, frozen=True):
-    """A token drawn for `row`. `top`: (token id, logprob), best first. `logprob` None unless the
+class SampledToken(msgspec.Struct, frozen=True):
+    """A token sampled for `row`. `top`: (token id, logprob), best first. `logprob` None unless the
     row asked. `failed`: the row's logits were not finite; the token is meaningless."""
 
     row: int
@@ -113,7 +114,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 class Scored(msgspec.Struct, frozen=True):
     """A token of the prompt of `row`. `logprob`, `top`: of the model's own distribution at its
-    place; nothing steers what nobody draws. NaN: the row's logits were not finite."""
+    place; nothing steers what nobody samples. NaN: the row's logits were not finite."""
 
     row: int
     token_id: int
@@ -122,11 +123,13 @@ class Scored(msgspec.Struct, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """For each chunk with `samples`, in the plan's order: one `Drawn`, and one more for each token
-    of its draft that was confirmed. And for each chunk its `num_scores` scored tokens. `landed`:
+    """For each chunk with `samples`, in the plan's order: one `SampledToken`, and one more for
+    each token
+    of its draft that was accepted. And for each chunk its `num_scores` scored tokens.
+    `last_restored`:
     the last step of which all restores are known to have arrived."""
 
     step: int
-    drawn: tuple[Drawn, ...]
+    sampled: tuple[SampledToken, ...]
     scored: tuple[Scored, ...] = ()
-    landed: int = 0
+    last_restored: int = 0

@@ -10,10 +10,10 @@ from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
 from penstock.base.ids import new_id
 from penstock.store.clock import Clock
-from penstock.store.database import Database
 from penstock.store.records import Decision, Verdict
 from penstock.store.retention import Retention
-from penstock.store.schema import approvals
+from penstock.store.sql.database import Database
+from penstock.store.sql.schema import approvals
 
 DecisionStatus = Literal["resolved", "queued", "not_found"]
 

@@ -18,7 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from penstock.base.ids import new_id
 from penstock.config import SettingsError
-from penstock.store.faults import FULL_ERRNOS
+from penstock.store.sql.faults import FULL_ERRNOS
 
 PART_SUFFIX: Final = ".part"
 

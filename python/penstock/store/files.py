@@ -15,14 +15,14 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select
 from penstock.base.errors import ServiceError
 from penstock.base.ids import new_id
 from penstock.store.blobs import Blobs, BlobWriter
+from penstock.store.client_names import safe_name
 from penstock.store.clock import Clock
-from penstock.store.database import Database
 from penstock.store.errors import FileElided, FileFailed, file_not_found
-from penstock.store.faults import translated_faults
-from penstock.store.names import safe_name
 from penstock.store.records import FileSource, NewFile, StoredFile
 from penstock.store.retention import Retention, drop_oldest
-from penstock.store.schema import files
+from penstock.store.sql.database import Database
+from penstock.store.sql.faults import translated_faults
+from penstock.store.sql.schema import files
 
 log = logging.getLogger(__name__)
 

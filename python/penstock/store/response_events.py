@@ -6,10 +6,10 @@ from typing import Final
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from penstock.store.database import Database
 from penstock.store.records import EventChunk
 from penstock.store.response_quota import ResponseQuota
-from penstock.store.schema import response_events, responses
+from penstock.store.sql.database import Database
+from penstock.store.sql.schema import response_events, responses
 
 _TABLE: Final = response_events.c
 _APPEND: Final = insert(response_events)

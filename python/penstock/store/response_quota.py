@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection, delete, select
 
-from penstock.store.database import Database
 from penstock.store.retention import MOST_AT_ONCE, Retention, drop_oldest
-from penstock.store.schema import response_events, responses
+from penstock.store.sql.database import Database
+from penstock.store.sql.schema import response_events, responses
 
 log = logging.getLogger(__name__)
 

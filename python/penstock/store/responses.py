@@ -20,11 +20,11 @@ from sqlalchemy import (
 )
 
 from penstock.store.clock import Clock
-from penstock.store.database import Database
 from penstock.store.records import UNFINISHED, ResponseStatus, StoredResponse
 from penstock.store.response_quota import ResponseQuota, drop_events_of
 from penstock.store.retention import Retention
-from penstock.store.schema import responses
+from penstock.store.sql.database import Database
+from penstock.store.sql.schema import responses
 
 _TABLE: Final = responses.c
 
@@ -41,7 +41,7 @@ _UPDATE: Final = update(responses).where(_TABLE.id == bindparam("wanted"), _UNFI
 _REPLACE_BODY: Final = _UPDATE.values(size_bytes=_GROWN)
 _REPLACE_BOTH: Final = _UPDATE.values(size_bytes=_GROWN - func.length(_TABLE.conversation))
 _BEAT: Final = update(responses).where(_OF_OWNER).values(heartbeat_at=bindparam("now"))
-_GOING_ON: Final = select(_TABLE.id).where(_OF_OWNER, ~_TABLE.cancel_requested)
+_ACTIVE_IDS: Final = select(_TABLE.id).where(_OF_OWNER, ~_TABLE.cancel_requested)
 
 
 class Responses:
@@ -117,11 +117,11 @@ class Responses:
         beat = {"whose": owner, "now": self._clock()}
         await self._database.write(lambda c: c.execute(_BEAT, beat))
 
-    async def going_on(self, owner: str) -> set[str]:
+    async def active_ids(self, owner: str) -> set[str]:
         """The ids of an owner's responses that are unfinished and wanted: not cancelled, deleted or
         ended by somebody else."""
         whose = {"whose": owner}
-        return await self._database.read(lambda c: set(c.execute(_GOING_ON, whose).scalars()))
+        return await self._database.read(lambda c: set(c.execute(_ACTIVE_IDS, whose).scalars()))
 
     async def fail_orphans(
         self, owner: str, stale_s: int, body_of: Callable[[StoredResponse], bytes]

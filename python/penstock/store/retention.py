@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Table, case, delete, func, sel
 
 from penstock.config import StoreSettings
 from penstock.store.records import UNFINISHED
-from penstock.store.schema import approvals, files, responses, sessions
+from penstock.store.sql.schema import approvals, files, responses, sessions
 
 # The specification's: then the runtime counts the approval as denied.
 APPROVAL_EXPIRY_S: Final = 5 * 60

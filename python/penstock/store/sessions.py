@@ -29,10 +29,10 @@ from penstock.base.errors import Conflict, ServiceError
 from penstock.base.ids import new_id
 from penstock.dialog import Message
 from penstock.store.clock import Clock
-from penstock.store.database import Database
 from penstock.store.records import StoredSession
 from penstock.store.retention import Retention, drop_oldest
-from penstock.store.schema import sessions
+from penstock.store.sql.database import Database
+from penstock.store.sql.schema import sessions
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from penstock.base.errors import Conflict, NotFound, ServiceError
 from penstock.base.ids import new_id
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock
-from penstock.store.database import Database
 from penstock.store.errors import StorageFull, shorten
-from penstock.store.faults import translated_faults
 from penstock.store.records import SkillBundle, SkillVersion, StoredSkill
-from penstock.store.schema import skill_versions, skills
+from penstock.store.sql.database import Database
+from penstock.store.sql.faults import translated_faults
+from penstock.store.sql.schema import skill_versions, skills
 
 FOLDER: Final = "skills"
 # Files of one archive are dated alike: the same files make the same bytes.

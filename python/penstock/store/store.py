@@ -15,15 +15,15 @@ from penstock.config import SettingsError, StoreSettings
 from penstock.store.approvals import Approvals
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock, system_clock
-from penstock.store.database import Database, shown_url
 from penstock.store.files import Files
-from penstock.store.migrations import migrate
 from penstock.store.response_events import ResponseEvents
 from penstock.store.response_quota import ResponseQuota
 from penstock.store.responses import Responses
 from penstock.store.retention import retentions_of
 from penstock.store.sessions import Sessions
 from penstock.store.skills import Skills
+from penstock.store.sql.database import Database, shown_url
+from penstock.store.sql.migrations import migrate
 from penstock.store.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Store:
 
 
 def _connect(settings: StoreSettings) -> tuple[Database, Blobs, Blobs]:
-    assert settings.url and settings.blobs and settings.skills_dir, "StoreSettings.located"
+    assert settings.url and settings.blobs and settings.skills_dir, "StoreSettings.with_defaults"
     with _told(f"the database {shown_url(settings.url)}", "--store"):
         database = Database(settings.url)
         try:

@@ -10,13 +10,14 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
-from penstock.store import files, schema, skills
+from penstock.store import files, skills
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock
-from penstock.store.database import Database
-from penstock.store.faults import translated_faults
 from penstock.store.response_quota import drop_lost_events
 from penstock.store.retention import Retentions, drop_expired
+from penstock.store.sql import schema
+from penstock.store.sql.database import Database
+from penstock.store.sql.faults import translated_faults
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock import __version__
-from penstock.base.host import available_cores
+from penstock.base.resources import available_cores
 from penstock.config import Environment
 from penstock.system.facts import CPUINFO, read_cpu
 
@@ -100,10 +100,10 @@ def check_cpu_levels(home: Path) -> Check:
     """The instruction-set levels that this machine and build have, and those that were chosen for
     the models that were loaded here."""
     try:
-        from penstock.runtime.cpu_levels import kept_here, summary
+        from penstock.runtime.cpu.isa_selection import saved_isa_selections, summary
     except ImportError:
         return Check("cpu_levels", "ok", "none without the native kernels")
-    levels, kept = kept_here(home)
+    levels, kept = saved_isa_selections(home)
     chosen = [f"{one.model_id}: {summary(one.levels)}" for one in kept]
     text = "; ".join(chosen) or "a model's first start here measures which of them serve it"
     return Check("cpu_levels", "ok", f"{', '.join(levels)}; {text}")
@@ -166,8 +166,8 @@ def check_disk(home: Path) -> Check:
 
 
 def check_default_model(home: Path) -> Check:
-    from penstock.models.catalogue import CATALOGUE, DEFAULT_MODEL
-    from penstock.models.sources import is_fetched
+    from penstock.models.hub.catalogue import CATALOGUE, DEFAULT_MODEL
+    from penstock.models.hub.sources import is_fetched
 
     try:
         fetched = is_fetched(CATALOGUE[DEFAULT_MODEL], home)

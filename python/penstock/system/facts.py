@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock import __version__
-from penstock.base.host import available_bytes
+from penstock.base.resources import available_bytes
 from penstock.config import Environment
 
 CPUINFO: Final = Path("/proc/cpuinfo")

@@ -4,10 +4,10 @@ Knows the vocabulary (`dialog`) and what a model brings along (`models.tokenizer
 engine, no wire format, and loads no weight.
 """
 
-from penstock.text.detokenize import IncrementalDetokenizer
+from penstock.text.chat_templates.chat_template import ChatTemplate
+from penstock.text.detokenizer import IncrementalDetokenizer
 from penstock.text.stops import StopStrings
-from penstock.text.templates import ChatTemplate
-from penstock.text.tokenizer import Tokenizer, load_tokenizer
+from penstock.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
     "ChatTemplate",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from http_serving import CREATED, FINGERPRINT, MODEL, USAGE, frames_of, serving, spoken
 
 from penstock.dialog import (
     ArgumentsDelta,
@@ -18,6 +17,15 @@ from penstock.dialog import (
     RunStarted,
     ToolCall,
     TurnEnded,
+)
+from tests.support.servers.http_server import (
+    CREATED,
+    FINGERPRINT,
+    MODEL,
+    USAGE,
+    frames_of,
+    serving,
+    spoken,
 )
 
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from decoding import Decoding
 
 from penstock.api.codecs.chat import decode
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint, ToolPolicy
+from tests.support.request_decoder import RequestDecoder
 
 SCHEMA = {"type": "object"}
 TOOLS = [
@@ -18,7 +18,7 @@ TOOLS = [
 ]
 
 
-request = Decoding(decode, {"messages": [{"role": "user", "content": "hi"}]}).request
+request = RequestDecoder(decode, {"messages": [{"role": "user", "content": "hi"}]}).request
 
 
 @pytest.mark.parametrize(

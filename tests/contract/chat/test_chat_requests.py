@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from decoding import Decoding
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +30,7 @@ from penstock.dialog import (
     ToolResult,
     Video,
 )
+from tests.support.request_decoder import RequestDecoder
 
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 DATA = base64.b64encode(b"abc").decode()
@@ -40,7 +40,7 @@ TOOL = {"type": "function", "function": FUNCTION}
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
 
 
-HELLO_CHAT = Decoding(decode, HELLO)
+HELLO_CHAT = RequestDecoder(decode, HELLO)
 request, refused = HELLO_CHAT.request, HELLO_CHAT.refused
 
 

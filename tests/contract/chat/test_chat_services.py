@@ -7,7 +7,6 @@ from typing import Any
 
 import openai
 import pytest
-from http_serving import CREATED, MODEL, USAGE, frames_of, serving, spoken
 
 from penstock.base.errors import EngineFault, InvalidRequest, NotFound, Overloaded, Unavailable
 from penstock.dialog import (
@@ -22,6 +21,7 @@ from penstock.dialog import (
     ToolCall,
     TurnEnded,
 )
+from tests.support.servers.http_server import CREATED, MODEL, USAGE, frames_of, serving, spoken
 
 CHAT = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from http_serving import CREATED, FINGERPRINT, MODEL, USAGE, frames_of, serving, spoken
-
 from penstock.dialog import (
     PartEnded,
     PartStarted,
@@ -15,6 +13,15 @@ from penstock.dialog import (
     TextDelta,
     TokenLogprob,
     TurnEnded,
+)
+from tests.support.servers.http_server import (
+    CREATED,
+    FINGERPRINT,
+    MODEL,
+    USAGE,
+    frames_of,
+    serving,
+    spoken,
 )
 
 PROMPT = {"prompt": "Once"}

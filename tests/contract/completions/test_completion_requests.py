@@ -7,17 +7,17 @@ from typing import Any
 
 import openai
 import pytest
-from decoding import Decoding
-from http_serving import MODEL, serving
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.codecs.completions import decode
 from penstock.base.errors import InvalidRequest, NotFound
 from penstock.dialog import Constraint, GenerateRequest, RunStarted
+from tests.support.request_decoder import RequestDecoder
+from tests.support.servers.http_server import MODEL, serving
 
 HELLO: dict[str, Any] = {"prompt": "hi"}
-request = Decoding(decode, HELLO).request
+request = RequestDecoder(decode, HELLO).request
 
 
 @pytest.mark.parametrize(

@@ -9,34 +9,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_serving import MODEL, Serving, serving
-from lora_folders import ALL, write_adapter
-from sentence_folders import save_sentence_folder, small_body
 
-from penstock.adapters.live import LiveAdapters
 from penstock.adapters.registry import LoadedAdapter
+from penstock.adapters.view import AdapterView
 from penstock.agent import EmbeddingLoop, load_loop
 from penstock.base.errors import InvalidRequest
 from penstock.config import EngineSettings, LoraSettings
-from penstock.dialog import AdapterGeneration, EmbeddingRequest
-from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.dialog import AdapterRevision, EmbeddingRequest
+from penstock.engine.adapters.catalog import AdapterCatalog, AdapterLoadRequest
 from penstock.engine.local import LocalEngine
-from penstock.models.sources import files_at
+from penstock.models.hub.sources import files_at
+from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
+from tests.support.checkpoints.lora_adapters import ALL, write_adapter
+from tests.support.servers.http_server import MODEL, Serving, serving
 
 URL = "/v1/embeddings"
 SIZES = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200}  # what `lora_folders` adapts
 
 
 class World:
-    """A server of an embedding model, whose adapters `host` loads."""
+    """A server of an embedding model, whose adapters `catalog` loads."""
 
-    def __init__(self, server: Serving, host: AdapterHost, engine: LocalEngine, root: Path) -> None:
-        self.server, self.host, self.engine = server, host, engine
+    def __init__(
+        self, server: Serving, catalog: AdapterCatalog, engine: LocalEngine, root: Path
+    ) -> None:
+        self.server, self.catalog, self.engine = server, catalog, engine
         self.folders = [write_adapter(root / f"a{n}", seed=n, targets=ALL) for n in range(3)]
 
     async def load(self, alias: str, number: int, **order: Any) -> str:
-        loaded = await self.host.load(LoadOrder(alias, str(self.folders[number]), **order))
-        return loaded.generation
+        loaded = await self.catalog.load(
+            AdapterLoadRequest(alias, str(self.folders[number]), **order)
+        )
+        return loaded.revision
 
     async def embedded(self, text: Any = "a b c", **fields: Any) -> tuple[Any, str | None]:
         """The numbers, and the generation that made them."""
@@ -60,19 +64,19 @@ async def world_of(
     lora: LoraSettings | None = LoraSettings(),  # noqa: B008
 ) -> AsyncIterator[World]:
     engine = await LocalEngine.start(EngineSettings(model=str(folder), threads=2, lora=lora))
-    live = LiveAdapters(limits=lora)
+    live = AdapterView(limits=lora)
     told: list[Serving] = []
-    host = AdapterHost(
+    catalog = AdapterCatalog(
         lora or LoraSettings(), tmp_path / "home", changed=lambda: told[0].control.tell_adapters()
     )
-    host.attach(engine)
+    catalog.attach(engine)
     try:
         loop: Any = load_loop(files_at(folder, MODEL), engine, adapters=live)
-        hosted = host if lora is not None else None
-        async with serving(models={MODEL: loop}, adapters=live, host=hosted) as server:
+        hosted = catalog if lora is not None else None
+        async with serving(models={MODEL: loop}, adapters=live, catalog=hosted) as server:
             told.append(server)
-            yield World(server, host, engine, tmp_path)
-            await host.close()
+            yield World(server, catalog, engine, tmp_path)
+            await catalog.close()
     finally:
         await engine.close()
 
@@ -119,7 +123,7 @@ async def test_a_replaced_alias_gives_its_new_generation(world: World) -> None:
     new = await world.load("style", 1, replace=True)
     after = await world.embedded(adapter="style")
     assert (before[1], after[1]) == (old, new) and before[0] != after[0]
-    await world.host.unload("style")
+    await world.catalog.unload("style")
     assert await world.refused(adapter="style") == ("adapter_not_found", "adapter")
 
 
@@ -139,20 +143,20 @@ async def test_an_alias_that_is_switched_on_the_way_gives_its_new_generation(
     await world.load("style", 0)
     new = await world.load("style", 1, replace=True)
     stale = LoadedAdapter("style", "1" * 64, 4, 1, "/")
-    live = LiveAdapters(lambda: _hear(live, world.host))
+    live = AdapterView(lambda: _hear(live, world.catalog))
     live.apply((stale,))
     loop = load_loop(files_at(decoder, MODEL), world.engine, adapters=live)
     assert isinstance(loop, EmbeddingLoop)
     answer = await loop.embed(EmbeddingRequest(("a b c",), adapter="style"))
-    assert answer.adapter_generation == new
+    assert answer.adapter_revision == new
     live.apply((stale,))
     with pytest.raises(InvalidRequest) as refused:
-        await loop.embed(EmbeddingRequest(("a",), adapter=AdapterGeneration("1" * 64)))
+        await loop.embed(EmbeddingRequest(("a",), adapter=AdapterRevision("1" * 64)))
     assert refused.value.field == "adapter.generation"
 
 
-async def _hear(live: LiveAdapters, host: AdapterHost) -> None:
-    live.apply(host.adapters)
+async def _hear(live: AdapterView, catalog: AdapterCatalog) -> None:
+    live.apply(catalog.adapters)
 
 
 async def test_a_model_started_without_adapters_says_so(decoder: Path, tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from http_serving import MODEL, Serving, serving, serving_folder
-from scripted_engine import ScriptedEngine
-from sentence_folders import save_sentence_folder, small_body
-from tiny_text import tiny_tokenizer
 
 from penstock.agent import AgentLoop
 from penstock.generation import Generator
+from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
+from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.http_server import MODEL, Serving, serving, serving_folder
 
 URL = "/v1/embeddings"
 LETTERS = {"a": 4, "b": 5, "c": 6}  # ids of the small vocabulary; [CLS] is 2, [SEP] is 3
@@ -214,7 +214,7 @@ async def test_the_official_client_gets_numbers_from_both_encodings(server: Serv
 
 async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -> None:
     many = {"input": ["a b c d e f g h i j k l m n"] * 2048}
-    async with serving_folder(folder, max_queue=1, token_budget=16) as (server, engine):
+    async with serving_folder(folder, max_queue=1, max_num_batched_tokens=16) as (server, engine):
         first = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:
             await asyncio.sleep(0)
@@ -226,7 +226,7 @@ async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -
 
 async def test_a_client_that_leaves_takes_its_request_with_it(folder: Path) -> None:
     many = {"input": ["a b c d e f g h i j k l m n"] * 2048}
-    async with serving_folder(folder, token_budget=16) as (server, engine):
+    async with serving_folder(folder, max_num_batched_tokens=16) as (server, engine):
         left = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:
             await asyncio.sleep(0)

@@ -7,8 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from described import check_event
-from http_serving import CREATED, MODEL, USAGE, Serving, serving, spoken
 
 from penstock.api.codecs.messages.encode import signature_of
 from penstock.base.errors import EngineFault, InvalidRequest, Overloaded, Unavailable
@@ -29,6 +27,8 @@ from penstock.dialog import (
     TurnEnded,
     Usage,
 )
+from tests.support.openapi_checks import check_event
+from tests.support.servers.http_server import CREATED, MODEL, USAGE, Serving, serving, spoken
 
 MESSAGES = "/v1/messages"
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
@@ -63,7 +63,7 @@ async def message(server: Serving, **fields: Any) -> dict[str, Any]:
 
 
 def accumulated(found: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """The message that a stream amounts to, as the vendor's documentation says."""
+    """The message that a stream amounts to, as Anthropic's documentation says."""
     whole: dict[str, Any] = {}
     inputs: dict[int, str] = {}
     for name, data in found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from message_decoding import PNG, parts, request, user
+from messages_decoder import PNG, parts, request, user
 
 from penstock.dialog import (
     File,
@@ -105,7 +105,7 @@ def test_media_in_results_and_documents_are_where_the_client_wrote_them() -> Non
     source = {"type": "content", "content": [{"type": "text", "text": "x"}, picture]}
     document = {"type": "document", "source": source}
     asked = request(messages=user(result, document))
-    assert asked.places == (
+    assert asked.part_paths == (
         (
             "messages",
             "messages[0].content[0].content[0]",

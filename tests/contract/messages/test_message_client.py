@@ -1,4 +1,4 @@
-"""The vendor's official client against a running server: helpers, tool loop, counting, errors."""
+"""Anthropic's official client against a running server: helpers, tool loop, counting, errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import anthropic
 import pytest
-from http_serving import CREATED, MODEL, USAGE, Serving, serving, spoken
 from pydantic import BaseModel
 
 from penstock.api.codecs.messages.encode import signature_of
@@ -30,6 +29,7 @@ from penstock.dialog import (
     ToolResult,
     TurnEnded,
 )
+from tests.support.servers.http_server import CREATED, MODEL, USAGE, Serving, serving, spoken
 
 HELLO: Any = {"model": MODEL, "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 GREETING = spoken("Hel", "lo", "!")

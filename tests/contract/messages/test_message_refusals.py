@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from message_decoding import PNG, SCHEMA, TOOL, refused, request, user
+from messages_decoder import PNG, SCHEMA, TOOL, refused, request, user
 
 from penstock.api.codecs.messages import decode
 from penstock.base.errors import InvalidRequest

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from message_decoding import BASE, SCHEMA, TOOL, parts, refused, request, user
+from messages_decoder import BASE, SCHEMA, TOOL, parts, refused, request, user
 
 from penstock.api.codecs.messages import decode
 from penstock.api.codecs.messages.decode import IGNORED
@@ -154,14 +154,16 @@ def test_conversation_with_calls_and_results() -> None:
 def test_last_words_of_the_assistant_begin_the_answer() -> None:
     question = {"role": "user", "content": "hi"}
     got = request(messages=[question, {"role": "assistant", "content": "The answer is ("}])
-    assert got.messages == (Message("user", (Text("hi"),)),) and got.begun == "The answer is ("
+    assert (
+        got.messages == (Message("user", (Text("hi"),)),) and got.answer_prefix == "The answer is ("
+    )
     assert got.reasoning == ReasoningPolicy(False)
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
     got = request(messages=[question, {"role": "assistant", "content": [call]}])
-    assert got.begun == "" and got.messages is not None and len(got.messages) == 2
+    assert got.answer_prefix == "" and got.messages is not None and len(got.messages) == 2
     alone = [{"role": "assistant", "content": "x"}]
-    assert request(messages=alone).begun == "", "some templates need a message"
-    assert request(messages=alone, system="Be brief.").begun == "x"
+    assert request(messages=alone).answer_prefix == "", "some templates need a message"
+    assert request(messages=alone, system="Be brief.").answer_prefix == "x"
     ends = [question, {"role": "assistant", "content": "The answer is "}]
     assert refused(messages=ends).field == "messages"
     thinks = [question, {"role": "assistant", "content": "x"}]

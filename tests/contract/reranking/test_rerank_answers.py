@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from http_serving import MODEL, Serving, serving, serving_folder
-from reranker_folders import expected_logit, save_reranker, small_reranker
-from scripted_engine import ScriptedEngine
-from sentence_folders import save_sentence_folder, small_body
-from tiny_text import tiny_tokenizer
 
 from penstock.agent import AgentLoop
 from penstock.generation import Generator
+from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
+from tests.support.checkpoints.reranker_checkpoints import (
+    expected_logit,
+    save_reranker,
+    small_reranker,
+)
+from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.http_server import MODEL, Serving, serving, serving_folder
 
 URL = "/v1/rerank"
 BODY = {"query": "c a t", "documents": ["a b", "cat", "x y z", "c a t", ""]}
@@ -239,7 +243,7 @@ async def test_a_decoder_reranks_by_its_last_token(tmp_path: Path) -> None:
 
 async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -> None:
     many = BODY | {"documents": ["a b c d e f g"] * 2048}
-    async with serving_folder(folder, max_queue=1, token_budget=80) as (server, engine):
+    async with serving_folder(folder, max_queue=1, max_num_batched_tokens=80) as (server, engine):
         first = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:
             await asyncio.sleep(0)
@@ -251,7 +255,7 @@ async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -
 
 async def test_a_client_that_leaves_takes_its_request_with_it(folder: Path) -> None:
     many = BODY | {"documents": ["a b c d e f g"] * 2048}
-    async with serving_folder(folder, token_budget=80) as (server, engine):
+    async with serving_folder(folder, max_num_batched_tokens=80) as (server, engine):
         left = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:
             await asyncio.sleep(0)

@@ -6,12 +6,9 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from http_serving import CREATED, MODEL, USAGE
-from responses_serving import URL, a_store, answering, create, events_of, failing, get
-from stores import MovableClock
 
 from penstock.api.codecs.responses import Resource, ResponseIdentity, decode
-from penstock.api.response_runs import ResponseRuns
+from penstock.api.responses.response_runs import ResponseRuns
 from penstock.base.errors import EngineFault, Unavailable
 from penstock.dialog import (
     PartEnded,
@@ -24,6 +21,17 @@ from penstock.dialog import (
     TurnEnded,
 )
 from penstock.store import StoredResponse
+from tests.support.servers.http_server import CREATED, MODEL, USAGE
+from tests.support.servers.responses_server import (
+    URL,
+    a_store,
+    answering,
+    create,
+    events_of,
+    failing,
+    get,
+)
+from tests.support.stores import MovableClock
 
 pytestmark = pytest.mark.usefixtures("each_database")
 
@@ -261,7 +269,7 @@ def orphan(status):
 
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
 async def test_what_a_dead_process_worked_on_has_failed(status, monkeypatch):
-    monkeypatch.setattr("penstock.api.response_runs.WATCHED_S", 0.0)
+    monkeypatch.setattr("penstock.api.responses.response_runs.WATCHED_S", 0.0)
     clock = MovableClock(CREATED)
     async with a_store(clock) as store, answering(store=store) as server:
         await store.responses.create(orphan(status))
@@ -280,7 +288,7 @@ async def test_clock_that_is_put_forward_kills_nobody(monkeypatch):
             clock.now += 3600  # before the owner's next heartbeat
             assert (await get(two, id))["status"] == "queued"
         # The owner's clock is an hour behind, and its heartbeats are heard.
-        monkeypatch.setattr("penstock.api.response_runs.WATCHED_S", 0.05)
+        monkeypatch.setattr("penstock.api.responses.response_runs.WATCHED_S", 0.05)
         for _ in range(4):
             await asyncio.sleep(0.03)
             clock.now -= 3599
@@ -309,7 +317,7 @@ async def test_work_that_is_stopped_before_its_first_step_is_told_so():
 
 
 async def test_cancel_does_not_wait_for_a_process_that_does_not_answer(monkeypatch):
-    monkeypatch.setattr("penstock.api.response_runs.CANCEL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("penstock.api.responses.response_runs.CANCEL_TIMEOUT_S", 0.0)
     async with a_store() as store, answering(store=store) as server:
         await store.responses.create(orphan("in_progress"))
         body = (await server.http.post(f"{URL}/{orphan('queued').id}/cancel")).json()
@@ -317,8 +325,8 @@ async def test_cancel_does_not_wait_for_a_process_that_does_not_answer(monkeypat
 
 
 async def test_an_owner_that_lives_keeps_its_work(monkeypatch):
-    monkeypatch.setattr("penstock.api.response_runs.POLL_INTERVAL_S", 0.001)
-    monkeypatch.setattr("penstock.api.response_runs.HEARTBEAT_INTERVAL_S", 0.0)
+    monkeypatch.setattr("penstock.api.responses.response_runs.POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr("penstock.api.responses.response_runs.HEARTBEAT_INTERVAL_S", 0.0)
     clock = MovableClock(CREATED)
     script = Gated()
     async with two_processes(script, clock) as (one, two, store):
@@ -340,7 +348,7 @@ async def test_what_runs_when_the_server_stops_has_failed():
 
 
 async def test_a_deleted_one_stays_deleted_when_its_work_ends(monkeypatch):
-    monkeypatch.setattr("penstock.api.response_runs.POLL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr("penstock.api.responses.response_runs.POLL_INTERVAL_S", 3600.0)
     script = Gated()
     script.start.set()
     async with two_processes(script) as (one, two, store):
@@ -353,7 +361,7 @@ async def test_a_deleted_one_stays_deleted_when_its_work_ends(monkeypatch):
 
 
 async def test_its_end_is_written_when_the_store_answers_again(monkeypatch):
-    monkeypatch.setattr("penstock.api.response_runs.RETRY_INTERVAL_S", 0.001)
+    monkeypatch.setattr("penstock.api.responses.response_runs.RETRY_INTERVAL_S", 0.001)
     script = Gated()
     async with a_store() as store, answering(script, store=store) as server:
         id = (await create(server, **BACKGROUND))["id"]

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from http_serving import CREATED, USAGE
-from responses_serving import FUNCTION, answering, create, stream
 
 from penstock.api.codecs.responses import decode
 from penstock.base.errors import InvalidRequest
@@ -24,6 +22,8 @@ from penstock.dialog import (
     ToolCall,
     TurnEnded,
 )
+from tests.support.servers.http_server import CREATED, USAGE
+from tests.support.servers.responses_server import FUNCTION, answering, create, stream
 
 ORDERS: dict[str, Any] = {"type": "function", "name": "orders", "description": "Lists orders."}
 CRM: dict[str, Any] = {

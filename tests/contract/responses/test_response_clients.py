@@ -1,4 +1,4 @@
-"""The vendor's official client against a running server."""
+"""OpenAI's official client against a running server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 import openai
 import pydantic
 import pytest
-from http_serving import CREATED, USAGE, spoken
-from responses_serving import FUNCTION, answering, failing, thinking_and_calling
 from test_background_responses import Gated
 
 from penstock.api.codecs.responses import input_items
@@ -23,6 +21,13 @@ from penstock.dialog import (
     RunStarted,
     ToolCall,
     TurnEnded,
+)
+from tests.support.servers.http_server import CREATED, USAGE, spoken
+from tests.support.servers.responses_server import (
+    FUNCTION,
+    answering,
+    failing,
+    thinking_and_calling,
 )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import openai
 import pytest
-from http_serving import USAGE, spoken
-from responses_serving import URL, answering, create, get
 
 from penstock.dialog import Message, Text
+from tests.support.servers.http_server import USAGE, spoken
+from tests.support.servers.responses_server import URL, answering, create, get
 
 
 async def test_tokens_of_a_prompt_are_counted_with_all_that_was_said_before() -> None:

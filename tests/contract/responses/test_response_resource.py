@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from http_serving import CREATED, MODEL, spoken
-from responses_serving import (
+
+from penstock.dialog import (
+    RunFailed,
+    RunStarted,
+)
+from tests.support.servers.http_server import CREATED, MODEL, spoken
+from tests.support.servers.responses_server import (
     FUNCTION,
     URL,
     answering,
@@ -15,11 +20,6 @@ from responses_serving import (
     get,
     stream,
     thinking_and_calling,
-)
-
-from penstock.dialog import (
-    RunFailed,
-    RunStarted,
 )
 
 SPECIFIED = {

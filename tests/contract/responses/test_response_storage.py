@@ -7,18 +7,6 @@ import base64
 from pathlib import Path
 
 import pytest
-from http_serving import CREATED, MODEL, USAGE, ScriptedLoop, spoken
-from responses_serving import (
-    FUNCTION,
-    URL,
-    a_store,
-    answering,
-    create,
-    get,
-    stream,
-    thinking_and_calling,
-)
-from stores import MovableClock, opened, store_settings
 
 from penstock.agent.attachments import Attachments
 from penstock.base.errors import Unavailable
@@ -35,6 +23,18 @@ from penstock.dialog import (
 )
 from penstock.fetch import AllowList, Fetcher
 from penstock.store import Store
+from tests.support.servers.http_server import CREATED, MODEL, USAGE, ScriptedLoop, spoken
+from tests.support.servers.responses_server import (
+    FUNCTION,
+    URL,
+    a_store,
+    answering,
+    create,
+    get,
+    stream,
+    thinking_and_calling,
+)
+from tests.support.stores import MovableClock, opened, store_settings
 
 pytestmark = pytest.mark.usefixtures("each_database")
 
@@ -252,7 +252,7 @@ async def test_a_stream_whose_end_cannot_be_stored_fails(monkeypatch):
             return await update(*args, **fields)
 
         monkeypatch.setattr(store.responses, "update", once_locked)
-        monkeypatch.setattr("penstock.api.response_runs.RETRY_INTERVAL_S", 0.001)
+        monkeypatch.setattr("penstock.api.responses.response_runs.RETRY_INTERVAL_S", 0.001)
         events = await stream(server)
         assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
         id = events[0]["response"]["id"]

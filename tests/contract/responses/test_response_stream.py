@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from http_serving import CREATED, USAGE, spoken
-from responses_serving import (
+
+from penstock.base.errors import EngineFault
+from penstock.config import ServerSettings
+from penstock.dialog import RunEnded, RunFailed, RunStarted, Usage
+from tests.support.servers.http_server import CREATED, USAGE, spoken
+from tests.support.servers.responses_server import (
     FUNCTION,
     URL,
     answering,
@@ -17,10 +21,6 @@ from responses_serving import (
     stream,
     thinking_and_calling,
 )
-
-from penstock.base.errors import EngineFault
-from penstock.config import ServerSettings
-from penstock.dialog import RunEnded, RunFailed, RunStarted, Usage
 
 
 def kinds(events):

@@ -7,8 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from http_serving import USAGE, Serving
-from responses_serving import (
+from test_background_responses import Gated, orphan, two_processes, until_status
+
+from penstock.base.errors import EngineFault, Unavailable
+from penstock.dialog import PartEnded, RunEnded, Text, TextDelta, TurnEnded
+from penstock.store.records import EventChunk
+from tests.support.servers.http_server import USAGE, Serving
+from tests.support.servers.responses_server import (
     FUNCTION,
     URL,
     a_store,
@@ -21,12 +26,7 @@ from responses_serving import (
     stream,
     thinking_and_calling,
 )
-from stores import MovableClock
-from test_background_responses import Gated, orphan, two_processes, until_status
-
-from penstock.base.errors import EngineFault, Unavailable
-from penstock.dialog import PartEnded, RunEnded, Text, TextDelta, TurnEnded
-from penstock.store.records import EventChunk
+from tests.support.stores import MovableClock
 
 pytestmark = pytest.mark.usefixtures("each_database")
 
@@ -192,7 +192,7 @@ async def test_a_deleted_response_has_no_stream():
 
 
 async def test_what_a_dead_process_streamed_has_failed(monkeypatch):
-    monkeypatch.setattr("penstock.api.response_log.END_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("penstock.api.responses.stream_log.END_TIMEOUT_S", 0.0)
     clock = MovableClock()
     async with a_store(clock) as store, answering(store=store) as server:
         begun = orphan("in_progress")
@@ -208,7 +208,7 @@ async def test_what_a_dead_process_streamed_has_failed(monkeypatch):
 
 
 async def test_the_end_that_a_dead_process_owes_comes_after_what_the_client_has(monkeypatch):
-    monkeypatch.setattr("penstock.api.response_log.END_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("penstock.api.responses.stream_log.END_TIMEOUT_S", 0.0)
     clock = MovableClock()
     async with a_store(clock) as store, answering(store=store) as server:
         begun = orphan("in_progress")
@@ -224,7 +224,7 @@ async def test_the_end_that_a_dead_process_owes_comes_after_what_the_client_has(
 
 async def test_a_stream_whose_last_events_are_long_in_being_written_is_whole(monkeypatch):
     """The response has ended for everybody; only the stream's end waits for the disk."""
-    monkeypatch.setattr("penstock.api.response_log.END_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("penstock.api.responses.stream_log.END_TIMEOUT_S", 0.01)
     async with a_store() as store, answering(store=store) as server:
         append, freed = store.response_events.append, asyncio.Event()
 
@@ -261,7 +261,7 @@ async def test_events_go_with_their_response():
 
 
 async def test_a_stream_whose_end_could_not_be_written_at_once_is_whole(monkeypatch):
-    monkeypatch.setattr("penstock.api.response_log.RETRY_INTERVAL_S", 0.001)
+    monkeypatch.setattr("penstock.api.responses.stream_log.RETRY_INTERVAL_S", 0.001)
     async with a_store() as store, answering(store=store) as server:
         append = store.response_events.append
         failures = [Unavailable("locked"), Unavailable("locked")]

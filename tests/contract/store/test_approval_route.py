@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_serving import Serving, serving
-from stores import MovableClock, opened, store_settings
 
 from penstock.store import Verdict
+from tests.support.servers.http_server import Serving, serving
+from tests.support.stores import MovableClock, opened, store_settings
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_serving import MODEL, Serving, serving
-from scripted_engine import ScriptedEngine
-from stores import MovableClock, bodies, opened, store_settings
-from tiny_text import tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
 from penstock.agent.attachments import Attachments
 from penstock.fetch import AllowList, Fetcher
 from penstock.generation import Generator
 from penstock.store import FileSource, NewFile
+from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.http_server import MODEL, Serving, serving
+from tests.support.stores import MovableClock, bodies, opened, store_settings
 
 SOURCE = {"tool": "service_shell", "round": 2, "turn": 1}
 INLINE_BYTES = 8 * 1024 * 1024

@@ -10,14 +10,14 @@ from urllib.parse import quote
 import httpx
 import openai
 import pytest
-from http_serving import Serving, serving
 from starlette.types import Message
-from stores import MovableClock, opened, store_settings
 
-from penstock.api.errors import ClientGone
+from penstock.api.http.errors import ClientDisconnected
 from penstock.api.routes.files import FileContent
 from penstock.config import ServerSettings
 from penstock.store import FileSource, NewFile
+from tests.support.servers.http_server import Serving, serving
+from tests.support.stores import MovableClock, opened, store_settings
 
 TOOL = FileSource("service_shell", round=2, turn=1)
 
@@ -290,7 +290,7 @@ async def test_end_of_a_download_waits_no_longer_than_its_pieces() -> None:
             server, multipart(("purpose", None, b"user_data"), ("file", "a.bin", b"x"))
         )
         scope = {"path_params": {"file_id": made["id"]}, "state": {"abort": dropped.set}}
-        with pytest.raises(ClientGone):
+        with pytest.raises(ClientDisconnected):
             await asyncio.wait_for(FileContent(server.services)(scope, server_receive, send), 5)
     assert dropped.is_set()
 

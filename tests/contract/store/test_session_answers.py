@@ -11,15 +11,15 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from http_serving import MODEL, Serving, serving
-from scripted_engine import ScriptedEngine
-from stores import opened, store_settings
-from tiny_text import tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
 from penstock.engine.types import TokenRequest
 from penstock.generation import Generator
 from penstock.store.errors import StorageFull
+from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.http_server import MODEL, Serving, serving
+from tests.support.stores import opened, store_settings
 
 
 @asynccontextmanager

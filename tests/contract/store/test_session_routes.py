@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import orjson
 import pytest
-from http_serving import Serving, serving
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from penstock.dialog import (
     Video,
 )
 from penstock.store import FileSource, NewFile
+from tests.support.servers.http_server import Serving, serving
 
 SESSION: dict[str, Any] = {
     "messages": [

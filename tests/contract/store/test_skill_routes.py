@@ -1,4 +1,4 @@
-"""`/v1/skills` and its versions, in both vendors' shapes."""
+"""`/v1/skills` and its versions, in the shapes of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from http_serving import Serving, serving
-from stores import opened, store_settings
+
+from tests.support.servers.http_server import Serving, serving
+from tests.support.stores import opened, store_settings
 
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-VENDOR = {"anthropic-version": "2023-06-01"}
+ANTHROPIC_HEADERS = {"anthropic-version": "2023-06-01"}
 
 
 def manifest(description: str = "Adds numbers.") -> bytes:
@@ -61,7 +62,7 @@ async def test_skill_has_the_first_vendors_shape(server: Serving) -> None:
 @pytest.mark.parametrize(
     ("headers", "query"),
     [
-        (VENDOR, ""),
+        (ANTHROPIC_HEADERS, ""),
         ({"anthropic-beta": "skills-2025-10-02"}, ""),
         ({"compat-version": "1"}, ""),
         ({}, "?source=custom"),
@@ -100,7 +101,7 @@ async def test_versions_are_numbered_and_listed(server: Serving) -> None:
     second = await upload(server, path, files={"files": ("a.zip", archive("Better."))})
     assert second["id"] == f"{id}_v2"
     assert (second["object"], second["version"]) == ("skill.version", 2)
-    third = await upload(server, path, headers=VENDOR)
+    third = await upload(server, path, headers=ANTHROPIC_HEADERS)
     assert (third["type"], third["version"], third["directory"]) == ("skill_version", "3", "adder")
     listed = (await server.http.get(path)).json()
     assert [version["version"] for version in listed["data"]] == ["3", "2", "1"]
@@ -194,7 +195,7 @@ async def test_official_clients_get_and_delete_skills_and_versions(server: Servi
 
 async def test_anthropics_client_deletes_a_skill(server: Serving) -> None:
     id = (await upload(server))["id"]
-    answer = await server.http.delete(f"/v1/skills/{id}", headers=VENDOR)
+    answer = await server.http.delete(f"/v1/skills/{id}", headers=ANTHROPIC_HEADERS)
     assert answer.json() == {"id": id, "type": "skill_deleted"}
 
 

@@ -1,4 +1,4 @@
-"""The rules of aliases and generations, one by one, and against a plain dictionary."""
+"""The rules of aliases and revisions, one by one, and against a plain dictionary."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import AdapterRegistry, Load
 
 
-def load(registry: AdapterRegistry, alias: str, generation: str, **policy):
+def load(registry: AdapterRegistry, alias: str, revision: str, **policy):
     began = registry.begin(alias, **policy)
-    registry.hold(began, generation)
+    registry.hold(began, revision)
     return registry.finish(began, 8, 1000, "/from")
 
 
@@ -26,7 +26,7 @@ def code(action, *arguments, **keywords) -> str:
 def test_alias_names_a_generation_until_it_is_removed():
     registry = AdapterRegistry(4)
     adapter = load(registry, " sql ", "g1")
-    assert (adapter.alias, adapter.generation, adapter.rank) == ("sql", "g1", 8)
+    assert (adapter.alias, adapter.revision, adapter.rank) == ("sql", "g1", 8)
     assert registry.adapters == (adapter,) and registry.live == {"g1"}
     assert registry.remove("sql") == adapter
     assert registry.adapters == () and registry.retired == {"g1"}
@@ -46,7 +46,7 @@ def test_alias_is_replaced_only_where_that_is_asked_for():
     load(registry, "a", "g1")
     assert code(registry.begin, "a") == "lora_adapter_already_loaded"
     assert code(registry.begin, "a", expected="g1") == "invalid_lora_load_policy"
-    assert load(registry, "a", "g2", replace=True).generation == "g2"
+    assert load(registry, "a", "g2", replace=True).revision == "g2"
     assert registry.retired == {"g1"} and registry.live == {"g2"}
     assert load(registry, "b", "g3", replace=True).alias == "b"  # none there: it is made
 
@@ -58,7 +58,7 @@ def test_compare_and_set():
     assert code(registry.begin, "b", replace=True, expected="g1") == "lora_generation_mismatch"
     load(registry, "a", "g2", replace=True, expected="g1")
     assert code(registry.remove, "a", expected="g1") == "lora_generation_mismatch"
-    assert registry.remove("a", expected="g2").generation == "g2"
+    assert registry.remove("a", expected="g2").revision == "g2"
     assert code(registry.remove, "a", expected="g2") == "lora_adapter_not_found"
 
 
@@ -119,8 +119,8 @@ def test_aliases_have_a_limit_and_replacing_does_not_need_room():
 
 def test_retired_generations_in_use_have_a_limit():
     registry = AdapterRegistry(2)
-    for generation in ("g1", "g2", "g3", "g4"):
-        load(registry, "a", generation, replace=True)
+    for revision in ("g1", "g2", "g3", "g4"):
+        load(registry, "a", revision, replace=True)
     began = registry.begin("a", replace=True)
     assert code(registry.hold, began, "g5") == "lora_adapter_limit_exceeded"
     registry.hold(began, "g1")  # one that is there already takes no more
@@ -133,7 +133,7 @@ class AgainstADictionary(RuleBasedStateMachine):
     """Loads in steps, with unloads between them."""
 
     aliases = st.sampled_from(["a", "b", "c", "d"])
-    generations = st.sampled_from(["g1", "g2", "g3", "g4", "g5", "g6", "g7"])
+    revisions = st.sampled_from(["g1", "g2", "g3", "g4", "g5", "g6", "g7"])
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class AgainstADictionary(RuleBasedStateMachine):
         self.engine: set[str] = set()
         self.load: Load | None = None
 
-    @rule(alias=aliases, replace=st.booleans(), expected=st.none() | generations)
+    @rule(alias=aliases, replace=st.booleans(), expected=st.none() | revisions)
     def begin(self, alias, replace, expected):
         allowed = (
             self.load is None
@@ -156,14 +156,14 @@ class AgainstADictionary(RuleBasedStateMachine):
         except AdapterRefused:
             assert not allowed
 
-    @precondition(lambda self: self.load is not None and self.load.generation is None)
-    @rule(generation=generations)
-    def hold(self, generation):
+    @precondition(lambda self: self.load is not None and self.load.revision is None)
+    @rule(revision=revisions)
+    def hold(self, revision):
         try:
-            self.registry.hold(self.load, generation)
-            self.engine.add(generation)
+            self.registry.hold(self.load, revision)
+            self.engine.add(revision)
         except AdapterRefused:
-            assert generation not in self.engine and len(self.engine) >= 6
+            assert revision not in self.engine and len(self.engine) >= 6
 
     @precondition(lambda self: self.load is not None)
     @rule()
@@ -171,7 +171,7 @@ class AgainstADictionary(RuleBasedStateMachine):
         self.registry.abandon(self.load)
         self.load = None
 
-    @precondition(lambda self: self.load is not None and self.load.generation is not None)
+    @precondition(lambda self: self.load is not None and self.load.revision is not None)
     @rule()
     def finish(self):
         load = self.load
@@ -179,17 +179,17 @@ class AgainstADictionary(RuleBasedStateMachine):
         try:
             self.registry.finish(load, 1, 1, "/")
             assert matches
-            self.model[load.alias] = load.generation
+            self.model[load.alias] = load.revision
             self.load = None
         except AdapterRefused:
             assert not matches
             self.abandon()
 
-    @rule(alias=aliases, expected=st.none() | generations)
+    @rule(alias=aliases, expected=st.none() | revisions)
     def remove(self, alias, expected):
         there = alias in self.model and expected in (None, self.model[alias])
         try:
-            assert self.registry.remove(alias, expected=expected).generation == self.model[alias]
+            assert self.registry.remove(alias, expected=expected).revision == self.model[alias]
             assert there
             del self.model[alias]
         except AdapterRefused:
@@ -203,12 +203,12 @@ class AgainstADictionary(RuleBasedStateMachine):
 
     @invariant()
     def aliases_are_those_of_the_model(self):
-        found = {adapter.alias: adapter.generation for adapter in self.registry.adapters}
+        found = {adapter.alias: adapter.revision for adapter in self.registry.adapters}
         assert found == self.model
 
     @invariant()
     def every_generation_of_the_engine_is_live_or_retired(self):
-        held = self.load.generation if self.load is not None else None
+        held = self.load.revision if self.load is not None else None
         live = {*self.model.values(), *([held] if held else [])}
         assert self.registry.live == live
         assert self.registry.retired == self.engine - live

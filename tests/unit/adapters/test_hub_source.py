@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loopback import Files, publish, serving
-from lora_folders import write_adapter
-from scripted_engine import ScriptedEngine
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.hub_source import find_adapter
 from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import ModelError
 from penstock.config import LoraSettings, LoraSource
-from penstock.engine.adapter_host import AdapterHost, LoadOrder
-from penstock.models.hub_access import HubAccess
+from penstock.engine.adapters.catalog import AdapterCatalog, AdapterLoadRequest
+from penstock.models.hub.hub_access import HubAccess
+from tests.support.checkpoints.lora_adapters import write_adapter
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.file_server import Files, publish, serving
 
 NAMES = ("adapter_config.json", "adapter_model.safetensors")
 
@@ -40,17 +40,17 @@ def content(tmp_path: Path) -> dict[str, bytes]:
 
 
 def preload(home: Path, hub: HubAccess, source: str) -> tuple[LoadedAdapter, ...]:
-    """The adapters that a host has after it has preloaded `source`."""
+    """The adapters that a catalog has after it has preloaded `source`."""
 
     async def run() -> tuple[LoadedAdapter, ...]:
         lora = LoraSettings(preload=(LoraSource("style", source),))
-        host = AdapterHost(lora, home, hub=hub)
-        host.attach(ScriptedEngine([1]))
+        catalog = AdapterCatalog(lora, home, hub=hub)
+        catalog.attach(ScriptedEngine([1]))
         try:
-            await host.preload()
-            return host.adapters
+            await catalog.preload()
+            return catalog.adapters
         finally:
-            await host.close()
+            await catalog.close()
 
     return asyncio.run(run())
 
@@ -75,7 +75,7 @@ def test_it_is_the_generation_of_the_same_files_in_a_folder(
     publish(hub, "who/style", content)
     (fetched,) = preload(tmp_path / "home", HubAccess(hub.url), "who/style")
     (local,) = preload(tmp_path / "home", HubAccess(offline=True), str(write_adapter(tmp_path)))
-    assert fetched.generation == local.generation
+    assert fetched.revision == local.revision
 
 
 def test_a_folder_comes_before_the_hub(
@@ -152,12 +152,12 @@ def test_a_client_cannot_have_something_fetched(
     publish(hub, "who/style", content)
 
     async def load() -> None:
-        host = AdapterHost(LoraSettings(), tmp_path, root=tmp_path, hub=HubAccess(hub.url))
-        host.attach(ScriptedEngine([1]))
+        catalog = AdapterCatalog(LoraSettings(), tmp_path, root=tmp_path, hub=HubAccess(hub.url))
+        catalog.attach(ScriptedEngine([1]))
         try:
-            await host.load(LoadOrder("style", "who/style"))
+            await catalog.load(AdapterLoadRequest("style", "who/style"))
         finally:
-            await host.close()
+            await catalog.close()
 
     with pytest.raises(AdapterRefused) as refused:
         asyncio.run(load())

@@ -11,9 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from scripted_engine import ScriptedEngine
-from stores import opened, sqlite_settings
-from tiny_text import IM_END, tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
 from penstock.agent import attachments as agent_attachments
@@ -33,6 +30,9 @@ from penstock.fetch import AllowList, Fetcher
 from penstock.generation import Generator
 from penstock.store import NewFile, Store
 from penstock.store.records import FileSource
+from tests.support.checkpoints.tiny_tokenizer import IM_END, tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.stores import opened, sqlite_settings
 
 TOKENIZER = tiny_tokenizer()
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00" + bytes(range(256))
@@ -93,7 +93,7 @@ async def test_a_file_is_named_as_the_client_wrote_it(attachments: Attachments) 
     named = msgspec.structs.replace(
         request,
         messages=(Message("system", (Text("s"),)), *(request.messages or ())),
-        places=(("", "input[3].content[1]"),),
+        part_paths=(("", "input[3].content[1]"),),
     )
     with pytest.raises(ServiceError) as caught:
         await attachments.attach(named)

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_engine import RowError, ScriptedEngine, Step
-from tiny_text import IM_END, tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
 from penstock.base.errors import Overloaded, Unavailable
@@ -27,6 +25,8 @@ from penstock.dialog import (
 )
 from penstock.dialog.fold import FailedRun, fold
 from penstock.generation import Generator
+from tests.support.checkpoints.tiny_tokenizer import IM_END, tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import RowError, ScriptedEngine, Step
 
 TOKENIZER, TEMPLATE = tiny_tokenizer(), tiny_template()
 

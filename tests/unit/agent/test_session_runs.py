@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_engine import RowError, ScriptedEngine
-from stores import opened, sqlite_settings
-from tiny_text import tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
 from penstock.agent.sessions import continued
@@ -31,7 +28,10 @@ from penstock.dialog import (
 from penstock.generation import Generator
 from penstock.store import Store
 from penstock.store.errors import StorageFull
-from penstock.text.channels import SYNTAXES, Channels
+from penstock.text.tool_parsers import TOOL_SYNTAXES, AnswerSyntax
+from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import RowError, ScriptedEngine
+from tests.support.stores import opened, sqlite_settings
 
 
 def said(role: Any, text: str) -> Message:
@@ -94,7 +94,7 @@ async def test_answer_cut_off_by_its_limit_is_kept(store: Store) -> None:
 
 async def test_a_call_that_broke_off_is_not_kept(store: Store) -> None:
     text = b'Well. <tool_call>{"name": "f", "arguments": {"a": [1'
-    channels = Channels(SYNTAXES["hermes"])
+    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     engine = ScriptedEngine(list(text))
     generator = Generator(engine, tiny_tokenizer(), tiny_template(), channels=channels)
     loop = AgentLoop(generator, sessions=store.sessions)
@@ -107,7 +107,7 @@ async def test_answer_that_the_request_begins_is_kept_whole(
     store: Store, script: list[int], whole: str
 ) -> None:
     loop, _ = loop_over(script, store)
-    await run(loop, user("x"), begun="It is ")
+    await run(loop, user("x"), answer_prefix="It is ")
     assert await kept(store) == (user("x"), answer(whole))
 
 

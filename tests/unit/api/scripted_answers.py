@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from http_serving import CREATED, MODEL, spoken
-
 from penstock.dialog import PartStarted, RunStarted, TextDelta
+from tests.support.servers.http_server import CREATED, MODEL, spoken
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}

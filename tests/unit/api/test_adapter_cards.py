@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.adapters.registry import LoadedAdapter
-from penstock.api.adapter_cards import AdapterCards
+from penstock.api.models.adapter_cards import AdapterCards
 from penstock.base.errors import NotFound
 
 

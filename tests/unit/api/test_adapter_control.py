@@ -8,20 +8,20 @@ import pytest
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
-from penstock.api.control import (
-    Answered,
+from penstock.api.serving.model_control import (
+    CommandReply,
     FromWorker,
+    ModelStates,
     PipeControl,
-    Told,
+    execute_command,
     from_worker_decoder,
     line_of,
-    obey,
     to_worker_decoder,
 )
 from penstock.base.errors import ServiceError
 from penstock.config import EngineSettings, Environment, LoraSettings
-from penstock.engine.adapter_host import LoadOrder
-from penstock.engine.fleet import EngineFleet, ModelState
+from penstock.engine.adapters.catalog import AdapterLoadRequest
+from penstock.engine.processes.fleet import EngineFleet, ModelState
 
 
 class Pipe:
@@ -37,9 +37,9 @@ class Pipe:
         self.errands.add(task)
 
     async def carry(self, line: bytes) -> None:
-        answer = await obey(self.fleet, from_worker_decoder.decode(line))  # type: ignore[arg-type]
+        answer = await execute_command(self.fleet, from_worker_decoder.decode(line))  # type: ignore[arg-type]
         heard = to_worker_decoder.decode(line_of(answer))
-        assert isinstance(heard, Answered)
+        assert isinstance(heard, CommandReply)
         self.control.answered(heard)
 
 
@@ -55,9 +55,13 @@ async def pipe(tmp_path):
 
 async def test_refusals_reach_the_worker_as_they_were(pipe):
     cases = [
-        (pipe.control.load_adapter("a", LoadOrder("x", "/")), "model_state_conflict", 409),
-        (pipe.control.load_adapter("a", LoadOrder(" ", "/")), "invalid_lora_name", 400),
-        (pipe.control.load_adapter("b", LoadOrder("x", "/")), "lora_runtime_unavailable", 409),
+        (pipe.control.load_adapter("a", AdapterLoadRequest("x", "/")), "model_state_conflict", 409),
+        (pipe.control.load_adapter("a", AdapterLoadRequest(" ", "/")), "invalid_lora_name", 400),
+        (
+            pipe.control.load_adapter("b", AdapterLoadRequest("x", "/")),
+            "lora_runtime_unavailable",
+            409,
+        ),
         (pipe.control.unload_adapter("a", "x", None), "lora_adapter_not_found", 404),
     ]
     for asked, code, status in cases:
@@ -69,7 +73,7 @@ async def test_refusals_reach_the_worker_as_they_were(pipe):
 async def test_second_load_is_told_when_to_come_back(pipe):
     pipe.fleet._engines["a"].adapters.host._registry.begin("other")
     with pytest.raises(AdapterRefused) as refused:
-        await pipe.control.load_adapter("a", LoadOrder("x", "/"))
+        await pipe.control.load_adapter("a", AdapterLoadRequest("x", "/"))
     assert (refused.value.status, refused.value.retry_after_s) == (429, 1)
 
 
@@ -81,7 +85,7 @@ async def test_worker_is_answered_whatever_goes_wrong(pipe, monkeypatch):
         monkeypatch.setattr(pipe.fleet, name, broken)
     for asked, status in [
         (pipe.control.load("b"), 503),
-        (pipe.control.load_adapter("a", LoadOrder("x", "/")), 500),
+        (pipe.control.load_adapter("a", AdapterLoadRequest("x", "/")), 500),
         (pipe.control.unload_adapter("a", "x", None), 500),
     ]:
         with pytest.raises(ServiceError) as failed:
@@ -90,11 +94,11 @@ async def test_worker_is_answered_whatever_goes_wrong(pipe, monkeypatch):
 
 
 async def test_news_are_waited_for(pipe):
-    await pipe.control.hear()
+    await pipe.control.sync()
     assert pipe.control._waiting == {}
 
 
 def test_states_carry_the_adapters_of_each_model():
     adapter = LoadedAdapter("x", "0" * 64, 8, 100, "/x", pinned=True)
     states = {"a": ModelState("loaded", adapters=(adapter,)), "b": ModelState("loaded")}
-    assert to_worker_decoder.decode(line_of(Told(states))) == Told(states)
+    assert to_worker_decoder.decode(line_of(ModelStates(states))) == ModelStates(states)

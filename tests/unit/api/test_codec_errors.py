@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from penstock.api.codecs.chat import decode as decode_chat
 from penstock.api.codecs.completions import decode as decode_completions
-from penstock.api.codecs.fields import MAX_CONTAINERS, MAX_NAMES, MAX_VALUES, decode_object
+from penstock.api.codecs.request_fields.fields import (
+    MAX_CONTAINERS,
+    MAX_NAMES,
+    MAX_VALUES,
+    decode_object,
+)
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Message, Reasoning, Text, ToolCall, ToolPolicy, ToolResult
 

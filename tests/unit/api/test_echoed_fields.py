@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from described import validator_of_type
 
 from penstock.api.codecs.responses import decode
+from tests.support.openapi_checks import validator_of_type
 
 FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 NESTED = {"type": "function", "function": {"name": "f", "description": "d"}}

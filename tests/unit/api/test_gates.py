@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_text import tiny_tokenizer
 
 from penstock._native import Gate, Lane, Lanes
 from penstock.api.codecs.chat.encode import ChatStream
@@ -16,9 +15,10 @@ from penstock.api.codecs.dialect import AnswerIdentity, StreamEncoder
 from penstock.api.codecs.messages.stream import MessageStream
 from penstock.api.codecs.responses import Resource, ResponseIdentity, ResponseStream, decode
 from penstock.dialog import GenerateRequest, PartStarted, RunStarted, TextDelta
-from penstock.engine.types import TokenChunk, TokenDelta
-from penstock.engine.wire import MAX_FRAME_BYTES, Chunks, frame
-from penstock.text.detokenize import plain_texts
+from penstock.engine.ipc.messages import MAX_FRAME_BYTES, TokenOutputs, frame
+from penstock.engine.types import TokenDelta, TokenOutput
+from penstock.text.detokenizer import plain_texts
+from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
 
 TEXTS = plain_texts(tiny_tokenizer())
 IDENTITY = AnswerIdentity("answer-1", "req_1")
@@ -65,7 +65,7 @@ def gated(encoder: StreamEncoder, texts: list[str]) -> list[bytes]:
     lanes.open("r", Lane(TEXTS, gate))
     for text in texts:
         tokens = tuple(TokenDelta(byte) for byte in text.encode())
-        assert lanes.feed(frame(Chunks((TokenChunk("r", tokens, 0.0),)))) == []
+        assert lanes.feed(frame(TokenOutputs((TokenOutput("r", tokens, 0.0),)))) == []
     if around.numbered is not None:
         around.numbered.go_on(gate.number)
     return written

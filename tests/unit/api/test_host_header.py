@@ -6,7 +6,8 @@ import asyncio
 import json
 
 import pytest
-from http_serving import serving
+
+from tests.support.servers.http_server import serving
 
 
 async def answer_to(*lines: bytes, version: bytes = b"1.1") -> tuple[int, bytes]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.api.codecs.fields import Fields
-from penstock.api.codecs.hosted import decode_hosted_tools
-from penstock.api.codecs.names import FieldNames
+from penstock.api.codecs.request_fields.field_paths import FieldPaths
+from penstock.api.codecs.request_fields.fields import Fields
+from penstock.api.codecs.request_fields.hosted_tools import decode_hosted_tools
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import PythonTool, SearchTool, ShellTool, SkillReference
 
@@ -16,7 +16,7 @@ DOMAINS = [f"host{i}.example" for i in range(100)]
 
 
 def decode(*tools):
-    return decode_hosted_tools(Fields({"tools": list(tools)}), KINDS, FieldNames())
+    return decode_hosted_tools(Fields({"tools": list(tools)}), KINDS, FieldPaths())
 
 
 def shell(**environment):

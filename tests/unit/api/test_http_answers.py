@@ -7,12 +7,12 @@ import json
 
 import anthropic
 import pytest
-from http_serving import MODEL, frames_of, serving
 from scripted_answers import CHAT, HELLO, raising, waiting
 
 from penstock.base.errors import EngineFault, InvalidRequest, Overloaded, Unavailable
 from penstock.config import ServerSettings
 from penstock.dialog import RunFailed
+from tests.support.servers.http_server import MODEL, frames_of, serving
 
 
 @pytest.mark.parametrize("stream", [False, True])

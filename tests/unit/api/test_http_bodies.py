@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import httpx
 import orjson
 import pytest
-from http_serving import MODEL, serving
 from scripted_answers import CHAT, HELLO, waiting
 
-from penstock.api.body import BUDGET_BODIES, SMALL_BODY_SHARE
-from penstock.api.routes.reading import THREAD_BODY_BYTES
+from penstock.api.http.request_body import BUDGET_BODIES, SMALL_BODY_SHARE
+from penstock.api.routes.request_reader import THREAD_BODY_BYTES
 from penstock.config import ServerSettings
+from tests.support.servers.http_server import MODEL, serving
 
 SMALL = ServerSettings(body_limit_bytes=64 * 1024)
 
@@ -91,7 +91,7 @@ async def test_large_bodies_are_decoded_in_threads(method, path, body, monkeypat
         return orjson.loads(body)
 
     watched = SimpleNamespace(loads=loads, JSONDecodeError=orjson.JSONDecodeError)
-    monkeypatch.setattr("penstock.api.codecs.fields.orjson", watched)
+    monkeypatch.setattr("penstock.api.codecs.request_fields.fields.orjson", watched)
     async with serving() as server:
         await server.http.request(method, path, json=body | {"x": "x" * THREAD_BODY_BYTES})
     assert threads and threading.current_thread() not in threads
@@ -122,7 +122,7 @@ async def test_bodies_in_flight_share_a_budget(path):
 
 
 async def test_body_that_follows_another_answer_may_take_its_time(monkeypatch):
-    monkeypatch.setattr("penstock.api.protocol.LINGER_S", 0.0)
+    monkeypatch.setattr("penstock.api.http.uvicorn_protocol.LINGER_S", 0.0)
     gate = asyncio.Event()
     body = json.dumps(HELLO).encode()
     head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (CHAT.encode(), len(body))

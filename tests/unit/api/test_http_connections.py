@@ -7,10 +7,10 @@ import contextlib
 import json
 
 import pytest
-from http_serving import serving, spoken
 from scripted_answers import CHAT, HELLO
 
 from penstock.config import ServerSettings
+from tests.support.servers.http_server import serving, spoken
 
 
 @pytest.mark.parametrize("connection", [b"close", b"keep-alive"])
@@ -62,7 +62,7 @@ async def test_head_over_its_limit_and_garbage_are_refused():
 async def test_head_that_is_here_with_one_read_has_the_same_limit(
     target, line, status, monkeypatch
 ):
-    monkeypatch.setattr("penstock.api.protocol.HEAD_LIMIT_BYTES", 1000)
+    monkeypatch.setattr("penstock.api.http.uvicorn_protocol.HEAD_LIMIT_BYTES", 1000)
     head = b"GET %b HTTP/1.1\r\nhost: x\r\n%b\r\n" % (target, line)
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
@@ -73,7 +73,7 @@ async def test_head_that_is_here_with_one_read_has_the_same_limit(
 
 @pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
 async def test_client_that_never_ends_its_head_is_dropped(sent, monkeypatch):
-    monkeypatch.setattr("penstock.api.protocol.HEAD_TIMEOUT_S", 0.02)
+    monkeypatch.setattr("penstock.api.http.uvicorn_protocol.HEAD_TIMEOUT_S", 0.02)
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
         writer.write(sent)

@@ -7,11 +7,11 @@ import json
 
 import httpx
 import pytest
-from http_serving import CREATED, MODEL, frames_of, serving, spoken
 from scripted_answers import CHAT, HELLO, waiting
 
 from penstock.config import ServerSettings
 from penstock.dialog import PartStarted, RunStarted, TextDelta
+from tests.support.servers.http_server import CREATED, MODEL, frames_of, serving, spoken
 
 
 async def test_idle_stream_gets_keep_alive_comments():

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.api import process
+import penstock.api.serving.process as process
 
 
 class Fetching:

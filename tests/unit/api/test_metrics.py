@@ -13,17 +13,23 @@ from collections.abc import AsyncGenerator
 from datetime import datetime, timezone
 
 import pytest
-from http_serving import CREATED, MODEL, ScriptedLoop, serving, spoken
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_answers import CHAT, HELLO
-from scripted_engine import ScriptedEngine
-from tiny_text import tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
-from penstock.api.latency import MeasuredEngine
-from penstock.api.metrics import ENGINE_COUNTERS, ENGINE_GAUGES, Metrics, TokenHistogram
-from penstock.api.metrics_files import SIZES, reserve, trim
+from penstock.api.observability.metrics import (
+    ENGINE_COUNTERS,
+    ENGINE_GAUGES,
+    Metrics,
+    TokenHistogram,
+)
+from penstock.api.observability.metrics_files import (
+    SIZES,
+    reserve_metrics_files,
+    trim_metrics_files,
+)
+from penstock.api.observability.token_latency import MeasuredEngine
 from penstock.base.errors import Unavailable
 from penstock.config import ServerSettings, child_environment
 from penstock.dialog import (
@@ -36,8 +42,11 @@ from penstock.dialog import (
     Usage,
 )
 from penstock.engine.protocol import Tap
-from penstock.engine.types import TokenChunk, TokenDelta, TokenRequest
+from penstock.engine.types import TokenDelta, TokenOutput, TokenRequest
 from penstock.generation import Generator
+from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.http_server import CREATED, MODEL, ScriptedLoop, serving, spoken
 
 
 async def samples(server):
@@ -161,12 +170,12 @@ class SteppedEngine(ScriptedEngine):
 
     async def generate(
         self, request: TokenRequest, tap: Tap | None = None
-    ) -> AsyncGenerator[TokenChunk, None]:
+    ) -> AsyncGenerator[TokenOutput, None]:
         self.requests.append(request)
         began_s = asyncio.get_running_loop().time()
         for offset_s in self._offsets_s:
-            yield TokenChunk(request.id, (TokenDelta(1), TokenDelta(2)), began_s + offset_s)
-        yield TokenChunk(request.id, (), began_s + 99, finish="stop")
+            yield TokenOutput(request.id, (TokenDelta(1), TokenDelta(2)), began_s + offset_s)
+        yield TokenOutput(request.id, (), began_s + 99, finish="stop")
 
 
 class EngineLoop(ScriptedLoop):
@@ -218,8 +227,8 @@ def test_tokens_taken_at_once_are_counted_as_one_by_one():
 
 WORKER = """
 import sys
-from penstock.api.metrics import Metrics, TokenHistogram
-from penstock.api.record import RequestRecord
+from penstock.api.observability.metrics import Metrics, TokenHistogram
+from penstock.api.observability.request_record import RequestRecord
 metrics = Metrics(sys.argv[1])
 record = RequestRecord("id", "POST", "/x", None, route="/x", model="m", status=200)
 metrics.enter(record)
@@ -231,8 +240,8 @@ COUNTED = '{method="POST",model="m",path="/x",status="200"}'
 RESERVING = """
 import os, sys
 from pathlib import Path
-from penstock.api.metrics_files import reserve
-reserve(Path(sys.argv[1]), os.getpid())
+from penstock.api.observability.metrics_files import reserve_metrics_files
+reserve_metrics_files(Path(sys.argv[1]), os.getpid())
 """
 
 
@@ -256,7 +265,7 @@ def test_files_of_metrics_have_their_blocks_before_they_are_mapped(tmp_path):
 
 def test_of_the_files_of_a_dead_process_what_it_used_is_kept(tmp_path):
     exposed(tmp_path, RESERVING + WORKER)
-    trim(tmp_path, int(next(tmp_path.iterdir()).stem.rpartition("_")[2]))
+    trim_metrics_files(tmp_path, int(next(tmp_path.iterdir()).stem.rpartition("_")[2]))
     assert all(file.stat().st_size < 8192 for file in tmp_path.iterdir())
     assert f"http_requests_total{COUNTED} 2.0" in exposed(tmp_path, WORKER)
 
@@ -267,7 +276,7 @@ def test_files_of_metrics_that_have_no_room_are_not_there(tmp_path, monkeypatch)
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space"):
-        reserve(tmp_path, 7)
+        reserve_metrics_files(tmp_path, 7)
     assert not list(tmp_path.iterdir())
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.api.multipart import PartHead, read_multipart
+from penstock.api.http.multipart import PartHead, read_multipart
 from penstock.base.errors import InvalidRequest
 
 SCOPE = {"headers": [(b"content-type", b"multipart/form-data; boundary=B")]}

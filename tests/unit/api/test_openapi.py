@@ -6,16 +6,16 @@ import re
 
 import openai
 import pytest
-from described import validator_of_type
-from http_serving import MODEL, serving
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from penstock import __version__
 from penstock.api.app import all_routes
-from penstock.api.examples import EXAMPLES
-from penstock.api.openapi import build_document
-from penstock.api.operation import JSON
-from penstock.api.operations import OPERATIONS
+from penstock.api.docs.examples import EXAMPLES
+from penstock.api.docs.openapi import build_document
+from penstock.api.docs.operation import JSON
+from penstock.api.docs.operations import OPERATIONS
+from tests.support.openapi_checks import validator_of_type
+from tests.support.servers.http_server import MODEL, serving
 
 DOCUMENT = "/api-doc/openapi.json"
 

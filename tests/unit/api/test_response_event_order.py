@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from drawn_runs import runs
 from hypothesis import given
 from hypothesis import strategies as st
-from responses_serving import events_of, parsed
 
 from penstock.api.codecs.responses import Resource, ResponseIdentity, ResponseStream, decode
 from penstock.base.errors import EngineFault
@@ -19,6 +17,8 @@ from penstock.dialog import (
     TextDelta,
     ToolCall,
 )
+from tests.support.event_strategies import event_streams
+from tests.support.servers.responses_server import events_of, parsed
 
 IDENTITY = ResponseIdentity("resp_" + "0" * 32, "m", decode(b'{"input":"x"}').echoed)
 KINDS = {"message": "text", "reasoning": "reasoning", "function_call": "tool_call"}
@@ -54,7 +54,7 @@ def check_frame(events: list[dict]) -> None:
     assert [name for name in names if name in TERMINAL] == [names[-1]]
 
 
-@given(runs())
+@given(event_streams())
 def test_any_run_has_its_events_in_order(run: list[Event]) -> None:
     events = streamed(run)
     check_frame(events)
@@ -101,12 +101,12 @@ def without_times(events: list[dict]) -> list[dict]:
     ]
 
 
-@given(runs())
+@given(event_streams())
 def test_a_slow_client_gets_the_same_stream(run: list[Event]) -> None:
     assert without_times(streamed_behind(run)) == without_times(streamed(run))
 
 
-@given(runs(), st.integers(1, 30))
+@given(event_streams(), st.integers(1, 30))
 def test_a_failure_anywhere_ends_the_stream_in_order(run: list[Event], at: int) -> None:
     kept = run[: min(at, len(run) - 1)]
     events = streamed([*kept, FAILED])
@@ -129,7 +129,7 @@ def test_a_failure_anywhere_ends_the_stream_in_order(run: list[Event], at: int) 
         assert shown == text and (place in ended or item["status"] == "incomplete")
 
 
-@given(runs())
+@given(event_streams())
 def test_an_error_outside_of_the_run_ends_the_stream_too(run: list[Event]) -> None:
     resource = Resource(IDENTITY)
     encoder = ResponseStream(resource)
@@ -138,7 +138,7 @@ def test_an_error_outside_of_the_run_ends_the_stream_too(run: list[Event]) -> No
     assert [event["type"] for event in events[2:]] == ["error", "response.failed"]
 
 
-@given(runs())
+@given(event_streams())
 def test_the_next_turn_sees_what_the_first_choice_says(run: list[Event]) -> None:
     resource = Resource(IDENTITY)
     for event in run:

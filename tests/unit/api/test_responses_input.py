@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from penstock.api.codecs.responses import continued, decode, resolved
-from penstock.api.codecs.responses.ids import item_id, response_of
+from penstock.api.codecs.responses import continue_conversation, decode, resolve_item_references
+from penstock.api.codecs.responses.item_ids import item_id, response_of
 from penstock.base.errors import InvalidRequest
 from penstock.base.ids import new_id
 from penstock.dialog import Audio, File, Image, Message, Reasoning, Text, ToolCall, ToolResult
@@ -18,7 +18,7 @@ PNG = base64.b64encode(b"picture").decode()
 
 def messages(items, known=None, **fields):
     body = json.dumps({"input": items} | fields).encode()
-    return resolved(decode(body), known or {}).request.messages
+    return resolve_item_references(decode(body), known or {}).request.messages
 
 
 def said(**fields):
@@ -52,7 +52,7 @@ CITATION = {
     "text": "x",
 }
 IMAGE = {"type": "input_image"}
-VENDOR_CITATION = {"type": "file_citation", "file_id": "f", "filename": "a.txt", "index": 0}
+OPENAI_CITATION = {"type": "file_citation", "file_id": "f", "filename": "a.txt", "index": 0}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ VENDOR_CITATION = {"type": "file_citation", "file_id": "f", "filename": "a.txt",
     [
         ({"type": "input_text", "text": "x"}, Text("x")),
         ({"type": "input_text", "text": "x", "annotations": [CITATION]}, Text("x")),
-        ({"type": "output_text", "text": "x", "annotations": [VENDOR_CITATION]}, Text("x")),
+        ({"type": "output_text", "text": "x", "annotations": [OPENAI_CITATION]}, Text("x")),
         ({"type": "text", "text": "x"}, Text("x")),
         ({"type": "refusal", "refusal": "no"}, Text("no")),
         (
@@ -162,7 +162,7 @@ def test_what_the_vendors_own_tools_left_behind_is_skipped(kind):
 def test_results_get_the_names_of_the_calls_they_answer_also_from_earlier_turns():
     earlier = (Message("assistant", (ToolCall("call_1", "f", "{}"),)),)
     turn = messages([{"type": "function_call_output", "call_id": "call_1", "output": "rain"}])
-    assert continued(earlier, turn)[-1].parts == (ToolResult("call_1", "rain", "f"),)
+    assert continue_conversation(earlier, turn)[-1].parts == (ToolResult("call_1", "rain", "f"),)
 
 
 def test_a_reference_is_the_item_it_names():

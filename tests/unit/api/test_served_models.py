@@ -6,12 +6,12 @@ import asyncio
 import json
 
 import pytest
-from http_serving import MODEL, ScriptedLoop, serving, spoken
 from scripted_answers import CHAT, HELLO
-from scripted_engine import ScriptedEngine
 
 from penstock.config import ServerSettings
-from penstock.engine.fleet import ModelState
+from penstock.engine.processes.fleet import ModelState
+from tests.support.scripted_engine import ScriptedEngine
+from tests.support.servers.http_server import MODEL, ScriptedLoop, serving, spoken
 
 
 def loops(*names):
@@ -206,6 +206,6 @@ async def test_engine_metrics_are_the_sum_over_the_models():
     engine = ScriptedEngine([1])
     async with serving(models=loops("a", "b", "c"), on_demand=["c"]) as server:
         text = (await server.http.get("/metrics")).text
-    capacity = 2 * engine.info.max_seqs
+    capacity = 2 * engine.info.max_num_seqs
     assert f"service_sequences_capacity {float(capacity)}" in text
     assert "service_engine_up 1.0" in text

@@ -14,21 +14,21 @@ from pathlib import Path
 import httpx
 import pytest
 import uvloop
-from echo_engine import EchoCore, serving_echo
-from held_processes import hold
-from http_serving import frames_of
 from scripted_answers import CHAT
-from small_disks import mounted_disk
-from stores import sqlite_settings
-from tiny_model import write_tiny_model
 
-from penstock.api import workers
-from penstock.api.server import bind_socket, url_of
-from penstock.api.tasks import ApiTask, ModelTask
-from penstock.api.workers import WorkerGroup
+import penstock.api.serving.workers as workers
+from penstock.api.serving.server import bind_socket, url_of
+from penstock.api.serving.tasks import ApiTask, ModelTask
+from penstock.api.serving.workers import WorkerGroup
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, ModelSettings, ServerSettings
-from penstock.engine.fleet import ModelState
+from penstock.engine.processes.fleet import ModelState
+from tests.support.checkpoints.tiny_model import write_tiny_model
+from tests.support.echo_engine import EchoCore, serving_echo
+from tests.support.servers.http_server import frames_of
+from tests.support.small_filesystems import mounted_disk
+from tests.support.stopped_processes import stop_process
+from tests.support.stores import sqlite_settings
 
 pytestmark = pytest.mark.slow
 
@@ -180,7 +180,7 @@ async def test_worker_that_does_not_react_is_killed_when_all_are_to_stop(
 ):
     monkeypatch.setattr(workers, "STOP_TIMEOUT_S", 0.5)
     async with two_workers(model, engine_socket) as (_, group, _):
-        hold(group._processes[0].pid)
+        stop_process(group._processes[0].pid)
         group.stop()
         group.stop()
         await asyncio.wait_for(group.wait_stopped(), 60)

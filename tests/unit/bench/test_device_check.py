@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from bench.device import check, oracle
+from bench.device import check
+from bench.device import transformers_check as oracle
 from bench.device.engine import SMALL
 from bench.device.machine import Bench
-from bench.device.record import Record
-from bench.device.shapes import SHAPES
+from bench.device.model_shapes import SHAPES
+from bench.device.result_log import Record
 from bench.device.summary import summary
 from penstock.kernels.reference import ReferenceOps
 

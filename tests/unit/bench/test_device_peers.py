@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 from bench.device.machine import Bench
 from bench.device.peers import _batched
-from bench.device.record import Record
+from bench.device.result_log import Record
 from penstock.kernels.reference import ReferenceOps
 
 PROMPTS = [[3, 4], [5, 6]]

@@ -11,8 +11,8 @@ import torch
 
 from bench.device import engine
 from bench.device.machine import Bench
-from bench.device.record import Record
-from bench.device.shapes import SHAPES
+from bench.device.model_shapes import SHAPES
+from bench.device.result_log import Record
 from penstock.kernels.reference import ReferenceOps
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 from bench.device import products
 from bench.device.machine import Bench
 from bench.device.products import bounds, write_tables
-from bench.device.record import Record
+from bench.device.result_log import Record
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.triton.linear_choice import choose, choose_by, choose_float8, read_table
 

@@ -14,8 +14,8 @@ import torch
 from bench.device.engine import SMALL, opened
 from bench.device.machine import open_bench
 from bench.device.memory import LiveBytes, deviations, used
-from bench.device.record import Record
-from bench.device.shapes import SHAPES
+from bench.device.model_shapes import SHAPES
+from bench.device.result_log import Record
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results"
 

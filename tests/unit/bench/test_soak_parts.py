@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from bench.soak.oracles import audit_log, differences, growth_mib, leaks
-from bench.soak.server import Held, gauges
-from bench.soak.site import Disturbed, Site, Wrong
-from bench.soak.wire import Malformed, answers, request
+from bench.soak.final_checks import audit_log, differences, growth_mib, leaks
+from bench.soak.raw_http import Malformed, answers, request
+from bench.soak.server import ServerResources, gauges
+from bench.soak.target_server import Inconclusive, SoakFailure, TargetServer
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 REFUSAL = b'{"error": {"message": "no", "type": "invalid_request_error", "code": "invalid_value"}}'
@@ -20,7 +20,7 @@ def refusal(status: int, body: bytes = REFUSAL) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def held(**changed: object) -> Held:
+def resources(**changed: object) -> ServerResources:
     fields: dict[str, object] = {
         "api_rss_mib": 100.0,
         "processes": {"parent": 1, "worker": 2, "engine": 1, "trial": 1},
@@ -33,7 +33,7 @@ def held(**changed: object) -> Held:
         "busy": 0,
         "unfinished": (),
     }
-    return Held(**(fields | changed))  # type: ignore[arg-type]
+    return ServerResources(**(fields | changed))  # type: ignore[arg-type]
 
 
 def test_pipelined_answers_are_told_apart() -> None:
@@ -66,32 +66,32 @@ def test_what_is_no_http_is_seen(raw: bytes) -> None:
     ],
 )
 def test_an_answer_that_must_not_be_is_wrong(raw: bytes) -> None:
-    with pytest.raises(Wrong):
-        Site(0).judge(raw, began=0.0)
+    with pytest.raises(SoakFailure):
+        TargetServer(0).judge(raw, began=0.0)
 
 
 def test_a_fault_is_excused_while_the_server_is_not_whole_only() -> None:
-    site = Site(0)
-    site.faults.windows = [(1.0, 2.0, False)]
-    with pytest.raises(Disturbed):
-        site.judge(refusal(503), began=1.5)
-    with pytest.raises(Wrong):
-        site.judge(refusal(503), began=2.5)
-    site.faults.windows.append((3.0, None, False))
-    with pytest.raises(Disturbed):
-        site.judge(refusal(500), began=9.0)
-    with pytest.raises(Wrong):  # of which there is no other word than this
-        site.judge(refusal(500, REFUSAL.replace(b"no", b"internal error")), began=9.0)
+    target = TargetServer(0)
+    target.faults.windows = [(1.0, 2.0, False)]
+    with pytest.raises(Inconclusive):
+        target.judge(refusal(503), began=1.5)
+    with pytest.raises(SoakFailure):
+        target.judge(refusal(503), began=2.5)
+    target.faults.windows.append((3.0, None, False))
+    with pytest.raises(Inconclusive):
+        target.judge(refusal(500), began=9.0)
+    with pytest.raises(SoakFailure):  # of which there is no other word than this
+        target.judge(refusal(500, REFUSAL.replace(b"no", b"internal error")), began=9.0)
 
 
 def test_a_missing_answer_is_excused_where_connections_were_cut_only() -> None:
-    site = Site(0, began=1.5)
-    site.faults.windows = [(1.0, 2.0, False)]
-    with pytest.raises(Wrong):
-        site.missed("nothing came")
-    site.faults.windows.append((1.0, 2.0, True))
-    with pytest.raises(Disturbed):
-        site.missed("nothing came")
+    target = TargetServer(0, began=1.5)
+    target.faults.windows = [(1.0, 2.0, False)]
+    with pytest.raises(SoakFailure):
+        target.missed("nothing came")
+    target.faults.windows.append((1.0, 2.0, True))
+    with pytest.raises(Inconclusive):
+        target.missed("nothing came")
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_a_missing_answer_is_excused_where_connections_were_cut_only() -> None:
     ],
 )
 def test_what_is_left_behind_is_told(changed: dict[str, object], told: str) -> None:
-    (found,) = leaks(held(), held(**changed), workers=2)
+    (found,) = leaks(resources(), resources(**changed), workers=2)
     assert told in found
-    assert not leaks(held(), held(), workers=2)
+    assert not leaks(resources(), resources(), workers=2)
 
 
 def test_growth_is_measured_after_the_warm_up() -> None:

@@ -8,12 +8,11 @@ import os
 import signal
 
 import pytest
-from http_serving import ScriptedLoop, spoken
 from rich.console import Console
 
 from penstock.base.errors import Unavailable
-from penstock.cli.conversation import Conversation, Leave
-from penstock.cli.terminal import Chat
+from penstock.cli.chat_state import Conversation, ExitChat
+from penstock.cli.terminal_chat import Chat
 from penstock.dialog import (
     Message,
     PartEnded,
@@ -24,6 +23,7 @@ from penstock.dialog import (
     RunStarted,
     Text,
 )
+from tests.support.servers.http_server import ScriptedLoop, spoken
 
 
 def chat_over(script):
@@ -201,5 +201,5 @@ def test_clear_forgets_and_exit_leaves():
     conversation.command("/clear")
     assert conversation.messages == [] and conversation.system == "s"
     assert "/topp" in conversation.command("/help")
-    with pytest.raises(Leave):
+    with pytest.raises(ExitChat):
         conversation.command("/exit")

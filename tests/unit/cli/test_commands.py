@@ -8,26 +8,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from sentence_folders import save_sentence_folder, small_body
 from typer.testing import CliRunner
 
-from penstock.api.server import bind_socket
+from penstock.api.serving.server import bind_socket
 from penstock.base.errors import ModelError
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
-from penstock.cli.setting_options import (
+from penstock.cli.settings_options import (
     ENGINE_OPTIONS,
     LORA_OPTIONS,
     MODEL_OPTIONS,
     SERVE_OPTIONS,
     SERVER_OPTIONS,
     STORE_OPTIONS,
-    opposite,
+    negative_flag,
 )
 from penstock.config import EngineSettings, LoraSettings, LoraSource, ServerSettings, StoreSettings
-from penstock.config.absent import ABSENT
-from penstock.config.lora import LORA_KEYS
+from penstock.config.lora_options import LORA_KEYS
+from penstock.config.unsupported_options import UNSUPPORTED_OPTIONS
 from penstock.system.checks import check_cpu, check_default_model, check_home, check_memory
+from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_every_setting_has_an_option():
 def test_no_flag_is_used_twice():
     options = (*MODEL_OPTIONS, *SERVE_OPTIONS)
     flags = [flag for option in options for flag in option.flags]
-    flags += [off for off in map(opposite, options) if off is not None]
-    flags += ["--" + option.name.replace("_", "-") for option in ABSENT]
+    flags += [off for off in map(negative_flag, options) if off is not None]
+    flags += ["--" + option.name.replace("_", "-") for option in UNSUPPORTED_OPTIONS]
     assert len(set(flags)) == len(flags)
 
 
@@ -81,7 +81,7 @@ def test_an_option_turns_off_what_the_file_turns_on(served, tmp_path, option):
     file = tmp_path / "penstock.toml"
     file.write_text(f"[{table}]\n{option.field} = true\n")
     assert invoke("serve", "--config", str(file)).exit_code == 0
-    assert invoke("serve", "--config", str(file), opposite(option)).exit_code == 0
+    assert invoke("serve", "--config", str(file), negative_flag(option)).exit_code == 0
     assert invoke("serve").exit_code == 0
     on, off, default = map(only, served)
     assert on != default and off == default
@@ -89,7 +89,7 @@ def test_an_option_turns_off_what_the_file_turns_on(served, tmp_path, option):
 
 def test_the_help_names_the_opposite_of_a_flag():
     shown = " ".join(invoke("serve", "--help").stdout.replace("\u2502", " ").split())
-    assert all(f"Opposite: {opposite(option)}." in shown for option in FLAGS)
+    assert all(f"Opposite: {negative_flag(option)}." in shown for option in FLAGS)
 
 
 def test_serve_takes_the_options_of_the_specification(served):
@@ -104,10 +104,10 @@ def test_serve_takes_the_options_of_the_specification(served):
     engine, server = only(served[0])
     assert engine == EngineSettings(
         model="some/model",
-        max_seqs=4,
+        max_num_seqs=4,
         no_kv_cache=True,
         prefix_cache_n=0,
-        context_tokens=512,
+        max_model_len=512,
         cache_mb=64,
         threads=1,
         dtype="f32",
@@ -131,7 +131,7 @@ OF_THE_SPECIFICATION = [
     "host",
     "port",
     "no_ui",
-    "max_seqs",
+    "max_num_seqs",
     "no_kv_cache",
     "prefix_cache_n",
     "enable_search",
@@ -163,7 +163,7 @@ OF_THE_SPECIFICATION = [
 @pytest.mark.parametrize("name", OF_THE_SPECIFICATION)
 def test_every_option_of_the_specification_is_known(name):
     known = {flag for option in (*MODEL_OPTIONS, *SERVER_OPTIONS) for flag in option.flags}
-    known |= {"--" + option.name.replace("_", "-") for option in ABSENT}
+    known |= {"--" + option.name.replace("_", "-") for option in UNSUPPORTED_OPTIONS}
     assert "--" + name.replace("_", "-") in known
 
 
@@ -254,7 +254,7 @@ def test_a_wrong_value_of_the_file_is_told_by_its_key(monkeypatch, tmp_path):
     )
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert str(ended.value.code).startswith("penstock: max_seqs must be from 1")
+    assert str(ended.value.code).startswith("penstock: max_num_seqs must be from 1")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_an_interrupted_command_ends_with_status_130(monkeypatch, arguments):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("penstock.models.sources.resolve_model", interrupted)
+    monkeypatch.setattr("penstock.models.hub.sources.resolve_model", interrupted)
     monkeypatch.setattr(sys, "argv", ["penstock", *arguments])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -357,7 +357,7 @@ def test_doctor_tells_of_a_home_that_nobody_may_look_into(monkeypatch):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("penstock.models.sources.is_fetched", refused)
+    monkeypatch.setattr("penstock.models.hub.sources.is_fetched", refused)
     check = check_default_model(Path("/closed/home"))
     assert (check.status, check.message) == ("error", "/closed/home: Permission denied")
 

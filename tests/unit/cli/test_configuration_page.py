@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from penstock.cli.reference import TABLES, with_tables
+from penstock.cli.settings_page import TABLES, with_tables
 from penstock.config import read_environment
-from penstock.config.absent import SANDBOX_KEYS
-from penstock.config.load import MODEL_KEYS, Document, load_serving, read_toml
+from penstock.config.load_settings import MODEL_KEYS, SettingsFile, load_serving, read_toml
 from penstock.config.settings import EngineSettings, ServerSettings, StoreSettings
+from penstock.config.unsupported_options import SANDBOX_KEYS
 
 PATH = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
 PAGE = PATH.read_text()
@@ -17,7 +17,7 @@ PAGE = PATH.read_text()
 
 def test_the_tables_are_those_of_the_options():
     assert with_tables(PAGE) == PAGE, (
-        "run `python -m penstock.cli.reference docs/configuration.md`, which writes them anew"
+        "run `python -m penstock.cli.settings_page docs/configuration.md`, which writes them anew"
     )
 
 
@@ -36,7 +36,7 @@ def test_the_keys_beside_the_tables_are_told():
     sandbox = PAGE.partition("### `[sandbox]`")[2]
     assert all(f"`{key}`" in sandbox for key in SANDBOX_KEYS)
     tables = {"models", "engine", "server", "store", "sandbox"}
-    assert set(Document.__struct_fields__) == tables | keys
+    assert set(SettingsFile.__struct_fields__) == tables | keys
     assert all(f"[{table}]" in PAGE for table in tables)
 
 

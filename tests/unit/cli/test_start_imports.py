@@ -32,7 +32,7 @@ def test_command_line_is_read_before_anything_slow_is_imported():
 
 
 def test_api_process_serves_before_the_store_is_loaded():
-    loaded = modules_after("import sys, penstock.api.process; print(*sys.modules)")
+    loaded = modules_after("import sys, penstock.api.serving.process; print(*sys.modules)")
     assert "starlette" in loaded
     assert not loaded & {"sqlalchemy", "fsspec", "httpx", "pydantic", "rich", "llguidance"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import LoraSettings, LoraSource, SettingsError, read_environment
-from penstock.config.load import load_engine
+from penstock.config.load_settings import load_engine
 
 GIB = 1024**3
 

@@ -14,8 +14,8 @@ from penstock.config import (
     StoreSettings,
     read_environment,
 )
-from penstock.config.limits import ENGINE_RANGES, SERVER_RANGES, STORE_RANGES, check_models
-from penstock.config.load import load_engine, load_serving
+from penstock.config.load_settings import load_engine, load_serving
+from penstock.config.validation import ENGINE_RANGES, SERVER_RANGES, STORE_RANGES, check_models
 
 EMPTY = read_environment({"HOME": "/home/u"})
 
@@ -34,8 +34,8 @@ def load(engine=None, server=None, store=None, **given):
 def test_options_win_over_file_and_file_over_defaults(tmp_path):
     file = tmp_path / "penstock.toml"
     file.write_text('model = "a"\n[engine]\nmax_seqs = 4\nthreads = 2\n[server]\nport = 80\n')
-    engine, server = load({"max_seqs": 8, "threads": None}, {"port": None}, file=file)
-    assert (engine.model, engine.max_seqs, engine.threads) == ("a", 8, 2)
+    engine, server = load({"max_num_seqs": 8, "threads": None}, {"port": None}, file=file)
+    assert (engine.model, engine.max_num_seqs, engine.threads) == ("a", 8, 2)
     assert (server.port, server.host) == (80, ServerSettings().host)
 
 
@@ -71,8 +71,8 @@ def test_folders_follow_the_usual_names():
         ("x = 1", "'x'"),
         ("[engine]\nmax_seq = 1", "'max_seq'"),
         ("[server]\nmodel = 'a'", "'model'"),
-        ("[engine]\nmax_seqs = 'many'", "max_seqs"),
-        ("[engine]\nmax_seqs = 0", "max_seqs"),
+        ("[engine]\nmax_seqs = 'many'", "max_num_seqs"),
+        ("[engine]\nmax_seqs = 0", "max_num_seqs"),
         ("[engine]\ndtype = 'f8'", "dtype"),
         ("[server]\nport = 70000", "port"),
         ("engine = 3", "engine"),
@@ -94,7 +94,7 @@ def test_wrong_file_is_refused_by_name(tmp_path, text, named):
 TWO = """
 default_model_id = "big"
 [engine]
-max_seqs = 4
+max_num_seqs = 4
 [[models]]
 model = "a"
 aliases = ["small", "tiny"]
@@ -102,7 +102,7 @@ aliases = ["small", "tiny"]
 model = "b"
 id = "big"
 on_demand = true
-max_seqs = 8
+max_num_seqs = 8
 """
 
 
@@ -119,7 +119,7 @@ def test_file_may_name_several_models(two_models):
     assert (first.id, first.aliases, first.on_demand) == ("", ("small", "tiny"), False)
     assert (second.id, second.on_demand, settings.default_model_id) == ("big", True, "big")
     assert (first.engine.model, second.engine.model) == ("a", "b")
-    assert (first.engine.max_seqs, second.engine.max_seqs) == (4, 8)
+    assert (first.engine.max_num_seqs, second.engine.max_num_seqs) == (4, 8)
     assert first.engine.threads == second.engine.threads == 2
 
 
@@ -132,7 +132,7 @@ def test_command_for_one_model_takes_the_default_of_the_file(two_models):
     [
         ("[[models]]\nid = 'x'", "'model'"),
         ("[[models]]\nmodel = 'a'\nseqs = 1", "'seqs'"),
-        ("[[models]]\nmodel = 'a'\nmax_seqs = 0", "max_seqs"),
+        ("[[models]]\nmodel = 'a'\nmax_seqs = 0", "max_num_seqs"),
         ("[[models]]\nmodel = 'a'\naliases = 'x'", "aliases"),
         ("[[models]]\nmodel = 'a'\nid = 'default'", "'default'"),
         ("[[models]]\nmodel='a'\nid='x'\n[[models]]\nmodel='b'\naliases=['x']", "'x'"),
@@ -197,8 +197,8 @@ def test_store_has_a_table_and_options_of_its_own(tmp_path):
 
 
 def test_store_lies_under_home_unless_it_is_named():
-    located = StoreSettings().located(Path("/data"))
+    located = StoreSettings().with_defaults(Path("/data"))
     assert located.url == "sqlite:////data/penstock.db"
     assert (located.blobs, located.skills_dir) == ("/data/blobs", "/data/blobs")
-    named = StoreSettings(url="sqlite:///x.db", blobs="s3://b").located(Path("/data"))
+    named = StoreSettings(url="sqlite:///x.db", blobs="s3://b").with_defaults(Path("/data"))
     assert (named.url, named.blobs, named.skills_dir) == ("sqlite:///x.db", "s3://b", "s3://b")

@@ -6,7 +6,6 @@ from itertools import groupby
 
 import msgspec
 import pytest
-from drawn_runs import runs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,9 +26,10 @@ from penstock.dialog import (
     Usage,
 )
 from penstock.dialog.fold import FailedRun, Fold, fold
+from tests.support.event_strategies import event_streams
 
 
-@given(runs())
+@given(event_streams())
 def test_the_fold_is_the_concatenation_of_the_deltas(run: list[Event]) -> None:
     answer = fold(run)
     for choice in answer.choices:
@@ -46,7 +46,7 @@ def test_the_fold_is_the_concatenation_of_the_deltas(run: list[Event]) -> None:
         assert texts == list(written.values())
 
 
-@given(runs())
+@given(event_streams())
 def test_the_fold_keeps_what_each_choice_and_the_run_ended_with(run: list[Event]) -> None:
     answer = fold(run)
     ends = {event.choice: event for event in run if isinstance(event, TurnEnded)}
@@ -64,7 +64,7 @@ def test_the_fold_keeps_what_each_choice_and_the_run_ended_with(run: list[Event]
     )
 
 
-@given(runs())
+@given(event_streams())
 def test_logprobs_keep_their_order(run: list[Event]) -> None:
     answer = fold(run)
     for choice in answer.choices:
@@ -72,7 +72,7 @@ def test_logprobs_keep_their_order(run: list[Event]) -> None:
         assert choice.logprobs == [logprob for delta in deltas for logprob in delta.logprobs]
 
 
-@given(runs(), st.randoms(use_true_random=False))
+@given(event_streams(), st.randoms(use_true_random=False))
 def test_the_fold_does_not_depend_on_how_choices_interleave(
     run: list[Event], random: object
 ) -> None:
@@ -84,14 +84,14 @@ def test_the_fold_does_not_depend_on_how_choices_interleave(
     assert fold([start, *apart, end]) == fold(run)
 
 
-@given(runs())
+@given(event_streams())
 def test_events_survive_the_wire(run: list[Event]) -> None:
     for module in (msgspec.msgpack, msgspec.json):
         data = module.encode(run)
         assert module.decode(data, type=list[Event]) == run
 
 
-@given(runs(), st.integers(0, 20))
+@given(event_streams(), st.integers(0, 20))
 def test_a_failure_ends_the_fold_wherever_it_comes(run: list[Event], at: int) -> None:
     failed = RunFailed(503, "server_error", "unavailable", "restarting", "model")
     with pytest.raises(FailedRun) as caught:
@@ -101,7 +101,7 @@ def test_a_failure_ends_the_fold_wherever_it_comes(run: list[Event], at: int) ->
     assert (error.message, error.field) == ("restarting", "model")
 
 
-@given(runs())
+@given(event_streams())
 def test_adding_one_by_one_is_folding_at_once(run: list[Event]) -> None:
     state = Fold()
     for event in run:

@@ -6,17 +6,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from scripted_engine import INFO, ScriptedEngine
-from tiny_text import END_OF_TEXT, IM_END, IM_START, tiny_tokenizer
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import GenerateRequest, Limits, Text, TextDelta, TokenLogprob
 from penstock.dialog.fold import fold
 from penstock.engine.types import EngineInfo
 from penstock.generation import Generator
-from penstock.models.tokenizer_data import TokenizerData, TokenType
+from penstock.models.tokenizer.tokenizer_data import TokenizerData, TokenType
 from penstock.text import Tokenizer
-from penstock.text.tokenizer import from_gguf
+from penstock.text.tokenizers.tokenizer import from_gguf
+from tests.support.checkpoints.tiny_tokenizer import END_OF_TEXT, IM_END, IM_START, tiny_tokenizer
+from tests.support.scripted_engine import INFO, ScriptedEngine
 
 
 async def choices(
@@ -40,8 +40,8 @@ def spans(text: str, logprobs: list[TokenLogprob]) -> list[str]:
     return [text[a:b] for a, b in pairwise(offsets)]
 
 
-def info(context_tokens: int) -> EngineInfo:
-    return EngineInfo("scripted", context_tokens, 264, 8, 128, 16, 0, "fp")
+def info(max_model_len: int) -> EngineInfo:
+    return EngineInfo("scripted", max_model_len, 264, 8, 128, 16, 0, "fp")
 
 
 async def test_the_tokens_of_the_prompt_come_before_those_of_the_answer() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from generating import HI, TOKENIZER, answer_of, events_of, generator, ids, info, text
-from scripted_engine import RowError, ScriptedEngine
-from tiny_text import CHATML, END_OF_TEXT, IM_END
+from scripted_generator import HI, TOKENIZER, answer_of, events_of, generator, ids, info, text
 
 from penstock import __version__
 from penstock.base.errors import EngineFault, InvalidRequest, Overloaded
@@ -25,9 +23,11 @@ from penstock.dialog import (
     TurnEnded,
 )
 from penstock.dialog.fold import fold
-from penstock.engine.guide import TOO_COMPLEX
 from penstock.engine.types import TokenDelta
+from penstock.grammar.guides import TOO_COMPLEX
 from penstock.text import ChatTemplate
+from tests.support.checkpoints.tiny_tokenizer import CHATML, END_OF_TEXT, IM_END
+from tests.support.scripted_engine import RowError, ScriptedEngine
 
 
 async def test_a_chat_is_rendered_sent_and_streamed() -> None:
@@ -54,14 +54,14 @@ async def test_a_prompt_is_sent_as_it_is() -> None:
 
 async def test_an_answer_goes_on_from_what_was_begun() -> None:
     engine = ScriptedEngine([*ids("B)"), IM_END])
-    answer = await answer_of(engine, messages=HI, begun="It is (")
+    answer = await answer_of(engine, messages=HI, answer_prefix="It is (")
     assert text(answer) == "B)"
     sent = b"".join(map(TOKENIZER.token_bytes, engine.requests[0].token_ids)).decode()
     assert sent.endswith("<|im_start|>assistant\nIt is (")
-    await answer_of(engine, messages=HI, begun="a<|im_end|>b")
+    await answer_of(engine, messages=HI, answer_prefix="a<|im_end|>b")
     assert IM_END not in engine.requests[1].token_ids[-8:]
     with pytest.raises(InvalidRequest):
-        await answer_of(engine, prompt="x", begun="y")
+        await answer_of(engine, prompt="x", answer_prefix="y")
 
 
 async def test_prompts_are_counted_as_they_would_be_sent() -> None:
@@ -169,11 +169,11 @@ async def test_a_request_of_many_sequences_leaves_the_engine_a_short_queue() -> 
     engine = ScriptedEngine([*ids("a"), gate, *ids("b")])
     prompts = ((1,), (2,), (3,))
     answering = asyncio.create_task(answer_of(engine, messages=None, prompts=prompts, n=16))
-    while len(engine.active) < 2 * engine.info.max_seqs:
+    while len(engine.active) < 2 * engine.info.max_num_seqs:
         await asyncio.sleep(0)
     for _ in range(100):
         await asyncio.sleep(0)
-    assert len(engine.requests) == 2 * engine.info.max_seqs
+    assert len(engine.requests) == 2 * engine.info.max_num_seqs
     gate.set()
     answer = await answering
     assert [text(answer, index) for index in range(48)] == ["ab"] * 48

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Audio, GenerateRequest, Image, Message, Part, Text, ToolResult
-from penstock.generation.media import without_media
+from penstock.generation.prompt.media import without_media
 
 PNG = Image(data=b"\x89PNG", mime_type="image/png")
 LEFT_OUT = "[image left out: the model reads text only]"
@@ -44,8 +44,8 @@ def test_several_of_several_results() -> None:
 
 @pytest.mark.parametrize("given", [(PNG,), (Text("x"), PNG), (ToolResult("c", ""), Text("x"), PNG)])
 def test_what_the_user_sent_is_refused_by_its_place(given: tuple[Part, ...]) -> None:
-    places = (tuple(f"messages[4].content[{i}]" for i in range(len(given))),)
-    request = GenerateRequest(messages=(Message("user", given),), places=places)
+    part_paths = (tuple(f"messages[4].content[{i}]" for i in range(len(given))),)
+    request = GenerateRequest(messages=(Message("user", given),), part_paths=part_paths)
     with pytest.raises(InvalidRequest, match="could not process image") as caught:
         without_media(request)
     assert caught.value.field == f"messages[4].content[{len(given) - 1}]"

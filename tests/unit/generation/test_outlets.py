@@ -8,22 +8,22 @@ from collections.abc import AsyncIterator, Sequence
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_engine import INFO
-from tiny_text import tiny_template, tiny_tokenizer
 
 from penstock._native import Gate, Lanes
 from penstock.dialog import Event, GenerateRequest, Message, RunEnded, Text, TextDelta
 from penstock.dialog.outlet import DELTAS, Delta
-from penstock.engine.mailbox import Mailboxes
+from penstock.engine.ipc.messages import MAX_FRAME_BYTES, TokenOutputs, frame, from_engine_decoder
+from penstock.engine.output_queues import RequestOutputQueues
 from penstock.engine.protocol import Tap
-from penstock.engine.types import EngineGauges, TokenChunk, TokenDelta, TokenRequest
-from penstock.engine.wire import MAX_FRAME_BYTES, Chunks, frame, from_engine_decoder
+from penstock.engine.types import EngineGauges, TokenDelta, TokenOutput, TokenRequest
 from penstock.generation import Generator
-from penstock.models.vocabulary import Vocabulary
-from penstock.text.channels import SYNTAXES, Channels, ReasoningSyntax
+from penstock.grammar.vocabulary import Vocabulary
+from penstock.text.tool_parsers import TOOL_SYNTAXES, AnswerSyntax, ReasoningSyntax
+from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import INFO
 
 TOKENIZER = tiny_tokenizer()
-CHANNELS = Channels(SYNTAXES["hermes"], ReasoningSyntax("<think>", "</think>"))
+CHANNELS = AnswerSyntax(TOOL_SYNTAXES["hermes"], ReasoningSyntax("<think>", "</think>"))
 HI = (Message("user", (Text("hi"),)),)
 PIECES = ("the ", "héllo\n", "<think>", "</think>", "stop", "st", "\u6c34", '"\\', "\x07")
 
@@ -36,23 +36,25 @@ class PostedEngine:
 
     def __init__(self, lanes: Lanes | None = None) -> None:
         self.lanes = lanes
-        self.boxes = Mailboxes(lambda request: self.asked.append(request.id), lambda _: None, lanes)
+        self.boxes = RequestOutputQueues(
+            lambda request: self.asked.append(request.id), lambda _: None, lanes
+        )
         self.asked: list[str] = []
 
-    def deliver(self, chunk: TokenChunk) -> None:
+    def deliver(self, chunk: TokenOutput) -> None:
         if self.lanes is None:
             self.boxes.deliver([chunk])
             return
-        for body in self.lanes.feed(frame(Chunks((chunk,)))):
+        for body in self.lanes.feed(frame(TokenOutputs((chunk,)))):
             left = from_engine_decoder.decode(body)
-            assert isinstance(left, Chunks)
+            assert isinstance(left, TokenOutputs)
             self.boxes.put(left.chunks)
-        self.boxes.settle()
+        self.boxes.wake_readers()
 
-    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenChunk]:
+    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenOutput]:
         return self.boxes.generate(request, tap)
 
-    def teach(self, vocabulary: Vocabulary) -> None: ...
+    def set_tokenizer(self, vocabulary: Vocabulary) -> None: ...
 
     async def gauges(self) -> EngineGauges:
         return EngineGauges()
@@ -119,7 +121,7 @@ async def told(
             reader.busy()
         finish = "length" if at == len(steps) - 1 else None
         tokens = tuple(TokenDelta(byte) for byte in data)
-        engine.deliver(TokenChunk(engine.asked[0], tokens, float(at), 0, finish))
+        engine.deliver(TokenOutput(engine.asked[0], tokens, float(at), 0, finish))
         if lanes is None or pause:
             reader.busy()
         for _ in range(3 * pause):
@@ -212,7 +214,7 @@ async def test_several_answers_go_the_long_way() -> None:
     for at in range(3):
         for id in engine.asked:
             finish = "stop" if at == 2 else None
-            engine.boxes.deliver([TokenChunk(id, (TokenDelta(97),), 0.0, 0, finish)])
+            engine.boxes.deliver([TokenOutput(id, (TokenDelta(97),), 0.0, 0, finish)])
         await asyncio.sleep(0)
     await reading
     assert reader.direct == 0

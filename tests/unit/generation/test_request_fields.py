@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from generating import HI, TOKENIZER, answer_of, events_of, ids, text
-from scripted_engine import INFO, ScriptedEngine
-from sequence_breakers import sequences_of
-from tiny_text import CHATML, tiny_data
+from scripted_generator import HI, TOKENIZER, answer_of, events_of, ids, text
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
@@ -23,8 +20,11 @@ from penstock.dialog import (
 )
 from penstock.dialog.fold import fold
 from penstock.generation import Generator
-from penstock.models.tokenizer_data import TextParts
+from penstock.models.tokenizer.tokenizer_data import TextParts
 from penstock.text import ChatTemplate
+from tests.support.checkpoints.tiny_tokenizer import CHATML, tiny_data
+from tests.support.dry_sequence_breakers import sequences_of
+from tests.support.scripted_engine import INFO, ScriptedEngine
 
 TOOLS = (FunctionTool("f"),)
 

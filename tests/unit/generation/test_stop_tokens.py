@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from scripted_engine import ScriptedEngine
-from tiny_text import IM_END, tiny_tokenizer
-
 from penstock.dialog import GenerateRequest, Limits, Text
 from penstock.dialog.fold import fold
 from penstock.generation import Generator
+from tests.support.checkpoints.tiny_tokenizer import IM_END, tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
 
 TOKENIZER = tiny_tokenizer()
 A, B = TOKENIZER.encode("a"), TOKENIZER.encode("b")

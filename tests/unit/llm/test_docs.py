@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reranker_folders import save_reranker, small_reranker
-from scripted_engine import ScriptedEngine
-from sentence_folders import save_sentence_folder, small_body
-from tiny_text import IM_END, tiny_template, tiny_tokenizer
 
 import penstock
 from penstock.agent import AgentLoop
 from penstock.generation import Generator
-from penstock.llm import LLM, Host
-from penstock.models.catalogue import EMBEDDING_MODEL
+from penstock.llm import LLM, EmbeddedModel
+from penstock.models.hub.catalogue import EMBEDDING_MODEL
+from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
+from tests.support.checkpoints.reranker_checkpoints import save_reranker, small_reranker
+from tests.support.checkpoints.tiny_tokenizer import IM_END, tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "embedded.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -36,11 +36,13 @@ def scripted_llm(model: str = "", **settings: Any) -> LLM:
     async def close() -> None:
         pass
 
-    async def start() -> Host:
+    async def start() -> EmbeddedModel:
         engine = ScriptedEngine([*b"a word", IM_END])
-        return Host(AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template())), 4, close)
+        return EmbeddedModel(
+            AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template())), 4, close
+        )
 
-    return LLM.hosted(start)
+    return LLM.from_embedded_model(start)
 
 
 @pytest.mark.parametrize("source", EXAMPLES, ids=range(len(EXAMPLES)))

@@ -12,8 +12,6 @@ from typing import Any
 
 import psutil
 import pytest
-from scripted_engine import ScriptedEngine
-from tiny_text import IM_END, tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
 from penstock.base.errors import InvalidRequest, ModelError, ServiceError, Unavailable
@@ -34,9 +32,11 @@ from penstock.dialog import (
 )
 from penstock.dialog.fold import Answer, FailedRun
 from penstock.generation import Generator
-from penstock.llm import LLM, Host
-from penstock.llm.host import start_host
-from penstock.text.channels import detect_channels
+from penstock.llm import LLM, EmbeddedModel
+from penstock.llm.embedded_model import start_embedded_model
+from penstock.text.tool_parsers import detect_answer_syntax
+from tests.support.checkpoints.tiny_tokenizer import IM_END, tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -47,12 +47,12 @@ class Opened:
     def __init__(self, script: Any) -> None:
         self.engine = ScriptedEngine(script)
         self.closed = threading.Event()
-        self.llm = LLM.hosted(self._start)
+        self.llm = LLM.from_embedded_model(self._start)
 
-    async def _start(self) -> Host:
-        channels = detect_channels(None, ())
+    async def _start(self) -> EmbeddedModel:
+        channels = detect_answer_syntax(None, ())
         generator = Generator(self.engine, tiny_tokenizer(), tiny_template(), channels=channels)
-        return Host(AgentLoop(generator), 2, self._close)
+        return EmbeddedModel(AgentLoop(generator), 2, self._close)
 
     async def _close(self) -> None:
         self.closed.set()
@@ -114,7 +114,7 @@ def test_options_reach_the_engine(echoing: Opened) -> None:
 
 
 def test_a_prompt_that_is_too_long_may_be_truncated(echoing: Opened) -> None:
-    context = echoing.engine.info.context_tokens
+    context = echoing.engine.info.max_model_len
     prompt = "a" * context + "end"
     with pytest.raises(FailedRun, match="context"):
         echoing.llm.generate(prompt, max_tokens=8)
@@ -270,18 +270,18 @@ def test_a_forgotten_llm_closes_its_host() -> None:
     async def close() -> None:
         closed.set()
 
-    async def start() -> Host:
-        return Host(AgentLoop(Generator(ScriptedEngine(echo), tiny_tokenizer())), 2, close)
+    async def start() -> EmbeddedModel:
+        return EmbeddedModel(AgentLoop(Generator(ScriptedEngine(echo), tiny_tokenizer())), 2, close)
 
-    llm = LLM.hosted(start)
+    llm = LLM.from_embedded_model(start)
     llm.generate("x")
     del llm
     gc.collect()
     assert closed.wait(30)
 
 
-def host(close: Callable[[], Awaitable[None]]) -> Host:
-    return Host(AgentLoop(Generator(ScriptedEngine(echo), tiny_tokenizer())), 2, close)
+def host(close: Callable[[], Awaitable[None]]) -> EmbeddedModel:
+    return EmbeddedModel(AgentLoop(Generator(ScriptedEngine(echo), tiny_tokenizer())), 2, close)
 
 
 def test_what_is_asked_beside_a_close_is_refused() -> None:
@@ -291,10 +291,10 @@ def test_what_is_asked_beside_a_close_is_refused() -> None:
         closing.set()
         go_on.wait()  # as one that frees a model in this thread
 
-    async def start() -> Host:
+    async def start() -> EmbeddedModel:
         return host(close)
 
-    llm = LLM.hosted(start)
+    llm = LLM.from_embedded_model(start)
     closer = threading.Thread(target=llm.close)
     closer.start()
     try:
@@ -320,13 +320,13 @@ def test_the_collector_may_forget_an_llm_in_a_thread_that_the_host_waits_for() -
             await asyncio.sleep(0)
         closed.set()
 
-    async def start() -> Host:
+    async def start() -> EmbeddedModel:
         worker.start()
         return host(close)
 
     gc.disable()  # nobody else collects it
     try:
-        cycle: list[Any] = [LLM.hosted(start)]
+        cycle: list[Any] = [LLM.from_embedded_model(start)]
         cycle.append(cycle)
         del cycle
         forget.set()
@@ -346,13 +346,13 @@ def test_another_process_is_refused(echoing: Opened, monkeypatch: pytest.MonkeyP
 
 SCRIPT = """
 import threading
-from echo_engine import EchoCore
-from tiny_text import tiny_tokenizer
+from tests.support.echo_engine import EchoCore
+from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
 from penstock.agent import AgentLoop
 from penstock.engine.local import LocalEngine
 from penstock.generation import Generator
-from penstock.llm import LLM, Host
-from penstock.llm.host import start_host
+from penstock.llm import LLM, EmbeddedModel
+from penstock.llm.embedded_model import start_embedded_model
 
 class Core(EchoCore):
     def close(self):
@@ -361,9 +361,9 @@ class Core(EchoCore):
 
 async def start():
     engine = LocalEngine(Core())
-    return Host(AgentLoop(Generator(engine, tiny_tokenizer())), 2, engine.close)
+    return EmbeddedModel(AgentLoop(Generator(engine, tiny_tokenizer())), 2, engine.close)
 
-llm = LLM.hosted(start)
+llm = LLM.from_embedded_model(start)
 stream = llm.stream("a" * 100)
 next(stream)
 """
@@ -383,19 +383,19 @@ def test_a_script_that_ends_closes_its_llm(last_line: str) -> None:
 
 
 def test_a_start_that_fails_is_raised_and_leaves_no_thread() -> None:
-    async def start() -> Host:
+    async def start() -> EmbeddedModel:
         raise SettingsError("no")
 
     before = threading.active_count()
     with pytest.raises(SettingsError):
-        LLM.hosted(start)
+        LLM.from_embedded_model(start)
     assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("max_seqs", "16", r"expected 'int \| null'"),
+        ("max_num_seqs", "16", r"expected 'int \| null'"),
         ("dtype", "f16", "it may be 'auto', 'f32'"),
         ("quantize", "int5", "it may be 'int8', 'int4', 'fp8'"),
         ("lora", 5, "expected 'object"),
@@ -421,17 +421,17 @@ def test_a_start_that_fails_leaves_no_task(tmp_path: Path, monkeypatch: pytest.M
     async def start() -> int:
         try:
             with pytest.raises(ModelError, match="there is no such file"):
-                await start_host(EngineSettings(model=str(tmp_path / "model")))
+                await start_embedded_model(EngineSettings(model=str(tmp_path / "model")))
             return len(asyncio.all_tasks())
         finally:
             found.set()  # only now do the files of the text side come to an end
 
-    monkeypatch.setattr("penstock.llm.host._find_files", lambda settings: found.wait())
+    monkeypatch.setattr("penstock.llm.embedded_model._find_files", lambda settings: found.wait())
     assert asyncio.run(start()) == 1  # `start` itself
 
 
 def test_settings_are_checked_before_anything_loads() -> None:
-    with pytest.raises(SettingsError, match="max_seqs"):
-        LLM("no-such-model", max_seqs=0)
+    with pytest.raises(SettingsError, match="max_num_seqs"):
+        LLM("no-such-model", max_num_seqs=0)
     with pytest.raises(TypeError):
         LLM("no-such-model", no_such_setting=1)

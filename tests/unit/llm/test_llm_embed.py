@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from sentence_folders import save_sentence_folder, small_body
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog.fold import FailedRun
-from penstock.generation.embeddings import MAX_INPUTS
+from penstock.generation.embeddings.embeddings import MAX_INPUTS
 from penstock.llm import LLM
+from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from reranker_folders import save_reranker, small_reranker
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog.fold import FailedRun
 from penstock.llm import LLM
+from tests.support.checkpoints.reranker_checkpoints import save_reranker, small_reranker
 
 DOCUMENTS = ["a b", "cat", "x y z"]
 

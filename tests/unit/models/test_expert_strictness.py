@@ -6,12 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_experts import CONFIG, EXPERT_FF, EXPERTS, expert_tensors, write_small_experts
 
 from penstock.base.errors import ModelError
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model
-from penstock.models.low_rank import first_linears, linear_sizes
+from penstock.models.decoder.lora_targets import first_linears, linear_sizes
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_model
+from tests.support.checkpoints.small_moe import (
+    CONFIG,
+    EXPERT_FF,
+    EXPERTS,
+    expert_tensors,
+    write_small_experts,
+)
 
 EXPERT = "model.layers.2.mlp.experts.3.up_proj.weight"
 

@@ -11,8 +11,14 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from penstock.models.rope import identity_table, rope_table
-from penstock.models.spec import LinearScaling, Llama3Scaling, RopeScaling, RopeSpec, YarnScaling
+from penstock.models.decoder.rope import identity_table, rope_table
+from penstock.models.decoder.spec import (
+    LinearScaling,
+    Llama3Scaling,
+    RopeScaling,
+    RopeSpec,
+    YarnScaling,
+)
 
 POSITIONS = 300
 YARN_FACTOR = 0.1 * np.log(4.0) + 1

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loopback import Files, publish, serving
 
 from penstock.base.errors import ModelError
-from penstock.models import catalogue, sources
-from penstock.models.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry
-from penstock.models.files import ModelFiles, fingerprint
-from penstock.models.hub_access import HubAccess
-from penstock.models.sources import resolve_model
+from penstock.models.hub import catalogue, sources
+from penstock.models.hub.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry
+from penstock.models.hub.hub_access import HubAccess
+from penstock.models.hub.model_files import ModelFiles, fingerprint
+from penstock.models.hub.sources import resolve_model
+from tests.support.servers.file_server import Files, publish, serving
 
 WEIGHTS = b"weights" * 1000
 SENTENCE = {
@@ -346,8 +346,8 @@ def test_every_catalogue_entry_can_be_checked() -> None:
         assert (entry.file is None) == (entry.sha256 is None)
         assert entry.sha256 is None or len(entry.sha256) == 64
     default = CATALOGUE[DEFAULT_MODEL]
-    assert default.registry is not None
-    assert default.registry.sha256 == default.sha256
+    assert default.pypi is not None
+    assert default.pypi.sha256 == default.sha256
 
 
 def test_a_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> None:

@@ -13,19 +13,19 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.base.errors import ModelError
-from penstock.models.architectures import (
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.tensor_names import HF_NAMES
+from penstock.models.decoder.weights import deinterleaved_rows, expected_shapes
+from penstock.models.families.architectures import (
     HF_ARCHITECTURES,
     MODEL_TYPES,
     embedding_spec_of_folder,
     is_encoder_folder,
 )
-from penstock.models.encoder_config import ENCODER_ARCHITECTURES
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model, load_text_parts
-from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
-from penstock.models.tensor_names import HF_NAMES
-from penstock.models.tokenizer_data import TokenizerFiles
-from penstock.models.weights import deinterleaved_rows, expected_shapes
+from penstock.models.families.encoder_config import ENCODER_ARCHITECTURES
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_model, load_text_parts
+from penstock.models.tokenizer.tokenizer_data import TokenizerFiles
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -51,7 +51,7 @@ SPEC = DecoderSpec(
     norm_eps=1e-6,
     rope=RopeSpec(10_000.0, 8),
     layers=(LayerSpec(),) * 2,
-    context_tokens=64,
+    max_model_len=64,
 )
 
 

@@ -9,7 +9,7 @@ import torch
 from penstock.kernels.weights import Float8
 from penstock.quant.dequantize import dequantize
 from penstock.quant.float8 import E4M3, float8_to_bfloat16
-from penstock.quant.rows import size_bytes, take_rows
+from penstock.quant.weight_slices import size_bytes, take_rows
 
 BLOCKS = [(1, 300), (200, 300), (128, 128), (1, 128)]
 

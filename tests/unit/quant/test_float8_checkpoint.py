@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from float8_folders import Form, quantization_config, quantized
 from safetensors.torch import save_file
 
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Float8
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
-from penstock.quant.float8_checkpoint import Held
-from penstock.quant.folder_checkpoint import open_checkpoint, widened_bytes
-from penstock.quant.quantization_config import read_scheme
+from penstock.quant.safetensors.float8_checkpoint import Float8Storage
+from penstock.quant.safetensors.folder_checkpoint import open_checkpoint, widened_bytes
+from penstock.quant.safetensors.quantization_config import read_scheme
+from tests.support.checkpoints.float8_checkpoints import Form, quantization_config, quantized
 
 FORMS: list[Form] = ["fp8-block", "fp8-tensor", "channel", "tensor", "block", "group"]
 SHAPE = (200, 300)
@@ -33,7 +33,10 @@ def tensors(form: Form = "fp8-block") -> dict[str, torch.Tensor]:
 
 
 def opened(
-    folder: Path, config: dict[str, Any], held: dict[str, torch.Tensor], as_: Held = "float8"
+    folder: Path,
+    config: dict[str, Any],
+    held: dict[str, torch.Tensor],
+    as_: Float8Storage = "float8",
 ) -> Checkpoint:
     (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
     save_file(held, folder / "model.safetensors")

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.kernels.weights import Affine, Dense
 from penstock.quant.dequantize import dequantize
-from penstock.quant.ggml_blocks import CONVERTERS, PIECE_BYTES, convert
-from penstock.quant.ggml_types import SUPPORTED
-from penstock.quant.rows import size_bytes, take_rows
+from penstock.quant.gguf.ggml_blocks import CONVERTERS, PIECE_BYTES, convert
+from penstock.quant.gguf.ggml_types import SUPPORTED
+from penstock.quant.weight_slices import size_bytes, take_rows
 
 QUANTIZED = [name for name in CONVERTERS if name.startswith(("Q", "IQ", "MX"))]
 SCALE_BYTES = {  # where the float16 scales lie in a block

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import ModelError
 from penstock.quant.dequantize import dequantize
-from penstock.quant.gguf import GgufFile
-from penstock.quant.gguf_header import StringArray
+from penstock.quant.gguf.gguf_file import GgufFile
+from penstock.quant.gguf.gguf_header import StringArray
 
 REUSE_PATH = settings(
     max_examples=300,

@@ -10,23 +10,30 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from integer_folders import FORMS, Form, Quantized, quantization, quantize, stored
 from safetensors.torch import save_file
 
 from penstock.base.errors import ModelError
-from penstock.kernels.regroup import in_groups
+from penstock.kernels.regroup import split_groups
 from penstock.kernels.weights import Affine, Dense
+from penstock.quant.affine import affine_from_zero_points, narrow_to_float16, unify_affine
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
-from penstock.quant.folder_checkpoint import open_checkpoint, widened_bytes
-from penstock.quant.integer_forms import in_one_form, narrowest, with_zeros
-from penstock.quant.quantization_config import read_scheme
-from penstock.quant.rows import size_bytes
+from penstock.quant.safetensors.folder_checkpoint import open_checkpoint, widened_bytes
+from penstock.quant.safetensors.quantization_config import read_scheme
+from penstock.quant.weight_slices import size_bytes
+from tests.support.checkpoints.integer_checkpoints import (
+    FORMS,
+    Form,
+    Quantized,
+    quantization,
+    quantize,
+    stored,
+)
 
 SHAPE = (40, 192)
 
 
-def drawn(form: Form) -> Quantized:
+def random_quantized(form: Form) -> Quantized:
     """Groups differ in size and in where their middle lies; of the first all are positive."""
     random = torch.Generator().manual_seed(0)
     weight = torch.randn(SHAPE, generator=random) * torch.linspace(0.1, 2, SHAPE[1])
@@ -43,7 +50,7 @@ def opened(folder: Path, form: Form, held: dict[str, torch.Tensor], **keys: Any)
 
 
 def tensors(form: Form, prefix: str = "a") -> dict[str, torch.Tensor]:
-    return stored(prefix, drawn(form), form) | {"b.weight": torch.ones(3, 4)}
+    return stored(prefix, random_quantized(form), form) | {"b.weight": torch.ones(3, 4)}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -54,7 +61,7 @@ def test_a_matrix_means_what_its_tensors_mean_to_the_last_bit(tmp_path: Path, fo
     matrix = checkpoint.matrix("a.weight")
     assert isinstance(matrix, Affine) and matrix.shape == SHAPE and matrix.bits == form.bits
     assert (matrix.minimum is None) == form.symmetric
-    np.testing.assert_array_equal(dequantize(matrix), drawn(form).meant)
+    np.testing.assert_array_equal(dequantize(matrix), random_quantized(form).meant)
     assert isinstance(checkpoint.matrix("b.weight"), Dense)
 
 
@@ -77,8 +84,8 @@ def test_what_is_counted_is_never_less_than_what_is_held(tmp_path: Path, form: F
     taken, counted = size_bytes(matrix), size_bytes(pattern) * SHAPE[0]
     assert taken <= counted <= 1.4 * taken
     in_file = sum(t.nbytes for name, t in held.items() if name.startswith("a."))
-    on_a_cpu = size_bytes(in_groups(pattern, 32)) * SHAPE[0]
-    assert size_bytes(in_groups(matrix, 32)) <= on_a_cpu
+    on_a_cpu = size_bytes(split_groups(pattern, 32)) * SHAPE[0]
+    assert size_bytes(split_groups(matrix, 32)) <= on_a_cpu
     assert widened_bytes(checkpoint) == max(on_a_cpu - in_file, 0)
 
 
@@ -104,9 +111,9 @@ def test_a_scale_too_small_for_float16_makes_all_float32(tmp_path: Path) -> None
 def test_zero_points_of_older_files_are_signed_bytes(tmp_path: Path) -> None:
     form = FORMS["packed"]
     held = tensors(form)
-    zero = torch.from_numpy((drawn(form).zero - 8).astype(np.int8))
+    zero = torch.from_numpy((random_quantized(form).zero - 8).astype(np.int8))
     matrix = opened(tmp_path, form, held | {"a.weight_zero_point": zero}).matrix("a.weight")
-    np.testing.assert_array_equal(dequantize(matrix), drawn(form).meant)
+    np.testing.assert_array_equal(dequantize(matrix), random_quantized(form).meant)
     zero[2, 1] = 8
     checkpoint = opened(tmp_path, form, held | {"a.weight_zero_point": zero})
     with pytest.raises(ModelError, match=r"a\.weight: zero points are not all in range"):
@@ -116,12 +123,12 @@ def test_zero_points_of_older_files_are_signed_bytes(tmp_path: Path) -> None:
 def test_a_list_of_groups_may_be_absent_or_unfilled(tmp_path: Path) -> None:
     held = tensors(FORMS["gptq"])
     del held["a.g_idx"]
-    expected = drawn(FORMS["gptq"]).meant
+    expected = random_quantized(FORMS["gptq"]).meant
     plain = opened(tmp_path, FORMS["gptq"], held).matrix("a.weight")
     np.testing.assert_array_equal(dequantize(plain), expected)
     unfilled = tensors(FORMS["packed"]) | {"a.weight_g_idx": torch.full((192,), -1)}
     matrix = opened(tmp_path, FORMS["packed"], unfilled).matrix("a.weight")
-    np.testing.assert_array_equal(dequantize(matrix), drawn(FORMS["packed"]).meant)
+    np.testing.assert_array_equal(dequantize(matrix), random_quantized(FORMS["packed"]).meant)
 
 
 @pytest.mark.parametrize(
@@ -235,15 +242,20 @@ def test_modules_of_mlx_may_have_groups_of_their_own(tmp_path: Path) -> None:
         "e": {"group_size": 64, "bits": 8},
         "b": False,
     }
-    held = tensors(form) | stored("e", drawn(own), own)
+    held = tensors(form) | stored("e", random_quantized(own), own)
     checkpoint = opened(tmp_path, form, held, quantization=groups)
     for name, of in (("a.weight", form), ("e.weight", own)):
-        np.testing.assert_array_equal(dequantize(checkpoint.matrix(name)), drawn(of).meant)
+        np.testing.assert_array_equal(
+            dequantize(checkpoint.matrix(name)), random_quantized(of).meant
+        )
 
 
 def test_experts_of_mlx_lie_in_one_tensor_and_are_alike(tmp_path: Path) -> None:
     form = FORMS["mlx"]
-    one, other = stored("a", drawn(form), form), stored("a", drawn(form), form)
+    one, other = (
+        stored("a", random_quantized(form), form),
+        stored("a", random_quantized(form), form),
+    )
     other["a.scales"][0, 0] = 2.0**-30
     checkpoint = opened(
         tmp_path, form, {name: torch.stack((one[name], other[name])) for name in one}
@@ -252,7 +264,7 @@ def test_experts_of_mlx_lie_in_one_tensor_and_are_alike(tmp_path: Path) -> None:
     first, second = checkpoint.stack("a.weight")
     assert isinstance(first, Affine) and isinstance(second, Affine)
     assert first.scale.dtype == second.scale.dtype == np.float32
-    np.testing.assert_array_equal(dequantize(first), drawn(form).meant)
+    np.testing.assert_array_equal(dequantize(first), random_quantized(form).meant)
     with pytest.raises(ModelError, match=r"a\.weight: expected a matrix"):
         checkpoint.matrix("a.weight")
 
@@ -260,29 +272,29 @@ def test_experts_of_mlx_lie_in_one_tensor_and_are_alike(tmp_path: Path) -> None:
 def small(zero: int, scale: float = 0.5) -> Affine:
     q = np.full((1, 16), 0x73, np.uint8)
     factors, zeros = np.full((1, 1), scale, np.float32), np.full((1, 1), zero, np.uint8)
-    return with_zeros(4, 32, q, factors, zeros, "w")
+    return affine_from_zero_points(4, 32, q, factors, zeros, "w")
 
 
 def test_zero_points_that_differ_become_minima_of_all() -> None:
-    alike = in_one_form((small(7), small(8)), "w")
+    alike = unify_affine((small(7), small(8)), "w")
     assert all(isinstance(one, Affine) and one.minimum is not None for one in alike)
     for before, after in zip((small(7), small(8)), alike, strict=True):
         np.testing.assert_array_equal(dequantize(after), dequantize(before))
     with pytest.raises(ModelError, match="w: scales of 24 bits with zero points that differ"):
-        in_one_form((small(7, 1 + 2.0**-23), small(8)), "w")
+        unify_affine((small(7, 1 + 2.0**-23), small(8)), "w")
 
 
 def test_zero_points_that_no_float32_holds_are_refused() -> None:
     scale = np.full((1, 2), 1 + 2.0**-23, np.float32)
     zero = np.array([[7, 8]], np.uint8)
     with pytest.raises(ModelError, match="w: scales of 24 bits"):
-        with_zeros(4, 32, np.zeros((1, 32), np.uint8), scale, zero, "w")
+        affine_from_zero_points(4, 32, np.zeros((1, 32), np.uint8), scale, zero, "w")
 
 
 def test_float16_holds_what_it_can() -> None:
-    assert narrowest(np.array([[1.5]], np.float32))[0].dtype == np.float16
+    assert narrow_to_float16(np.array([[1.5]], np.float32))[0].dtype == np.float16
     for value in (1 + 2.0**-12, 1e6, 2.0**-25):
-        both = narrowest(np.array([[value]], np.float32), np.array([[1.5]], np.float32))
+        both = narrow_to_float16(np.array([[value]], np.float32), np.array([[1.5]], np.float32))
         assert [one.dtype for one in both] == [np.float32, np.float32]
 
 

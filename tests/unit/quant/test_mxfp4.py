@@ -11,7 +11,7 @@ import pytest
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import FLOAT4_VALUES, FLOAT4_ZERO
 from penstock.quant.dequantize import dequantize
-from penstock.quant.gguf import GgufFile
+from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.mxfp4 import look_up_pairs, mxfp4_matrix, mxfp4_pattern
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import save, save_file
 
 from penstock.base.errors import ModelError
 from penstock.quant.dequantize import dequantize
-from penstock.quant.safetensors_file import SafetensorsFile, SafetensorsFolder
+from penstock.quant.safetensors.safetensors_file import SafetensorsFile, SafetensorsFolder
 
 
 def container(header: Any, data: bytes = b"") -> bytes:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fake_backend import FakeBackend, answer_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtime_fakes import FakeBackend, answer_alone
 
 from penstock.dialog import Sampling
-from penstock.runtime.cpu import CpuRuntime
+from penstock.runtime.cpu.runtime import CpuRuntime
 from penstock.runtime.protocol import RuntimeInfo
-from penstock.runtime.rows import RowTable
+from penstock.runtime.row_table import RowTable
 from penstock.scheduler import (
     Admit,
     AppendBlocks,
@@ -27,17 +27,19 @@ BLOCK = 4
 
 
 class Setup:
-    def __init__(self, num_blocks: int = 40, max_seqs: int = 4, token_budget: int = 16) -> None:
+    def __init__(
+        self, num_blocks: int = 40, max_num_seqs: int = 4, max_num_batched_tokens: int = 16
+    ) -> None:
         context = 64
         self.backend = FakeBackend(num_blocks, BLOCK)
         info = RuntimeInfo("m", "f", 64, context, num_blocks, BLOCK, 0)
-        self.runtime = CpuRuntime(RowTable(max_seqs, context, BLOCK), self.backend, info, "")
+        self.runtime = CpuRuntime(RowTable(max_num_seqs, context, BLOCK), self.backend, info, "")
         self.scheduler = Scheduler(
             num_blocks=num_blocks,
-            block_tokens=BLOCK,
-            context_tokens=min(context, num_blocks * BLOCK),
-            max_seqs=max_seqs,
-            token_budget=token_budget,
+            block_size=BLOCK,
+            max_model_len=min(context, num_blocks * BLOCK),
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
         )
         self.progress: list[Progress] = []
 
@@ -68,12 +70,12 @@ class Setup:
         max_size=8,
     ),
     num_blocks=st.integers(13, 40),
-    token_budget=st.integers(1, 40),
+    max_num_batched_tokens=st.integers(1, 40),
 )
 def test_answers_do_not_depend_on_batch_chunks_preemption_or_cache(
-    prompts: list[tuple[int, int, int]], num_blocks: int, token_budget: int
+    prompts: list[tuple[int, int, int]], num_blocks: int, max_num_batched_tokens: int
 ) -> None:
-    setup = Setup(num_blocks=num_blocks, token_budget=token_budget)
+    setup = Setup(num_blocks=num_blocks, max_num_batched_tokens=max_num_batched_tokens)
     expected = {}
     for index, (length, stem, max_tokens) in enumerate(prompts):
         prompt = [(stem * 7 + i) % 60 for i in range(length)]
@@ -141,7 +143,7 @@ def test_sampling_parameters_follow_their_row_and_positions_count_known_tokens()
 
 
 def test_a_row_forgets_its_former_tenant() -> None:
-    setup = Setup(max_seqs=1)
+    setup = Setup(max_num_seqs=1)
     setup.submit("long", list(range(30)), 20)
     setup.submit("short", [3], 5)
     setup.run()
@@ -149,7 +151,7 @@ def test_a_row_forgets_its_former_tenant() -> None:
 
 
 def test_a_new_tenant_brings_its_own_sampling() -> None:
-    setup = Setup(max_seqs=1)
+    setup = Setup(max_num_seqs=1)
     for step, seed in enumerate((5, 6)):
         admit = Admit(0, (1, 2), 2, Sampling(temperature=float(seed)), seed, None)
         blocks = AppendBlocks(0, (step,))
@@ -160,11 +162,11 @@ def test_a_new_tenant_brings_its_own_sampling() -> None:
 
 
 def test_a_chunk_of_a_prompt_draws_nothing() -> None:
-    setup = Setup(token_budget=4)
+    setup = Setup(max_num_batched_tokens=4)
     setup.submit("a", list(range(6)), 1)
     plan = setup.scheduler.plan()
     assert plan is not None
-    assert setup.runtime.execute(plan).drawn == ()
+    assert setup.runtime.execute(plan).sampled == ()
 
 
 def test_close_closes_the_backend() -> None:
@@ -192,16 +194,16 @@ def test_a_draft_gives_the_tokens_that_would_have_been_drawn(
     blocks = (AppendBlocks(0, (0, 1, 2, 3)), AppendBlocks(1, (4, 5)))
     first = (Chunk(0, 0, 3, True), Chunk(1, 0, 2, True))
     execute = setup.runtime.execute
-    drawn = execute(StepPlan(1, (), admissions, blocks, first)).drawn
-    assert [one.token_id for one in drawn] == [answer[0], beside[0]]
+    sampled = execute(StepPlan(1, (), admissions, blocks, first)).sampled
+    assert [one.token_id for one in sampled] == [answer[0], beside[0]]
     second = (Chunk(0, 3, 1, True, tuple(draft)), Chunk(1, 2, 1, True))
-    drawn = execute(StepPlan(2, (), (), (), second)).drawn
-    of_row = [one.token_id for one in drawn if one.row == 0]
+    sampled = execute(StepPlan(2, (), (), (), second)).sampled
+    of_row = [one.token_id for one in sampled if one.row == 0]
     assert of_row == answer[1 : 2 + right]
-    assert [(one.row, one.token_id) for one in drawn][-1] == (1, beside[1])
-    assert drawn[-1].logprob is not None and drawn[-1].top[0][0] == beside[1]
+    assert [(one.row, one.token_id) for one in sampled][-1] == (1, beside[1])
+    assert sampled[-1].logprob is not None and sampled[-1].top[0][0] == beside[1]
     third = (Chunk(0, 4 + right, 1, True),)
-    (last,) = execute(StepPlan(3, (), (), (), third)).drawn
+    (last,) = execute(StepPlan(3, (), (), (), third)).sampled
     assert last.token_id == answer[2 + right]
 
 
@@ -210,9 +212,9 @@ def test_forced_tokens_are_computed_with_the_next_chunk() -> None:
     execute = setup.runtime.execute
     admission = Admit(0, tuple(prompt), 3, STATEFUL, 7, None)
     blocks = AppendBlocks(0, (0, 1, 2))
-    (drawn,) = execute(StepPlan(1, (), (admission,), (blocks,), (Chunk(0, 0, 3, True),))).drawn
-    known = [*prompt, drawn.token_id, 9, 8, 7]
+    (sampled,) = execute(StepPlan(1, (), (admission,), (blocks,), (Chunk(0, 0, 3, True),))).sampled
+    known = [*prompt, sampled.token_id, 9, 8, 7]
     forced = AppendTokens(0, (9, 8, 7))
     plan = StepPlan(2, (), (), (), (Chunk(0, 3, 4, True),), (forced,))
-    (drawn,) = execute(plan).drawn
-    assert [drawn.token_id] == answer_alone(known, 1)
+    (sampled,) = execute(plan).sampled
+    assert [sampled.token_id] == answer_alone(known, 1)

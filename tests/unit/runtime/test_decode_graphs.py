@@ -9,11 +9,17 @@ from typing import TypeVar
 import pytest
 import torch
 
-from penstock.runtime.gpu_graphs import SIZES, CudaCapturer, DecodeGraphs, StepForm, sizes_up_to
+from penstock.runtime.gpu.cuda_graphs import (
+    SIZES,
+    CudaCapturer,
+    DecodeGraphs,
+    StepForm,
+    sizes_up_to,
+)
 
 T = TypeVar("T")
-FREE, STEERED = StepForm(draws=True), StepForm(draws=False)
-ADAPTED = StepForm(draws=True, adapted=True)
+FREE, STEERED = StepForm(samples=True), StepForm(samples=False)
+ADAPTED = StepForm(samples=True, adapted=True)
 
 
 class Recorder:

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.runtime import device
-from penstock.runtime.device import choose_device, driver_devices, rank_devices
+from penstock.runtime import device_choice as device
+from penstock.runtime.device_choice import choose_device, driver_devices, rank_devices
 
 DRIVER = """
 int cuInit(unsigned flags) { return FAILS; }
@@ -117,7 +117,7 @@ def test_no_driver_is_no_device() -> None:
 
 def test_finding_out_imports_no_torch() -> None:
     code = (
-        "import sys, penstock.runtime.device as device;"
+        "import sys, penstock.runtime.device_choice as device;"
         "from penstock.config import EngineSettings;"
         "device.choose_device(EngineSettings());"
         "assert 'torch' not in sys.modules"

@@ -7,18 +7,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from true_shapes import parameters, write_config, write_holes
 
-from bench.device.shapes import SHAPES
+from bench.device.model_shapes import SHAPES
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, LoraSettings
-from penstock.models.files import ModelFiles
-from penstock.models.shard import shard_spec
-from penstock.models.sources import files_at
-from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
-from penstock.runtime.gpu_memory import DevicePlan, plan_device_memory
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.tensor_parallel import shard_spec
+from penstock.runtime.gpu.memory import DeviceMemoryPlan, plan_device_memory
 from penstock.runtime.load import weight_bytes
-from penstock.scheduler import INDEX_BYTES, MAX_DRAFT
+from penstock.scheduler import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES
+from tests.support.checkpoints.sparse_checkpoints import (
+    parameters,
+    write_config,
+    write_sparse_checkpoint,
+)
 
 GIB = 1 << 30
 LLAMA_8B = DecoderSpec(
@@ -32,20 +36,20 @@ LLAMA_8B = DecoderSpec(
     norm_eps=1e-5,
     rope=RopeSpec(500000.0, 128),
     layers=(LayerSpec(),) * 32,
-    context_tokens=131072,
+    max_model_len=131072,
 )
 WEIGHTS = 16_060_000_000
-SETTINGS = EngineSettings(max_seqs=256, token_budget=8192, context_tokens=4096)
+SETTINGS = EngineSettings(max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=4096)
 
 
-def plan(settings: EngineSettings = SETTINGS, free_bytes: int = 140 * GIB) -> DevicePlan:
+def plan(settings: EngineSettings = SETTINGS, free_bytes: int = 140 * GIB) -> DeviceMemoryPlan:
     return plan_device_memory(LLAMA_8B, WEIGHTS, settings, free_bytes)
 
 
 def test_the_cache_takes_what_nothing_else_does() -> None:
     found = plan()
     assert 0.999 * 0.92 * 140 * GIB < found.total_bytes <= 0.92 * 140 * GIB
-    tokens = found.cache.blocks * found.cache.block_tokens
+    tokens = found.cache.blocks * found.cache.block_size
     assert tokens == pytest.approx(920_000, rel=0.02)  # what an H200 should hold of it
 
 
@@ -71,7 +75,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers(
         plan(settings, free_gib * GIB)
 
 
-OPEN = EngineSettings(context_tokens=4096)
+OPEN = EngineSettings(max_model_len=4096)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +89,16 @@ def test_step_sizes_that_nobody_asked_for_are_the_largest_that_leave_room_to_the
     assert found.sizes == sizes
     assert found.step_tokens == sizes[1]
     assert found == plan(
-        msgspec.structs.replace(OPEN, max_seqs=sizes[0], token_budget=sizes[1]), free_gib * GIB
+        msgspec.structs.replace(OPEN, max_num_seqs=sizes[0], max_num_batched_tokens=sizes[1]),
+        free_gib * GIB,
     )
 
 
 def test_a_step_size_that_is_asked_for_does_not_shrink() -> None:
-    assert plan(msgspec.structs.replace(OPEN, max_seqs=200), 22 * GIB).sizes == (200, 512)
-    assert plan(msgspec.structs.replace(OPEN, token_budget=8192), 22 * GIB).sizes[1] == 8192
+    assert plan(msgspec.structs.replace(OPEN, max_num_seqs=200), 22 * GIB).sizes == (200, 512)
+    assert (
+        plan(msgspec.structs.replace(OPEN, max_num_batched_tokens=8192), 22 * GIB).sizes[1] == 8192
+    )
 
 
 def test_a_model_that_fits_with_no_step_size_is_refused_with_the_numbers() -> None:
@@ -118,27 +125,27 @@ def test_adapters_have_their_share_before_the_cache() -> None:
 
 
 def test_a_context_is_clamped_to_what_the_cache_holds() -> None:
-    long = msgspec.structs.replace(SETTINGS, context_tokens=None, max_seqs=8)
+    long = msgspec.structs.replace(SETTINGS, max_model_len=None, max_num_seqs=8)
     found = plan(long, 26 * GIB)
-    assert found.context_tokens == (found.cache.blocks - 1) * 16 < 131072
+    assert found.max_model_len == (found.cache.blocks - 1) * 16 < 131072
 
 
 def test_of_a_context_that_is_clamped_every_term_is_that_of_what_is_left() -> None:
-    long = msgspec.structs.replace(SETTINGS, context_tokens=None, max_seqs=8)
+    long = msgspec.structs.replace(SETTINGS, max_model_len=None, max_num_seqs=8)
     clamped = plan(long, 26 * GIB)
-    asked = msgspec.structs.replace(long, context_tokens=clamped.context_tokens)
+    asked = msgspec.structs.replace(long, max_model_len=clamped.max_model_len)
     assert replace(plan(asked, 26 * GIB), cache=clamped.cache) == clamped
 
 
 def test_guesses_take_memory_of_the_host() -> None:
     found = plan(msgspec.structs.replace(SETTINGS, speculation=True))
-    assert found.guess_bytes == 256 * 4096 * INDEX_BYTES
+    assert found.ngram_index_bytes == 256 * 4096 * NGRAM_INDEX_BYTES
     assert found.formula().endswith("of the device, and 144 MiB of the host (guesses)")
     assert found.total_bytes == plan().total_bytes
     assert "guesses" not in plan().formula()
     # of a divided model rank 0 alone guesses
     both = msgspec.structs.replace(SETTINGS, speculation=True, tensor_parallel=2)
-    assert plan(both).guess_bytes == found.guess_bytes
+    assert plan(both).ngram_index_bytes == found.ngram_index_bytes
 
 
 def test_of_a_divided_model_the_numbers_are_of_each_device() -> None:
@@ -151,7 +158,7 @@ def test_of_a_divided_model_the_numbers_are_of_each_device() -> None:
     assert found.cache.blocks > 2 * plan().cache.blocks
     assert "MiB on each of 2 devices" in found.formula()
     gathered = 3 * (LLAMA_8B.vocab // 2) * 2  # two parts and the own one, of each place
-    assert found.work_bytes - alone.work_bytes == gathered * (256 + MAX_DRAFT)
+    assert found.work_bytes - alone.work_bytes == gathered * (256 + MAX_DRAFT_TOKENS)
     assert found.graph_bytes - alone.graph_bytes == gathered * 256
 
 
@@ -160,10 +167,10 @@ def test_memory_of_the_host_is_divided_among_the_devices() -> None:
     whole = plan(settings)
     both = msgspec.structs.replace(settings, tensor_parallel=2)
     found = plan_device_memory(shard_spec(LLAMA_8B, 2, "m"), WEIGHTS // 2, both, 140 * GIB)
-    assert found.host_blocks == whole.host_blocks
-    assert 2 * found.host_bytes == whole.host_bytes
+    assert found.cpu_blocks == whole.cpu_blocks
+    assert 2 * found.cpu_cache_bytes == whole.cpu_cache_bytes
     for one in (whole, found):
-        assert f"and 8,192 MiB of the host ({whole.host_blocks} blocks)" in one.formula()
+        assert f"and 8,192 MiB of the host ({whole.cpu_blocks} blocks)" in one.formula()
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings()])
@@ -203,7 +210,7 @@ def test_weights_and_cache_are_those_of_the_models(
 
 
 def test_a_checkpoint_takes_its_parameters_and_a_header(tmp_path: Path) -> None:
-    folder = write_holes(SHAPES["llama-8b"], tmp_path / "llama")
+    folder = write_sparse_checkpoint(SHAPES["llama-8b"], tmp_path / "llama")
     spec = write_config(SHAPES["llama-8b"], tmp_path / "spec")
     taken = weight_bytes(files_at(folder, "llama"), spec, SETTINGS)
     assert 0 < taken - 2 * 8_030_261_248 < 1 << 20
@@ -213,7 +220,7 @@ def test_a_checkpoint_takes_its_parameters_and_a_header(tmp_path: Path) -> None:
 
 def test_weights_that_no_index_names_are_not_counted(tmp_path: Path) -> None:
     """Some authors add all of them once more, as one file in a form of their own."""
-    folder = write_holes(SHAPES["llama-8b"], tmp_path / "llama")
+    folder = write_sparse_checkpoint(SHAPES["llama-8b"], tmp_path / "llama")
     spec = write_config(SHAPES["llama-8b"], tmp_path / "spec")
     taken = weight_bytes(files_at(folder, "llama"), spec, SETTINGS)
     (folder / "consolidated.safetensors").write_bytes(b"0" * 1000)

@@ -1,4 +1,4 @@
-"""A step prepared on a device has the bits of one that NumPy built, over drawn schedules.
+"""A step prepared on a device has the bits of one that NumPy built, over random schedules.
 
 The device is the CPU here: the reference bodies by default, and the Triton kernels where this file
 runs in Triton's interpreter, as its last test lets it.
@@ -11,17 +11,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interpreting import INTERPRETED, passes_interpreted
 
 from penstock.dialog import Sampling
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.torch_ops import TorchOps
-from penstock.runtime.gpu_link import Link
-from penstock.runtime.gpu_rows import DeviceRows
-from penstock.runtime.gpu_upload import StepPacker
-from penstock.runtime.rows import RowTable
+from penstock.runtime.gpu.host_transfers import HostTransfers
+from penstock.runtime.gpu.row_table import DeviceRows
+from penstock.runtime.gpu.step_packing import StepPacker
+from penstock.runtime.row_table import RowTable
 from penstock.scheduler import NewSequence, Scheduler
-from penstock.scheduler.types import Drawn, Scored, StepPlan, StepResult
+from penstock.scheduler.types import SampledToken, Scored, StepPlan, StepResult
+from tests.support.triton_interpreter import INTERPRETED, passes_interpreted
 
 CONTEXT, BLOCK, ROWS, BLOCKS, SLOTS = 64, 4, 4, 40, 3
 
@@ -44,20 +44,20 @@ class Pair:
         tokens = CONTEXT * ROWS
         self.packer = StepPacker(
             self.host,
-            max_seqs=ROWS,
+            max_num_seqs=ROWS,
             max_chunks=8,
             step_tokens=tokens,
             max_blocks=CONTEXT // BLOCK,
-            block_tokens=BLOCK,
+            block_size=BLOCK,
             num_slots=SLOTS,
         )
-        self.link = Link(torch.device("cpu"), self.packer.most_words)
+        self.link = HostTransfers(torch.device("cpu"), self.packer.most_words)
         self.device = DeviceRows(
             device_ops(),
             self.link,
-            max_seqs=ROWS,
+            max_num_seqs=ROWS,
             max_blocks=CONTEXT // BLOCK,
-            block_tokens=BLOCK,
+            block_size=BLOCK,
             max_chunks=8,
             step_tokens=tokens,
             max_places=tokens,
@@ -74,25 +74,25 @@ class Pair:
         self.device.update(packed)
         slots = self.device.prepare(packed)
         self._compare(plan, slots)
-        drawn, tokens = [], []
+        sampled, tokens = [], []
         for chunk in plan.chunks:
             if not chunk.samples:
                 continue
-            own = random.integers(0, 9, 1 + len(chunk.draft)).tolist()
+            own = random.integers(0, 9, 1 + len(chunk.draft_tokens)).tolist()
             agreed = 0
-            while agreed < len(chunk.draft) and (own[agreed] == chunk.draft[agreed]):
+            while agreed < len(chunk.draft_tokens) and (own[agreed] == chunk.draft_tokens[agreed]):
                 agreed += 1
             tokens += own
             self.numpy.extend(chunk.row, own[: agreed + 1])
-            drawn += [Drawn(chunk.row, token) for token in own[: agreed + 1]]
-        tokens += [0] * (packed.drawing - len(tokens))
+            sampled += [SampledToken(chunk.row, token) for token in own[: agreed + 1]]
+        tokens += [0] * (packed.sampled - len(tokens))
         self.device.append(packed, slots, torch.tensor(tokens, dtype=torch.int32))
-        for one in drawn:  # the host learns of them after the device
+        for one in sampled:  # the host learns of them after the device
             self.host.extend(one.row, [one.token_id])
         scored = tuple(
             Scored(chunk.row, 0, -1.0) for chunk in plan.chunks for _ in range(chunk.num_scores)
         )
-        return StepResult(plan.step, tuple(drawn), scored)
+        return StepResult(plan.step, tuple(sampled), scored)
 
     def _compare(self, plan: StepPlan, slots) -> None:  # type: ignore[no-untyped-def]
         right = self.numpy.inputs(plan.chunks)
@@ -113,8 +113,8 @@ class Pair:
         rows, ahead = [], []
         for chunk in plan.chunks:
             if chunk.samples:
-                rows += [chunk.row] * (1 + len(chunk.draft))
-                ahead += range(1 + len(chunk.draft))
+                rows += [chunk.row] * (1 + len(chunk.draft_tokens))
+                ahead += range(1 + len(chunk.draft_tokens))
         if rows:
             sampling = self.numpy.sampling(rows, np.array(ahead))
             drawing = len(rows)
@@ -181,10 +181,10 @@ def test_a_step_on_the_device_has_the_bits_of_numpys(
 ) -> None:
     scheduler = Scheduler(
         num_blocks=num_blocks,
-        block_tokens=BLOCK,
-        context_tokens=min(CONTEXT, num_blocks * BLOCK),
-        max_seqs=ROWS,
-        token_budget=budget,
+        block_size=BLOCK,
+        max_model_len=min(CONTEXT, num_blocks * BLOCK),
+        max_num_seqs=ROWS,
+        max_num_batched_tokens=budget,
         speculation=speculation,
     )
     random = np.random.default_rng(len(requests))
@@ -207,7 +207,11 @@ def test_a_step_on_the_device_has_the_bits_of_numpys(
 @pytest.mark.parametrize("slots", [(-1, -1), (-1, 2)])
 def test_a_steady_decode_sends_nothing(slots: tuple[int, int]) -> None:
     scheduler = Scheduler(
-        num_blocks=BLOCKS, block_tokens=BLOCK, context_tokens=CONTEXT, max_seqs=2, token_budget=16
+        num_blocks=BLOCKS,
+        block_size=BLOCK,
+        max_model_len=CONTEXT,
+        max_num_seqs=2,
+        max_num_batched_tokens=16,
     )
     for index in range(2):
         prompt, sampling = (5, 6, 7), Sampling()

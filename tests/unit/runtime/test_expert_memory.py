@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.config import EngineSettings
-from penstock.models.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
-from penstock.runtime.gpu_memory import activation_bytes
+from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.runtime.gpu.memory import activation_bytes
 from penstock.runtime.memory import plan_memory
 
 EXPERTS = ExpertsSpec(count=128, per_token=8, ff=768, renormalize=True)
@@ -21,7 +21,7 @@ A3B = DecoderSpec(
     norm_eps=1e-6,
     rope=RopeSpec(1e6, 128),
     layers=(LayerSpec(experts=EXPERTS),) * 48,
-    context_tokens=40960,
+    max_model_len=40960,
 )
 
 
@@ -36,7 +36,9 @@ def test_the_widest_layer_counts() -> None:
 
 def test_steps_of_a_mixture_take_what_its_choices_take() -> None:
     sizes = [
-        plan_memory(A3B, 0, EngineSettings(token_budget=budget, cache_mb=4096), None).buffer_bytes
+        plan_memory(
+            A3B, 0, EngineSettings(max_num_batched_tokens=budget, cache_mb=4096), None
+        ).buffer_bytes
         for budget in (512, 1024)
     ]
     assert sizes[1] - sizes[0] == 512 * 4 * (3 * 2048 + A3B.inner_columns)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from penstock import _native
 from penstock.base.errors import ModelError
-from penstock.base.host import available_bytes, available_cores
+from penstock.base.resources import available_bytes, available_cores
 from penstock.config import EngineSettings, LoraSettings
-from penstock.models.low_rank import adapter_bytes
-from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.lora_targets import adapter_bytes
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
 from penstock.runtime.memory import HISTORY_BYTES, MIB, plan_memory, warn_of_short_context
-from penstock.scheduler import INDEX_BYTES
+from penstock.scheduler import NGRAM_INDEX_BYTES
 
 SPEC = DecoderSpec(
     architecture="llama",
@@ -30,7 +30,7 @@ SPEC = DecoderSpec(
     norm_eps=1e-5,
     rope=RopeSpec(1e5, 64),
     layers=(LayerSpec(),) * 30,
-    context_tokens=8192,
+    max_model_len=8192,
 )
 BLOCK_BYTES = 16 * 30 * 2 * 3 * 64 * 2
 WEIGHTS = 100 * MIB
@@ -42,25 +42,25 @@ def test_the_default_cache_holds_every_sequence_at_1024_tokens_or_one_whole_cont
     plan = plan_memory(SPEC, WEIGHTS, EngineSettings(), None)
     assert plan.cache.blocks == 32 * 1024 // 16
     assert plan.cache.size_bytes == plan.cache.blocks * BLOCK_BYTES
-    assert plan.context_tokens == 8192
-    few = plan_memory(SPEC, WEIGHTS, EngineSettings(max_seqs=2), None)
+    assert plan.max_model_len == 8192
+    few = plan_memory(SPEC, WEIGHTS, EngineSettings(max_num_seqs=2), None)
     assert few.cache.blocks == 8192 // 16
 
 
 def test_a_cache_size_is_kept_and_clamps_the_context() -> None:
     plan = plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=10), None)
     assert plan.cache.blocks == 10 * MIB // BLOCK_BYTES
-    assert plan.context_tokens == plan.cache.blocks * 16
+    assert plan.max_model_len == plan.cache.blocks * 16
 
 
 @pytest.mark.parametrize(
     ("settings", "available", "warned"),
     [
         (EngineSettings(cache_mb=1), None, "is 32 tokens: .* 1 MiB .* 8,192 tokens .* 180$"),
-        (EngineSettings(max_seqs=2), 300 * MIB, "8,192 tokens take a cache_mb of 180$"),
+        (EngineSettings(max_num_seqs=2), 300 * MIB, "8,192 tokens take a cache_mb of 180$"),
         (EngineSettings(cache_mb=180), None, None),
-        (EngineSettings(context_tokens=1024), None, None),
-        (EngineSettings(context_tokens=100_000), None, None),
+        (EngineSettings(max_model_len=1024), None, None),
+        (EngineSettings(max_model_len=100_000), None, None),
     ],
 )
 def test_a_context_that_the_cache_cuts_short_is_told_with_the_size_that_would_do(
@@ -77,14 +77,14 @@ def test_a_context_that_the_cache_cuts_short_is_told_with_the_size_that_would_do
 
 def test_a_cache_too_small_for_the_asked_context_is_refused_with_the_size_that_would_do() -> None:
     with pytest.raises(ModelError, match=r"cache_mb 10 holds 448 tokens.*8192.*take 180 MiB"):
-        plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=10, context_tokens=8192), None)
-    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=180, context_tokens=8192), None)
-    assert plan.context_tokens == 8192
+        plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=10, max_model_len=8192), None)
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=180, max_model_len=8192), None)
+    assert plan.max_model_len == 8192
 
 
 def test_a_context_beyond_the_models_own_is_clamped_to_it() -> None:
-    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(context_tokens=100_000), None)
-    assert plan.context_tokens == 8192
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_model_len=100_000), None)
+    assert plan.max_model_len == 8192
 
 
 def test_an_unasked_cache_shrinks_to_what_is_available() -> None:
@@ -93,7 +93,7 @@ def test_an_unasked_cache_shrinks_to_what_is_available() -> None:
     assert plan.total_bytes + BLOCK_BYTES + 64 * 1024 > 500 * MIB, "and no further"
 
 
-@pytest.mark.parametrize("asked", [{"cache_mb": 600}, {"context_tokens": 8192}])
+@pytest.mark.parametrize("asked", [{"cache_mb": 600}, {"max_model_len": 8192}])
 def test_what_was_asked_for_and_does_not_fit_is_refused_with_the_numbers(
     asked: dict[str, int],
 ) -> None:
@@ -103,18 +103,18 @@ def test_what_was_asked_for_and_does_not_fit_is_refused_with_the_numbers(
 
 
 def test_rows_that_penalize_and_avoid_repetitions_are_counted_at_their_longest() -> None:
-    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_seqs=4), None)
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_num_seqs=4), None)
     assert plan.history_bytes == 4 * 8192 * HISTORY_BYTES
-    assert _native.Repetitions.bytes_per_token + 64 <= HISTORY_BYTES
+    assert _native.DryRepetitions.bytes_per_token + 64 <= HISTORY_BYTES
     assert f"{plan.history_bytes // MIB} penalties and DRY" in plan.formula()
 
 
 def test_rows_that_are_guessed_at_have_a_term() -> None:
-    plain = plan_memory(SPEC, WEIGHTS, EngineSettings(max_seqs=4), None)
-    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_seqs=4, speculation=True), None)
-    assert plan.total_bytes == plain.total_bytes + 4 * 8192 * INDEX_BYTES
-    assert f" {-(-4 * 8192 * INDEX_BYTES // MIB)} guesses + " in plan.formula()
-    forgetful = EngineSettings(max_seqs=4, speculation=True, no_kv_cache=True)
+    plain = plan_memory(SPEC, WEIGHTS, EngineSettings(max_num_seqs=4), None)
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_num_seqs=4, speculation=True), None)
+    assert plan.total_bytes == plain.total_bytes + 4 * 8192 * NGRAM_INDEX_BYTES
+    assert f" {-(-4 * 8192 * NGRAM_INDEX_BYTES // MIB)} guesses + " in plan.formula()
+    forgetful = EngineSettings(max_num_seqs=4, speculation=True, no_kv_cache=True)
     assert "guesses" not in plan_memory(SPEC, WEIGHTS, forgetful, None).formula()
 
 
@@ -144,32 +144,32 @@ def test_the_printed_terms_add_up() -> None:
 
 @given(
     available_mb=st.integers(100, 2000),
-    max_seqs=st.integers(1, 64),
-    block_tokens=st.integers(1, 64),
+    max_num_seqs=st.integers(1, 64),
+    block_size=st.integers(1, 64),
     cache_mb=st.none() | st.integers(1, 1000),
-    context_tokens=st.none() | st.integers(16, 10_000),
+    max_model_len=st.none() | st.integers(16, 10_000),
 )
 def test_a_plan_is_within_what_is_available_or_refused(
     available_mb: int,
-    max_seqs: int,
-    block_tokens: int,
+    max_num_seqs: int,
+    block_size: int,
     cache_mb: int | None,
-    context_tokens: int | None,
+    max_model_len: int | None,
 ) -> None:
     settings = EngineSettings(
-        max_seqs=max_seqs,
-        block_tokens=block_tokens,
+        max_num_seqs=max_num_seqs,
+        block_size=block_size,
         cache_mb=cache_mb,
-        context_tokens=context_tokens,
+        max_model_len=max_model_len,
     )
     try:
         plan = plan_memory(SPEC, WEIGHTS, settings, available_mb * MIB)
     except ModelError:
         return
     assert plan.total_bytes <= available_mb * MIB
-    assert 1 <= plan.context_tokens <= plan.cache.blocks * block_tokens
-    if context_tokens is not None:
-        assert plan.context_tokens == min(context_tokens, 8192)
+    assert 1 <= plan.max_model_len <= plan.cache.blocks * block_size
+    if max_model_len is not None:
+        assert plan.max_model_len == min(max_model_len, 8192)
 
 
 def write(path: Path, text: str) -> None:

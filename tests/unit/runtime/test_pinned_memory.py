@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from penstock.base.errors import ModelError
-from penstock.kernels.gpu_cache import CacheExtents, allocate_pool
-from penstock.runtime.gpu_host_cache import HostCache
-from penstock.runtime.gpu_lane import Lane
-from penstock.runtime.gpu_pinned import PinnedMemory
+from penstock.kernels.gpu_kv_cache import CacheExtents, allocate_pool
+from penstock.runtime.gpu.copy_stream import CopyStream
+from penstock.runtime.gpu.cpu_kv_cache import CpuKvCache
+from penstock.runtime.gpu.pinned_memory import PinnedMemory
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 OUT_OF_MEMORY = 2
@@ -85,8 +85,8 @@ def test_of_a_cache_its_blocks_are_pinned_and_no_more(
         there.append(PinnedMemory(shape, dtype, CUDA))
         return there[-1]
 
-    monkeypatch.setattr("penstock.runtime.gpu_host_cache.PinnedMemory", on_a_gpu)
-    cache = HostCache(pool, 5, 2, Lane(CPU, None))
+    monkeypatch.setattr("penstock.runtime.gpu.cpu_kv_cache.PinnedMemory", on_a_gpu)
+    cache = CpuKvCache(pool, 5, 2, CopyStream(CPU, None))
     assert list(driver.registered.values()) == [5 * pool.nbytes // 4]
     cache.close()
     assert driver.registered == {}

@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.runtime.gpu_load import kernels_without, serving_ops
+from penstock.runtime.gpu.load import kernels_without, serving_ops
 
 MATMUL = torch.backends.cuda.matmul
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduler_fakes import Harness, ScriptedGuide, answer_alone
+from fake_runtime import Harness, ScriptedGuide, answer_alone
 
 from penstock.base.errors import Overloaded
 from penstock.dialog import Sampling
@@ -91,13 +91,13 @@ def test_a_held_request_waits_and_others_pass_it() -> None:
     harness.submit("other", PROMPT, 4)
     harness.run()
     assert harness.finishes == {"other": "length"}
-    assert harness.scheduler.release("held", ScriptedGuide())
+    assert harness.scheduler.make_ready("held", ScriptedGuide())
     harness.run()
     assert harness.answers["held"] == answer_alone(PROMPT, 4, free(), ScriptedGuide())
 
 
 def test_a_held_request_counts_in_the_queue() -> None:
-    harness = Harness(max_queue=1, max_seqs=1)
+    harness = Harness(max_queue=1, max_num_seqs=1)
     harness.submit("held", PROMPT, held=True)
     harness.submit("next", PROMPT, held=True)
     with pytest.raises(Overloaded):
@@ -108,14 +108,14 @@ def test_a_held_request_that_was_aborted_is_not_released() -> None:
     harness = Harness()
     harness.submit("held", PROMPT, held=True)
     assert harness.scheduler.abort("held", "error")
-    assert not harness.scheduler.release("held", ScriptedGuide())
+    assert not harness.scheduler.make_ready("held", ScriptedGuide())
     assert not harness.scheduler.has_work
     assert harness.scheduler.gauges().completed_error == 1
 
 
 def test_a_preempted_sequence_keeps_its_guide() -> None:
     prompt = prompt_whose_guided_answer("length")
-    harness = Harness(num_blocks=12, block_tokens=4, max_seqs=3, prefix_caching=False)
+    harness = Harness(num_blocks=12, block_size=4, max_num_seqs=3, prefix_caching=False)
     for index in range(3):
         harness.submit(f"r{index}", prompt, 30, guide=ScriptedGuide((8,)))
     harness.run()
@@ -128,7 +128,7 @@ def test_a_sequence_that_gives_way_while_it_grows_leaves_nothing_in_the_plan() -
     """Forced tokens may need several blocks; the first of them came, the next one did not."""
     prompt = prompt_whose_guided_answer("length")
     for num_blocks in range(36, 50):
-        harness = Harness(num_blocks=num_blocks, block_tokens=1, max_seqs=2, prefix_caching=False)
+        harness = Harness(num_blocks=num_blocks, block_size=1, max_num_seqs=2, prefix_caching=False)
         for index in range(2):
             harness.submit(f"r{index}", prompt, 30, guide=ScriptedGuide((8,)))
         harness.run()

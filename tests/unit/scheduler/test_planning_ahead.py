@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scheduler_fakes import Harness, ScriptedGuide, answer_alone
+from fake_runtime import Harness, ScriptedGuide, answer_alone
 
 from penstock.dialog import Sampling
 from penstock.scheduler import MOST_BIASES, MOST_HELD_BACK, NewSequence, StepPlan, StepResult
@@ -57,13 +57,13 @@ def test_the_last_token_of_an_answer_is_known_ahead() -> None:
     harness.submit("short", PROMPT, 1)
     harness.submit("long", PROMPT[1:], 5)
     result = start(harness)
-    assert [chunk.row for chunk in ahead(harness).chunks] == [result.drawn[1].row]
+    assert [chunk.row for chunk in ahead(harness).chunks] == [result.sampled[1].row]
 
 
 def test_what_was_computed_for_nothing_is_not_found_by_others() -> None:
     """The sequence would have filled its second block with the token that nobody wanted."""
     answer = answer_alone(PROMPT, 9, frozenset())
-    harness = Harness(block_tokens=3)
+    harness = Harness(block_size=3)
     harness.submit("a", PROMPT, 9, stops=frozenset({answer[0]}))
     result = start(harness)
     following = harness.runtime.execute(ahead(harness))
@@ -75,7 +75,7 @@ def test_what_was_computed_for_nothing_is_not_found_by_others() -> None:
 
 
 def test_a_request_that_comes_meanwhile_joins_the_step_planned_ahead() -> None:
-    harness = Harness(max_seqs=2)
+    harness = Harness(max_num_seqs=2)
     harness.submit("a", PROMPT)
     result = start(harness)
     harness.submit("b", PROMPT[:3])
@@ -90,7 +90,7 @@ def test_a_request_that_comes_meanwhile_joins_the_step_planned_ahead() -> None:
 
 
 def test_a_row_that_was_left_gets_its_next_tenant_in_a_step_planned_ahead() -> None:
-    harness = Harness(max_seqs=2)
+    harness = Harness(max_num_seqs=2)
     harness.submit("long", PROMPT, 20)
     for id in ("first", "second", "third"):
         harness.submit(id, [*PROMPT, ord(id[0]) % 9], 3)
@@ -101,7 +101,7 @@ def test_a_row_that_was_left_gets_its_next_tenant_in_a_step_planned_ahead() -> N
 
 
 def test_after_the_last_token_of_all_a_waiting_request_is_planned_ahead() -> None:
-    harness = Harness(max_seqs=2)
+    harness = Harness(max_num_seqs=2)
     harness.submit("a", PROMPT, 1)
     start(harness)
     harness.submit("b", [9, *PROMPT])
@@ -109,7 +109,7 @@ def test_after_the_last_token_of_all_a_waiting_request_is_planned_ahead() -> Non
 
 
 def test_a_prefix_that_the_step_in_flight_computes_is_waited_for() -> None:
-    harness = Harness(max_seqs=2)
+    harness = Harness(max_num_seqs=2)
     harness.submit("a", PROMPT * 2)
     result = start(harness)
     harness.submit("b", [*PROMPT, *PROMPT, 7])
@@ -121,7 +121,7 @@ def test_a_prefix_that_the_step_in_flight_computes_is_waited_for() -> None:
 
 
 def test_a_short_prompt_that_comes_meanwhile_passes_a_long_one() -> None:
-    harness = Harness(token_budget=40, context_tokens=1024, num_blocks=512)
+    harness = Harness(max_num_batched_tokens=40, max_model_len=1024, num_blocks=512)
     harness.submit("long", PROMPT * 100, 1)
     result = start(harness)
     harness.submit("short", [9, 9, 9], 1)
@@ -137,7 +137,7 @@ def test_a_short_prompt_that_comes_meanwhile_passes_a_long_one() -> None:
 
 
 def test_a_request_whose_guide_is_idle_joins_a_step_planned_ahead() -> None:
-    harness = Harness(max_seqs=2)
+    harness = Harness(max_num_seqs=2)
     harness.submit("a", PROMPT)
     start(harness)
     harness.submit("b", PROMPT[:3], guide=IdleGuide())
@@ -148,7 +148,7 @@ def test_a_request_whose_guide_is_idle_joins_a_step_planned_ahead() -> None:
 def test_a_request_whose_draws_the_host_steers_joins_no_step_planned_ahead(
     wanted: dict[str, Any],
 ) -> None:
-    harness = Harness(max_seqs=2)
+    harness = Harness(max_num_seqs=2)
     harness.submit("a", PROMPT)
     start(harness)
     harness.submit("b", PROMPT, **wanted)
@@ -156,7 +156,7 @@ def test_a_request_whose_draws_the_host_steers_joins_no_step_planned_ahead(
 
 
 def test_one_that_has_no_row_yet_does_not_join() -> None:
-    harness = Harness(max_seqs=1)
+    harness = Harness(max_num_seqs=1)
     harness.submit("a", PROMPT)
     harness.submit("b", PROMPT)
     start(harness)
@@ -185,7 +185,7 @@ def run_ahead(harness: Harness) -> tuple[int, int]:
 
 
 def test_the_next_chunk_of_a_prompt_is_planned_ahead() -> None:
-    harness = Harness(token_budget=4)
+    harness = Harness(max_num_batched_tokens=4)
     harness.submit("a", [*PROMPT, *PROMPT], 3)
     result = start(harness)
     for expected in ((4, 4, False), (8, 2, True), (10, 1, True), (11, 1, True)):
@@ -199,7 +199,7 @@ def test_the_next_chunk_of_a_prompt_is_planned_ahead() -> None:
 
 
 def test_chunks_beside_decodes_are_planned_ahead_and_change_no_answer() -> None:
-    harness = Harness(token_budget=8)
+    harness = Harness(max_num_batched_tokens=8)
     prompts = {"a": PROMPT, "b": [7, 3] * 15}
     for id, prompt in prompts.items():
         harness.submit(id, prompt, 20)
@@ -210,16 +210,16 @@ def test_chunks_beside_decodes_are_planned_ahead_and_change_no_answer() -> None:
 
 
 def test_a_prompt_that_was_dropped_gets_no_further_chunk() -> None:
-    harness = Harness(token_budget=8)
+    harness = Harness(max_num_batched_tokens=8)
     harness.submit("short", PROMPT)
     harness.submit("long", PROMPT * 3)
     result = start(harness)
     assert harness.scheduler.abort("long")
-    assert [chunk.row for chunk in ahead(harness).chunks] == [result.drawn[0].row]
+    assert [chunk.row for chunk in ahead(harness).chunks] == [result.sampled[0].row]
 
 
 def test_a_prompt_with_a_guide_is_waited_for_where_it_may_draw() -> None:
-    harness = Harness(token_budget=4)
+    harness = Harness(max_num_batched_tokens=4)
     harness.submit("a", PROMPT * 2, guide=ScriptedGuide())
     result = start(harness)
     following = ahead(harness)
@@ -229,7 +229,7 @@ def test_a_prompt_with_a_guide_is_waited_for_where_it_may_draw() -> None:
 
 
 def test_prompts_and_draws_whose_guide_is_idle_are_planned_ahead() -> None:
-    harness = Harness(token_budget=4)
+    harness = Harness(max_num_batched_tokens=4)
     harness.submit("a", PROMPT * 2, guide=IdleGuide())
     steps, planned_ahead = run_ahead(harness)
     assert planned_ahead == steps - 1
@@ -237,7 +237,7 @@ def test_prompts_and_draws_whose_guide_is_idle_are_planned_ahead() -> None:
 
 
 def test_a_prompt_without_an_answer_gets_nothing_after_its_last_chunk() -> None:
-    harness = Harness(token_budget=8)
+    harness = Harness(max_num_batched_tokens=8)
     harness.submit("empty", PROMPT, 0)
     harness.submit("long", [9, *PROMPT * 3], 2)
     steps, planned_ahead = run_ahead(harness)
@@ -247,7 +247,7 @@ def test_a_prompt_without_an_answer_gets_nothing_after_its_last_chunk() -> None:
 
 def test_a_short_prompt_passes_a_long_one_in_steps_planned_ahead() -> None:
     """Both run already when the second step is planned."""
-    harness = Harness(token_budget=40, context_tokens=1024, num_blocks=512)
+    harness = Harness(max_num_batched_tokens=40, max_model_len=1024, num_blocks=512)
     harness.submit("long", PROMPT * 100, 1)
     harness.submit("short", [9, 9, 9], 1)
     result = start(harness)
@@ -262,7 +262,7 @@ def test_a_short_prompt_passes_a_long_one_in_steps_planned_ahead() -> None:
 
 
 def test_a_prompt_to_be_scored_is_waited_for() -> None:
-    harness = Harness(token_budget=4)
+    harness = Harness(max_num_batched_tokens=4)
     harness.submit("a", PROMPT, prompt_logprobs=0)
     start(harness)
     assert harness.scheduler.plan_ahead() is None
@@ -326,7 +326,7 @@ def test_an_admission_says_which_tokens_are_held_back_and_how_long() -> None:
 
 
 def test_without_a_block_for_each_nothing_is_planned_ahead() -> None:
-    harness = Harness(num_blocks=3, block_tokens=3, max_seqs=2)
+    harness = Harness(num_blocks=3, block_size=3, max_num_seqs=2)
     for id in ("a", "b"):
         harness.submit(id, [ord(id) % 9, 1, 2], 4)
     start(harness)

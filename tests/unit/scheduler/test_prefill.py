@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from scheduler_fakes import Harness, answer_alone, scores_alone
+from fake_runtime import Harness, answer_alone, scores_alone
 
 from penstock.scheduler import StepPlan
 
@@ -20,8 +20,8 @@ def prompt(first: int, length: int) -> list[int]:
 
 
 def crowd(**options: int) -> Harness:
-    sizes = {"num_blocks": 8192, "block_tokens": 16, "context_tokens": 8192, "max_seqs": 32}
-    return Harness(**sizes | {"token_budget": BUDGET} | options)
+    sizes = {"num_blocks": 8192, "block_size": 16, "max_model_len": 8192, "max_num_seqs": 32}
+    return Harness(**sizes | {"max_num_batched_tokens": BUDGET} | options)
 
 
 def step(harness: Harness) -> StepPlan:
@@ -109,7 +109,7 @@ def test_a_prompt_gives_nothing_to_one_that_is_not_much_shorter() -> None:
 
 def test_a_prompt_ages_until_short_prompts_that_keep_arriving_no_longer_pass_it() -> None:
     """500 tokens are due after 5,000, which takes ten steps, and need ten steps of a tenth."""
-    harness = crowd(context_tokens=16384)
+    harness = crowd(max_model_len=16384)
     harness.submit("long", prompt(0, 16000), max_tokens=1)
     harness.submit("middle", prompt(1, 500), max_tokens=1)
     for number in range(20):
@@ -150,7 +150,7 @@ def test_a_short_prompt_passes_one_that_waits_for_the_prefix_of_a_long_one() -> 
 
 
 def test_a_short_prompt_passes_one_that_waits_for_room_for_its_scores() -> None:
-    harness = crowd(max_seqs=4)
+    harness = crowd(max_num_seqs=4)
     for place in range(2):
         harness.submit(f"long{place}", prompt(place, 400), max_tokens=1, prompt_logprobs=0)
     step(harness)
@@ -187,11 +187,11 @@ def order_of_admission(harness: Harness, steps: int) -> list[int]:
     return [admit.token_ids[0] for plan in plans for admit in plan.admissions]
 
 
-@pytest.mark.parametrize(("max_seqs", "order"), [(2, [0, 1]), (3, [0, 2, 1])])
+@pytest.mark.parametrize(("max_num_seqs", "order"), [(2, [0, 1]), (3, [0, 2, 1])])
 def test_one_that_passes_leaves_a_row_for_the_oldest_that_waits(
-    max_seqs: int, order: list[int]
+    max_num_seqs: int, order: list[int]
 ) -> None:
-    harness = crowd(max_seqs=max_seqs)
+    harness = crowd(max_num_seqs=max_num_seqs)
     for first, length in enumerate((2000, 1900, 20)):
         harness.submit(str(first), prompt(first, length), max_tokens=1)
     assert order_of_admission(harness, 4) == order
@@ -202,7 +202,7 @@ def test_one_that_passes_leaves_a_row_for_the_oldest_that_waits(
 def test_one_that_passes_leaves_the_blocks_for_the_oldest_that_waits(
     num_blocks: int, order: list[int]
 ) -> None:
-    harness = crowd(num_blocks=num_blocks, context_tokens=2048)
+    harness = crowd(num_blocks=num_blocks, max_model_len=2048)
     for first, length in enumerate((2000, 1900, 100)):
         harness.submit(str(first), prompt(first, length), max_tokens=1)
     assert order_of_admission(harness, 8)[:3] == order
@@ -210,7 +210,7 @@ def test_one_that_passes_leaves_the_blocks_for_the_oldest_that_waits(
 
 
 def test_who_passed_is_preempted_before_those_it_passed() -> None:
-    harness = crowd(num_blocks=66, block_tokens=16, context_tokens=1056)
+    harness = crowd(num_blocks=66, block_size=16, max_model_len=1056)
     harness.submit("long", prompt(0, 1000), max_tokens=40)
     harness.submit("short", prompt(1, 20), max_tokens=400)
     harness.run()
@@ -221,7 +221,7 @@ def test_who_passed_is_preempted_before_those_it_passed() -> None:
 
 
 def test_nobody_passes_one_that_waits_for_blocks() -> None:
-    harness = crowd(num_blocks=64, context_tokens=1024)
+    harness = crowd(num_blocks=64, max_model_len=1024)
     for first, length in enumerate((700, 700, 20)):
         harness.submit(str(first), prompt(first, length), max_tokens=1)
     assert [order_of_admission(harness, 1) for _ in range(3)] == [[0], [], [1, 2]]

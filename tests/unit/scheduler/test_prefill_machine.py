@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fake_runtime import Harness, answer_alone
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from scheduler_fakes import Harness, answer_alone
 
 from penstock.scheduler import StepPlan
 from penstock.scheduler.prefill import GIVEN_PARTS, SAVED_STEPS
@@ -45,10 +45,10 @@ class PrefillMachine(RuleBasedStateMachine):
         self.budget = GIVEN_PARTS * tenth
         self.harness = Harness(
             num_blocks=MOST_PROMPTS * LONGEST_STEPS * self.budget,
-            block_tokens=4,
-            context_tokens=LONGEST_STEPS * self.budget + 40,
-            max_seqs=MOST_PROMPTS + 1,
-            token_budget=self.budget,
+            block_size=4,
+            max_model_len=LONGEST_STEPS * self.budget + 40,
+            max_num_seqs=MOST_PROMPTS + 1,
+            max_num_batched_tokens=self.budget,
         )
         self.prompts: dict[str, Prompt] = {}  # in order of arrival
         self.rows: dict[int, str] = {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fake_runtime import Harness, answer_alone, scores_alone
 from msgspec.structs import replace
-from scheduler_fakes import Harness, answer_alone, scores_alone
 
-from penstock.scheduler import MAX_DRAFT
+from penstock.scheduler import MAX_DRAFT_TOKENS
 
 PROMPT = [index * 7 % 50 for index in range(60)]
 
@@ -21,14 +21,14 @@ def expect(harness: Harness, id: str, prompt: list[int], max_tokens: int = 8) ->
 
 
 def test_a_long_prompt_takes_no_more_logits_than_a_step_has() -> None:
-    harness = Harness(max_seqs=2, token_budget=64)
+    harness = Harness(max_num_seqs=2, max_num_batched_tokens=64)
     scored(harness, "a", PROMPT)
     harness.submit("b", PROMPT[:5])
     counts = []
     while (plan := harness.step()) is not None:
         counts.append(sum(chunk.num_scores for chunk in plan.chunks))
     assert sum(counts) == len(PROMPT) - 1
-    assert max(counts) == MAX_DRAFT
+    assert max(counts) == MAX_DRAFT_TOKENS
     expect(harness, "a", PROMPT)
     assert harness.answers["b"] == answer_alone(PROMPT[:5], 8, frozenset())
 
@@ -45,7 +45,7 @@ def test_a_cached_prefix_is_computed_again_where_its_scores_are_wanted() -> None
 
 
 def test_a_preempted_prompt_is_told_once() -> None:
-    harness = Harness(num_blocks=16, block_tokens=4, context_tokens=60, max_seqs=2)
+    harness = Harness(num_blocks=16, block_size=4, max_model_len=60, max_num_seqs=2)
     harness.submit("old", PROMPT[::-1][:6], 40)
     scored(harness, "new", PROMPT[:40], 12)
     harness.run()
@@ -54,7 +54,7 @@ def test_a_preempted_prompt_is_told_once() -> None:
 
 
 def test_without_a_cache_a_prompt_is_scored_by_several_whole_steps() -> None:
-    harness = Harness(no_kv_cache=True, max_seqs=2)
+    harness = Harness(no_kv_cache=True, max_num_seqs=2)
     scored(harness, "a", PROMPT, 3)
     scored(harness, "b", PROMPT[:9], 3)
     harness.run()
@@ -63,7 +63,7 @@ def test_without_a_cache_a_prompt_is_scored_by_several_whole_steps() -> None:
 
 
 def test_a_prompt_alone_is_computed_and_nothing_drawn() -> None:
-    harness = Harness(context_tokens=60)
+    harness = Harness(max_model_len=60)
     scored(harness, "a", PROMPT, 0)
     harness.submit("b", PROMPT[:20], 0)
     scored(harness, "c", PROMPT[:1], 0)
@@ -77,14 +77,16 @@ def test_a_prompt_alone_is_computed_and_nothing_drawn() -> None:
 
 
 def test_guesses_give_way_to_scores() -> None:
-    harness = Harness(speculation=True, token_budget=64, max_seqs=2, context_tokens=128)
-    harness.runtime.draws = lambda before: (before + 1) % 5
+    harness = Harness(
+        speculation=True, max_num_batched_tokens=64, max_num_seqs=2, max_model_len=128
+    )
+    harness.runtime.next_token = lambda before: (before + 1) % 5
     harness.submit("guessed", [0, 1, 2, 3, 4] * 4, 80)
     for _ in range(60):
         plan = harness.scheduler.plan()
         assert plan is not None
         harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
-        if any(chunk.draft for chunk in plan.chunks):
+        if any(chunk.draft_tokens for chunk in plan.chunks):
             break
     else:
         raise AssertionError("nothing was guessed")
@@ -92,7 +94,7 @@ def test_guesses_give_way_to_scores() -> None:
     while "scored" not in harness.finishes:
         plan = harness.scheduler.plan()
         assert plan is not None
-        assert not any(chunk.draft for chunk in plan.chunks)
+        assert not any(chunk.draft_tokens for chunk in plan.chunks)
         harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
     assert harness.scores["scored"] == scores_alone(PROMPT)
 

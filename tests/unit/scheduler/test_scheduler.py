@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduler_fakes import Harness, answer_alone
+from fake_runtime import Harness, answer_alone
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 
@@ -17,7 +17,7 @@ def expect(harness: Harness, id: str, prompt: list[int], max_tokens: int) -> Non
 
 
 def test_a_prompt_is_cut_into_chunks_of_the_budget() -> None:
-    harness = Harness(token_budget=8)
+    harness = Harness(max_num_batched_tokens=8)
     harness.submit("a", PROMPT)
     lengths = [chunk.length for _ in range(4) if (p := harness.step()) for chunk in p.chunks]
     assert lengths == [8, 8, 8, 6]
@@ -26,7 +26,7 @@ def test_a_prompt_is_cut_into_chunks_of_the_budget() -> None:
 
 
 def test_decodes_come_before_prompts_in_a_mixed_step() -> None:
-    harness = Harness(token_budget=8)
+    harness = Harness(max_num_batched_tokens=8)
     harness.submit("a", [1, 2, 3])
     harness.step()
     harness.submit("b", PROMPT)
@@ -39,7 +39,7 @@ def test_decodes_come_before_prompts_in_a_mixed_step() -> None:
 
 
 def test_a_measured_step_time_limits_prompts_beside_decodes() -> None:
-    harness = Harness(token_budget=1024, context_tokens=1024, num_blocks=1024)
+    harness = Harness(max_num_batched_tokens=1024, max_model_len=1024, num_blocks=1024)
 
     def timed_step() -> list[int]:
         plan = harness.scheduler.plan()
@@ -60,7 +60,7 @@ def test_a_measured_step_time_limits_prompts_beside_decodes() -> None:
 
 
 def test_a_prompt_that_misses_one_token_does_not_slow_other_prompts_down() -> None:
-    harness = Harness(token_budget=256, context_tokens=1024, num_blocks=1024)
+    harness = Harness(max_num_batched_tokens=256, max_model_len=1024, num_blocks=1024)
 
     def timed_step() -> int:
         plan = harness.scheduler.plan()
@@ -80,7 +80,7 @@ def test_a_prompt_that_misses_one_token_does_not_slow_other_prompts_down() -> No
 
 
 def test_waiting_requests_are_admitted_in_order_of_arrival_while_rows_last() -> None:
-    harness = Harness(max_seqs=2)
+    harness = Harness(max_num_seqs=2)
     for id in "abc":
         harness.submit(id, [ord(id)], max_tokens=3)
     plan = harness.step()
@@ -91,7 +91,7 @@ def test_waiting_requests_are_admitted_in_order_of_arrival_while_rows_last() -> 
 
 
 def test_a_repeated_prompt_comes_from_the_cache_but_for_its_last_token() -> None:
-    harness = Harness(block_tokens=4)
+    harness = Harness(block_size=4)
     prompt = PROMPT[:16]
     harness.submit("a", prompt)
     harness.run()
@@ -107,7 +107,7 @@ def test_a_repeated_prompt_comes_from_the_cache_but_for_its_last_token() -> None
 
 
 def test_a_next_turn_finds_the_answer_before_it_in_the_cache() -> None:
-    harness = Harness(block_tokens=4)
+    harness = Harness(block_size=4)
     harness.submit("a", PROMPT[:10], max_tokens=7)
     harness.run()
     turn = PROMPT[:10] + harness.answers["a"] + [7, 7]
@@ -127,7 +127,7 @@ def test_salts_keep_prefixes_apart() -> None:
 
 
 def test_a_request_waits_for_a_prefix_that_another_is_computing() -> None:
-    harness = Harness(token_budget=64, block_tokens=4)
+    harness = Harness(max_num_batched_tokens=64, block_size=4)
     for id in "abc":
         harness.submit(id, PROMPT)
     first, second = harness.step(), harness.step()
@@ -138,7 +138,7 @@ def test_a_request_waits_for_a_prefix_that_another_is_computing() -> None:
 
 
 def test_a_short_common_prefix_is_not_waited_for() -> None:
-    harness = Harness(token_budget=64, block_tokens=4)
+    harness = Harness(max_num_batched_tokens=64, block_size=4)
     harness.submit("a", [1, 1, 1, 1, *PROMPT[:10]])
     harness.submit("b", [1, 1, 1, 1, *PROMPT[10:20]])
     plan = harness.step()
@@ -147,7 +147,7 @@ def test_a_short_common_prefix_is_not_waited_for() -> None:
 
 
 def test_an_abort_of_whom_others_wait_for_lets_them_go_on() -> None:
-    harness = Harness(token_budget=8)
+    harness = Harness(max_num_batched_tokens=8)
     harness.submit("a", PROMPT)
     harness.submit("b", PROMPT)
     harness.step()
@@ -166,7 +166,7 @@ def test_without_prefix_caching_every_prompt_is_computed() -> None:
 
 
 def test_preempted_request_resumes_with_same_tokens() -> None:
-    harness = Harness(num_blocks=8, block_tokens=4, context_tokens=32)
+    harness = Harness(num_blocks=8, block_size=4, max_model_len=32)
     for id in "ab":
         harness.submit(id, [ord(id)] * 8, max_tokens=20)
     harness.run()
@@ -177,7 +177,7 @@ def test_preempted_request_resumes_with_same_tokens() -> None:
 
 
 def test_a_resumed_request_finds_its_own_blocks() -> None:
-    harness = Harness(num_blocks=8, block_tokens=4, context_tokens=32, max_seqs=2)
+    harness = Harness(num_blocks=8, block_size=4, max_model_len=32, max_num_seqs=2)
     harness.submit("a", [1] * 8, max_tokens=12)
     harness.submit("b", [2] * 8, max_tokens=12)
     while harness.scheduler.gauges().preemptions == 0:
@@ -196,7 +196,7 @@ def test_a_resumed_request_finds_its_own_blocks() -> None:
 
 
 def test_the_newest_is_preempted_and_the_oldest_never() -> None:
-    harness = Harness(num_blocks=8, block_tokens=2, context_tokens=16, max_seqs=4)
+    harness = Harness(num_blocks=8, block_size=2, max_model_len=16, max_num_seqs=4)
     for id in "abcd":
         harness.submit(id, [ord(id)] * 3, max_tokens=10)
     harness.run()
@@ -205,7 +205,7 @@ def test_the_newest_is_preempted_and_the_oldest_never() -> None:
 
 
 def test_evictions_are_counted() -> None:
-    harness = Harness(num_blocks=8, block_tokens=4, context_tokens=32)
+    harness = Harness(num_blocks=8, block_size=4, max_model_len=32)
     for id in "abcd":
         harness.submit(id, [ord(id)] * 16, max_tokens=1)
         harness.run()
@@ -223,7 +223,7 @@ def test_stop_token_ends_the_answer_and_is_not_part_of_it() -> None:
 
 
 def test_the_context_ends_an_answer_as_length() -> None:
-    harness = Harness(context_tokens=32)
+    harness = Harness(max_model_len=32)
     harness.submit("a", PROMPT, max_tokens=100)
     harness.run()
     expect(harness, "a", PROMPT, 2)
@@ -266,7 +266,7 @@ def test_an_abort_in_the_middle_of_a_step_frees_everything_after_it() -> None:
 
 
 def test_what_never_fits_is_refused() -> None:
-    harness = Harness(num_blocks=4, block_tokens=4, context_tokens=32)
+    harness = Harness(num_blocks=4, block_size=4, max_model_len=32)
     with pytest.raises(ContextLengthExceeded, match="32 tokens holds at most 31"):
         harness.submit("a", list(range(32)))
     with pytest.raises(ContextLengthExceeded, match="cache of 16 tokens"):
@@ -281,7 +281,7 @@ def test_what_never_fits_is_refused() -> None:
 
 
 def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
-    harness = Harness(max_queue=1, max_seqs=1)
+    harness = Harness(max_queue=1, max_num_seqs=1)
     harness.submit("a", [1], max_tokens=1)
     harness.submit("b", [2])
     with pytest.raises(Overloaded) as refused:
@@ -294,7 +294,7 @@ def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
 
 
 def test_those_whose_rows_are_free_do_not_count_in_the_queue() -> None:
-    harness = Harness(max_queue=2, max_seqs=4)
+    harness = Harness(max_queue=2, max_num_seqs=4)
     for place in range(6):
         harness.submit(str(place), [place])
     with pytest.raises(Overloaded):
@@ -304,7 +304,7 @@ def test_those_whose_rows_are_free_do_not_count_in_the_queue() -> None:
 
 
 def test_a_queue_with_room_for_the_first_of_a_group_takes_it_whole() -> None:
-    harness = Harness(max_queue=1, max_seqs=2)
+    harness = Harness(max_queue=1, max_num_seqs=2)
     for place in range(4):
         harness.submit(f"a{place}", [place], group="a")
     harness.step()
@@ -320,7 +320,7 @@ def test_a_queue_with_room_for_the_first_of_a_group_takes_it_whole() -> None:
 
 
 def test_a_group_that_is_over_opens_the_queue_to_nobody() -> None:
-    harness = Harness(max_queue=1, max_seqs=1)
+    harness = Harness(max_queue=1, max_num_seqs=1)
     harness.submit("a", [1], group="a", max_tokens=1)
     harness.submit("aborted", [1], group="a")
     harness.scheduler.abort("aborted")
@@ -332,7 +332,7 @@ def test_a_group_that_is_over_opens_the_queue_to_nobody() -> None:
 
 
 def test_without_a_cache_every_step_computes_whole_contexts() -> None:
-    harness = Harness(no_kv_cache=True, context_tokens=48, token_budget=16)
+    harness = Harness(no_kv_cache=True, max_model_len=48, max_num_batched_tokens=16)
     harness.submit("a", PROMPT, max_tokens=3)
     harness.submit("b", [5, 6], max_tokens=3)
     starts = set()
@@ -345,7 +345,7 @@ def test_without_a_cache_every_step_computes_whole_contexts() -> None:
 
 
 def test_a_large_prompt_cannot_be_overtaken_for_ever() -> None:
-    harness = Harness(num_blocks=8, block_tokens=4, context_tokens=32, max_seqs=4)
+    harness = Harness(num_blocks=8, block_size=4, max_model_len=32, max_num_seqs=4)
     harness.submit("small0", [0] * 4, max_tokens=6)
     harness.step()
     harness.submit("large", list(range(26)), max_tokens=4)

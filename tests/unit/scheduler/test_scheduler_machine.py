@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from fake_runtime import Harness, ScriptedGuide, answer_alone, scores_alone
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from scheduler_fakes import Harness, ScriptedGuide, answer_alone, scores_alone
 
 from penstock.base.errors import ContextLengthExceeded, Overloaded
 from penstock.scheduler import StepPlan, StepResult
@@ -18,25 +18,25 @@ STEMS = ([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 9, 9, 9, 9], [5, 5, 5, 5, 5, 5, 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(3, 14),
-        block_tokens=st.integers(1, 4),
-        max_seqs=st.integers(1, 4),
-        token_budget=st.integers(1, 12),
+        block_size=st.integers(1, 4),
+        max_num_seqs=st.integers(1, 4),
+        max_num_batched_tokens=st.integers(1, 12),
         max_queue=st.integers(1, 8),
         prefix_caching=st.booleans(),
         no_kv_cache=st.sampled_from([False, False, False, True]),
         speculation=st.booleans(),
         vocab=st.sampled_from([50, 4, 3]),
-        host_blocks=st.sampled_from([0, 2, 5, 30]),
+        cpu_blocks=st.sampled_from([0, 2, 5, 30]),
         most_saves=st.sampled_from([1, 3, 100]),
     )
-    def start(self, num_blocks: int, block_tokens: int, **options: object) -> None:
+    def start(self, num_blocks: int, block_size: int, **options: object) -> None:
         self.harness = Harness(
             num_blocks=num_blocks,
-            block_tokens=block_tokens,
-            context_tokens=min(24, num_blocks * block_tokens),
+            block_size=block_size,
+            max_model_len=min(24, num_blocks * block_size),
             **options,  # type: ignore[arg-type]
         )
-        self.harness.runtime.lane_waits = True
+        self.harness.runtime.copies_wait = True
         self.expected: dict[str, list[int]] = {}
         self.expected_scores: dict[str, list[tuple[int, float]]] = {}
         self.aborted: set[str] = set()
@@ -86,14 +86,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             guide = None if held else guides[0]
             harness.submit(id, prompt, max_tokens, stops, salt, guide, held, prompt_logprobs, group)
         except ContextLengthExceeded:
-            assert len(prompt) > harness.context_tokens - min(max_tokens, 1)
+            assert len(prompt) > harness.max_model_len - min(max_tokens, 1)
             return
         except Overloaded:
             assert left_over >= harness.max_queue and not joins
             return
         assert left_over < harness.max_queue or joins
         self.groups[id] = group
-        room = harness.context_tokens - len(prompt)
+        room = harness.max_model_len - len(prompt)
         self.expected[id] = answer_alone(
             prompt, min(max_tokens, room), stops, guides[1], harness.vocab
         )
@@ -109,7 +109,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.held)))
         here = id not in self.aborted
-        assert self.harness.scheduler.release(id, self.held.pop(id)) == here
+        assert self.harness.scheduler.make_ready(id, self.held.pop(id)) == here
         if here:
             self.arrivals.append(id)
 
@@ -122,7 +122,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if alive:
             self.aborted.add(id)
 
-    @precondition(lambda self: self.harness.runtime.lane)
+    @precondition(lambda self: self.harness.runtime.pending_copies)
     @rule(count=st.integers(1, 5))
     def copies_go_on(self, count: int) -> None:
         self.harness.runtime.copy(count)
@@ -177,18 +177,18 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_block_of_the_host_is_free_or_holds_one_prefix(self) -> None:
-        tier = self.harness.scheduler._cache.tier
-        places = [*tier._block_of.values(), *tier._free]
-        assert sorted(places) == list(range(tier.num_blocks))
+        cpu_cache = self.harness.scheduler._cache.cpu_cache
+        places = [*cpu_cache._block_of.values(), *cpu_cache._free]
+        assert sorted(places) == list(range(cpu_cache.num_blocks))
 
     @invariant()
     def what_both_sides_have_of_a_prefix_is_the_same(self) -> None:
         """As far as it has arrived, and nobody who could overwrite it comes first."""
         harness = self.harness
         cache, runtime = harness.scheduler._cache, harness.runtime
-        if runtime.lane or self.in_flight:
+        if runtime.pending_copies or self.in_flight:
             return
-        for key, place in cache.tier._block_of.items():
+        for key, place in cache.cpu_cache._block_of.items():
             block = cache.index.find(key)
             if block is not None:
                 assert runtime.cache[block] == runtime.host[place]
@@ -205,7 +205,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def rows_are_free_or_have_one_tenant(self) -> None:
         scheduler = self.harness.scheduler
         rows = [s.row for s in scheduler._running] + scheduler._free_rows
-        assert sorted(rows) == list(range(self.harness.max_seqs))
+        assert sorted(rows) == list(range(self.harness.max_num_seqs))
         assert all(s.row == -1 and not s.blocks for s in scheduler._waiting)
 
     @invariant()
@@ -239,7 +239,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         while self.in_flight:
             self.commit(None)
         for id, guide in self.held.items():
-            self.harness.scheduler.release(id, guide)
+            self.harness.scheduler.make_ready(id, guide)
         self.harness.run()
         unfinished = set(self.expected) - set(self.harness.finishes)
         assert unfinished <= self.aborted

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from stores import MovableClock, opened, sqlite_settings
 
 from penstock.config import StoreSettings
 from penstock.store import Store
+from tests.support.stores import MovableClock, opened, sqlite_settings
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

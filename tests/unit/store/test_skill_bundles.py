@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.errors import InvalidRequest
-from penstock.store import bundles
-from penstock.store.bundles import MAX_BYTES, read_bundle, read_manifest
+from penstock.store import skill_bundles as bundles
+from penstock.store.skill_bundles import MAX_BYTES, read_bundle, read_manifest
 
 HEAD = b"---\nname: adder\ndescription: Adds numbers.\n---\nUse it.\n"
 

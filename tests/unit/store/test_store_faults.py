@@ -13,15 +13,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from small_disks import mounted_disk
-from stores import MovableClock, bodies, opened, sqlite_settings
 
 from penstock.base.errors import ServiceError
 from penstock.config import StoreSettings
 from penstock.dialog import Message, Text
 from penstock.store import FileSource, NewFile, Store, StoredResponse
-from penstock.store.database import Database
 from penstock.store.errors import StorageFull, StorageUnavailable
+from penstock.store.sql.database import Database
+from tests.support.small_filesystems import mounted_disk
+from tests.support.stores import MovableClock, bodies, opened, sqlite_settings
 
 UPLOAD = FileSource("user_upload")
 TMPFS_BYTES = 2 * 1024 * 1024
@@ -150,7 +150,7 @@ async def test_upload_that_fills_the_disk_leaves_nothing_behind(small_disk: Path
 async def test_locked_database_is_503_and_serves_again_when_it_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.store.database.LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("penstock.store.sql.database.LOCK_TIMEOUT_S", 0.1)
     settings = sqlite_settings(tmp_path)
     async with opened(settings) as store:
         await store.responses.create(response("resp_1"))

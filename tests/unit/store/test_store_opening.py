@@ -12,15 +12,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from sqlalchemy import Connection, inspect, text
-from stores import MovableClock, bodies, opened, sqlite_settings
 
 from penstock.config import SettingsError, StoreSettings
 from penstock.store import FileSource, NewFile, Store, StoredResponse
-from penstock.store.database import Database
 from penstock.store.errors import StorageUnavailable
-from penstock.store.migrations import STEPS, migrate
 from penstock.store.records import EventChunk
+from penstock.store.sql.database import Database
+from penstock.store.sql.migrations import STEPS, migrate
 from penstock.store.sweep import Sweep
+from tests.support.stores import MovableClock, bodies, opened, sqlite_settings
 
 OPEN = """
 import asyncio, sys, msgspec
@@ -192,7 +192,7 @@ async def test_closed_store_leaves_no_thread(settings: StoreSettings) -> None:
 
 
 def test_server_starts_without_the_store_libraries() -> None:
-    code = "import sys, penstock.api.process; print('sqlalchemy' in sys.modules)"
+    code = "import sys, penstock.api.serving.process; print('sqlalchemy' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "False\n"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from stores import opened, sqlite_settings
 
 from penstock.config import StoreSettings
-from penstock.store.probe import opens_at_once
+from penstock.store.sql.probe import can_open_immediately
+from tests.support.stores import opened, sqlite_settings
 
 
 @pytest.fixture
@@ -26,17 +26,17 @@ async def settings(tmp_path: Path) -> StoreSettings:
 
 def test_a_store_that_was_made_opens_at_once(settings: StoreSettings, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
-    assert opens_at_once(settings)
+    assert can_open_immediately(settings)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 async def test_a_store_that_is_in_use_opens_at_once(settings: StoreSettings) -> None:
     async with opened(settings):
-        assert opens_at_once(settings)
+        assert can_open_immediately(settings)
 
 
 def test_a_store_that_is_to_be_made_does_not(tmp_path: Path) -> None:
-    assert not opens_at_once(sqlite_settings(tmp_path / "home"))
+    assert not can_open_immediately(sqlite_settings(tmp_path / "home"))
     assert not (tmp_path / "home").exists()
 
 
@@ -63,10 +63,10 @@ def test_a_store_that_needs_work_or_cannot_be_opened_does_not(
     settings: StoreSettings, tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     spoil(tmp_path / "home")
-    assert not opens_at_once(settings)
+    assert not can_open_immediately(settings)
 
 
 def test_a_store_elsewhere_does_not(settings: StoreSettings) -> None:
     postgres = msgspec.structs.replace(settings, url="postgresql://nobody@localhost:1/x")
-    assert not opens_at_once(postgres)
-    assert not opens_at_once(msgspec.structs.replace(settings, blobs="memory://x"))
+    assert not can_open_immediately(postgres)
+    assert not can_open_immediately(msgspec.structs.replace(settings, blobs="memory://x"))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from stores import MovableClock, opened
-
 from penstock.config import StoreSettings
 from penstock.store import Store, Verdict
+from tests.support.stores import MovableClock, opened
 
 
 async def test_decision_before_anybody_waits_is_queued(store: Store) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from stores import MovableClock, bodies, opened
 
 from penstock.base.errors import NotFound, ServiceError
 from penstock.config import StoreSettings
 from penstock.store import FileSource, NewFile, Store
 from penstock.store.blobs import Blobs
+from tests.support.stores import MovableClock, bodies, opened
 
 UPLOAD = FileSource("user_upload")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from stores import MovableClock, opened
 
 from penstock.config import StoreSettings
 from penstock.store import Store, StoredResponse, response_quota, retention
 from penstock.store.records import EventChunk
+from tests.support.stores import MovableClock, opened
 
 DAY_S = 24 * 3600
 
@@ -74,7 +74,7 @@ async def test_owner_hears_of_what_ended_elsewhere(store: Store) -> None:
     await store.responses.delete("resp_2")
     await store.responses.update("resp_3", status="failed", body=b"{}")
     await store.responses.request_cancel("resp_4")
-    assert await store.responses.going_on("me") == {"resp_1"}
+    assert await store.responses.active_ids("me") == {"resp_1"}
 
 
 async def test_cancel_reaches_the_owner_alone(store: Store) -> None:
@@ -83,7 +83,7 @@ async def test_cancel_reaches_the_owner_alone(store: Store) -> None:
     asked = await store.responses.request_cancel("resp_1")
     assert asked is not None and asked.cancel_requested
     await store.responses.request_cancel("resp_2")
-    assert await store.responses.going_on("me") == set()
+    assert await store.responses.active_ids("me") == set()
 
 
 @pytest.mark.parametrize("changes", [{"background": False}, {"status": "completed"}])
@@ -168,11 +168,11 @@ async def test_beyond_the_quota_of_bytes_the_oldest_responses_go(
 ) -> None:
     small = msgspec.structs.replace(settings, max_responses_bytes=1000)
     async with opened(small, clock) as store:
-        await store.responses.create(response("going_on", body=b"x" * 300))
+        await store.responses.create(response("active_ids", body=b"x" * 300))
         for at, id in enumerate("abc"):
             made = response(id, status="completed", created_at=1_700_000_001 + at, body=b"x" * 200)
             await store.responses.create(msgspec.structs.replace(made, conversation=b"x" * 100))
-        assert await kept(store, "going_on", "a", "b", "c") == ["going_on", "b", "c"]
+        assert await kept(store, "active_ids", "a", "b", "c") == ["active_ids", "b", "c"]
         assert "max_responses_bytes" in caplog.text
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 from sqlalchemy import select
-from stores import MovableClock, opened
 
 from penstock.config import StoreSettings
 from penstock.dialog import File, Image, Message, Reasoning, Text, ToolCall, ToolResult
 from penstock.store import Store
 from penstock.store.errors import StorageFull
-from penstock.store.schema import sessions
 from penstock.store.sessions import LEASE_S, SessionBusy, Sessions
+from penstock.store.sql.schema import sessions
+from tests.support.stores import MovableClock, opened
 
 HELLO = (Message("user", (Text("hello"),)),)
 BOTH = (*HELLO, Message("assistant", (Text("hi"),)))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from stores import MovableClock, opened
 
 from penstock.base.errors import NotFound
 from penstock.config import StoreSettings
 from penstock.store import SkillBundle, Store
 from penstock.store.errors import StorageFull
+from tests.support.stores import MovableClock, opened
 
 
 def bundle(description: str = "Adds numbers.", **files: bytes) -> SkillBundle:

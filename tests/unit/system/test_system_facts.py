@@ -58,7 +58,7 @@ def test_installed_kernels_of_gpus_are_counted(tmp_path, monkeypatch):
 
 
 async def test_routes_answer_with_facts_and_checks():
-    from http_serving import serving
+    from tests.support.servers.http_server import serving
 
     async with serving() as server:
         info = (await server.http.get("/v1/system/info")).json()

@@ -7,31 +7,31 @@ import re
 from typing import Any
 
 import pytest
-from channel_examples import TOOLS, WEATHER
 from llguidance import LLMatcher, LLTokenizer
-from tiny_text import tiny_data, tiny_tokenizer
 
 from penstock.dialog import Constraint, FunctionTool
-from penstock.models.tokenizer_data import TokenType
+from penstock.grammar.compiler import serialize
+from penstock.grammar.json_schema.argument_schema import Unenforceable
+from penstock.models.tokenizer.tokenizer_data import TokenType
 from penstock.text import Tokenizer
-from penstock.text.channels import SYNTAXES, Channels, Harmony, ReasoningSyntax
-from penstock.text.channels.answer_grammar import AnswerRules, answer_grammar
-from penstock.text.channels.tool_schemas import Unenforceable
-from penstock.text.grammar import serialize
-from penstock.text.grammar_tokens import tokens_apart, vocabulary_of
-from penstock.text.tokenizer import from_gguf
+from penstock.text.grammar_vocabulary import reserved_tokens, vocabulary_of
+from penstock.text.tokenizers.tokenizer import from_gguf
+from penstock.text.tool_parsers import TOOL_SYNTAXES, AnswerSyntax, Harmony, ReasoningSyntax
+from penstock.text.tool_parsers.answer_grammar import AnswerRules, answer_grammar
+from tests.support.checkpoints.tiny_tokenizer import tiny_data, tiny_tokenizer
+from tests.support.model_output_examples import TOOLS, WEATHER
 
 THINK = ReasoningSyntax("<think>", "</think>")
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("get_weather", {"city": 'the "old" town', "days": 3, "metric": True}),
     ("ping", {}),
 ]
-FAMILIES = sorted(set(SYNTAXES) - {"harmony"})
+FAMILIES = sorted(set(TOOL_SYNTAXES) - {"harmony"})
 
 
 def with_marks_apart() -> Tokenizer:
     """The tiny vocabulary with every mark of every family as a token of its own."""
-    found = {m for s in SYNTAXES.values() for m in s.marks()} | {THINK.open, THINK.close}
+    found = {m for s in TOOL_SYNTAXES.values() for m in s.marks()} | {THINK.open, THINK.close}
     marks = sorted(m for m in found if re.fullmatch(r"<[^<>\s]+>|\[[A-Z_]+\]", m))
     data = tiny_data()
     types = data.token_types + [int(TokenType.CONTROL)] * len(marks)
@@ -45,10 +45,10 @@ MASKERS: dict[str, LLTokenizer] = {
 }
 
 
-def follows(kind: str, channels: Channels, rules: AnswerRules, text: str) -> bool:
+def follows(kind: str, channels: AnswerSyntax, rules: AnswerRules, text: str) -> bool:
     """Whether the grammar takes a text to its end, and may end there."""
     tokenizer = TOKENIZERS[kind]
-    grammar = answer_grammar(channels, tokens_apart(tokenizer), rules)
+    grammar = answer_grammar(channels, reserved_tokens(tokenizer), rules)
     matcher = LLMatcher(MASKERS[kind], grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     ids = tokenizer.encode(text)
@@ -61,35 +61,35 @@ def follows(kind: str, channels: Channels, rules: AnswerRules, text: str) -> boo
 @pytest.mark.parametrize("name", FAMILIES)
 class TestEveryFamily:
     def test_calls_that_must_be_are_what_the_model_writes(self, name: str, kind: str) -> None:
-        syntax = SYNTAXES[name]
+        syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         rules = AnswerRules(TOOLS, "must")
         for calls in (CALLS, CALLS[:1], CALLS[1:]):
-            assert follows(kind, Channels(syntax), rules, syntax.write(calls))
-        assert not follows(kind, Channels(syntax), rules, "Sure.")
-        assert not follows(kind, Channels(syntax), rules, syntax.write(CALLS).replace("3", "x"))
-        assert not follows(kind, Channels(syntax), rules, syntax.write([("other", {})]))
+            assert follows(kind, AnswerSyntax(syntax), rules, syntax.write(calls))
+        assert not follows(kind, AnswerSyntax(syntax), rules, "Sure.")
+        assert not follows(kind, AnswerSyntax(syntax), rules, syntax.write(CALLS).replace("3", "x"))
+        assert not follows(kind, AnswerSyntax(syntax), rules, syntax.write([("other", {})]))
 
     def test_one_call_is_one(self, name: str, kind: str) -> None:
-        syntax = SYNTAXES[name]
+        syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         rules = AnswerRules((WEATHER,), "one")
-        assert follows(kind, Channels(syntax), rules, syntax.write(CALLS[:1]))
-        assert not follows(kind, Channels(syntax), rules, syntax.write(CALLS[:1] * 2))
+        assert follows(kind, AnswerSyntax(syntax), rules, syntax.write(CALLS[:1]))
+        assert not follows(kind, AnswerSyntax(syntax), rules, syntax.write(CALLS[:1] * 2))
 
     def test_text_is_free_and_calls_in_it_are_bound(self, name: str, kind: str) -> None:
-        syntax = SYNTAXES[name]
+        syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         rules = AnswerRules(TOOLS, "may")
-        channels = Channels(syntax)
+        channels = AnswerSyntax(syntax)
         assert follows(kind, channels, rules, "Just words, 2 < 3 and {braces}.")
         assert follows(kind, channels, rules, syntax.write(CALLS))
         assert not follows(kind, channels, rules, syntax.write(CALLS).replace("3", "x"))
 
     def test_reasoning_before_them_is_free(self, name: str, kind: str) -> None:
-        syntax = SYNTAXES[name]
+        syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
-        channels = Channels(syntax, THINK)
+        channels = AnswerSyntax(syntax, THINK)
         calls = syntax.write(CALLS)
         possible = AnswerRules(TOOLS, "must", None, "possible")
         assert follows(kind, channels, possible, "<think>Hm, {</think>\n\n" + calls)
@@ -110,7 +110,7 @@ class TestEveryFamily:
 ])  # fmt: skip
 def test_a_constraint_binds_the_answer_and_not_the_reasoning(constraint: Constraint) -> None:
     answer = serialize(constraint)
-    channels = Channels(SYNTAXES["hermes"], THINK)
+    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"], THINK)
     for thinking, before in (("open", "So.</think>\n\n"), ("possible", "<think>a</think>")):
         rules = AnswerRules(answer=answer, thinking=thinking)  # type: ignore[arg-type]
         assert follows("apart", channels, rules, before + '{"a": 1}')
@@ -124,7 +124,7 @@ def test_a_constraint_binds_the_answer_and_not_the_reasoning(constraint: Constra
 
 def test_a_call_is_bound_however_it_is_wrapped() -> None:
     rules = AnswerRules(TOOLS, "may")
-    channels = Channels(SYNTAXES["hermes"])
+    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     for text in (
         '```json\n{\n  "name": "get_weather",\n  "arguments": %s\n}\n```',
         '{"name": "get_weather", "arguments": %s}',
@@ -136,7 +136,7 @@ def test_a_call_is_bound_however_it_is_wrapped() -> None:
 
 def test_a_model_may_choose_the_form_of_calls_that_must_be() -> None:
     rules = AnswerRules(TOOLS, "must")
-    channels = Channels(SYNTAXES["hermes"])
+    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     fenced = '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```'
     assert follows("apart", channels, rules, fenced)
     assert follows("apart", channels, rules, fenced + "\n" + fenced)
@@ -157,9 +157,9 @@ def test_strict_schemas_are_kept_in_full() -> None:
     tool = FunctionTool("run", None, schema, strict=True)
     rules = AnswerRules((tool,), "one")
     for name in ("hermes", "mistral", "kimi", "qwen3_coder", "pythonic", "gemma4", "glm"):
-        syntax = SYNTAXES[name]
+        syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
-        channels = Channels(syntax)
+        channels = AnswerSyntax(syntax)
         good = {"mode": "slow", "size": [1, 2]}
         assert follows("plain", channels, rules, syntax.write([("run", good)]))
         for bad in ({"mode": "late", "size": []}, {"size": [1]}, {"mode": "fast", "size": ["a"]}):
@@ -171,10 +171,10 @@ SPELT_OUT = ("qwen3_coder", "glm", "deepseek_v32", "pythonic", "gemma4")
 
 
 def follows_call(name: str, parameters: dict[str, Any], given: Any, *, strict: bool = True) -> bool:
-    syntax = SYNTAXES[name]
+    syntax = TOOL_SYNTAXES[name]
     assert not isinstance(syntax, Harmony)
     rules = AnswerRules((FunctionTool("run", None, parameters, strict=strict),), "one")
-    return follows("plain", Channels(syntax), rules, syntax.write([("run", given)]))
+    return follows("plain", AnswerSyntax(syntax), rules, syntax.write([("run", given)]))
 
 
 def of_one(inner: Any, **others: Any) -> dict[str, Any]:
@@ -260,14 +260,14 @@ class TestArgumentsThatAreSpeltOut:
 def test_a_string_that_reads_like_another_value_is_quoted() -> None:
     schema = of_one({"enum": ["1", 1]})
     rules = AnswerRules((FunctionTool("run", None, schema, strict=True),), "one")
-    channels = Channels(SYNTAXES["qwen3_coder"])
+    channels = AnswerSyntax(TOOL_SYNTAXES["qwen3_coder"])
     text = "<tool_call>\n<function=run>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>"
     assert follows("plain", channels, rules, text % '"1"')
     assert follows("plain", channels, rules, text % "1")
 
 
 def test_python_calls_are_bound_to_what_is_read() -> None:
-    channels = Channels(SYNTAXES["pythonic"])
+    channels = AnswerSyntax(TOOL_SYNTAXES["pythonic"])
     spaced = {"type": "object", "properties": {"user id": {}, "b": {"type": "number"}}}
     rules = AnswerRules((FunctionTool("run", None, spaced),), "one")
     assert not follows("plain", channels, rules, "[run(user id=1)]")
@@ -280,7 +280,7 @@ def test_python_calls_are_bound_to_what_is_read() -> None:
 def test_json_calls_are_bound_whatever_stands_around_the_name() -> None:
     tool = FunctionTool("run", None, of_one({"enum": ["x"]}), strict=True)
     rules = AnswerRules((tool,), "may")
-    channels = Channels(SYNTAXES["hermes"])
+    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     for head in (
         '{"type": "function", "name": "run", "parameters": ',
         '{"name": "run", "id": "1", "arguments": ',
@@ -292,7 +292,7 @@ def test_json_calls_are_bound_whatever_stands_around_the_name() -> None:
 
 
 def test_harmony_thinks_first_and_then_calls() -> None:
-    channels = Channels(SYNTAXES["harmony"])
+    channels = AnswerSyntax(TOOL_SYNTAXES["harmony"])
     must = AnswerRules(TOOLS, "must", None, "possible")
     may = AnswerRules(TOOLS, "may", None, "possible")
     analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_text import END_OF_TEXT, IM_END, IM_START, tiny_data
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 from tokenizers import Tokenizer as Backend
 
 from penstock.base.errors import ModelError
-from penstock.models.files import ModelFiles
-from penstock.models.loading import load_embedding_parts, load_text_parts
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_embedding_parts, load_text_parts
 from penstock.text import Tokenizer, load_tokenizer
-from penstock.text.build import build_backend
-from penstock.text.sentences import load_sentence_tokenizer
+from penstock.text.tokenizers.backend import build_backend
+from penstock.text.tokenizers.embedding_tokenizer import load_embedding_tokenizer
+from tests.support.checkpoints.tiny_tokenizer import END_OF_TEXT, IM_END, IM_START, tiny_data
 
 transformers = pytest.importorskip("transformers")
 
@@ -242,7 +242,7 @@ def test_texts_of_an_embedding_model_lose_case_where_it_asks_for_that(
         sentence_bert_config={"do_lower_case": setting},
         tokenizer_config={"pad_token": "<new>"},
     )
-    tokenizer = load_sentence_tokenizer(load_embedding_parts(files).tokenizer)
+    tokenizer = load_embedding_tokenizer(load_embedding_parts(files).tokenizer)
     capitals, small, declared = tokenizer.encode(["THE ΑΣ", "the ας", "<new>"])
     assert small[-1] == IM_END
     assert (capitals == small) == lost

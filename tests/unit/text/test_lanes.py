@@ -6,20 +6,20 @@ import orjson
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tiny_text import tiny_tokenizer
 
 from penstock._native import Gate, Lane, Lanes, StepTimes
-from penstock.engine.types import EngineGauges, TokenChunk, TokenDelta
-from penstock.engine.wire import (
+from penstock.engine.ipc.messages import (
     MAX_FRAME_BYTES,
-    Chunks,
     FrameReader,
     Gauges,
+    TokenOutputs,
     frame,
     from_engine_decoder,
 )
+from penstock.engine.types import EngineGauges, TokenDelta, TokenOutput
 from penstock.text import IncrementalDetokenizer
-from penstock.text.detokenize import plain_texts
+from penstock.text.detokenizer import plain_texts
+from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 BYTES = st.one_of(
@@ -46,8 +46,8 @@ class Sent:
         return rest[:-2]
 
 
-def step(data: bytes, time_s: float = 0.0, **more: object) -> TokenChunk:
-    return TokenChunk("r", tuple(TokenDelta(byte) for byte in data), time_s, **more)  # type: ignore[arg-type]
+def step(data: bytes, time_s: float = 0.0, **more: object) -> TokenOutput:
+    return TokenOutput("r", tuple(TokenDelta(byte) for byte in data), time_s, **more)  # type: ignore[arg-type]
 
 
 def laned(sent: Sent, held: bytes = b"") -> tuple[Lanes, Lane]:
@@ -57,12 +57,12 @@ def laned(sent: Sent, held: bytes = b"") -> tuple[Lanes, Lane]:
     return lanes, lane
 
 
-def rows(bodies: list[bytes]) -> list[TokenChunk]:
+def rows(bodies: list[bytes]) -> list[TokenOutput]:
     """The chunks of what is left."""
     left = []
     for body in bodies:
         message = from_engine_decoder.decode(body)
-        assert isinstance(message, Chunks)
+        assert isinstance(message, TokenOutputs)
         left += message.chunks
     return left
 
@@ -76,7 +76,7 @@ def test_a_lane_sends_the_texts_of_the_detokenizer(reads: list[list[bytes]]) -> 
     detokenizer = IncrementalDetokenizer(TOKENIZER, after=0)
     expected = []
     for read in reads:
-        left = rows(lanes.feed(b"".join(frame(Chunks((step(data),))) for data in read)))
+        left = rows(lanes.feed(b"".join(frame(TokenOutputs((step(data),))) for data in read)))
         taken = read[: len(read) - len(left)]
         text = detokenizer.push_all([byte for data in taken for byte in data])
         expected += [text] if text else []
@@ -95,7 +95,7 @@ def test_a_gate_escapes_as_the_json_library_does(text: str) -> None:
     sent = Sent()
     lanes, _ = laned(sent)
     if data := text.encode():
-        assert lanes.feed(frame(Chunks((step(data),)))) == []
+        assert lanes.feed(frame(TokenOutputs((step(data),)))) == []
         assert sent._body(sent.pieces[0]) == b"<" + orjson.dumps(text) + b">"
 
 
@@ -103,7 +103,7 @@ def test_numbered_frames_count_on() -> None:
     sent = Sent(number=9)
     lanes, _ = laned(sent)
     for data in (b"a", b"\xc3", b"\xa9"):
-        lanes.feed(frame(Chunks((step(data),))))
+        lanes.feed(frame(TokenOutputs((step(data),))))
     assert sent.pieces == [b'8\r\n<"9="a">\r\n', 'a\r\n<"10="é">\r\n'.encode()]
     assert sent.gate.number == 11
 
@@ -112,10 +112,10 @@ def test_numbered_frames_count_on() -> None:
 @given(st.data())
 def test_a_stream_of_frames_may_be_cut_anywhere(data: st.DataObject) -> None:
     messages = [
-        Chunks((step(b"ab"), TokenChunk("other", (TokenDelta(7),), 1.0))),
+        TokenOutputs((step(b"ab"), TokenOutput("other", (TokenDelta(7),), 1.0))),
         Gauges(EngineGauges(sequences_running=3)),
-        Chunks((step(b"c"),)),
-        Chunks((TokenChunk("other", (), 2.0, finish="stop"), step(b"d", finish="length"))),
+        TokenOutputs((step(b"c"),)),
+        TokenOutputs((TokenOutput("other", (), 2.0, finish="stop"), step(b"d", finish="length"))),
     ]
     whole = b"".join(map(frame, messages))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1))))
@@ -127,7 +127,7 @@ def test_a_stream_of_frames_may_be_cut_anywhere(data: st.DataObject) -> None:
     assert lane.text == "abc"
     assert "".join(sent.texts) == "abc"
     decoded = [from_engine_decoder.decode(body) for body in left]
-    assert decoded == [Chunks((messages[0].chunks[1],)), messages[1], messages[3]]  # type: ignore[union-attr]
+    assert decoded == [TokenOutputs((messages[0].chunks[1],)), messages[1], messages[3]]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -136,26 +136,26 @@ def test_a_stream_of_frames_may_be_cut_anywhere(data: st.DataObject) -> None:
         step(b"x", finish="stop"),
         step(b"x", error="e"),
         step(b"x", prompt=(TokenDelta(1, -1.0),)),
-        step(b"x", begun_s=1.0),
+        step(b"x", first_step_time_s=1.0),
         step(b""),
-        TokenChunk("r", (TokenDelta(65, -0.5),), 0.0),
-        TokenChunk("r", (TokenDelta(65, None, ((1, -1.0),)),), 0.0),
-        TokenChunk("r", (TokenDelta(next(iter(TOKENIZER.control_ids))),), 0.0),
+        TokenOutput("r", (TokenDelta(65, -0.5),), 0.0),
+        TokenOutput("r", (TokenDelta(65, None, ((1, -1.0),)),), 0.0),
+        TokenOutput("r", (TokenDelta(next(iter(TOKENIZER.control_ids))),), 0.0),
         step(b"\xff"),
     ],
 )
-def test_what_is_more_than_plain_tokens_closes_the_lane(chunk: TokenChunk) -> None:
+def test_what_is_more_than_plain_tokens_closes_the_lane(chunk: TokenOutput) -> None:
     sent = Sent()
     lanes, lane = laned(sent)
     after = step(b"z")
     told = (step(b"y", cached_tokens=5), chunk, after)
-    left = lanes.feed(b"".join(frame(Chunks((each,))) for each in told))
+    left = lanes.feed(b"".join(frame(TokenOutputs((each,))) for each in told))
     assert rows(left) == [chunk, after]
     assert (sent.texts, lane.num_tokens, sent.gate.is_open) == (["y"], 1, False)
 
 
 def test_without_lanes_the_bodies_are_those_of_the_frame_reader() -> None:
-    data = b"".join(frame(Chunks((step(bytes([letter])),))) for letter in b"abc")
+    data = b"".join(frame(TokenOutputs((step(bytes([letter])),))) for letter in b"abc")
     assert Lanes(MAX_FRAME_BYTES).feed(data) == FrameReader().feed(data)
 
 
@@ -167,7 +167,7 @@ def test_a_frame_over_the_limit_is_an_error() -> None:
 @given(st.binary(max_size=60))
 def test_broken_bodies_are_left_to_the_decoder(body: bytes) -> None:
     lanes, _ = laned(Sent())
-    start = frame(Chunks((step(b"a"),)))[4:21]
+    start = frame(TokenOutputs((step(b"a"),)))[4:21]
     for broken in (body, start + body):
         assert lanes.feed(len(broken).to_bytes(4, "little") + broken) == [broken]
 
@@ -182,10 +182,10 @@ def test_a_new_connection_begins_with_a_new_frame() -> None:
 def test_a_client_that_takes_no_more_closes_the_lane() -> None:
     sent = Sent()
     lanes, lane = laned(sent)
-    lanes.feed(frame(Chunks((step(b"a"),))))
+    lanes.feed(frame(TokenOutputs((step(b"a"),))))
     sent.gate.close()
     after = step(b"b")
-    assert rows(lanes.feed(frame(Chunks((after,))))) == [after]
+    assert rows(lanes.feed(frame(TokenOutputs((after,))))) == [after]
     assert (sent.texts, lane.text, lane.num_tokens) == (["a"], "a", 1)
 
 
@@ -199,7 +199,7 @@ def test_a_write_that_fails_closes_the_gate(monkeypatch: pytest.MonkeyPatch) -> 
     gate = Gate(b"", b"", write)
     lanes = Lanes(MAX_FRAME_BYTES)
     lanes.open("r", Lane(plain_texts(TOKENIZER), gate))
-    lanes.feed(frame(Chunks((step(b"a"),))))
+    lanes.feed(frame(TokenOutputs((step(b"a"),))))
     assert (gate.is_open, seen) == (False, [OSError])
 
 
@@ -209,7 +209,7 @@ def test_times_between_steps_are_counted_by_bucket() -> None:
     lanes, lane = laned(Sent())
     lane.time(times)
     for data, time_s in ((b"a", 10.5), (b"bcd", 12.0), (b"e", 14.0), (b"f", 17.0)):
-        lanes.feed(frame(Chunks((step(data, time_s),))))
+        lanes.feed(frame(TokenOutputs((step(data, time_s),))))
     assert told == [([4, 1, 0], 4.0)]
     times.flush()
     assert told[1:] == [([0, 0, 1], 3.0)]

@@ -20,11 +20,11 @@ from tokenizers import normalizers, pre_tokenizers
 from penstock.base.errors import ModelError
 from penstock.config import read_environment
 from penstock.dialog import Message, Text
-from penstock.models.catalogue import DEFAULT_MODEL
-from penstock.models.loading import load_text_parts
-from penstock.models.sources import files_at, resolve_model
+from penstock.models.hub.catalogue import DEFAULT_MODEL
+from penstock.models.hub.sources import files_at, resolve_model
+from penstock.models.loader.model_loader import load_text_parts
 from penstock.text import ChatTemplate, IncrementalDetokenizer, load_tokenizer
-from penstock.text.tokenizer import Tokenizer
+from penstock.text.tokenizers.tokenizer import Tokenizer
 
 ALPHABETS = [
     "abcdefghijklmnopqrstuvwxyz",

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiny_text import CHATML, IM_END, IM_START, tiny_tokenizer
 
 from penstock.base.errors import InvalidRequest, ModelError
 from penstock.dialog import (
@@ -16,7 +15,8 @@ from penstock.dialog import (
     ToolResult,
 )
 from penstock.text import ChatTemplate
-from penstock.text.conversation import template_messages, template_tools
+from penstock.text.chat_templates.template_messages import template_messages, template_tools
+from tests.support.checkpoints.tiny_tokenizer import CHATML, IM_END, IM_START, tiny_tokenizer
 
 USER = Message("user", (Text("hi"),))
 CALL = Message(
@@ -113,7 +113,7 @@ def test_a_template_that_shows_only_parts_of_content_gets_parts() -> None:
     )
     template = ChatTemplate(source)
     assert template.render(TALK[:2]) == "system:be kind;user:hi;"
-    assert template.traits.users
+    assert template.capabilities.users
     strict = source.replace("{% for part", "{{ m.content[0].type + ' ' }}{% for part")
     assert ChatTemplate(strict).render([USER]) == "user:text hi;"
 
@@ -189,7 +189,7 @@ def test_an_answer_that_is_begun_comes_after_the_reasoning_that_the_template_ope
     tokenizer = tiny_tokenizer()
     for opening in ("<think>", "<think>\n"):
         template = ChatTemplate(CHATML.replace("assistant\\n", f"assistant\\n{opening}"))
-        ids = template.encode(tokenizer, [USER], begun="So")
+        ids = template.encode(tokenizer, [USER], answer_prefix="So")
         text = b"".join(map(tokenizer.token_bytes, ids)).decode()
         assert text.endswith("assistant\n<think>\n\n</think>\n\nSo")
 

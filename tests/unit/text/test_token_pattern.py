@@ -7,10 +7,10 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_text import WORDS, byte_letters, tiny_tokenizer
 
-from penstock.models.tokenizer_data import TokenType
-from penstock.text.token_pattern import MAX_DEPTH, pattern_of
+from penstock.models.tokenizer.tokenizer_data import TokenType
+from penstock.text.tokenizers.token_pattern import MAX_DEPTH, pattern_of
+from tests.support.checkpoints.tiny_tokenizer import WORDS, byte_letters, tiny_tokenizer
 
 UNUSED = [f"<unused{index}>" for index in range(300)]
 tokens = st.lists(st.text("<|a.\n▁(", min_size=1, max_size=5), max_size=12)

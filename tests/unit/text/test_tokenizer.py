@@ -6,14 +6,25 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_text import END_OF_TEXT, IM_END, IM_START, tiny_data, tiny_tokenizer
 
 from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
-from penstock.models.tokenizer_data import TextParts, TokenizerData, TokenizerFiles, TokenizerSource
+from penstock.models.tokenizer.tokenizer_data import (
+    TextParts,
+    TokenizerData,
+    TokenizerFiles,
+    TokenizerSource,
+)
 from penstock.text import load_tokenizer
-from penstock.text.build import build_backend
-from penstock.text.tokenizer import from_gguf
+from penstock.text.tokenizers.backend import build_backend
+from penstock.text.tokenizers.tokenizer import from_gguf
+from tests.support.checkpoints.tiny_tokenizer import (
+    END_OF_TEXT,
+    IM_END,
+    IM_START,
+    tiny_data,
+    tiny_tokenizer,
+)
 
 
 def parts(tokenizer: TokenizerSource, bos: str | None = None, eos: str | None = None) -> TextParts:

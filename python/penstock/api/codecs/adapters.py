@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from penstock.api.codecs.fields import Fields, decode_object
+from penstock.api.codecs.request_fields.fields import Fields, decode_object
 from penstock.base.errors import InvalidRequest, ServiceError
 
 LOAD_FIELDS: Final = (

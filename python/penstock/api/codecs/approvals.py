@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from penstock.api.codecs.fields import decode_object
+from penstock.api.codecs.request_fields.fields import decode_object
 
 MAX_MESSAGE_CHARS: Final = 16 * 1024
 

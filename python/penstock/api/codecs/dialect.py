@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
-from penstock.api.codecs.names import FieldNames
+from penstock.api.codecs.request_fields.field_paths import FieldPaths
+from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
 from penstock.base.errors import ServiceError
 from penstock.dialog import Event, GenerateRequest
 from penstock.dialog.fold import Answer
@@ -21,7 +21,7 @@ class Decoded(msgspec.Struct, frozen=True):
     request: GenerateRequest
     stream: bool = False
     writer: AnswerWriter | None = None
-    names: FieldNames = msgspec.field(default_factory=FieldNames)
+    names: FieldPaths = msgspec.field(default_factory=FieldPaths)
 
 
 class AnswerIdentity(msgspec.Struct, frozen=True):

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import orjson
 
-from penstock.api.codecs.chunks import generation_field
-from penstock.api.codecs.fields import Fields, decode_object
-from penstock.api.codecs.inputs import decode_inputs
-from penstock.api.codecs.sampling import decode_adapter
+from penstock.api.codecs.openai_chunks import generation_field
+from penstock.api.codecs.request_fields.fields import Fields, decode_object
+from penstock.api.codecs.request_fields.sampling import decode_adapter
+from penstock.api.codecs.request_fields.text_or_token_ids import decode_inputs
 from penstock.dialog import EmbeddingRequest, Embeddings
 
 # Accepted with a value of any type, and without effect; so is every field named nowhere here.
@@ -61,7 +61,7 @@ def encode(answer: Embeddings, encoding: Encoding) -> bytes:
         "data": data,
         "model": answer.model,
         "usage": usage,
-        **generation_field(answer.adapter_generation),
+        **generation_field(answer.adapter_revision),
     }
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import msgspec
 import orjson
 
-from penstock.api.codecs.chunks import generation_field
-from penstock.api.codecs.fields import Fields, decode_object, kind_of
-from penstock.api.codecs.sampling import decode_adapter
+from penstock.api.codecs.openai_chunks import generation_field
+from penstock.api.codecs.request_fields.fields import Fields, decode_object, kind_of
+from penstock.api.codecs.request_fields.sampling import decode_adapter
 from penstock.base.ids import new_id
 from penstock.dialog import Ranking, RerankRequest
 from penstock.dialog.reranking import MAX_DOCUMENTS
@@ -58,7 +58,7 @@ def encode(decoded: DecodedRerank, answer: Ranking) -> bytes:
         "model": answer.model,
         "results": results,
         "usage": {"prompt_tokens": answer.prompt_tokens, "total_tokens": answer.prompt_tokens},
-        **generation_field(answer.adapter_generation),
+        **generation_field(answer.adapter_revision),
     }
     return orjson.dumps(body)
 

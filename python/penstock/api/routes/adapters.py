@@ -10,13 +10,13 @@ from starlette.types import Receive, Scope, Send
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
 from penstock.api.codecs.adapters import decode_load, decode_unload
-from penstock.api.record import RequestRecord, record_of_route
+from penstock.api.models.served_model import ServedModel
+from penstock.api.observability.request_record import RequestRecord, record_of_route
 from penstock.api.routes.answers import query_of, send_value
-from penstock.api.routes.reading import decoded_by
-from penstock.api.served_model import ServedModel
+from penstock.api.routes.request_reader import decoded_by
 from penstock.api.services import Services
 from penstock.base.errors import PayloadTooLarge
-from penstock.engine.adapter_host import LoadOrder
+from penstock.engine.adapters.catalog import AdapterLoadRequest
 from penstock.engine.types import AdapterState
 
 KIND: Final = "lora_adapter"
@@ -50,7 +50,9 @@ class LoadAdapter:
         decode = partial(decode_load, content_type=_content_type(scope))
         asked = await decoded_by(decode, await _body(services, record, receive))
         _enter(services, record, asked.model)
-        order = LoadOrder(asked.name, asked.path, replace=asked.replace, expected=asked.expected)
+        order = AdapterLoadRequest(
+            asked.name, asked.path, replace=asked.replace, expected=asked.expected
+        )
         adapter = await services.control.load_adapter(record.model, order)
         await send_value(adapter_object(adapter, source=True), send)
 
@@ -75,7 +77,7 @@ def adapter_object(adapter: LoadedAdapter, *, source: bool) -> dict[str, Any]:
     shown = {
         "id": adapter.alias,
         "object": KIND,
-        "generation": adapter.generation,
+        "generation": adapter.revision,
         "rank": adapter.rank,
         "bytes": adapter.size_bytes,
     }
@@ -84,11 +86,11 @@ def adapter_object(adapter: LoadedAdapter, *, source: bool) -> dict[str, Any]:
 
 async def listing(model: ServedModel, *, sources: bool) -> dict[str, Any]:
     """All that there is to know of a model's adapters."""
-    states = {state.generation: state for state in await model.adapter_states()}
+    states = {state.revision: state for state in await model.adapter_states()}
     adapters = model.adapters.all
     for adapter in adapters:  # an engine that is away has none
-        missing = AdapterState(adapter.generation, adapter.rank, adapter.size_bytes, resident=False)
-        states.setdefault(adapter.generation, missing)
+        missing = AdapterState(adapter.revision, adapter.rank, adapter.size_bytes, resident=False)
+        states.setdefault(adapter.revision, missing)
     resident = [state for state in states.values() if state.resident]
     limits = model.adapters.limits
     return {
@@ -106,8 +108,8 @@ async def listing(model: ServedModel, *, sources: bool) -> dict[str, Any]:
 
 def _generation(state: AdapterState, adapters: tuple[LoadedAdapter, ...]) -> dict[str, Any]:
     return {
-        "generation": state.generation,
-        "aliases": [a.alias for a in adapters if a.generation == state.generation],
+        "generation": state.revision,
+        "aliases": [a.alias for a in adapters if a.revision == state.revision],
         "rank": state.rank,
         "bytes": state.bytes,
         "retired": state.retired,

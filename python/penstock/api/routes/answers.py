@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import orjson
 from starlette.types import Scope, Send
 
-from penstock.api.errors import ClientGone
+from penstock.api.http.errors import ClientDisconnected
 from penstock.base.errors import InvalidRequest
 
 JSON: Final = "application/json"
@@ -47,14 +47,16 @@ async def send_empty(send: Send) -> None:
     await send({"type": "http.response.body"})
 
 
-async def within_stall(sending: Awaitable[None], scope: Scope, stall_timeout_s: float) -> None:
+async def with_stall_timeout(
+    sending: Awaitable[None], scope: Scope, stall_timeout_s: float
+) -> None:
     """Send a piece of an answer. A client that reads nothing for too long is dropped: raises
-    ClientGone."""
+    ClientDisconnected."""
     try:
         await asyncio.wait_for(sending, stall_timeout_s)
     except asyncio.TimeoutError:
         scope["state"]["abort"]()
-        raise ClientGone from None
+        raise ClientDisconnected from None
 
 
 def query_of(scope: Scope) -> dict[str, str]:

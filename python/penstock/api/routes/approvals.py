@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.approvals import decode_decision
-from penstock.api.record import record_of_request
+from penstock.api.observability.request_record import record_of_request
 from penstock.api.routes.answers import send_value
-from penstock.api.routes.reading import decoded_by
+from penstock.api.routes.request_reader import decoded_by
 from penstock.api.services import Services
 
 

@@ -7,10 +7,10 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.dialect import Dialect
+from penstock.api.http.event_stream import cancel_on_disconnect
 from penstock.api.routes.answers import send_value
-from penstock.api.routes.reading import RequestReader
+from penstock.api.routes.request_reader import RequestReader
 from penstock.api.services import Services
-from penstock.api.streaming import unless_gone
 
 
 class CountTokens:
@@ -23,5 +23,5 @@ class CountTokens:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         decoded, record = await self._reader.read(scope, receive)
         counting = self._services.models[record.model].count(decoded.request)
-        tokens = await unless_gone(counting, receive)
+        tokens = await cancel_on_disconnect(counting, receive)
         await send_value({"input_tokens": tokens}, send)

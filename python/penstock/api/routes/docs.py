@@ -112,7 +112,7 @@ class OpenApi:
 @cache
 def _document() -> bytes:
     # Made when it is first asked for: a start should not pay for it.
-    from penstock.api.openapi import build_document
+    from penstock.api.docs.openapi import build_document
 
     return msgspec.json.encode(build_document())
 

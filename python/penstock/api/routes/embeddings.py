@@ -8,10 +8,10 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.embeddings import DecodedEmbedding, decode, encode
+from penstock.api.http.event_stream import cancel_on_disconnect
 from penstock.api.routes.answers import send_json
-from penstock.api.routes.reading import RequestReader
+from penstock.api.routes.request_reader import RequestReader
 from penstock.api.services import Services
-from penstock.api.streaming import unless_gone
 
 # Above this size writing the numbers would hold up the other requests of the loop.
 THREAD_VECTOR_BYTES: Final = 64 * 1024
@@ -27,7 +27,7 @@ class EmbeddingEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         decoded, record = await self._reader.read(scope, receive)
         loop = self._services.models[record.model]
-        answer = await unless_gone(loop.embed(decoded.request), receive)
+        answer = await cancel_on_disconnect(loop.embed(decoded.request), receive)
         record.prompt_tokens = answer.prompt_tokens
         if len(answer.vectors) > THREAD_VECTOR_BYTES:
             text = await asyncio.to_thread(encode, answer, decoded.encoding)

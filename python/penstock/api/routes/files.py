@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.api.multipart import PartHead, read_multipart
-from penstock.api.record import record_of_request
-from penstock.api.routes.answers import query_of, send_value, values_of, within_stall
+from penstock.api.http.multipart import PartHead, read_multipart
+from penstock.api.observability.request_record import record_of_request
+from penstock.api.routes.answers import query_of, send_value, values_of, with_stall_timeout
+from penstock.api.routes.anthropic import is_anthropic_client, rfc3339
 from penstock.api.routes.paging import envelope, in_order, page_of
-from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest
 from penstock.store.errors import file_not_found
@@ -25,7 +25,7 @@ MAX_FIELD_BYTES: Final = 1024
 MAX_PURPOSE_CHARS: Final = 64
 MAX_TYPE_CHARS: Final = 200
 # Anthropic's clients upload files without a word on what for.
-VENDOR_PURPOSE: Final = b"user_data"
+ANTHROPIC_DEFAULT_PURPOSE: Final = b"user_data"
 # What was uploaded is never run as a page of this server's.
 CONTENT_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -49,7 +49,7 @@ class ListFiles:
         if ids:
             files = [file for file in files if file.id in ids]
         answer = _list(files, query, _shape(scope))
-        if is_vendor(scope):  # its clients have paged in one way and in the other
+        if is_anthropic_client(scope):  # its clients have paged in one way and in the other
             answer["next_page"] = answer["last_id"] if answer["has_more"] else None
         await send_value(answer, send)
 
@@ -81,8 +81,8 @@ class UploadFile:
                     await upload.write(event)
                 elif current is not None and current.name == "purpose":
                     purpose = _extended(purpose, event)
-            if is_vendor(scope) and "purpose" not in given:
-                purpose = VENDOR_PURPOSE
+            if is_anthropic_client(scope) and "purpose" not in given:
+                purpose = ANTHROPIC_DEFAULT_PURPOSE
             stored = await upload.finish(_described(head, purpose))
         except BaseException:
             await upload.abort()
@@ -111,7 +111,9 @@ class DeleteFile:
         if not await self._services.store.files.delete(id):
             raise file_not_found(id)
         gone = {"id": id, "object": "file", "deleted": True}
-        await send_value({**gone, "type": "file_deleted"} if is_vendor(scope) else gone, send)
+        await send_value(
+            {**gone, "type": "file_deleted"} if is_anthropic_client(scope) else gone, send
+        )
 
 
 class FileContent:
@@ -134,8 +136,8 @@ class FileContent:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async for piece in pieces:
                 part = send({"type": "http.response.body", "body": piece, "more_body": True})
-                await within_stall(part, scope, stall_s)
-        await within_stall(send({"type": "http.response.body"}), scope, stall_s)
+                await with_stall_timeout(part, scope, stall_s)
+        await with_stall_timeout(send({"type": "http.response.body"}), scope, stall_s)
 
 
 class ListContainerFiles:
@@ -237,7 +239,7 @@ def _metadata(file: StoredFile) -> dict[str, Any]:
     return shown | {"truncated": True} if file.elided else shown
 
 
-def _vendor_metadata(file: StoredFile) -> dict[str, Any]:
+def _anthropic_metadata(file: StoredFile) -> dict[str, Any]:
     """With what a client of Anthropic's API looks for; times as it reads them."""
     return {
         **_metadata(file),
@@ -249,7 +251,7 @@ def _vendor_metadata(file: StoredFile) -> dict[str, Any]:
 
 
 def _shape(scope: Scope) -> Callable[[StoredFile], dict[str, Any]]:
-    return _vendor_metadata if is_vendor(scope) else _metadata
+    return _anthropic_metadata if is_anthropic_client(scope) else _metadata
 
 
 def _container_metadata(file: StoredFile) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.dialect import AnswerIdentity, Dialect
+from penstock.api.http.event_stream import EventStream, cancel_on_disconnect, fold_run
 from penstock.api.routes.answers import send_json
-from penstock.api.routes.reading import RequestReader
+from penstock.api.routes.request_reader import RequestReader
 from penstock.api.services import Services
-from penstock.api.streaming import EventStream, fold_run, unless_gone
 from penstock.base.ids import new_id
 
 
@@ -39,5 +39,5 @@ class GenerateEndpoint:
             )
             await stream.run(model.run(request, stream), receive)
             return
-        answer = await unless_gone(fold_run(model.run(request)), receive)
+        answer = await cancel_on_disconnect(fold_run(model.run(request)), receive)
         await send_json(writer.encode(identity, request, answer), send)

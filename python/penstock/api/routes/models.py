@@ -7,17 +7,17 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.api.codecs.fields import decode_object
-from penstock.api.record import record_of_route
-from penstock.api.registry import DEFAULT_MODEL
+from penstock.api.codecs.request_fields.fields import decode_object
+from penstock.api.models.model_catalog import DEFAULT_MODEL
+from penstock.api.models.served_model import ServedModel
+from penstock.api.observability.request_record import record_of_route
 from penstock.api.routes.answers import query_of, send_value
+from penstock.api.routes.anthropic import ACTIVE, is_anthropic_client, rfc3339
 from penstock.api.routes.paging import envelope, page_of
-from penstock.api.routes.reading import decoded_by
-from penstock.api.routes.vendor import ACTIVE, is_vendor, rfc3339
-from penstock.api.served_model import ServedModel
+from penstock.api.routes.request_reader import decoded_by
 from penstock.api.services import Services
 from penstock.base.errors import Conflict
-from penstock.models.sampling_defaults import SamplingDefaults
+from penstock.models.loader.sampling_defaults import SamplingDefaults
 
 TUNE_PROFILES: Final = ("quality", "balanced", "fast")
 
@@ -35,7 +35,7 @@ class ListModels:
         page, more = page_of(names, query_of(scope), str)
         cards = [_shown(_card(name, self._services), scope) for name in page]
         whole = envelope(cards, more)
-        answer = whole if is_vendor(scope) else {"object": "list", "data": cards}
+        answer = whole if is_anthropic_client(scope) else {"object": "list", "data": cards}
         await send_value(answer, send)
 
 
@@ -130,7 +130,7 @@ def reload_model(services: Services) -> ModelOperation:
 
 def _shown(card: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """With what a client of Anthropic's API looks for."""
-    if not is_vendor(scope):
+    if not is_anthropic_client(scope):
         return card
     return {
         **card,
@@ -153,7 +153,7 @@ def _card(name: str, services: Services) -> dict[str, Any]:
             "id": name,
             "root": adapter.adapter.alias,
             "parent": adapter.model,
-            "adapter_generation": adapter.adapter.generation,
+            "adapter_generation": adapter.adapter.revision,
         }
     resolved = services.resolve(name)
     model: ServedModel = services.models[resolved]
@@ -171,7 +171,7 @@ def _card(name: str, services: Services) -> dict[str, Any]:
         "mcp_servers_connected": None,
         "parent": None,
         "adapter_generation": None,
-        "max_model_len": None if engine is None else engine.info.context_tokens,
+        "max_model_len": None if engine is None else engine.info.max_model_len,
         "sampling_defaults": None if sampling is None else _sampling(sampling),
     }
 

@@ -1,4 +1,4 @@
-"""Pages of a list, as either vendor's clients ask for them in the query."""
+"""Pages of a list, as OpenAI and Anthropic clients ask for them in the query."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.base.errors import InvalidRequest
 
 MAX_LIMIT: Final = 10_000
 MAX_DIGITS: Final = 9
-# What one vendor calls `after` and `before`, and what the other does, now and before now.
+# What OpenAI calls `after` and `before`, and what Anthropic does, now and before now.
 AFTER: Final = ("after", "after_id", "page")
 BEFORE: Final = ("before", "before_id")
 
@@ -45,7 +45,7 @@ def page_of(
 
 
 def envelope(page: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
-    """A page of objects that have an `id`, as the reference API gives it."""
+    """A page of objects that have an `id`, as OpenAI's API gives it."""
     return {
         "object": "list",
         "data": list(page),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.reranking import DecodedRerank, decode, encode
+from penstock.api.http.event_stream import cancel_on_disconnect
 from penstock.api.routes.answers import send_json
-from penstock.api.routes.reading import RequestReader
+from penstock.api.routes.request_reader import RequestReader
 from penstock.api.services import Services
-from penstock.api.streaming import unless_gone
 
 
 class RerankEndpoint:
@@ -21,6 +21,6 @@ class RerankEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         decoded, record = await self._reader.read(scope, receive)
         loop = self._services.models[record.model]
-        answer = await unless_gone(loop.rerank(decoded.request), receive)
+        answer = await cancel_on_disconnect(loop.rerank(decoded.request), receive)
         record.prompt_tokens = answer.prompt_tokens
         await send_json(encode(decoded, answer), send)

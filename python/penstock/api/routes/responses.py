@@ -14,8 +14,8 @@ import msgspec
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from penstock.api.codecs.envelope import KEEP_ALIVE
-from penstock.api.codecs.names import FieldNames
+from penstock.api.codecs.openai_envelope import KEEP_ALIVE
+from penstock.api.codecs.request_fields.field_paths import FieldPaths
 from penstock.api.codecs.responses import (
     RESPONSE_PREFIX,
     TERMINAL,
@@ -23,31 +23,31 @@ from penstock.api.codecs.responses import (
     ResponseIdentity,
     ResponseStream,
     check_include,
-    continued,
+    continue_conversation,
     decode,
     input_items,
 )
-from penstock.api.record import RequestRecord, current_record
-from penstock.api.response_rows import input_of
-from penstock.api.response_runs import FollowedOutlet, ResponseRuns
+from penstock.api.http.event_stream import STREAM_HEAD, EventStream, cancel_on_disconnect
+from penstock.api.observability.request_record import RequestRecord, current_record
+from penstock.api.responses.response_row import input_of
+from penstock.api.responses.response_runs import FollowedOutlet, ResponseRuns
 from penstock.api.routes.answers import (
     flag_of,
     query_of,
     send_json,
     send_value,
     values_of,
-    within_stall,
+    with_stall_timeout,
 )
 from penstock.api.routes.paging import envelope, in_order, page_of
-from penstock.api.routes.reading import RequestReader
-from penstock.api.routes.response_turns import (
-    instructed,
-    refuse_unknown,
-    said_before,
-    with_items,
+from penstock.api.routes.request_reader import RequestReader
+from penstock.api.routes.response_conversation import (
+    previous_messages,
+    raise_response_not_found,
+    with_instructions,
+    with_referenced_items,
 )
 from penstock.api.services import Services
-from penstock.api.streaming import STREAM_HEAD, EventStream, unless_gone
 from penstock.base.errors import InvalidRequest
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, Message, RunFailed
@@ -71,10 +71,10 @@ class CreateResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked, record = await self._reader.read(scope, receive)
-        asked = await with_items(asked, self._runs)
-        before = await said_before(asked, self._runs)
-        turn = continued(before, await self._attached(asked.request, record.model))
-        messages = instructed(asked, turn)
+        asked = await with_referenced_items(asked, self._runs)
+        before = await previous_messages(asked, self._runs)
+        turn = continue_conversation(before, await self._attached(asked.request, record.model))
+        messages = with_instructions(asked, turn)
         watched = asked.stream or asked.background  # the latter for its status
         request = msgspec.structs.replace(asked.request, messages=messages, streamed=watched)
         identity = ResponseIdentity(
@@ -85,7 +85,7 @@ class CreateResponse:
             names=asked.names,
             namespaces=asked.namespaces,
         )
-        record.names = FieldNames()  # those who follow the run know them
+        record.names = FieldPaths()  # those who follow the run know them
         resource = Resource(identity)
         row = self._runs.row(resource, turn, asked.previous_id) if asked.store else None
         stream = self._stream(record, resource, scope, send)
@@ -94,7 +94,7 @@ class CreateResponse:
         events = self._services.models[record.model].run(request, outlet)
         if not asked.stream and not asked.background:
             whole = self._runs.follow_whole(events, resource, row)
-            await unless_gone(_finish(whole), receive)
+            await cancel_on_disconnect(_finish(whole), receive)
             await send_json(resource.body(), send)
             return
         events = self._runs.follow(events, resource, row)
@@ -158,13 +158,13 @@ class OneResponse:
         id: str = scope["path_params"]["response_id"]
         if scope["method"] == "DELETE":
             if not await self._runs.delete(id):
-                refuse_unknown(id)
+                raise_response_not_found(id)
             gone = {"id": id, "object": "response.deleted", "deleted": True}
             await send_value(gone, send)
             return
         stored = await self._runs.get(id)
         if stored is None:
-            refuse_unknown(id)
+            raise_response_not_found(id)
         query = query_of(scope)
         check_include(values_of(scope, "include"))
         flag_of(query, "include_obfuscation")  # there is none to leave out
@@ -179,7 +179,7 @@ class OneResponse:
                 code="unsupported_value",
             )
         frames = self._runs.replay(id, wanted)
-        await unless_gone(self._send_stream(frames, scope, send), receive)
+        await cancel_on_disconnect(self._send_stream(frames, scope, send), receive)
 
     async def _send_stream(
         self, frames: AsyncGenerator[bytes, None], scope: Scope, send: Send
@@ -194,9 +194,9 @@ class OneResponse:
                 if not frame and time.monotonic() - sent_s < keep_alive_s:
                     continue
                 part = {"type": "http.response.body", "body": frame or KEEP_ALIVE}
-                await within_stall(send({**part, "more_body": True}), scope, stall_s)
+                await with_stall_timeout(send({**part, "more_body": True}), scope, stall_s)
                 sent_s = time.monotonic()
-        await within_stall(send({"type": "http.response.body"}), scope, stall_s)
+        await with_stall_timeout(send({"type": "http.response.body"}), scope, stall_s)
 
 
 class InputItems:
@@ -209,7 +209,7 @@ class InputItems:
         id: str = scope["path_params"]["response_id"]
         stored = await self._runs.get(id)
         if stored is None:
-            refuse_unknown(id)
+            raise_response_not_found(id)
         check_include(values_of(scope, "include"))
         # A conversation may have very many items.
         page = await asyncio.to_thread(_items_page, stored, query_of(scope))
@@ -266,7 +266,7 @@ async def _after(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenera
 
 def _background(id: str, stored: StoredResponse | None) -> StoredResponse:
     if stored is None:
-        refuse_unknown(id)
+        raise_response_not_found(id)
     if not stored.background:
         raise InvalidRequest(
             "only background responses can be cancelled; to stop another one, disconnect"

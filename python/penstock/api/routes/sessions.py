@@ -8,13 +8,13 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.sessions import ImportedFile, decode_session, encode_message
-from penstock.api.record import record_of_request
+from penstock.api.observability.request_record import record_of_request
 from penstock.api.routes.answers import send_empty, send_value
-from penstock.api.routes.reading import decoded_by
+from penstock.api.routes.request_reader import decoded_by
 from penstock.api.services import Services
 from penstock.base.errors import NotFound, ServiceError
+from penstock.store.client_names import check_session_id
 from penstock.store.errors import shorten
-from penstock.store.names import check_session_id
 from penstock.store.records import FileSource, NewFile, StoredFile
 
 # The specification's inline limit: larger bodies are fetched through the content endpoint.

@@ -1,4 +1,4 @@
-"""`/v1/skills` and its versions, in the shapes of both vendors."""
+"""`/v1/skills` and its versions, in the shapes of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.api.multipart import MultipartEvent, PartHead, read_multipart
-from penstock.api.record import record_of_request
+from penstock.api.http.multipart import MultipartEvent, PartHead, read_multipart
+from penstock.api.observability.request_record import record_of_request
 from penstock.api.routes.answers import query_of, send_value
+from penstock.api.routes.anthropic import ACTIVE, is_anthropic_client, rfc3339
 from penstock.api.routes.paging import in_order, page_of
-from penstock.api.routes.vendor import ACTIVE, is_vendor, rfc3339
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest, NotFound
 from penstock.store.errors import shorten
@@ -37,12 +37,12 @@ class ListSkills:
         if (query.get("source") or SOURCE) != SOURCE:
             skills = []
         page, more = page_of(in_order(skills, query), query, lambda skill: skill.id)
-        if not _is_vendor(scope):
+        if not _wants_anthropic_shape(scope):
             ends = {"first_id": page[0].id, "last_id": page[-1].id} if page else {}
             data = [_skill(skill) for skill in page]
             await send_value({"object": "list", "data": data, "has_more": more, **ends}, send)
             return
-        data = [_vendor_skill(skill) for skill in page]
+        data = [_anthropic_skill(skill) for skill in page]
         following = page[-1].id if more else None
         await send_value({"data": data, "has_more": more, "next_page": following}, send)
 
@@ -56,7 +56,9 @@ class CreateSkill:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         bundle = await _read_bundle(self._services, scope, receive)
         skill = await self._services.store.skills.create(bundle)
-        await send_value(_vendor_skill(skill) if _is_vendor(scope) else _skill(skill), send)
+        await send_value(
+            _anthropic_skill(skill) if _wants_anthropic_shape(scope) else _skill(skill), send
+        )
 
 
 class GetSkill:
@@ -70,7 +72,9 @@ class GetSkill:
         skill = await self._services.store.skills.get(skill_id)
         if skill is None:
             raise NotFound(f"Skill '{shorten(skill_id)}' not found", code="skill_not_found")
-        await send_value(_vendor_skill(skill) if _is_vendor(scope) else _skill(skill), send)
+        await send_value(
+            _anthropic_skill(skill) if _wants_anthropic_shape(scope) else _skill(skill), send
+        )
 
 
 class DeleteSkill:
@@ -83,7 +87,9 @@ class DeleteSkill:
         id: str = scope["path_params"]["skill_id"]
         await self._services.store.skills.delete(id)
         gone = {"id": id, "object": "skill.deleted", "deleted": True}
-        await send_value({"id": id, "type": "skill_deleted"} if _is_vendor(scope) else gone, send)
+        await send_value(
+            {"id": id, "type": "skill_deleted"} if _wants_anthropic_shape(scope) else gone, send
+        )
 
 
 class GetSkillVersion:
@@ -95,7 +101,7 @@ class GetSkillVersion:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         skill_id, number = _named_version(scope)
         version = await self._services.store.skills.version(skill_id, number)
-        shape = _vendor_version if _is_vendor(scope) else _version
+        shape = _anthropic_version if _wants_anthropic_shape(scope) else _version
         await send_value(shape(version), send)
 
 
@@ -109,7 +115,7 @@ class DeleteSkillVersion:
         skills = self._services.store.skills
         version = await skills.version(*_named_version(scope))
         await skills.delete_version(version.skill_id, version.version)
-        if _is_vendor(scope):
+        if _wants_anthropic_shape(scope):
             await send_value({"id": version.id, "type": "skill_version_deleted"}, send)
             return
         gone = {"id": version.id, "object": "skill.version.deleted", "deleted": True}
@@ -129,7 +135,7 @@ class ListSkillVersions:
         page, more = page_of(in_order(versions, query), query, lambda version: version.id)
         answer = {
             "object": "list",
-            "data": [_vendor_version(version) for version in page],
+            "data": [_anthropic_version(version) for version in page],
             "has_more": more,
             "next_page": page[-1].id if more else None,
         }
@@ -146,7 +152,7 @@ class AddSkillVersion:
         skill_id = scope["path_params"]["skill_id"]
         bundle = await _read_bundle(self._services, scope, receive)
         version = await self._services.store.skills.add_version(skill_id, bundle)
-        shape = _vendor_version if _is_vendor(scope) else _version
+        shape = _anthropic_version if _wants_anthropic_shape(scope) else _version
         await send_value(shape(version), send)
 
 
@@ -159,7 +165,7 @@ async def _read_bundle(services: Services, scope: Scope, receive: Receive) -> Sk
 
 def _bundle_of(uploads: list[tuple[str, bytes]]) -> SkillBundle:
     # Imported here: it reads archives, which no other request needs.
-    from penstock.store.bundles import read_bundle
+    from penstock.store.skill_bundles import read_bundle
 
     return read_bundle(uploads)
 
@@ -194,8 +200,8 @@ def _named_version(scope: Scope) -> tuple[str, int | None]:
     return skill_id, int(number)
 
 
-def _is_vendor(scope: Scope) -> bool:
-    return "source" in query_of(scope) or is_vendor(scope)
+def _wants_anthropic_shape(scope: Scope) -> bool:
+    return "source" in query_of(scope) or is_anthropic_client(scope)
 
 
 def _skill(skill: StoredSkill) -> dict[str, Any]:
@@ -209,7 +215,7 @@ def _skill(skill: StoredSkill) -> dict[str, Any]:
     }
 
 
-def _vendor_skill(skill: StoredSkill) -> dict[str, Any]:
+def _anthropic_skill(skill: StoredSkill) -> dict[str, Any]:
     return {
         "id": skill.id,
         "type": "skill",
@@ -236,7 +242,7 @@ def _version(version: SkillVersion) -> dict[str, Any]:
     }
 
 
-def _vendor_version(version: SkillVersion) -> dict[str, Any]:
+def _anthropic_version(version: SkillVersion) -> dict[str, Any]:
     return {
         "id": version.id,
         "type": "skill_version",

@@ -8,7 +8,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.routes.answers import send_json
-from penstock.api.wire.system import Diagnosis
+from penstock.api.schema.system import Diagnosis
 from penstock.config import read_environment
 from penstock.system.checks import machine_checks
 from penstock.system.facts import system_info

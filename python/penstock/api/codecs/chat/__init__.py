@@ -1,9 +1,9 @@
 """Chat completions: `POST /v1/chat/completions`."""
 
-from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.chat.decode import decode
 from penstock.api.codecs.chat.encode import TOOL_CALLS, ChatAnswers, ChatStream, encode
 from penstock.api.codecs.dialect import Decoded
+from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
 
 __all__ = ["ChatDialect", "ChatStream", "decode", "encode"]
 

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
-from penstock.api.codecs.begun import split_begun, without_reasoning
 from penstock.api.codecs.chat.encode import FUNCTION_CALLS
-from penstock.api.codecs.chat.functions import decode_function_choice, decode_legacy_functions
+from penstock.api.codecs.chat.legacy_functions import (
+    decode_function_choice,
+    decode_legacy_functions,
+)
 from penstock.api.codecs.chat.messages import decode_messages
-from penstock.api.codecs.constraint import decode_constraint
 from penstock.api.codecs.dialect import Decoded
-from penstock.api.codecs.extensions import (
+from penstock.api.codecs.request_fields.answer_prefix import split_answer_prefix, without_reasoning
+from penstock.api.codecs.request_fields.constraint import decode_constraint
+from penstock.api.codecs.request_fields.extensions import (
     decode_permissions,
     decode_requested_files,
     decode_run_limits,
     decode_session,
 )
-from penstock.api.codecs.fields import Fields, decode_object
-from penstock.api.codecs.hosted import decode_hosted_tools, decode_search_options
-from penstock.api.codecs.names import FieldNames
-from penstock.api.codecs.places import Places
-from penstock.api.codecs.reasoning import decode_reasoning
-from penstock.api.codecs.sampling import (
+from penstock.api.codecs.request_fields.field_paths import FieldPaths
+from penstock.api.codecs.request_fields.fields import Fields, decode_object
+from penstock.api.codecs.request_fields.hosted_tools import (
+    decode_hosted_tools,
+    decode_search_options,
+)
+from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.part_paths import PartPaths
+from penstock.api.codecs.request_fields.reasoning import decode_reasoning
+from penstock.api.codecs.request_fields.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
     decode_adapter,
@@ -31,7 +37,7 @@ from penstock.api.codecs.sampling import (
     decode_stop,
     decode_stop_token_ids,
 )
-from penstock.api.codecs.tools import decode_functions, decode_tool_choice
+from penstock.api.codecs.request_fields.tools import decode_functions, decode_tool_choice
 from penstock.dialog import GenerateRequest, HostedTool, Message, ShellTool
 
 # Accepted with a value of any type, and without effect; so is every field named nowhere here.
@@ -52,15 +58,15 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     stream = fields.boolean("stream") or False
-    names = FieldNames()
+    names = FieldPaths()
     legacy = decode_legacy_functions(fields, names)
     tools = legacy or decode_functions(fields, HOSTED, names)
     hosted = _hosted(fields, names)
-    places = Places()
-    messages, prompt = decode_messages(fields, places)
-    begun = ""
+    part_paths = PartPaths()
+    messages, prompt = decode_messages(fields, part_paths)
+    answer_prefix = ""
     if fields.boolean("continue_final_message"):
-        messages, begun = _begun(fields, messages or ())
+        messages, answer_prefix = _split_answer_prefix(fields, messages or ())
     names.note("prompt", "messages")  # which may be a text
     reasoning = decode_reasoning(fields)
     request = GenerateRequest(
@@ -68,8 +74,8 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
         adapter=decode_adapter(fields),
         cache_salt=decode_cache_salt(fields),
         messages=messages,
-        begun=begun,
-        places=places.of(messages or ()),
+        answer_prefix=answer_prefix,
+        part_paths=part_paths.of(messages or ()),
         prompt=prompt,
         tools=tools,
         hosted=hosted,
@@ -84,7 +90,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
         sampling=decode_sampling(fields),
         constraint=decode_constraint(fields, names, accepted),
         limits=decode_run_limits(fields),
-        reasoning=without_reasoning(fields, reasoning) if begun else reasoning,
+        reasoning=without_reasoning(fields, reasoning) if answer_prefix else reasoning,
         stop=decode_stop(fields),
         stop_token_ids=decode_stop_token_ids(fields),
         n=fields.integer("n", 1, MAX_N) or 1,
@@ -94,16 +100,18 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     return Decoded(request, stream, FUNCTION_CALLS if legacy else None, names)
 
 
-def _begun(fields: Fields, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str]:
+def _split_answer_prefix(
+    fields: Fields, messages: tuple[Message, ...]
+) -> tuple[tuple[Message, ...], str]:
     """The conversation, and the answer that goes on."""
-    before, begun = split_begun(fields, messages)
-    if not begun:
+    before, answer_prefix = split_answer_prefix(fields, messages)
+    if not answer_prefix:
         why = "needs a conversation whose last message is text of the assistant"
         fields.refuse("continue_final_message", why)
-    return before, begun
+    return before, answer_prefix
 
 
-def _hosted(fields: Fields, names: FieldNames) -> tuple[HostedTool, ...]:
+def _hosted(fields: Fields, names: FieldPaths) -> tuple[HostedTool, ...]:
     """What the server is to run, in whatever field it is asked for."""
     hosted = list(decode_hosted_tools(fields, HOSTED, names))
     search = decode_search_options(fields)

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.api.codecs.chat.calls import CallForm, FunctionCall, ToolCalls
-from penstock.api.codecs.chunks import ChunkWriter, answer_json
+from penstock.api.codecs.chat.tool_call_form import CallForm, FunctionCall, ToolCalls
 from penstock.api.codecs.dialect import AnswerIdentity, Around
-from penstock.api.codecs.envelope import KEEP_ALIVE, error_frames, token_logprobs
+from penstock.api.codecs.openai_chunks import ChunkWriter, answer_json
+from penstock.api.codecs.openai_envelope import KEEP_ALIVE, error_frames, token_logprobs
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
     ArgumentsDelta,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from penstock.api.codecs.chat.parts import decode_content, decode_text
-from penstock.api.codecs.fields import Fields
-from penstock.api.codecs.places import Places
+from penstock.api.codecs.chat.content_parts import decode_content, decode_text
+from penstock.api.codecs.request_fields.fields import Fields
+from penstock.api.codecs.request_fields.part_paths import PartPaths
 from penstock.base.ids import new_id
 from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from penstock.dialog.message import Role
@@ -46,9 +46,10 @@ class _Calls:
 
 
 def decode_messages(
-    fields: Fields, places: Places
+    fields: Fields, part_paths: PartPaths
 ) -> tuple[tuple[Message, ...] | None, str | None]:
-    """(messages, None), or (None, prompt) where `messages` is an already templated string. `places`
+    """(messages, None), or (None, prompt) where `messages` is an already templated string.
+    `part_paths`
     learns where media and files are."""
     value = fields.get("messages")
     if value is None:
@@ -60,13 +61,13 @@ def decode_messages(
     if type(value) is not list:
         fields.refuse_type("messages", "an array of messages or a string")
     calls = _Calls()
-    messages = tuple(_message(entry, calls, places) for entry in fields.objects("messages"))
+    messages = tuple(_message(entry, calls, part_paths) for entry in fields.objects("messages"))
     if not messages:
         fields.refuse("messages", "must hold at least one message")
     return messages, None
 
 
-def _message(entry: Fields, calls: _Calls, places: Places) -> Message:
+def _message(entry: Fields, calls: _Calls, part_paths: PartPaths) -> Message:
     entry.required_string("role")
     role = entry.choice("role", ROLES)
     name = entry.string("name")
@@ -87,7 +88,7 @@ def _message(entry: Fields, calls: _Calls, places: Places) -> Message:
             return Message("tool", (result,), name)
         case _:
             of_role = cast("Role", role)
-            return Message(of_role, decode_content(entry, of_role, places), name)
+            return Message(of_role, decode_content(entry, of_role, part_paths), name)
 
 
 def _said(entry: Fields, calls: _Calls) -> list[Part]:

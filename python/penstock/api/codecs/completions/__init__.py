@@ -1,9 +1,9 @@
 """Legacy completions: `POST /v1/completions`."""
 
-from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.completions.decode import decode
 from penstock.api.codecs.completions.encode import CompletionStream, encode
 from penstock.api.codecs.dialect import AnswerIdentity, Decoded
+from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
 from penstock.dialog import GenerateRequest
 from penstock.dialog.fold import Answer
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
-from penstock.api.codecs.constraint import decode_constraint
 from penstock.api.codecs.dialect import Decoded
-from penstock.api.codecs.fields import Fields, decode_object
-from penstock.api.codecs.inputs import decode_inputs
-from penstock.api.codecs.names import FieldNames
-from penstock.api.codecs.sampling import (
+from penstock.api.codecs.request_fields.constraint import decode_constraint
+from penstock.api.codecs.request_fields.field_paths import FieldPaths
+from penstock.api.codecs.request_fields.fields import Fields, decode_object
+from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
     decode_adapter,
@@ -20,6 +19,7 @@ from penstock.api.codecs.sampling import (
     decode_stop,
     decode_stop_token_ids,
 )
+from penstock.api.codecs.request_fields.text_or_token_ids import decode_inputs
 from penstock.dialog import GenerateRequest
 
 # Accepted with a value of any type, and without effect; so is every field named nowhere here.
@@ -41,7 +41,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     fields = decode_object(body)
     n = fields.integer("n", 1, MAX_N) or 1
     stream = fields.boolean("stream") or False
-    names = FieldNames()
+    names = FieldPaths()
     names.note("top_logprobs", "logprobs")
     top_logprobs = fields.integer("logprobs", 0, MAX_TOP_LOGPROBS)
     echo = fields.boolean("echo") or False

@@ -1,10 +1,10 @@
 """Anthropic's messages: `POST /v1/messages` and `/v1/messages/count_tokens`."""
 
-from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.dialect import AnswerIdentity, Decoded
 from penstock.api.codecs.messages.decode import decode
 from penstock.api.codecs.messages.encode import encode
 from penstock.api.codecs.messages.stream import MessageStream
+from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
 from penstock.dialog import GenerateRequest
 from penstock.dialog.fold import Answer
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
-from penstock.api.codecs.begun import split_begun, without_reasoning
-from penstock.api.codecs.constraint import decode_constraint, note_constraint, schema_text
 from penstock.api.codecs.dialect import Decoded
-from penstock.api.codecs.extensions import (
+from penstock.api.codecs.messages.content_blocks import decode_messages, decode_system
+from penstock.api.codecs.messages.tools import decode_hosted, decode_tool_choice, decode_tools
+from penstock.api.codecs.request_fields.answer_prefix import split_answer_prefix, without_reasoning
+from penstock.api.codecs.request_fields.constraint import (
+    decode_constraint,
+    note_constraint,
+    schema_text,
+)
+from penstock.api.codecs.request_fields.extensions import (
     decode_permissions,
     decode_requested_files,
     decode_run_limits,
     decode_session,
 )
-from penstock.api.codecs.fields import Fields, decode_object
-from penstock.api.codecs.messages.blocks import decode_messages, decode_system
-from penstock.api.codecs.messages.tools import decode_hosted, decode_tool_choice, decode_tools
-from penstock.api.codecs.names import FieldNames
-from penstock.api.codecs.places import Places
-from penstock.api.codecs.reasoning import decode_effort, decode_reasoning
-from penstock.api.codecs.sampling import (
+from penstock.api.codecs.request_fields.field_paths import FieldPaths
+from penstock.api.codecs.request_fields.fields import Fields, decode_object
+from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.part_paths import PartPaths
+from penstock.api.codecs.request_fields.reasoning import decode_effort, decode_reasoning
+from penstock.api.codecs.request_fields.sampling import (
     MAX_STOP_STRINGS,
     MAX_TOP_LOGPROBS,
     decode_adapter,
@@ -46,20 +50,20 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     stream = fields.boolean("stream") or False
-    names = FieldNames()
+    names = FieldPaths()
     names.note("stop", "stop_sequences")
     tools, hosted = decode_tools(fields, names)
     _check_logprobs(fields)
-    places = Places()
-    said = (*decode_system(fields), *decode_messages(fields, places))
-    messages, begun = split_begun(fields, said)
+    part_paths = PartPaths()
+    said = (*decode_system(fields), *decode_messages(fields, part_paths))
+    messages, answer_prefix = split_answer_prefix(fields, said)
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
         cache_salt=decode_cache_salt(fields),
         messages=messages,
-        places=places.of(messages),
-        begun=begun,
+        part_paths=part_paths.of(messages),
+        answer_prefix=answer_prefix,
         tools=tools,
         hosted=(*hosted, *decode_hosted(fields, names)),
         permissions=decode_permissions(fields, stream),
@@ -69,7 +73,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
         sampling=decode_sampling(fields),
         constraint=_constraint(fields, names, accepted),
         limits=decode_run_limits(fields),
-        reasoning=_reasoning(fields, begun),
+        reasoning=_reasoning(fields, answer_prefix),
         stop=fields.strings("stop_sequences", MAX_STOP_STRINGS) or (),
         stop_token_ids=decode_stop_token_ids(fields),
         ignore_eos=fields.boolean("ignore_eos") or False,
@@ -83,14 +87,14 @@ def _check_logprobs(fields: Fields) -> None:
     fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
 
 
-def _reasoning(fields: Fields, begun: str) -> ReasoningPolicy:
+def _reasoning(fields: Fields, answer_prefix: str) -> ReasoningPolicy:
     thinking = fields.object("thinking")
     enabled = None
     if thinking is not None:
         thinking.required_string("type")
         enabled = THINKING[thinking.choice("type", tuple(filter(None, THINKING)))]
     policy = decode_reasoning(fields, enabled)
-    if begun:
+    if answer_prefix:
         return without_reasoning(fields, policy)
     config = fields.object("output_config")
     effort = decode_effort(config, "effort") if config is not None else None
@@ -99,7 +103,7 @@ def _reasoning(fields: Fields, begun: str) -> ReasoningPolicy:
     return ReasoningPolicy(policy.enabled, effort)  # says how hard to think, not whether
 
 
-def _constraint(fields: Fields, names: FieldNames, accepted: Accepted) -> Constraint | None:
+def _constraint(fields: Fields, names: FieldPaths, accepted: Accepted) -> Constraint | None:
     """`output_config.format`, or the `output_format` of older clients, or one of the service's own
     fields."""
     own = decode_constraint(fields, names, accepted)

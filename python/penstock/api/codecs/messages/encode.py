@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.api.codecs.chunks import generation_field
 from penstock.api.codecs.dialect import AnswerIdentity
+from penstock.api.codecs.openai_chunks import generation_field
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
     GenerateRequest,
@@ -22,7 +22,7 @@ from penstock.dialog import (
 from penstock.dialog.events import Finish
 from penstock.dialog.fold import Answer
 
-# The vendor's name for each status; its clients choose the class of their exceptions by it.
+# Anthropic's name for each status; its clients choose the class of their exceptions by it.
 ERROR_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -44,7 +44,7 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
     """The JSON of a message."""
     choice = answer.choices[0]
     message = {
-        **message_head(identity, answer.model, answer.adapter_generation),
+        **message_head(identity, answer.model, answer.adapter_revision),
         "content": [block for part in choice.parts for block in _blocks(part)],
         **stop_fields(choice.finish, choice.stop_sequence),
         "usage": usage_object(answer.usage),

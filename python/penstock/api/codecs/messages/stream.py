@@ -108,7 +108,7 @@ class MessageStream:
 
     def _start(self, event: RunStarted) -> bytes:
         message = {
-            **message_head(self._identity, event.model, event.adapter_generation),
+            **message_head(self._identity, event.model, event.adapter_revision),
             "content": [],
             **self._stop,
             "usage": usage_object(Usage(prompt_tokens=event.prompt_tokens)),

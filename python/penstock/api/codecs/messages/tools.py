@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.api.codecs.constraint import check_depth
-from penstock.api.codecs.fields import Fields, shown
-from penstock.api.codecs.hosted import (
+from penstock.api.codecs.request_fields.constraint import check_depth
+from penstock.api.codecs.request_fields.field_paths import FieldPaths
+from penstock.api.codecs.request_fields.fields import Fields, shown
+from penstock.api.codecs.request_fields.hosted_tools import (
     decode_domains,
     decode_flat_location,
     decode_search_options,
     decode_skill_version,
 )
-from penstock.api.codecs.names import FieldNames
-from penstock.api.codecs.tools import check_functions, decode_function_name
+from penstock.api.codecs.request_fields.tools import check_functions, decode_function_name
 from penstock.dialog import (
     FunctionTool,
     HostedTool,
@@ -31,7 +31,7 @@ SEARCH_WITH_PYTHON: Final = "web_search_20260209"
 
 
 def decode_tools(
-    fields: Fields, names: FieldNames
+    fields: Fields, names: FieldPaths
 ) -> tuple[tuple[FunctionTool, ...], tuple[HostedTool, ...]]:
     """(the client's functions, tools that the server runs), both from `tools`."""
     functions: list[FunctionTool] = []
@@ -60,7 +60,7 @@ def decode_tools(
     return tuple(functions), tuple(hosted)
 
 
-def decode_hosted(fields: Fields, names: FieldNames) -> tuple[HostedTool, ...]:
+def decode_hosted(fields: Fields, names: FieldPaths) -> tuple[HostedTool, ...]:
     """Server tools that other fields switch on: `web_search_options`, `enable_code_execution` and
     the skills of `container`."""
     hosted: list[HostedTool] = []

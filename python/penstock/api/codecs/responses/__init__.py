@@ -1,20 +1,20 @@
 """The responses interface: `/v1/responses`."""
 
-from penstock.api.codecs.responses.chain import continued
+from penstock.api.codecs.responses.conversation import continue_conversation
 from penstock.api.codecs.responses.decode import (
     ResponsesRequest,
     check_include,
     decode,
-    resolved,
+    resolve_item_references,
 )
-from penstock.api.codecs.responses.history import input_items
-from penstock.api.codecs.responses.ids import RESPONSE_PREFIX, response_of
+from penstock.api.codecs.responses.item_ids import RESPONSE_PREFIX, response_of
 from penstock.api.codecs.responses.resource import (
     TERMINAL,
     Resource,
     ResponseIdentity,
-    settled,
+    with_final_status,
 )
+from penstock.api.codecs.responses.stored_input_items import input_items
 from penstock.api.codecs.responses.stream import ResponseStream, closing_frame
 
 __all__ = [
@@ -26,10 +26,10 @@ __all__ = [
     "ResponsesRequest",
     "check_include",
     "closing_frame",
-    "continued",
+    "continue_conversation",
     "decode",
     "input_items",
-    "resolved",
+    "resolve_item_references",
     "response_of",
-    "settled",
+    "with_final_status",
 ]

@@ -7,18 +7,16 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.api.codecs.accepted import AS_SPECIFIED, OPTION, Accepted
-from penstock.api.codecs.constraint import decode_text_constraint
-from penstock.api.codecs.extensions import decode_requested_files
-from penstock.api.codecs.fields import Fields, decode_object, shown
-from penstock.api.codecs.hosted import decode_hosted_tools
-from penstock.api.codecs.names import FieldNames
-from penstock.api.codecs.namespaces import Namespaces
-from penstock.api.codecs.places import Places
-from penstock.api.codecs.reasoning import OFF, decode_effort
-from penstock.api.codecs.responses.echo import echoed
-from penstock.api.codecs.responses.items import Items, decode_input, references
-from penstock.api.codecs.sampling import (
+from penstock.api.codecs.request_fields.constraint import decode_text_constraint
+from penstock.api.codecs.request_fields.extensions import decode_requested_files
+from penstock.api.codecs.request_fields.field_paths import FieldPaths
+from penstock.api.codecs.request_fields.fields import Fields, decode_object, shown
+from penstock.api.codecs.request_fields.hosted_tools import decode_hosted_tools
+from penstock.api.codecs.request_fields.namespaces import Namespaces
+from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, OPTION, Accepted
+from penstock.api.codecs.request_fields.part_paths import PartPaths
+from penstock.api.codecs.request_fields.reasoning import OFF, decode_effort
+from penstock.api.codecs.request_fields.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
     decode_adapter,
@@ -28,7 +26,9 @@ from penstock.api.codecs.sampling import (
     decode_stop,
     decode_stop_token_ids,
 )
-from penstock.api.codecs.tools import decode_functions, decode_tool_choice
+from penstock.api.codecs.request_fields.tools import decode_functions, decode_tool_choice
+from penstock.api.codecs.responses.echoed_fields import echoed
+from penstock.api.codecs.responses.input_items import Items, decode_input, references
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
     FunctionTool,
@@ -78,7 +78,8 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `request`: its messages are of this turn alone, without `instructions` and without what
     `previous_id` continues. `references`: ids of stored items that `input` refers to, see
-    `resolved`. `echoed`: the fields that the resource repeats. `fields`: the body, if there are
+    `resolve_item_references`. `echoed`: the fields that the resource repeats. `fields`: the body,
+    if there are
     references. `names`: how the client wrote its fields. `namespaces`: those of its functions.
     """
 
@@ -91,7 +92,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     previous_id: str | None = None
     references: tuple[str, ...] = ()
     fields: Fields | None = None
-    names: FieldNames = msgspec.field(default_factory=FieldNames)
+    names: FieldPaths = msgspec.field(default_factory=FieldPaths)
     namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
 
 
@@ -103,11 +104,11 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> ResponsesRequest:
     if background and not store:
         fields.refuse("background", "cannot be used with `store: false`: there is nothing to poll")
     referred = references(fields)
-    places = Places()
-    messages = decode_input(fields, {}, places)
+    part_paths = PartPaths()
+    messages = decode_input(fields, {}, part_paths)
     if not messages and not referred:
         fields.refuse("input", "says nothing: it needs a message, a call or a result")
-    names = FieldNames()
+    names = FieldPaths()
     names.note("messages", "input")
     namespaces = Namespaces()
     tools = decode_functions(fields, HOSTED_KINDS, names, namespaces)
@@ -118,7 +119,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> ResponsesRequest:
         adapter=decode_adapter(fields),
         cache_salt=decode_cache_salt(fields),
         messages=messages,
-        places=places.of(messages),
+        part_paths=part_paths.of(messages),
         tools=tools,
         hosted=hosted,
         files=decode_requested_files(fields),
@@ -148,13 +149,15 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> ResponsesRequest:
     )
 
 
-def resolved(asked: ResponsesRequest, known: Items) -> ResponsesRequest:
+def resolve_item_references(asked: ResponsesRequest, known: Items) -> ResponsesRequest:
     """The request with the items that it refers to."""
     if asked.fields is None:
         return asked
-    places = Places()
-    messages = decode_input(asked.fields, known, places)
-    request = msgspec.structs.replace(asked.request, messages=messages, places=places.of(messages))
+    part_paths = PartPaths()
+    messages = decode_input(asked.fields, known, part_paths)
+    request = msgspec.structs.replace(
+        asked.request, messages=messages, part_paths=part_paths.of(messages)
+    )
     return msgspec.structs.replace(asked, request=request)
 
 
@@ -226,7 +229,7 @@ def _reasoning(fields: Fields) -> ReasoningPolicy:
 
 
 def _top_logprobs(fields: Fields) -> int | None:
-    """None: no logprobs. Asked for by `logprobs`, as the vendor does by `include`, or by how many
+    """None: no logprobs. Asked for by `logprobs`, as OpenAI does by `include`, or by how many
     alternatives there shall be."""
     wanted = fields.boolean("logprobs")
     top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)

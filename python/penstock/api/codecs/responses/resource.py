@@ -8,10 +8,10 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
-from penstock.api.codecs.chunks import generation_field
-from penstock.api.codecs.names import FieldNames
-from penstock.api.codecs.namespaces import Namespaces
-from penstock.api.codecs.responses.output import Output
+from penstock.api.codecs.openai_chunks import generation_field
+from penstock.api.codecs.request_fields.field_paths import FieldPaths
+from penstock.api.codecs.request_fields.namespaces import Namespaces
+from penstock.api.codecs.responses.output_items import Output
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
     ArgumentsDelta,
@@ -42,7 +42,7 @@ class ResponseIdentity(msgspec.Struct, frozen=True):
     model: str
     echoed: dict[str, Any]
     background: bool = False
-    names: FieldNames = msgspec.field(default_factory=FieldNames)
+    names: FieldPaths = msgspec.field(default_factory=FieldPaths)
     namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
 
 
@@ -73,7 +73,7 @@ class Resource:
                 pass  # the many; nothing else is theirs
             case RunStarted():
                 self.created = event.created
-                self.adapter_generation = event.adapter_generation
+                self.adapter_generation = event.adapter_revision
             case TurnEnded():
                 self._out_of_tokens |= event.finish == "length"
             case RunEnded():
@@ -90,12 +90,12 @@ class Resource:
     def fail(self, error: ServiceError) -> None:
         """It ends with an error; what has been made of it stays."""
         self.status, self.error = "failed", error
-        self.output.cut()
+        self.output.mark_incomplete()
 
     def cancel(self) -> None:
         """It ends because somebody wanted it to."""
         self.status = "cancelled"
-        self.output.cut()
+        self.output.mark_incomplete()
 
     def parts(self) -> tuple[Part, ...]:
         """The answer as a later turn sees it."""
@@ -167,7 +167,7 @@ def error_object(error: ServiceError | None) -> dict[str, Any] | None:
     return {"type": error.kind, "code": error.code, "message": error.message}
 
 
-def settled(body: bytes, status: Status, error: ServiceError | None = None) -> bytes:
+def with_final_status(body: bytes, status: Status, error: ServiceError | None = None) -> bytes:
     """A stored resource whose work will not go on: cancelled, or failed with an error."""
     resource: dict[str, Any] = orjson.loads(body)
     return orjson.dumps({**resource, "status": status, "error": error_object(error)})

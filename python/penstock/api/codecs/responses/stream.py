@@ -1,4 +1,4 @@
-"""Events -> the vendor's stream events, in its order, each numbered."""
+"""Events -> OpenAI's stream events, in its order, each numbered."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 import orjson
 
 from penstock.api.codecs.dialect import Around, Numbered
-from penstock.api.codecs.envelope import DONE, KEEP_ALIVE, token_logprobs
-from penstock.api.codecs.responses.output import (
+from penstock.api.codecs.openai_envelope import DONE, KEEP_ALIVE, token_logprobs
+from penstock.api.codecs.responses.output_items import (
     Item,
     ItemStatus,
     status_at_end,

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.api.codecs.fields import Fields, decode_object
+from penstock.api.codecs.request_fields.fields import Fields, decode_object
 from penstock.base.data_url import SCHEME, decode_base64, decode_data_url
 from penstock.base.ids import new_id
 from penstock.dialog import (

@@ -1,0 +1,175 @@
+"""One API process over a scripted engine, each pinned to its own core, for `bench.api`."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import re
+import select
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from bench.harness.scripted_engine import Script
+from penstock.api.serving.model_control import ModelStates, WorkerFailed, from_worker_decoder
+from penstock.api.serving.server import bind_socket
+from penstock.api.serving.tasks import ApiTask, ModelTask, WorkerTask
+from penstock.config import (
+    EngineSettings,
+    ModelSettings,
+    ServerSettings,
+    StoreSettings,
+    read_environment,
+)
+from penstock.engine.processes.fleet import ModelState
+from penstock.models.hub.hub_access import HubAccess
+from penstock.models.hub.sources import resolve_model
+from penstock.models.loader.model_loader import load_text_parts
+from penstock.text import Tokenizer, load_tokenizer
+
+SERVER_CORE, OTHER_CORE = 0, 1
+NUM_WORDS = 4093
+CONTEXT_TOKENS = 8192
+FIRST_STEP_S = 0.001
+POLL_S = 0.2
+
+
+class ApiServer:
+    """The API process and its scripted engine. Use as a context."""
+
+    def __init__(self, model: str, python: str, log: bool = True) -> None:
+        self._settings = EngineSettings(model=model)
+        self._python = python
+        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
+        place = self._folder.name
+        store = StoreSettings(f"sqlite:///{place}/store.db", f"{place}/blobs", f"{place}/skills")
+        self._server = ServerSettings("127.0.0.1", disable_access_log=not log, store=store)
+        self._processes: dict[Path, subprocess.Popen[bytes]] = {}
+        environment = read_environment()
+        hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
+        parts = load_text_parts(resolve_model(model, environment.home, hub))
+        self.words = _words(load_tokenizer(parts))
+        self._model_id = parts.model_id
+
+    def __enter__(self) -> ApiServer:
+        os.sched_setaffinity(0, {OTHER_CORE})
+        folder = Path(self._folder.name)
+        self._stamps = folder / "stamps"
+        script = Script(
+            self._model_id, 49152, CONTEXT_TOKENS, list(self.words.values()), FIRST_STEP_S
+        )
+        path = str(folder / "engine.sock")
+        self._engine = self._start(
+            "bench.harness.scripted_engine", path, str(self._stamps), core=OTHER_CORE
+        )
+        self._tell(self._engine, msgspec.json.encode(script))
+        self._bound = bind_socket("127.0.0.1", 0)
+        self.address: tuple[str, int] = self._bound.getsockname()[:2]
+        fd = self._bound.fileno()
+        model = ModelTask(ModelSettings(self._settings, id=self._model_id), path)
+        task = WorkerTask(ApiTask((model,), None, self._server), fd)
+        self._api = self._start("penstock.api.serving.worker", core=SERVER_CORE, pass_fd=fd)
+        self._tell(self._api, msgspec.json.encode(task))
+        self._tell(
+            self._api, msgspec.json.encode(ModelStates({self._model_id: ModelState("loaded")}))
+        )
+        said = from_worker_decoder.decode(self._said(self._api))
+        if isinstance(said, WorkerFailed):
+            raise RuntimeError(said.text)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            with contextlib.suppress(BrokenPipeError):
+                _input(process).close()
+        for process in self._processes.values():
+            process.wait(30)
+        self._bound.close()
+        self._folder.cleanup()
+
+    def pace(self, step_s: float) -> None:
+        """The time between two steps of the engine from now on."""
+        self._tell(self._engine, str(step_s).encode())
+
+    def cpu_s(self) -> float:
+        """CPU time that the API process has used."""
+        return self._scheduled(0)
+
+    def waited_s(self) -> float:
+        """Time for which the API process had something to do, but not its core."""
+        return self._scheduled(1)
+
+    def go_first(self) -> None:
+        """Let the API process have its core whenever it wants it. Needs root."""
+        os.sched_setscheduler(self._api.pid, os.SCHED_FIFO, os.sched_param(1))
+
+    def rss_mib(self) -> float:
+        text = Path(f"/proc/{self._api.pid}/statm").read_text()
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    @property
+    def pid(self) -> int:
+        return self._api.pid
+
+    def stamps(self) -> tuple[array.array[float], array.array[float]]:
+        """The times of all steps, and those at which they had been sent; ends the engine."""
+        _input(self._engine).close()
+        self._engine.wait(30)
+        both = array.array("d", self._stamps.read_bytes())
+        steps = len(both) // 2
+        return both[:steps], both[steps:]
+
+    def _scheduled(self, field: int) -> float:
+        tasks = Path(f"/proc/{self._api.pid}/task").iterdir()
+        return sum(int((t / "schedstat").read_text().split()[field]) for t in tasks) / 1e9
+
+    def _start(
+        self, module: str, *arguments: str, core: int, pass_fd: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        path = Path(tempfile.gettempdir()) / f"{module}.log"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
+                [self._python, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=() if pass_fd is None else (pass_fd,),
+            )
+        os.sched_setaffinity(process.pid, {core})
+        self._processes[path] = process
+        return process
+
+    def _said(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Its next line. Raises RuntimeError when it or another one has ended instead."""
+        assert process.stdout is not None
+        while not select.select([process.stdout], [], [], POLL_S)[0]:
+            for log, one in self._processes.items():
+                if one.poll() is not None:
+                    self.__exit__()
+                    raise RuntimeError(f"a process has ended; see {log}")
+        return process.stdout.readline()
+
+    def _tell(self, process: subprocess.Popen[bytes], line: bytes) -> None:
+        _input(process).write(line + b"\n")
+        _input(process).flush()
+
+
+def _words(tokenizer: Tokenizer) -> dict[str, int]:
+    """Tokens that are a word after a space: in a stream of them each can be told by itself."""
+    words = {}
+    for token_id in range(tokenizer.vocab_size):
+        text = tokenizer.token_bytes(token_id)
+        if re.fullmatch(rb" [a-z]+", text):
+            words[text.decode()] = token_id
+        if len(words) == NUM_WORDS:
+            break
+    return words
+
+
+def _input(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdin is not None
+    return process.stdin

@@ -1,0 +1,160 @@
+"""`python -m bench.harness.scripted_engine SOCKET STAMPS`: an engine process without a model.
+
+The real socket server of the engine (`engine.server`) over a core whose tokens are written down: a
+step gives every open request one token, the same for all of them, so that the engine takes next to
+nothing of what is measured. When standard input ends, the times of all steps go to STAMPS, and
+after them those at which their frames had been sent.
+"""
+
+from __future__ import annotations
+
+import array
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import msgspec
+
+from penstock.engine.ipc.server import EngineServer
+from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
+    EmbedOutput,
+    EmbedRequest,
+    EngineGauges,
+    EngineInfo,
+    TokenDelta,
+    TokenOutput,
+    TokenRequest,
+)
+from penstock.grammar.vocabulary import Vocabulary
+
+
+class Script(msgspec.Struct, frozen=True):
+    """One line of JSON on standard input. Step k of the engine gives `token_ids[k % len]`;
+    `step_s`: the time between two steps."""
+
+    model_id: str
+    vocab_size: int
+    max_model_len: int
+    token_ids: list[int]
+    step_s: float
+
+
+class ScriptedCore:
+    """A `Core` that makes no vectors and has no adapters. A new script (see `main`) takes over
+    between two steps."""
+
+    report = ""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.made_s = array.array("d")
+        self.sent_s = array.array("d")
+        self.info = EngineInfo(
+            model_id=script.model_id,
+            max_model_len=script.max_model_len,
+            vocab_size=script.vocab_size,
+            max_num_seqs=1024,
+            cache_blocks=0,
+            block_size=16,
+            weight_bytes=0,
+            fingerprint="fp_scripted",
+        )
+        self._open: dict[str, int] = {}
+        self._tokens = [(TokenDelta(token),) for token in script.token_ids]
+        self._next_s = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._open)
+
+    def call_when_ready(self, wake: Callable[[], None]) -> None:
+        """There is work after a `submit` only."""
+
+    def set_tokenizer(self, vocabulary: Vocabulary) -> None:
+        """Nothing to learn for a script."""
+
+    def submit(self, request: TokenRequest) -> None:
+        self._open[request.id] = request.max_tokens
+
+    def embed(self, request: EmbedRequest) -> None:
+        raise NotImplementedError
+
+    def abort(self, request_id: str) -> None:
+        self._open.pop(request_id, None)
+
+    def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
+        raise NotImplementedError
+
+    def retire_adapter(self, revision: str) -> None:
+        """There is none."""
+
+    def adapters(self) -> tuple[AdapterState, ...]:
+        return ()
+
+    def step(self) -> list[TokenOutput]:
+        """Wait until the step is due; a token for each open request."""
+        self._pace()
+        now = time.monotonic()
+        tokens = self._tokens[len(self.made_s) % len(self._tokens)]
+        self.made_s.append(now)
+        chunks = []
+        for request_id, left in list(self._open.items()):
+            self._open[request_id] = left - 1
+            finish = None
+            if left == 1:
+                finish = "length"
+                del self._open[request_id]
+            chunks.append(TokenOutput(request_id, tokens, now, 0, finish))  # type: ignore[arg-type]
+        return chunks
+
+    def gauges(self) -> EngineGauges:
+        return EngineGauges(sequences_running=len(self._open))
+
+    def prepare(self) -> bool:
+        """A script needs nothing ahead of a step."""
+        return False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _pace(self) -> None:
+        now = time.monotonic()
+        self._next_s = max(self._next_s + self.script.step_s, now - 10 * self.script.step_s)
+        if self._next_s > now:
+            time.sleep(self._next_s - now)
+
+
+class _StampedServer(EngineServer):
+    """Notes when a step has been sent."""
+
+    _core: ScriptedCore
+
+    def _deliver(self, chunks: Sequence[TokenOutput | EmbedOutput]) -> None:
+        super()._deliver(chunks)
+        self._core.sent_s.append(time.monotonic())
+
+
+def main(socket_path: str, stamps: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    core = ScriptedCore(msgspec.json.decode(sys.stdin.buffer.readline(), type=Script))
+    server = _StampedServer(core, socket_path)
+    threading.Thread(target=_obey, args=(core, server), daemon=True).start()
+    server.run()
+    stamps.write_bytes((core.made_s + core.sent_s).tobytes())
+
+
+def _obey(core: ScriptedCore, server: EngineServer) -> None:
+    """Each further line is another pace; the end of the input is the end of the process."""
+    for line in sys.stdin.buffer:
+        core.script = msgspec.structs.replace(core.script, step_s=float(line))
+    server.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,216 @@
+"""What the host pays to launch a step kernel by kernel, as prompts and mixed steps are launched.
+
+    python -m bench.lab.launch_overhead [--layers 36] [--rounds 200]
+
+A decoder of small sizes makes steps on CPU tensors, through the launchers of a GPU: packaged
+kernels (by the part of the CUDA library that starts them), and the CUDA library's functions. The
+driver, and the functions behind the library's names, do nothing and are made here; so this is the
+time from the model to the driver's door, without the driver's own, and with torch's allocator of
+the host in the place of the device's. Least CPU time of the rounds: of a step, and of its launches
+repeated by themselves. Needs a C++ compiler, and neither a GPU nor Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.device.model_shapes import SHAPES, Shape, write_checkpoint
+from penstock.kernels.cuda import CudaOps, library, open_library
+from penstock.kernels.cuda.launcher import DriverLauncher
+from penstock.kernels.gpu_kv_cache import CacheExtents
+from penstock.kernels.ops import all_ops
+from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.registry import KernelRegistry, Machine
+from penstock.kernels.torch_ops import TorchOps
+from penstock.kernels.triton import TritonOps
+from penstock.kernels.triton.compile import launch as launching
+from penstock.kernels.triton.compile.archive import Cubin
+from penstock.kernels.triton.compile.packaged_kernels import PackagedKernels
+from penstock.kernels.triton.compile.packaged_signatures import Sizes, shipped
+from penstock.kernels.triton.compile.signature import source_hash
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_model
+from penstock.runtime.gpu.model import DeviceModel
+
+ROWS, CONTEXT, BLOCK = 8, 4096, 16
+SOURCES = Path(__file__).parents[2] / "csrc"
+DRIVER = """
+#define NOTHING(name) extern "C" int name(...) { return 0; }
+NOTHING(cuModuleGetFunction) NOTHING(cuFuncSetAttribute) NOTHING(cuFuncSetCacheConfig)
+NOTHING(cuLaunchKernel) NOTHING(cuCtxSetCurrent) NOTHING(cuGetErrorName)
+extern "C" int cuModuleLoadData(void** module, const void*) { return *module = module, 0; }
+extern "C" int cuCtxGetCurrent(void** context) { return *context = context, 0; }
+extern "C" int cuDevicePrimaryCtxRetain(void** context, int) { return *context = context, 0; }
+"""
+
+
+class Unloaded:
+    """An archive of kernels that are never run: what a launch needs to know of each."""
+
+    target = "nothing"
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.cubins = [
+            Cubin(one, _source(one.module, one.kernel), one.kernel, one.num_warps, 0, 2, "")
+            for one in shipped([sizes])
+        ]
+
+    def image(self, cubin: Cubin) -> bytes:
+        return b"nothing"
+
+
+def _source(module: str, kernel: str) -> str:
+    found = __import__(module, fromlist=[kernel])
+    return source_hash(getattr(found, kernel))
+
+
+def _built(folder: Path, name: str, source: str | Path, *options: str) -> Path:
+    path = folder / f"{name}.so"
+    if isinstance(source, str):
+        (folder / f"{name}.cc").write_text(source)
+        source = folder / f"{name}.cc"
+    command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-o", str(path), f"-I{SOURCES}"]
+    subprocess.run([*command, str(source), *options], check=True)
+    return path
+
+
+def _library(folder: Path) -> Path:
+    """With the functions of the CUDA library, which do nothing."""
+    names = [f"penstock_cuda_{name}" for name in library._SIGNATURES]
+    text = "".join(f'extern "C" int {name}(...) {{ return 0; }}\n' for name in names)
+    text += f'extern "C" int penstock_cuda_abi() {{ return {library.ABI}; }}\n'
+    text += 'extern "C" const char* penstock_cuda_error(int) { return ""; }\n'
+    return _built(folder, "library", text + 'extern "C" int penstock_cuda_runtime() { return 0; }')
+
+
+def _ops(kind: str, folder: Path) -> TorchOps:
+    """On CPU tensors, what serves on compute capability 9.0."""
+    if kind == "library":
+        opened = open_library(_library(folder))
+        ops: TritonOps = CudaOps("cpu", torch.bfloat16, opened, {})
+        # Where Triton interprets, a CPU is served like a GPU.
+        machine, names = Machine("cpu", interpreted=True), {"cuda", "triton", "reference"}
+    else:
+        ops = TritonOps("cpu", torch.bfloat16, products="invariant")
+        machine, names = Machine("cuda", 90), {"triton", "reference"}
+    ops.table = KernelRegistry(all_ops(), machine, frozenset(names))
+    return ops
+
+
+def _inputs(tokens: int) -> StepInputs[torch.Tensor]:
+    def ints(*extents: int) -> torch.Tensor:
+        return torch.zeros(extents, dtype=torch.int32)
+
+    one = ints(tokens)
+    contexts = ints(ROWS)
+    return StepInputs(
+        one, one, one, ints(ROWS + 1), contexts, ints(ROWS, CONTEXT // BLOCK), contexts
+    )
+
+
+def _least_us(call: Callable[[], Any], rounds: int) -> float:
+    """CPU time: what else the machine does is not in it."""
+    least = float("inf")
+    for _ in range(rounds):
+        began = time.thread_time_ns()
+        call()
+        least = min(least, time.thread_time_ns() - began)
+    return least / 1e3
+
+
+def measure(kind: str, shape: Shape, folder: Path, checkpoint: Path, rounds: int) -> None:
+    model = load_model(files_at(checkpoint, checkpoint.name), "auto")
+    extents = CacheExtents(shape.layers, 64, shape.kv_heads, BLOCK, shape.head_dim)
+    with _copying():
+        placed = DeviceModel(
+            model,
+            _ops(kind, folder),
+            extents,
+            torch.bfloat16,
+            max_rows=ROWS,
+            max_model_len=CONTEXT,
+        )
+    inputs = _inputs(4 * ROWS)
+    with torch.inference_mode():
+        launches, called = _launches(lambda: placed.logits(inputs, one_token=False))
+        step_us = _least_us(lambda: placed.logits(inputs, one_token=False), rounds)
+
+        def again() -> None:
+            for launch in launches:
+                launch()
+
+        alone_us = _least_us(again, rounds)
+    print(
+        f"{kind:<10} {len(launches)} launches a step, {called} of the library: "
+        f"{step_us:.0f} us a step, {step_us / len(launches):.2f} us a launch, of which "
+        f"{alone_us / len(launches):.2f} us from the wrapper to the driver"
+    )
+
+
+@contextmanager
+def _copying() -> Iterator[None]:
+    """Weights are copied, as they are to a device: in a file they are not aligned."""
+    mapped = torch.from_numpy
+    torch.from_numpy = lambda ndarray: mapped(ndarray).clone()
+    try:
+        yield
+    finally:
+        torch.from_numpy = mapped
+
+
+def _launches(step: Callable[[], Any]) -> tuple[list[Callable[[], Any]], int]:
+    """Each launch of a step, to be repeated, and how many of them are the library's."""
+    made: list[Callable[[], Any]] = []
+    start, call = PackagedKernels.start, library.Library.call
+    counts = [0]
+
+    def noted_start(self: PackagedKernels, *given: Any) -> str | None:
+        made.append(lambda: start(self, *given))
+        return start(self, *given)
+
+    def noted_call(self: library.Library, *given: Any) -> None:
+        counts[0] += 1
+        made.append(lambda: call(self, *given))
+        call(self, *given)
+
+    PackagedKernels.start, library.Library.call = noted_start, noted_call
+    try:
+        step()
+    finally:
+        PackagedKernels.start, library.Library.call = start, call
+    return made, counts[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=36)
+    parser.add_argument("--rounds", type=int, default=200)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    shape = replace(SHAPES["qwen3-8b"].small(), width=128, head_dim=64, ff=128, layers=given.layers)
+    heads = (shape.heads, shape.kv_heads, shape.head_dim)
+    sizes = Sizes(shape.width, heads, shape.ff, shape.vocab, head_norm=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        checkpoint = write_checkpoint(shape, folder / "model", "cpu")
+        modules = _built(folder, "modules", SOURCES / "cuda" / "modules.cc", "-ldl")
+        launcher = DriverLauncher(modules, 0, str(_built(folder, "driver", DRIVER)))
+        packaged = PackagedKernels(Unloaded(sizes), launcher, lambda: 0)
+        launching.serve_packaged(packaged)
+        for kind in ("packaged", "library"):
+            measure(kind, shape, folder, checkpoint, given.rounds)
+        assert packaged.missing == 0, packaged.report()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+// One call of a kernel from Python, checked against its signature.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bind/call/extents.h"
+#include "bind/call/signature.h"
+#include "bind/call/value_checks.h"
+#include "bind/kernel_set.h"
+#include "plan/recorder.h"
+
+namespace penstock::bind {
+
+namespace py = pybind11;
+
+// The values of tensor `index` must lie below `limit`, or ascend from 0 to it.
+struct ValueBound {
+    size_t index = 0;
+    Extent limit;
+};
+
+struct CheckedCall {
+    KernelChoice kernels;
+    const Signature* signature = nullptr;
+    std::vector<PlanTensor> tensors;
+    std::vector<int64_t> integers;
+    std::vector<float> reals;
+    const void* object = nullptr;
+    uint32_t written = 0; // bit i: the call writes tensor i
+    std::vector<ValueBound> bounds;
+    std::vector<ValueBound> runs;
+    std::optional<CacheExtent> cache; // of a call that takes the chunks of a step
+    int64_t adapter_slots = 0;        // of a call that takes groups of rows: how many slots
+};
+
+struct CallArguments {
+    py::sequence tensors;
+    std::vector<int64_t> integers;
+    std::vector<float> reals;
+    py::object object;
+};
+
+// Each tensor is a numpy array or a PlanTensor. Raises TypeError and ValueError naming the kernel
+// and the argument, KeyError for an unknown kernel. Values of tensors are not looked at.
+CheckedCall check_call(const KernelSet& kernels, const std::string& name,
+                       const CallArguments& given);
+
+// The tensor of that name, which the signature must have.
+const PlanTensor& tensor_named(const CheckedCall& call, const std::string& name);
+
+} // namespace penstock::bind

@@ -1,0 +1,73 @@
+// A finished plan with the inputs that Python fills, and the checks of one run. No Python.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "bind/call/extents.h"
+#include "bind/call/value_checks.h"
+#include "plan/plan.h"
+
+namespace penstock::bind {
+
+// The inputs of a step, in the order of StepInputs in kernels/ops_interface.py.
+enum class StepInput : uint8_t {
+    tokens,
+    positions,
+    slots,
+    query_starts,
+    context_lens,
+    block_tables,
+    sample_rows,
+    adapter_slots, // from here on of a plan with adapters only
+    adapter_order,
+    adapter_starts,
+    sampled_order,
+    sampled_starts
+};
+constexpr size_t num_base_inputs = 7;
+constexpr size_t num_step_inputs = 12;
+constexpr std::array<const char*, num_step_inputs> step_input_names{
+    "tokens",        "positions",      "slots",         "query_starts",
+    "context_lens",  "block_tables",   "sample_rows",   "adapter_slots",
+    "adapter_order", "adapter_starts", "sampled_order", "sampled_starts"};
+
+template <class T>
+using PerInput = std::array<T, num_step_inputs>;
+
+// What the recorded calls ask of the values of the inputs.
+struct InputLimits {
+    PerInput<std::optional<Extent>> below{};
+    std::optional<CacheExtent> cache;
+    bool starts = false; // query_starts must ascend from 0 to the tokens
+    int64_t adapter_slots = 0;
+};
+
+// The smaller of two bounds; bounds of different axes do not occur for one input.
+void narrow(std::optional<Extent>& bound, const Extent& other);
+
+struct StepPlan {
+    Plan plan;
+    PerInput<PlanTensor> inputs;
+    PlanTensor output;
+    InputLimits limits;
+    bool profiling = false;
+    size_t num_inputs = num_base_inputs;
+    DistinctCheck check_distinct = {}; // of the slots
+    DistinctCheck check_grouped = {};  // of rows with an adapter
+
+    // The size of a step with these inputs, or std::invalid_argument where their lengths disagree
+    // or exceed what the plan was recorded for.
+    StepSize measure(const PerInput<TensorView>& given) const;
+
+    // Copies the inputs into the arena, checks them there (so that nobody can change them between
+    // check and use) and runs. One thread at a time.
+    void run(ThreadPool::Lease& lease, const StepSize& size, const PerInput<TensorView>& given);
+
+  private:
+    void copy(const PerInput<TensorView>& given);
+    void check(const StepSize& size, int64_t table_columns);
+};
+
+} // namespace penstock::bind

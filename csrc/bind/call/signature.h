@@ -1,0 +1,48 @@
+// What each kernel takes: names, element types and extents of its arguments, as one table.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bind/call/extents.h"
+#include "penstock/dtype.h"
+
+namespace penstock::bind {
+
+enum class Access : uint8_t { read, write, update };
+
+// A set of element types.
+using DTypes = uint32_t;
+constexpr DTypes one_of(DType dtype) {
+    return 1U << static_cast<uint32_t>(dtype);
+}
+
+struct Parameter {
+    std::string name;
+    Access access = Access::read;
+    DTypes dtypes = 0;
+    std::vector<std::string> extents; // expressions of extents.h, one per dimension
+    std::string below;                // values of an integer tensor lie in 0..below - 1
+    std::string runs_to = {};         // values ascend from 0 to this extent
+};
+
+// packed_rows: a packed_linear that rows may be gathered from.
+enum class ObjectKind : uint8_t { none, packed_linear, packed_rows, adapter_slots, packed_experts };
+
+struct Signature {
+    std::string kernel;
+    std::vector<Parameter> tensors;
+    std::vector<std::string> integers; // usable in extents
+    std::vector<std::string> reals;
+    ObjectKind object = ObjectKind::none;
+
+    // Why a kernel whose vectors have `lanes` floats cannot take these extents; empty where it can.
+    std::string (*refusal)(const Symbols&, int lanes) = nullptr;
+};
+
+// The signature of that kernel, or null.
+const Signature* signature_of(std::string_view kernel);
+
+} // namespace penstock::bind

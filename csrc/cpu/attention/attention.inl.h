@@ -1,0 +1,307 @@
+// Attention over the paged cache. Included by the ISA files.
+//
+//   paged_attention  tensors:  0 q [T, H * D] float32; 1 query_starts [R + 1]; 2 context_lens [R];
+//                              3 block_tables [R, max_blocks] (int32 each);
+//                              4 keys [B, K, D, P]; 5 values [B, K, P, D] (both float16 or
+//                              float32); 6 out [T, H * D] float32; 7 partials [n] float32 scratch
+//                    integers: H, K, D, window (0: none)
+//                    reals:    scale
+//   sink_attention   the same and 8 sinks [H] float32: exp(sinks[h]) is one more term of the mass
+//   bidirectional_attention  as paged_attention without partials: a token also sees the tokens
+//                    after it, with a window w those at a distance below w
+//   biased_attention  the same with 7 bias [H, 2 M + 1] float32: a key d positions after a token
+//                    (or -d before it) has bias[h, M + d] added to its score, d no farther than M
+//
+// P is a multiple of kLanes and divides 64 or is a multiple of it; D is any multiple of 8. Blocks
+// of the table that hold no visible key are not looked up, slots without one do not reach a result.
+// `partials` holds attention_partial_floats(...) floats; with fewer, steps are just not split.
+//
+// Arithmetic of one (token, query head), which nothing else in the step changes: spans of 256 keys
+// aligned to absolute positions; in a span, tiles of 64 keys with a running softmax (base 2), its
+// mass summed per vector lane; spans merged in order. All in float32, but over a float16 cache
+// whose heads are shared (H > K) at ISAs with products of bf16: there their operands are rounded
+// to bf16 and steps take several keys, see attention_bf16.inl.h and attention_amx.inl.h. What
+// a row does not see has no part in its sums, be it NaN, not even where it shares a step with what
+// the row sees.
+//
+// A task computes a block of a chunk's tokens for the query heads of one KV head, all spans; or, in
+// steps of few tasks, one token and one span, and phase 1 merges.
+#pragma once
+
+#include "cpu/attention/attention_amx.inl.h"
+#include "cpu/attention/attention_bf16.inl.h"
+#include "cpu/attention/attention_f32.inl.h"
+#include "cpu/attention/attention_partition.inl.h"
+#include "cpu/attention/attention_rows.inl.h"
+#include "cpu/simd/math.inl.h"
+#include "cpu/simd/simd.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace attention {
+
+// How a float16 cache is computed with where query heads share KV heads. A head of its own is
+// computed in float32 everywhere: to convert keys and values to pairs takes so much longer that
+// decoding, which does it for one row, would lose by it.
+#if defined(PENSTOCK_TILES_AMX) || defined(PENSTOCK_TILES_ARRAY)
+using SharedHalves = AmxNumerics;
+#elif defined(PENSTOCK_BF16_PAIRS)
+using SharedHalves = Bf16Numerics;
+#else
+using SharedHalves = F32Numerics<uint16_t>;
+#endif
+
+constexpr int kSinks = 8; // their place among the tensors
+
+// A row's sums of all spans so far times `keep`, and those of one more times `add`. The first one
+// is taken as it is.
+PENSTOCK_INLINE void add_span(const float* sums, int64_t padded, float* total, float keep,
+                              float add, bool start) {
+    for (int64_t i = 0; i < padded; i += kLanes) {
+        F32 sum = load(sums + i);
+        if (!start)
+            sum = fma(sum, broadcast(add), load(total + i) * broadcast(keep));
+        store(total + i, sum);
+    }
+}
+
+// Adds a span's result to a row's total.
+PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t padded,
+                           float* total_sums, float& total_highest, float& total_mass, bool start) {
+    const float top = start || highest > total_highest ? highest : total_highest;
+    const float keep = start ? 0.0f : exp2_below(total_highest, top);
+    const float add = start ? 1.0f : exp2_below(highest, top);
+    add_span(sums, padded, total_sums, keep, add, start);
+    total_mass = start ? mass : total_mass * keep + mass * add;
+    total_highest = top;
+}
+
+// The factor of a row's sums, whose weights are 2^(score - highest), in its result. A sink has a
+// weight and no value.
+PENSTOCK_INLINE float share_of_sums(const Arguments& call, int64_t head, float highest,
+                                    float mass) {
+    if (!call.tensor[kSinks].data)
+        return 1.0f / mass;
+    const float sink = call.tensor[kSinks].row<float>(0)[head] * kLog2e;
+    const float top = sink > highest ? sink : highest;
+    const float keep = exp2_below(highest, top);
+    return keep / (mass * keep + exp2_below(sink, top));
+}
+
+PENSTOCK_INLINE void write_out(const float* sums, float share, int64_t dim, float* out) {
+    const F32 inverse = broadcast(share);
+    for (int64_t i = 0; i < dim; i += kLanes) {
+        const int n = lanes_from(i, dim);
+        store_lanes(out + i, load(sums + i) * inverse, n);
+    }
+}
+
+// One task's walk over its keys.
+template <class Numerics>
+struct Walk {
+    using Cached = typename Numerics::Cached;
+    const Arguments& call;
+    const Step& step;
+    const Job& job;
+    const Buffers<Numerics> buffer;
+    const Task<Cached> task;
+    typename Numerics::Rows tiles;
+    const int64_t position, padded, rows; // of `task`
+
+    Walk(const Arguments& call, const Step& step, const Job& job, void* memory)
+        : call(call), step(step), job(job), buffer(memory, job.count * step.group, step.dim),
+          task(call, step, job), tiles{task, step, buffer}, position(task.position),
+          padded(task.padded), rows(task.rows) {}
+
+    void reset() const {
+        for (int64_t i = 0; i < rows; ++i)
+            buffer.highest[i] = -__builtin_inff();
+        for (int64_t i = 0; i < rows * kLanes; ++i)
+            buffer.lane_mass[i] = 0.0f;
+        for (int64_t i = 0; i < rows * padded; ++i)
+            buffer.sums[i] = 0.0f;
+    }
+
+    // One span for all rows, into sums, lane_mass and highest.
+    void span(int64_t index) {
+        reset();
+        const int64_t seen = step.end_visible(job.row, position + job.count - 1);
+        const int64_t begin = larger(index * kSpan, step.first_visible(position) / kTile * kTile);
+        const int64_t end = smaller((index + 1) * kSpan, seen);
+        for (int64_t tile = begin; tile < end; tile += kTile) {
+            const auto next =
+                task.fetches ? task.pieces_after(tile) : typename Task<Cached>::Pieces{};
+            Ahead ahead{next.start, next.start + next.count,
+                        step.block_size * step.dim * static_cast<int64_t>(sizeof(Cached)), 0};
+            tiles.add(tile, ahead);
+        }
+    }
+
+    bool sees(int64_t row, int64_t index) const {
+        const int64_t own = position + quotient(row, step.group);
+        return step.end_visible(job.row, own) > index * kSpan &&
+               step.first_visible(own) < (index + 1) * kSpan;
+    }
+
+    void run_all() {
+        pack_queries(task, buffer);
+        const bool one_span = job.span + 1 == job.span_end;
+        if (one_span) {
+            span(job.span);
+            for (int64_t i = 0; i < rows; ++i)
+                buffer.total_mass[i] = reduce_add(load(buffer.lane_mass + i * kLanes));
+        } else {
+            merge_all();
+        }
+        const float* sums = one_span ? buffer.sums : buffer.totals;
+        const float* mass = buffer.total_mass;
+        const float* highest = one_span ? buffer.highest : buffer.total_highest;
+        for (int64_t token = 0; token < job.count; ++token) {
+            float* out = task.heads_of(call.tensor[6], token);
+            for (int64_t g = 0; g < step.group; ++g, sums += padded, out += step.dim) {
+                const int64_t head = job.kv_head * step.group + g;
+                write_out(sums, share_of_sums(call, head, *highest++, *mass++), step.dim, out);
+            }
+        }
+    }
+
+    void merge_all() {
+        for (int64_t i = 0; i < rows; ++i)
+            buffer.total_mass[i] = -1.0f; // no span yet
+        for (int64_t index = job.span; index < job.span_end; ++index) {
+            span(index);
+            for (int64_t row = 0; row < rows; row += kMerged)
+                merge_rows(row, static_cast<int>(smaller(kMerged, rows - row)), index);
+        }
+    }
+
+    // `merge` of a few rows, whose references and masses are computed beside each other.
+    static constexpr int kMerged = 8;
+    void merge_rows(int64_t row, int count, int64_t index) const {
+        F32 lanes[kMerged];
+        for (int r = 0; r < kMerged; ++r)
+            lanes[r] = r < count ? load(buffer.lane_mass + (row + r) * kLanes) : broadcast(0.0f);
+        const F32 mass = reduce_add_each(lanes), highest = load(buffer.highest + row);
+        const F32 total_mass = load(buffer.total_mass + row);
+        const F32 total_highest = load(buffer.total_highest + row);
+        const Mask start = equal(total_mass, broadcast(-1.0f));
+        const F32 top = select(start, highest, max(highest, total_highest));
+        const F32 keep = select(start, broadcast(0.0f), exp2_below(total_highest, top));
+        const F32 add = select(start, broadcast(1.0f), exp2_below(highest, top));
+        float tops[kLanes], keeps[kLanes], adds[kLanes], masses[kLanes];
+        store(tops, top), store(keeps, keep), store(adds, add);
+        store(masses, select(start, mass, total_mass * keep + mass * add));
+        for (int r = 0; r < count; ++r) {
+            if (!sees(row + r, index))
+                continue;
+            add_span(buffer.sums + (row + r) * padded, padded, buffer.totals + (row + r) * padded,
+                     keeps[r], adds[r], (bits(start) >> r & 1U) != 0);
+            buffer.total_highest[row + r] = tops[r];
+            buffer.total_mass[row + r] = masses[r];
+        }
+    }
+
+    void run_span() {
+        pack_queries(task, buffer);
+        span(job.span);
+        for (int64_t i = 0; i < rows; ++i) {
+            float* to = partial(call, step, step.starts[job.row] + job.first,
+                                job.span - step.first_span(position), job.kv_head * step.group + i);
+            for (int64_t d = 0; d < padded; d += kLanes) {
+                store(to + d, load(buffer.sums + i * padded + d));
+            }
+            to[padded] = buffer.highest[i];
+            to[padded + 1] = reduce_add(load(buffer.lane_mass + i * kLanes));
+        }
+    }
+
+    static float* partial(const Arguments& call, const Step& step, int64_t token, int64_t index,
+                          int64_t head) {
+        const int64_t place =
+            ((token - step.starts[0]) * step.max_spans + index) * step.heads + head;
+        return call.tensor[7].row<float>(0) + place * attention_partial_stride(step.dim);
+    }
+};
+
+// Phase 1 of a split step: one token and KV head.
+void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspace& workspace) {
+    const int64_t token = step.starts[0] + quotient(task, step.kv_heads);
+    int64_t row = 0;
+    while (step.starts[row + 1] <= token)
+        ++row;
+    const int64_t spans = step.spans(step.chunk_position(row) + token - step.starts[row]);
+    const int64_t padded = round_up(step.dim, kLanes);
+    float* total = static_cast<float*>(workspace.data);
+    for (int64_t g = 0; g < step.group; ++g) {
+        const int64_t head = remainder(task, step.kv_heads) * step.group + g;
+        float highest = 0.0f, mass = 0.0f;
+        for (int64_t s = 0; s < spans; ++s) {
+            const float* from = Walk<F32Numerics<float>>::partial(call, step, token, s, head);
+            merge(from, from[padded], from[padded + 1], padded, total, highest, mass, s == 0);
+        }
+        write_out(total, share_of_sums(call, head, highest, mass), step.dim,
+                  call.tensor[6].row<float>(token) + head * step.dim);
+    }
+}
+
+template <Reach reach>
+int phases(const Arguments& call) {
+    return Step(call, reach).split ? 2 : 1;
+}
+
+template <Reach reach>
+int64_t tasks(const Arguments& call, int phase) {
+    const Step step(call, reach);
+    if (phase == 1)
+        return step.tokens * step.kv_heads;
+    int64_t total = 0;
+    for_each_row(step, [&](int64_t, int64_t tasks) {
+        total += tasks;
+        return false;
+    });
+    return total;
+}
+
+template <Reach reach>
+void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
+    const Step step(call, reach);
+    if (phase == 1)
+        return merge_spans(call, step, task, workspace);
+    const Job job = find_job(step, task);
+    const auto walk = [&](auto numbers) {
+        Walk<decltype(numbers)> walk(call, step, job, workspace.data);
+        step.split ? walk.run_span() : walk.run_all();
+    };
+    if (call.tensor[4].dtype != DType::f16)
+        return walk(F32Numerics<float>{});
+    step.group > 1 ? walk(SharedHalves{}) : walk(F32Numerics<uint16_t>{});
+}
+
+size_t workspace_bytes(const Arguments& call) {
+    const int64_t group = call.integer[0] / call.integer[1], dim = call.integer[2];
+    const int64_t rows = group << widest_shift(group, dim);
+    const size_t floats = Buffers<F32Numerics<float>>(nullptr, rows, dim).bytes;
+    const size_t halves = Buffers<SharedHalves>(nullptr, rows, dim).bytes;
+    return floats > halves ? floats : halves;
+}
+
+} // namespace attention
+
+constexpr Kernel kAttentionKernels[] = {
+    {"paged_attention", attention::phases<attention::Reach::back>,
+     attention::tasks<attention::Reach::back>, attention::run<attention::Reach::back>,
+     attention::workspace_bytes},
+    {"sink_attention", attention::phases<attention::Reach::back>,
+     attention::tasks<attention::Reach::back>, attention::run<attention::Reach::back>,
+     attention::workspace_bytes},
+    {"bidirectional_attention", attention::phases<attention::Reach::both>,
+     attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,
+     attention::workspace_bytes},
+    {"biased_attention", attention::phases<attention::Reach::both>,
+     attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,
+     attention::workspace_bytes},
+};
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,278 @@
+// The rows of a task with one tile of keys by matrix tiles, in the place of TileRows, over a
+// float16 cache at ISAs that have them. Included by attention.inl.h.
+//
+// Rounded as in attention_bf16.inl.h; but a product takes steps of 32 k, and of each the sums of
+// even and of odd k apart, which are added to each other, then to the result. Of a step of keys
+// those that a row does not see have the weight zero, which changes no bit as long as their values
+// are finite; where they are not, rows are taken apart.
+#pragma once
+
+#include "cpu/attention/attention_bf16.inl.h"
+#include "cpu/attention/attention_rows.inl.h"
+#include "cpu/simd/matrix_tiles.h"
+#include "cpu/simd/unrolled.h"
+
+#if defined(PENSTOCK_TILES_AMX) || defined(PENSTOCK_TILES_ARRAY)
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace attention {
+
+struct AmxRows;
+
+struct AmxNumerics : Bf16Numerics {
+    using Rows = AmxRows;
+    static constexpr int kDepthUnit = 32;  // k of a step of products
+    static constexpr int kScoredRows = 64; // four blocks
+};
+
+struct AmxRows {
+    static constexpr int64_t kBlock = 16; // rows of a matrix tile
+    static constexpr int kUnitK = AmxNumerics::kDepthUnit;
+    static constexpr int kMostVectors = 4; // of sums that are computed together
+    const Task<uint16_t>& task;
+    const Step& step;
+    const Buffers<AmxNumerics>& buffer;
+    int64_t configured = 0; // rows that the matrix tiles have; 0: not in use
+
+    ~AmxRows() {
+        if (configured != 0)
+            release_tiles();
+    }
+
+    // Of a row's scores and weights, which are kept until its block has gone through all stages.
+    static int64_t place(int64_t row) { return row % AmxNumerics::kScoredRows; }
+
+    int64_t depth() const { return round_up(step.dim, kUnitK); }
+
+    // All rows with one tile; `ahead` is fetched while it is converted. Blocks of rows go through
+    // three stages, each a block behind the one before, so that neither the matrix unit nor the
+    // vector unit waits for what the other has just been given.
+    void add(int64_t tile, Ahead& ahead) {
+        const Seen all = seen_by_some(tile, 0, task.rows);
+        convert_keys(tile, all, ahead);
+        convert_values(tile, all, ahead);
+        const bool apart = !(all == seen_by_all(tile, 0, task.rows)) && !finite_values(all);
+        const int64_t blocks = (task.rows + kBlock - 1) / kBlock;
+        for (int64_t b = 0; b < blocks + 2; ++b) {
+            if (b < blocks)
+                score(tile, b);
+            if (b >= 1 && b - 1 < blocks)
+                weigh(tile, b - 1);
+            if (b >= 2)
+                apart ? add_values_apart(tile, b - 2) : add_values(tile, b - 2);
+        }
+    }
+
+  private:
+    // Keys [begin, end) of a tile.
+    struct Seen {
+        int begin, end;
+
+        bool operator==(const Seen&) const = default;
+        bool none() const { return begin >= end; }
+        bool has(int key) const { return begin <= key && key < end; }
+        int first_step() const { return begin / kUnitK; }
+        int steps() const { return (end - 1) / kUnitK + 1 - first_step(); }
+    };
+
+    // By at least one, and by each, of rows [row, row + count).
+    Seen seen_by_some(int64_t tile, int64_t row, int64_t count) const {
+        const int64_t first = row / step.group, last = (row + count - 1) / step.group;
+        return {task.visible_from(first, tile), task.visible_to(last, tile)};
+    }
+    Seen seen_by_all(int64_t tile, int64_t row, int64_t count) const {
+        const int64_t first = row / step.group, last = (row + count - 1) / step.group;
+        return {task.visible_from(last, tile), task.visible_to(first, tile)};
+    }
+
+    int64_t rows_of(int64_t block) const { return smaller(kBlock, task.rows - block * kBlock); }
+
+    // Matrix tiles 0 .. 3: sums; 4, 5: the left operand; 6, 7: the right one.
+    void configure(int64_t rows) {
+        if (rows == configured)
+            return;
+        configured = rows;
+        const auto m = static_cast<uint8_t>(rows);
+        configure_tiles({{m, 64}, {m, 64}, {m, 64}, {m, 64}, {m, 64}, {m, 64}, {16, 64}, {16, 64}});
+    }
+
+    // Whole vectors of keys, zeros where D ends in mid-step.
+    void convert_keys(int64_t tile, const Seen& seen, Ahead& ahead) const {
+        const int64_t stride = task.call.tensor[4].stride[2];
+        for (int v = seen.begin / kLanes; v * kLanes < seen.end; ++v) {
+            const uint16_t* from = task.key_block(tile + v * kLanes);
+            uint16_t* to = buffer.keys + v * depth() * kLanes;
+            for (int64_t d = 0; d < step.dim; d += 2) {
+                ahead.step();
+                AmxNumerics::convert(to + d * kLanes, from + d * stride, stride, kLanes);
+            }
+            std::memset(to + step.dim * kLanes, 0,
+                        static_cast<size_t>((depth() - step.dim) * kLanes) * sizeof(uint16_t));
+        }
+    }
+
+    // Whole steps of values, zeros for keys that are not seen.
+    void convert_values(int64_t tile, const Seen& seen, Ahead& ahead) const {
+        const int first = seen.first_step() * kUnitK;
+        for (int key = first; key < first + seen.steps() * kUnitK; key += 2) {
+            uint16_t* to = buffer.values + key * kLanes;
+            if (seen.has(key) && seen.has(key + 1)) {
+                convert_pair(task.value_row(tile + key), to, ahead);
+            } else {
+                convert_half(tile, key + (seen.has(key) ? 0 : 1), seen, to);
+            }
+        }
+    }
+
+    void convert_pair(const uint16_t* from, uint16_t* to, Ahead& ahead) const {
+        const int64_t stride = task.call.tensor[5].stride[2];
+        for (int64_t d = 0; d < step.dim; d += kLanes) {
+            ahead.step();
+            AmxNumerics::convert(to + d * kTile, from + d, stride, lanes_from(d, step.dim));
+        }
+    }
+
+    // A pair of which at most `key` is seen.
+    void convert_half(int64_t tile, int key, const Seen& seen, uint16_t* to) const {
+        for (int64_t d = 0; d < step.dim; d += kLanes) {
+            if (!seen.has(key)) {
+                std::memset(to + d * kTile, 0, 2 * kLanes * sizeof(uint16_t));
+                continue;
+            }
+            const uint16_t* from = task.value_row(tile + key) + d;
+            store_bf16_pairs(to + d * kTile,
+                             AmxNumerics::half_column(from, lanes_from(d, step.dim), key % 2));
+        }
+    }
+
+    // Of what convert_values wrote.
+    bool finite_values(const Seen& seen) const {
+        constexpr uint16_t kExponent = 0x7f80;
+        const int64_t first = seen.first_step() * kUnitK * kLanes;
+        const int64_t count = int64_t{seen.steps()} * kUnitK * kLanes;
+        unsigned not_finite = 0;
+        for (int64_t d = 0; d < step.dim; d += kLanes) {
+            const uint16_t* values = buffer.values + d * kTile + first;
+            for (int64_t i = 0; i < count; ++i)
+                not_finite |= (values[i] & kExponent) == kExponent ? 1U : 0U;
+        }
+        return not_finite == 0;
+    }
+
+    // Rows of `a` times `vectors` vectors of `b`, in `steps` steps: sums of those, added to `c`'s
+    // or new ones. Of a step the vectors of b lie b_stride apart, as rows of pairs.
+    struct Product {
+        const uint16_t* a;
+        int64_t a_stride;
+        const uint16_t* b;
+        int64_t b_stride;
+        int64_t steps;
+        float* c;
+        int64_t c_stride;
+    };
+
+    template <bool kAdd>
+    static void multiply(Product product, int vectors) {
+        for (; vectors >= kMostVectors; vectors -= kMostVectors) {
+            multiply_vectors<kAdd, kMostVectors>(product);
+            product.b += kMostVectors * product.b_stride;
+            product.c += kMostVectors * kLanes;
+        }
+        switch (vectors) {
+        case 3: multiply_vectors<kAdd, 3>(product); break;
+        case 2: multiply_vectors<kAdd, 2>(product); break;
+        case 1: multiply_vectors<kAdd, 1>(product); break;
+        default: break;
+        }
+    }
+
+    template <bool kAdd, int vectors>
+    static void multiply_vectors(const Product& product) {
+        const int64_t c_bytes = product.c_stride * static_cast<int64_t>(sizeof(float));
+        unrolled<vectors>([&](auto v) {
+            kAdd ? load_tile<v.value>(product.c + v.value * kLanes, c_bytes) : zero_tile<v.value>();
+        });
+        const auto add = [&](int64_t s, auto parity) {
+            load_tile<4 + parity.value>(product.a + s * kUnitK, product.a_stride * 2);
+            unrolled<vectors>([&](auto v) {
+                constexpr int kRight = 6 + decltype(v)::value % 2;
+                load_tile<kRight>(product.b + v.value * product.b_stride + s * kUnitK * kLanes,
+                                  4 * kLanes);
+                multiply_bf16<v.value, 4 + decltype(parity)::value, kRight>();
+            });
+        };
+        int64_t s = 0;
+        for (; s + 1 < product.steps; s += 2) {
+            add(s, Index<0>{});
+            add(s + 1, Index<1>{});
+        }
+        if (s < product.steps)
+            add(s, Index<0>{});
+        unrolled<vectors>(
+            [&](auto v) { store_tile<v.value>(product.c + v.value * kLanes, c_bytes); });
+    }
+
+    void score(int64_t tile, int64_t block) {
+        const int64_t row = block * kBlock, count = rows_of(block);
+        const Seen seen = seen_by_some(tile, row, count);
+        if (seen.none())
+            return;
+        configure(count);
+        const int first = seen.begin / kLanes;
+        multiply<false>({buffer.queries + row * depth(), depth(),
+                         buffer.keys + first * depth() * kLanes, depth() * kLanes, depth() / kUnitK,
+                         buffer.scores + place(row) * kTile + first * kLanes, kTile},
+                        (seen.end - 1) / kLanes + 1 - first);
+    }
+
+    void weigh(int64_t tile, int64_t block) const {
+        const int64_t begin = block * kBlock, end = begin + rows_of(block);
+        if (seen_by_some(tile, begin, end - begin).none())
+            return;
+        for (int64_t row = begin; row < end; ++row) {
+            if (seen_by_some(tile, row, 1).none())
+                std::memset(buffer.weights + place(row) * kTile, 0, kTile * sizeof(uint16_t));
+        }
+        for (int64_t row = begin; row < end; row += kMaxRows) {
+            weigh_rows(task, buffer, tile, row, static_cast<int>(smaller(kMaxRows, end - row)),
+                       place(row));
+        }
+    }
+
+    void add_values(int64_t tile, int64_t block) {
+        const int64_t row = block * kBlock;
+        add_values(row, rows_of(block), seen_by_some(tile, row, rows_of(block)));
+    }
+
+    void add_values(int64_t row, int64_t count, const Seen& seen) {
+        if (seen.none())
+            return;
+        configure(count);
+        const int64_t first = seen.first_step() * kUnitK;
+        multiply<true>({buffer.weights + place(row) * kTile + first, kTile,
+                        buffer.values + first * kLanes, kTile * kLanes, seen.steps(),
+                        buffer.sums + row * task.padded, task.padded},
+                       static_cast<int>(task.padded / kLanes));
+    }
+
+    // Token by token, each with the values that it sees.
+    void add_values_apart(int64_t tile, int64_t block) {
+        const int64_t end = block * kBlock + rows_of(block);
+        for (int64_t row = block * kBlock; row < end;) {
+            const int64_t next = smaller(end, (row / step.group + 1) * step.group);
+            const Seen seen = seen_by_some(tile, row, next - row);
+            Ahead nothing;
+            if (!seen.none())
+                convert_values(tile, seen, nothing);
+            add_values(row, next - row, seen);
+            row = next;
+        }
+    }
+};
+
+} // namespace attention
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA
+
+#endif

@@ -1,0 +1,150 @@
+// How a step of attention is cut into tasks. Included by attention.inl.h, which states the
+// arguments. No cut changes a bit of any result.
+#pragma once
+
+#include "cpu/attention/attention_split.h"
+#include "cpu/dot/bf16_pairs.h"
+#include "cpu/simd/half.h"
+#include "cpu/sizes.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace attention {
+
+constexpr int64_t kSpan = kAttentionSpan;
+// Rows of a task at most, and their elements of one operand: a tile is converted once for all of
+// them, and what a task has of its own stays in the second cache level.
+constexpr int64_t kBlockRows = kLanes == 16 ? 256 : 128;
+constexpr int64_t kBlockElements = kBlockRows * 128;
+
+PENSTOCK_INLINE int64_t round_up(int64_t x, int64_t unit) {
+    return ceil_div(x, unit) * unit;
+}
+PENSTOCK_INLINE int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+PENSTOCK_INLINE int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+// Query tokens of a task are 1 << result, before small steps lower it.
+PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
+    const int64_t rows = smaller(kBlockRows, larger(kBlockElements / dim, 1));
+    int shift = 0;
+    while ((group << (shift + 1)) <= rows)
+        ++shift;
+    return shift;
+}
+
+// Which keys a token sees: those up to its own, or those after it too.
+enum class Reach : uint8_t { back, both };
+
+// The step's shape and how it is cut.
+struct Step {
+    int64_t heads, kv_heads, dim, group, window, block_size, rows, tokens;
+    const int32_t *starts, *contexts;
+    int64_t max_spans; // of any token
+    int shift;         // a task takes 1 << shift tokens
+    bool split;        // tasks are single spans of single tokens
+    Reach reach;
+
+    Step(const Arguments& call, Reach reach) : reach(reach) {
+        heads = call.integer[0], kv_heads = call.integer[1], dim = call.integer[2];
+        window = call.integer[3];
+        group = heads / kv_heads;
+        block_size = call.tensor[4].shape[3];
+        rows = call.tensor[2].shape[0];
+        starts = call.tensor[1].row<int32_t>(0);
+        contexts = call.tensor[2].row<int32_t>(0);
+        tokens = starts[rows] - starts[0];
+        shift = widest_shift(group, dim);
+        while (shift > 0 && (tokens >> shift) * kv_heads < kAttentionSplitBelow)
+            --shift;
+        split = false, max_spans = 0;
+        if (reach == Reach::both)
+            return;
+        if (tokens * kv_heads >= kAttentionSplitBelow || !call.tensor[7].data)
+            return;
+        for (int64_t r = 0; r < rows; ++r) {
+            max_spans = larger(max_spans, (contexts[r] + kSpan - 1) / kSpan);
+        }
+        const int64_t needed = tokens * max_spans * heads * attention_partial_stride(dim);
+        split = max_spans > 1 && needed <= call.tensor[7].shape[0];
+    }
+
+    int64_t chunk_tokens(int64_t row) const { return starts[row + 1] - starts[row]; }
+    // Position of the first token of the row's chunk.
+    int64_t chunk_position(int64_t row) const { return contexts[row] - chunk_tokens(row); }
+    int64_t first_visible(int64_t position) const {
+        return window > 0 ? larger(0, position - window + 1) : 0;
+    }
+    // The end of the keys that a token of the row sees.
+    int64_t end_visible(int64_t row, int64_t position) const {
+        if (reach == Reach::back)
+            return position + 1;
+        return window > 0 ? smaller(contexts[row], position + window) : contexts[row];
+    }
+    int64_t first_span(int64_t position) const { return first_visible(position) / kSpan; }
+    int64_t spans(int64_t position) const { return position / kSpan + 1 - first_span(position); }
+};
+
+// What one task computes: tokens [first, first + count) of a row's chunk, for one KV head, over
+// spans [span, span_end).
+struct Job {
+    int64_t row, first, count, kv_head, span, span_end;
+};
+
+// Rows are taken from the last, where the scheduler puts prompts, and their blocks from the last,
+// which sees the most keys: long tasks first. `visit(row, tasks)` until it returns true.
+template <class Visit>
+PENSTOCK_INLINE void for_each_row(const Step& step, Visit visit) {
+    for (int64_t row = step.rows - 1; row >= 0; --row) {
+        const int64_t count = step.chunk_tokens(row), base = step.chunk_position(row);
+        int64_t units = 0;
+        if (step.split) {
+            for (int64_t i = 0; i < count; ++i)
+                units += step.spans(base + i);
+        } else {
+            units = (count + (int64_t{1} << step.shift) - 1) >> step.shift;
+        }
+        if (visit(row, units * step.kv_heads))
+            return;
+    }
+}
+
+PENSTOCK_INLINE Job job_within(const Step& step, int64_t row, int64_t task) {
+    const int64_t count = step.chunk_tokens(row), base = step.chunk_position(row);
+    Job job{row, 0, 1, remainder(task, step.kv_heads), 0, 0};
+    int64_t unit = quotient(task, step.kv_heads);
+    if (step.split) {
+        while (unit >= step.spans(base + job.first))
+            unit -= step.spans(base + job.first++);
+        job.span = step.first_span(base + job.first) + unit;
+        job.span_end = job.span + 1;
+        return job;
+    }
+    const int64_t blocks = (count + (int64_t{1} << step.shift) - 1) >> step.shift;
+    job.first = (blocks - 1 - unit) << step.shift;
+    job.count = smaller(count - job.first, int64_t{1} << step.shift);
+    job.span = step.first_span(base + job.first);
+    job.span_end = (step.end_visible(row, base + job.first + job.count - 1) - 1) / kSpan + 1;
+    return job;
+}
+
+PENSTOCK_INLINE Job find_job(const Step& step, int64_t task) {
+    Job job{};
+    for_each_row(step, [&](int64_t row, int64_t tasks) {
+        if (task >= tasks) {
+            task -= tasks;
+            return false;
+        }
+        job = job_within(step, row, task);
+        return true;
+    });
+    return job;
+}
+
+} // namespace attention
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,280 @@
+// The rows of a task with one tile of keys: scores, weights, values. Included by attention.inl.h.
+//
+// Numerics says what the products are made of (attention_f32.inl.h, attention_bf16.inl.h):
+//   Cached, Packed              elements of the cache; of queries, weights and converted tiles
+//   Rows                        what computes them: TileRows, or AmxRows
+//   kStep                       k that a step of a product takes: 1, or a pair
+//   kScoredRows                 rows whose scores and weights are kept at a time
+//   kDepthUnit                  what D is padded to, with zeros, in queries and in keys of a tile
+//   CacheProducts, TileProducts             Products (attention_tile.inl.h) of the cache, of a
+//   converted tile pack(to, a, n)              n lanes of a query convert(to, from, stride, n)  one
+//   step of a tile: kStep vectors of n lanes, `stride` apart weigh(Scored<Packed>)       scores to
+//   weights
+#pragma once
+
+#include "cpu/attention/attention_task.inl.h"
+#include "cpu/simd/math.inl.h"
+#include "cpu/simd/simd.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace attention {
+
+// What a task has of its own. Row = token of the block * G + query head.
+template <class Numerics>
+struct Buffers {
+    using Packed = typename Numerics::Packed;
+    float *sums, *totals;                        // [rows][D in whole vectors]: of the span, of all
+    float* lane_mass;                            // [rows][kLanes]
+    float *highest, *total_highest, *total_mass; // [rows], and readable for a vector more
+    Packed* queries;                             // [rows][D in whole units]
+    float* scores;                               // [kScoredRows][kTile]: of the rows at work
+    Packed* weights;                             // [kScoredRows][kTile]
+    Packed* keys;                                // [vector of keys][step of D][kStep * kLanes]
+    Packed* values;                              // [vector of D][step of keys][kStep * kLanes]
+    size_t bytes;
+
+    Buffers(void* memory, int64_t rows, int64_t dim) {
+        const int64_t padded = round_up(dim, kLanes), depth = round_up(dim, Numerics::kDepthUnit);
+        char* next = static_cast<char*>(memory);
+        const auto take = [&]<class T>(T*& start, int64_t count) {
+            start = reinterpret_cast<T*>(next);
+            next += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+        };
+        take(sums, rows * padded);
+        take(totals, rows * padded);
+        take(lane_mass, rows * kLanes);
+        take(highest, rows + kLanes);
+        take(total_highest, rows + kLanes);
+        take(total_mass, rows + kLanes);
+        take(queries, rows * depth + kLanes);
+        take(scores, Numerics::kScoredRows * kTile);
+        if constexpr (Numerics::kStep == 1) {
+            weights = scores;
+        } else {
+            take(weights, Numerics::kScoredRows * kTile);
+        }
+        take(keys, depth * kTile);
+        take(values, padded * kTile);
+        bytes = static_cast<size_t>(next - static_cast<char*>(memory));
+    }
+};
+
+// Writes the scaled queries of all rows, zeros past D.
+template <class Numerics>
+void pack_queries(const Task<typename Numerics::Cached>& task, const Buffers<Numerics>& buffer) {
+    const int64_t dim = task.step.dim, depth = round_up(dim, Numerics::kDepthUnit);
+    auto* to = buffer.queries;
+    for (int64_t token = 0; token < task.job.count; ++token) {
+        const float* from = task.heads_of(task.call.tensor[0], token);
+        for (int64_t g = 0; g < task.step.group; ++g, from += dim, to += depth) {
+            for (int64_t i = 0; i < dim; i += kLanes) {
+                const int n = lanes_from(i, dim);
+                Numerics::pack(to + i, load_lanes(from + i, n) * task.query_scale(), n);
+            }
+            if (depth > dim)
+                std::memset(to + dim, 0, static_cast<size_t>(depth - dim) * sizeof *to);
+        }
+    }
+}
+
+// Turns the scores of rows [row, row + count), which lie from `place` on, into weights; kMaxRows at
+// most.
+template <class Numerics>
+void weigh_rows(const Task<typename Numerics::Cached>& task, const Buffers<Numerics>& buffer,
+                int64_t tile, int64_t row, int count, int64_t place) {
+    using Packed = typename Numerics::Packed;
+    const int64_t group = task.step.group;
+    Scored<Packed> scored{count,
+                          {},
+                          {},
+                          buffer.scores + place * kTile,
+                          buffer.weights + place * kTile,
+                          buffer.highest + row,
+                          buffer.lane_mass + row * kLanes,
+                          buffer.sums + row * task.padded,
+                          static_cast<int>(task.padded / kLanes)};
+    int64_t token = quotient(row, group), end = (token + 1) * group;
+    for (int r = 0; r < count; ++r) {
+        if (row + r == end)
+            ++token, end += group;
+        scored.from[r] = task.visible_from(token, tile);
+        scored.to[r] = task.visible_to(token, tile);
+        if (task.biased && scored.from[r] < scored.to[r]) {
+            task.add_bias(tile, row + r, scored.from[r], scored.to[r], scored.scores + r * kTile);
+        }
+    }
+    Numerics::weigh(scored);
+}
+
+template <class Numerics>
+struct TileRows {
+    using Cached = typename Numerics::Cached;
+    using Packed = typename Numerics::Packed;
+    static constexpr int kStep = Numerics::kStep;
+    const Task<Cached>& task;
+    const Step& step;
+    const Buffers<Numerics>& buffer;
+    int64_t first = 0; // of the block of rows at work, whose scores and weights there are alone
+
+    // All rows with one tile. `ahead` is fetched meanwhile: as the cache is read where that is done
+    // in place, else a part before each block of rows.
+    void add(int64_t tile, Ahead& ahead) {
+        if (!task.direct)
+            convert(tile, task.visible_from(0, tile), task.visible_to(task.job.count - 1, tile));
+        const int64_t blocks = (task.rows + kMaxRows - 1) / kMaxRows;
+        const int64_t bytes = task.direct ? 0 : kTile * task.token_bytes();
+        const int64_t lines = ceil_div(bytes, blocks * kLineBytes);
+        for (int64_t b = 0, row = 0; b < blocks; ++b) {
+            ahead.steps(lines);
+            const int64_t end = quotient(task.rows * (b + 1), blocks); // as even as possible
+            first = row;
+            add_block(tile, row, static_cast<int>(end - row), ahead);
+            row = end;
+        }
+    }
+
+    // Keys and values from tile + begin to tile + end, and what shares a step with one of them.
+    void convert(int64_t tile, int begin, int end) const {
+        const int64_t key_stride = task.call.tensor[4].stride[2];
+        for (int v = begin / kLanes; v * kLanes < end; ++v) {
+            const Cached* from = task.key_block(tile + v * kLanes);
+            Packed* to = buffer.keys + v * step.dim * kLanes;
+            for (int64_t d = 0; d < step.dim; d += kStep)
+                Numerics::convert(to + d * kLanes, from + d * key_stride, key_stride, kLanes);
+        }
+        for (int j = begin / kStep * kStep; j < end; j += kStep) {
+            const Cached* from = task.value_row(tile + j);
+            Packed* to = buffer.values + j * kLanes;
+            for (int64_t d = 0; d < step.dim; d += kLanes) {
+                Numerics::convert(to + d * kTile, from + d, task.call.tensor[5].stride[2],
+                                  lanes_from(d, step.dim));
+            }
+        }
+    }
+
+    // Scores of rows [row, row + count) with the tile's keys from `begin` to `end`.
+    void score(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
+        const Packed* queries = buffer.queries + row * step.dim;
+        const int first_vector = begin / kLanes, vectors = (end - 1) / kLanes + 1 - first_vector;
+        float* to = buffer.scores + (row - first) * kTile + first_vector * kLanes;
+        if (task.direct) {
+            const Cached* from[kTileVectors];
+            for (int v = 0; v < vectors; ++v)
+                from[v] = task.key_block(tile + (first_vector + v) * kLanes);
+            multiply<typename Numerics::CacheProducts>(count, queries, step.dim, from, vectors,
+                                                       task.call.tensor[4].stride[2],
+                                                       step.dim / kStep, to, kTile, false, ahead);
+            return;
+        }
+        Nothing nothing;
+        const Packed* from[kTileVectors];
+        for (int v = 0; v < vectors; ++v)
+            from[v] = buffer.keys + (first_vector + v) * step.dim * kLanes;
+        multiply<typename Numerics::TileProducts>(count, queries, step.dim, from, vectors,
+                                                  kStep * kLanes, step.dim / kStep, to, kTile,
+                                                  false, nothing);
+    }
+
+    // Adds the weighted values of keys [begin, end) of the tile, in whole steps, to rows
+    // [row, row + count).
+    void add_steps(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
+        constexpr int kMost = 1024 / kLanes;
+        const int vectors = static_cast<int>(task.padded / kLanes);
+        const Packed* weights = buffer.weights + (row - first) * kTile;
+        float* to = buffer.sums + row * task.padded;
+        if (!task.direct) {
+            Nothing nothing;
+            const Packed* from[kMost];
+            for (int v = 0; v < vectors; ++v)
+                from[v] = buffer.values + (v * kTile + begin) * kLanes;
+            multiply<typename Numerics::TileProducts>(count, weights + begin, kTile, from, vectors,
+                                                      kStep * kLanes, (end - begin) / kStep, to,
+                                                      task.padded, true, nothing);
+            return;
+        }
+        while (begin < end) { // block by block
+            const int64_t left = step.block_size - remainder(tile + begin, step.block_size);
+            const int n = static_cast<int>(smaller(left, end - begin));
+            const Cached* from[kMost];
+            from[0] = task.value_row(tile + begin);
+            for (int v = 1; v < vectors; ++v)
+                from[v] = from[v - 1] + kLanes;
+            multiply<typename Numerics::CacheProducts>(count, weights + begin, kTile, from, vectors,
+                                                       task.call.tensor[5].stride[2], n / kStep, to,
+                                                       task.padded, true, ahead);
+            begin += n;
+        }
+    }
+
+    // The same for keys that begin or end in mid-step.
+    void add_values(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
+        if constexpr (kStep == 2) {
+            if (begin % 2 != 0)
+                add_half_step(tile, row, count, begin++);
+            if (begin < end && end % 2 != 0) {
+                add_values(tile, row, count, begin, end - 1, ahead);
+                return add_half_step(tile, row, count, end - 1);
+            }
+        }
+        if (begin < end)
+            add_steps(tile, row, count, begin, end, ahead);
+    }
+
+    // Of a pair only `key` is seen by these rows: the other counts as 0, whatever lies there.
+    void add_half_step(int64_t tile, int64_t row, int count, int key) const {
+        for (int64_t d = 0; d < task.padded; d += kLanes) {
+            const int n = lanes_from(d, step.dim);
+            const Cached* from = task.value_row(tile + key) + d;
+            const auto column = Numerics::half_column(from, n, key % 2);
+            for (int64_t i = row; i < row + count; ++i) {
+                const auto factor = Numerics::TileProducts::factor(
+                    buffer.weights + (i - first) * kTile + key / 2 * 2);
+                float* sum = buffer.sums + i * task.padded + d;
+                store(sum, Numerics::TileProducts::add(load(sum), factor, column));
+            }
+        }
+    }
+
+    // Rows [row, row + count) with one tile: scores, weights, values. The steps that all of these
+    // rows see are added for all at once; a row's own further keys before and after those.
+    void add_block(int64_t tile, int64_t row, int count, Ahead& ahead) const {
+        const int64_t first_token = quotient(row, step.group);
+        const int64_t last_token = quotient(row + count - 1, step.group);
+        const int begin = task.visible_from(first_token, tile);
+        const int end = task.visible_to(last_token, tile);
+        if (begin >= kTile || end <= 0)
+            return; // seen by none of them
+        score(tile, row, count, begin, end, ahead);
+        weigh_rows(task, buffer, tile, row, count, row - first);
+        const int from = task.visible_from(last_token, tile);
+        const int to = task.visible_to(first_token, tile);
+        const int shared_from = (from + kStep - 1) / kStep * kStep;
+        const int shared_to = larger(shared_from, to / kStep * kStep);
+        if (begin < shared_from)
+            own_values(tile, row, count, 0, shared_from, ahead);
+        if (shared_from < shared_to)
+            add_steps(tile, row, count, shared_from, shared_to, ahead);
+        if (shared_to < end)
+            own_values(tile, row, count, shared_to, kTile, ahead);
+    }
+
+    // Values of the keys within [low, high) of the tile that each row sees.
+    void own_values(int64_t tile, int64_t row, int count, int64_t low, int64_t high,
+                    Ahead& ahead) const {
+        const int64_t end = row + count;
+        while (row < end) {
+            const int64_t token = quotient(row, step.group);
+            const int64_t next = smaller(end, (token + 1) * step.group);
+            const int from = static_cast<int>(larger(low, task.visible_from(token, tile)));
+            const int to = static_cast<int>(smaller(high, task.visible_to(token, tile)));
+            if (from < to)
+                add_values(tile, row, static_cast<int>(next - row), from, to, ahead);
+            row = next;
+        }
+    }
+};
+
+} // namespace attention
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

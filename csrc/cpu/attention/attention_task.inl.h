@@ -1,0 +1,122 @@
+// What one task of attention computes and sees of the cache: its rows, their visible keys, where
+// those lie. Included by attention.inl.h, which states the arguments.
+#pragma once
+
+#include "cpu/attention/attention_partition.inl.h"
+#include "cpu/attention/attention_tile.inl.h"
+#include "cpu/simd/simd.h"
+#include "cpu/sizes.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace attention {
+
+constexpr float kLog2e = 1.44269504088896341f;
+
+// Of a chunk's many tasks all but the first find in the second cache level what fits there.
+constexpr int64_t kSecondLevel = 1 << 20;
+
+// A task over cache elements of one type.
+template <class Element>
+struct Task {
+    const Arguments& call;
+    const Step& step;
+    const Job& job;
+    const int32_t* table;
+    int64_t position; // of the block's first token
+    int64_t padded;   // D in whole vectors
+    int64_t rows;     // count * G
+    bool direct;      // few rows: elements are converted as they are used
+    bool fetches;     // what comes next is asked for ahead
+    bool biased;
+
+    Task(const Arguments& call, const Step& step, const Job& job)
+        : call(call), step(step), job(job), table(call.tensor[3].row<int32_t>(job.row)),
+          position(step.chunk_position(job.row) + job.first), padded(round_up(step.dim, kLanes)),
+          rows(job.count * step.group), direct(rows <= 2 * kMaxRows && step.dim % kLanes == 0),
+          fetches(direct || token_bytes() * step.kv_heads * step.contexts[job.row] > kSecondLevel),
+          biased(step.reach == Reach::both && call.tensor[7].data) {}
+
+    // Of one KV head in the cache: a key and a value.
+    int64_t token_bytes() const { return 2 * step.dim * static_cast<int64_t>(sizeof(Element)); }
+
+    // Visible keys of the block's token i within the 64 keys from `tile`.
+    int visible_from(int64_t i, int64_t tile) const {
+        return static_cast<int>(larger(0, step.first_visible(position + i) - tile));
+    }
+    int visible_to(int64_t i, int64_t tile) const {
+        return static_cast<int>(smaller(kTile, step.end_visible(job.row, position + i) - tile));
+    }
+
+    const Element* key_block(int64_t key) const {
+        const TensorView& keys = call.tensor[4];
+        return keys.row<Element>(table[quotient(key, step.block_size)]) +
+               job.kv_head * keys.stride[1] + remainder(key, step.block_size);
+    }
+    const Element* value_row(int64_t key) const {
+        const TensorView& values = call.tensor[5];
+        return values.row<Element>(table[quotient(key, step.block_size)]) +
+               job.kv_head * values.stride[1] + remainder(key, step.block_size) * values.stride[2];
+    }
+
+    // Of the queries or the result, rows of which are tokens: the block's token i, [G, D].
+    float* heads_of(const TensorView& rows, int64_t i) const {
+        return rows.row<float>(step.starts[job.row] + job.first + i) +
+               job.kv_head * step.group * step.dim;
+    }
+    F32 query_scale() const { return broadcast(call.real[0] * kLog2e); }
+
+    // Addresses of the cache blocks that are read after the tile that begins at `tile`: of its
+    // successor, or of the next KV head's first one.
+    struct Pieces {
+        const char* start[2 * kTile / kLanes];
+        int count = 0;
+    };
+    Pieces pieces_after(int64_t tile) const {
+        Pieces pieces;
+        const int64_t seen = step.end_visible(job.row, position + job.count - 1);
+        const int64_t unit = step.block_size;
+        int64_t next = tile + kTile, head = 0;
+        if (next >= seen) {
+            if (job.kv_head + 1 == step.kv_heads)
+                return pieces;
+            next = step.first_visible(position) / kTile * kTile, head = 1;
+        }
+        const int64_t end = smaller(next + kTile, seen);
+        const int64_t begin = larger(next, step.first_visible(position)) / unit * unit;
+        const auto add = [&](const Element* start) {
+            pieces.start[pieces.count++] = reinterpret_cast<const char*>(start);
+        };
+        for (int64_t key = begin; key < end; key += unit) {
+            add(key_block(key) + head * call.tensor[4].stride[1]);
+        }
+        for (int64_t key = begin; key < end; key += unit) {
+            add(value_row(key) + head * call.tensor[5].stride[1]);
+        }
+        return pieces;
+    }
+
+    // Adds the bias of row i to its scores [kTile] of the tile's keys from `begin` to `end`, in
+    // whole vectors.
+    void add_bias(int64_t tile, int64_t i, int begin, int end, float* row_scores) const {
+        const TensorView& bias = call.tensor[7];
+        const float* of_head = bias.row<float>(job.kv_head * step.group + i % step.group);
+        const int64_t most = bias.shape[1] / 2, own = position + i / step.group;
+        const F32 log2e = broadcast(kLog2e);
+        for (int v = begin / kLanes; v * kLanes < end; ++v) {
+            const int64_t distance = tile + v * kLanes - own;
+            const bool inside = distance >= -most && distance + kLanes - 1 <= most;
+            float picked[kLanes];
+            for (int64_t j = 0; !inside && j < kLanes; ++j)
+                picked[j] = of_head[most + larger(-most, smaller(most, distance + j))];
+            const F32 added = load(inside ? of_head + most + distance : picked);
+            float* scores = row_scores + v * kLanes;
+            store(scores, fma(added, log2e, load(scores)));
+        }
+    }
+};
+
+} // namespace attention
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,269 @@
+// Products of a few rows of attention with a tile of keys. Included by attention.inl.h.
+//
+// Every output element is one chain of additions over ascending k, whatever the number of rows and
+// vectors that are computed beside it. So all ways of blocking give the same bits.
+#pragma once
+
+#include "cpu/simd/math.inl.h"
+#include "cpu/simd/simd.h"
+#include "cpu/simd/unrolled.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace attention {
+
+constexpr int kTile = 64; // keys, aligned to absolute positions
+constexpr int kTileVectors = kTile / kLanes;
+
+// What fits the register file: rows x vectors accumulators, the vectors and one broadcast.
+#if defined(PENSTOCK_SIMD_AVX512)
+constexpr int kMaxRows = 8;
+constexpr int wide_vectors(int rows) {
+    return rows <= 6 ? 4 : 2;
+}
+#elif defined(PENSTOCK_SIMD_AVX2)
+constexpr int kMaxRows = 6;
+constexpr int wide_vectors(int rows) {
+    return rows == 1 ? 8 : rows <= 3 ? 4 : 2;
+}
+#else
+constexpr int kMaxRows = 2;
+constexpr int wide_vectors(int) {
+    return 2;
+}
+#endif
+
+// Fetches pieces of memory line by line while a product runs, to the second cache level: that takes
+// twice the misses at a time that the first one does. The cache's blocks lie scattered, so the
+// hardware does not see the next one coming; asked for all at once they would stall the loads.
+struct Ahead {
+    const char* const* piece = nullptr; // the one being fetched
+    const char* const* end = nullptr;
+    int64_t bytes = 0, offset = 0; // of a piece; of the next line in it
+
+    void step() {
+        if (piece == end)
+            return;
+        prefetch_l2(*piece + offset);
+        offset += kLineBytes;
+        if (offset >= bytes) {
+            offset = 0;
+            ++piece;
+        }
+    }
+    [[gnu::noinline]] void steps(int64_t count) {
+        for (int64_t i = 0; i < count && piece != end; ++i)
+            step();
+    }
+};
+
+// In place of Ahead where nothing is to be fetched.
+struct Nothing {
+    void step() {}
+};
+
+// c[r][v] = (accumulate ? c[r][v] : 0) + sum over k < n of a[r][k] * b[v][k], one lane each.
+// Row r of c lies at c + r * c_stride, its vector v at + v * kLanes; row r of a at a + r *
+// a_stride. `ahead` keeps pace with what is read of b.
+//
+// Products says what a step of k is:
+//   Factor, Stored          elements of a and b; kFactors of a, kLoaded bytes of each b[v]
+//   factor(a) -> Factors    for every lane
+//   column(b, k, stride)    of step k
+//   add(sum, factor, column)
+template <int rows, int vectors, class Products, class Fetch>
+[[gnu::noinline]] void multiply_block(const typename Products::Factor* a, int64_t a_stride,
+                                      const typename Products::Stored* const* b, int64_t b_stride,
+                                      int64_t n, float* c, int64_t c_stride, bool accumulate,
+                                      Fetch& ahead) {
+    F32 sum[rows][vectors];
+    const typename Products::Stored* from[vectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v)
+        from[v] = b[v];
+    const float* old = c;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r, old += c_stride) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v)
+            sum[r][v] = accumulate ? load(old + v * kLanes) : broadcast(0.0f);
+    }
+    Fetch fetch = ahead; // in registers
+    constexpr int lines = (vectors * Products::kLoaded + 63) / 64;
+    for (int64_t k = 0; k < n; ++k) {
+#pragma GCC unroll 8
+        for (int i = 0; i < lines; ++i)
+            fetch.step();
+        const auto factor = [&](int r) {
+            return Products::factor(a + r * a_stride + k * Products::kFactors);
+        };
+        // Whichever side is shorter is held in registers; the other comes one at a time.
+        if constexpr (rows < vectors) {
+            decltype(factor(0)) factors[rows];
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r)
+                factors[r] = factor(r);
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; ++v) {
+                const auto column = Products::column(from[v], k, b_stride);
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; ++r)
+                    sum[r][v] = Products::add(sum[r][v], factors[r], column);
+            }
+        } else {
+            decltype(Products::column(from[0], k, b_stride)) columns[vectors];
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; ++v)
+                columns[v] = Products::column(from[v], k, b_stride);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) {
+                const auto one = factor(r);
+#pragma GCC unroll 8
+                for (int v = 0; v < vectors; ++v)
+                    sum[r][v] = Products::add(sum[r][v], one, columns[v]);
+            }
+        }
+    }
+    // Else all addresses of c are kept while the product runs, in vector registers.
+    __asm__("" : "+r"(c));
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r, c += c_stride) {
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; ++v)
+            store(c + v * kLanes, sum[r][v]);
+    }
+    ahead = fetch;
+}
+
+template <int rows, class Products, class Fetch>
+void multiply_rows(const typename Products::Factor* a, int64_t a_stride,
+                   const typename Products::Stored* const* b, int vectors, int64_t b_stride,
+                   int64_t n, float* c, int64_t c_stride, bool accumulate, Fetch& ahead) {
+    constexpr int wide = wide_vectors(rows);
+    int v = 0;
+    for (; v + wide <= vectors; v += wide) {
+        multiply_block<rows, wide, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes,
+                                             c_stride, accumulate, ahead);
+    }
+    for (; wide > 2 && v + 2 <= vectors; v += 2) {
+        multiply_block<rows, 2, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes, c_stride,
+                                          accumulate, ahead);
+    }
+    for (; v < vectors; ++v) {
+        multiply_block<rows, 1, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes, c_stride,
+                                          accumulate, ahead);
+    }
+}
+
+// multiply_rows for 1 <= rows <= kMaxRows.
+template <class Products, class Fetch>
+PENSTOCK_INLINE void multiply(int rows, const typename Products::Factor* a, int64_t a_stride,
+                              const typename Products::Stored* const* b, int vectors,
+                              int64_t b_stride, int64_t n, float* c, int64_t c_stride,
+                              bool accumulate, Fetch& ahead) {
+    with_count<kMaxRows>(rows, [&](auto count) {
+        multiply_rows<count.value, Products>(a, a_stride, b, vectors, b_stride, n, c, c_stride,
+                                             accumulate, ahead);
+    });
+}
+
+PENSTOCK_INLINE F32 exp2_below(F32 x, F32 highest) {
+    // 1 also where both are -inf.
+    return select(equal(x, highest), broadcast(1.0f), exp2_nonpositive(x - highest));
+}
+PENSTOCK_INLINE float exp2_below(float x, float highest) {
+    if (x == highest)
+        return 1.0f; // also both -inf
+    float result[kLanes];
+    store(result, exp2_nonpositive(broadcast(x) - broadcast(highest)));
+    return result[0];
+}
+
+// The scores of a few rows with a tile, of which each row sees keys [from, to), and the rows'
+// softmax state within the span, in units of log2.
+template <class Weight>
+struct Scored {
+    int count;
+    int from[kMaxRows], to[kMaxRows];
+    float* scores;   // [count][kTile]; changed
+    Weight* weights; // [count][kTile]; may be `scores`
+    float* highest;  // [count]
+    float* mass;     // [count][kLanes]
+    float* sums;     // [count][vectors]: the weighted sums of values so far
+    int vectors;
+
+    bool sees_all(int r) const { return from[r] == 0 && to[r] == kTile; }
+
+    // f(v) for the vectors of keys of which row r sees some.
+    template <class Function>
+    void for_seen_vectors(int r, const Function& f) const {
+        if (sees_all(r)) {
+#pragma GCC unroll 8
+            for (int v = 0; v < kTileVectors; ++v)
+                f(v);
+            return;
+        }
+        for (int v = from[r] / kLanes; v * kLanes < to[r]; ++v)
+            f(v);
+    }
+
+    // Brings the sums of row r to a higher reference.
+    void shrink(int r, float factor) const {
+        if (factor == 1.0f)
+            return;
+        for (int v = 0; v < vectors; ++v) {
+            float* at = sums + (r * vectors + v) * kLanes;
+            store(at, load(at) * broadcast(factor));
+        }
+    }
+};
+
+// The highest score of each lane that row r sees; those of hidden keys become -inf.
+template <class Weight>
+PENSTOCK_INLINE F32 top_of(const Scored<Weight>& tile, int r) {
+    const F32 hidden = broadcast(-__builtin_inff());
+    const int begin = tile.from[r], end = tile.to[r];
+    F32 top = hidden;
+    if (begin >= end)
+        return top;
+#pragma GCC unroll 8
+    for (int v = 0; v < kTileVectors; ++v) {
+        float* scores = tile.scores + r * kTile + v * kLanes;
+        F32 score = load(scores);
+        if (!tile.sees_all(r)) {
+            score = select(first(begin - v * kLanes), hidden, score);
+            score = select(first(end - v * kLanes), score, hidden);
+            store(scores, score);
+        }
+        top = max(top, score);
+    }
+    return top;
+}
+
+// Brings the rows' state to their new highest scores, and calls weigh_row(r, reference, shrink) for
+// the rows that see some key: its weights are 2^(score - reference), what it has summed so far
+// shrinks. All rows' tops are found together, so that their chains hide each other's latency.
+template <class Weight, class WeighRow>
+PENSTOCK_INLINE void weigh_seen(const Scored<Weight>& tile, const WeighRow& weigh_row) {
+    static_assert(kMaxRows <= 8 && kMaxRows <= kLanes);
+    const F32 hidden = broadcast(-__builtin_inff());
+    F32 tops[8] = {hidden, hidden, hidden, hidden, hidden, hidden, hidden, hidden};
+#pragma GCC unroll 8
+    for (int r = 0; r < kMaxRows; ++r)
+        tops[r] = r < tile.count ? top_of(tile, r) : hidden;
+    const F32 before = load(tile.highest);
+    const F32 highest = max(reduce_max_each(tops), before);
+    store(tile.highest, select(first(tile.count), highest, before));
+    float shrinks[kLanes], references[kLanes];
+    store(shrinks, exp2_below(before, highest));
+    // Where all scores so far are -inf, any finite reference makes all weights 0.
+    store(references, select(equal(highest, hidden), broadcast(0.0f), highest));
+    for (int r = 0; r < tile.count; ++r) {
+        if (tile.from[r] < tile.to[r])
+            weigh_row(r, references[r], shrinks[r]);
+    }
+}
+
+} // namespace attention
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

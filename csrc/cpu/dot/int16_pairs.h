@@ -1,0 +1,85 @@
+// Products of pairs of int16, summed exactly in int32: how products of paired units weigh the dots
+// of two units at once. At ISAs that pack scales so.
+//
+//   constexpr bool kPairedScales           whether this ISA does (else nothing below)
+//   struct Int16Pairs                      two int16 for each of kLanes lanes
+//   load_int16_pairs(p)                    2 * kLanes int16
+//   broadcast_int16_pair(p)                p[0] and p[1], for every lane
+//   low_halves(a, b) -> Int16Pairs         the low 16 bits of a[i] and of b[i] in lane i
+//   scaled(a, b)                           a * b / 2^15 for each int16, to nearest, half up
+//   add_int16_pairs(sum, a, b) -> I32      sum + a[0] * b[0] + a[1] * b[1] in each lane
+#pragma once
+
+#include "cpu/dot/bf16_pairs.h"
+#include "cpu/simd/matrix_tiles.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+constexpr bool kPairedScales = kBf16Pairs && !kTiles;
+
+#if defined(PENSTOCK_BF16_PAIRS) && defined(PENSTOCK_SIMD_AVX512)
+
+struct Int16Pairs {
+    __m512i v;
+};
+
+PENSTOCK_INLINE Int16Pairs load_int16_pairs(const int16_t* p) {
+    return {_mm512_loadu_si512(p)};
+}
+PENSTOCK_INLINE Int16Pairs broadcast_int16_pair(const int16_t* p) {
+    int32_t pair;
+    std::memcpy(&pair, p, sizeof pair);
+    return {_mm512_set1_epi32(pair)};
+}
+PENSTOCK_INLINE Int16Pairs low_halves(I32 a, I32 b) {
+    return {_mm512_mask_blend_epi16(0xaaaaaaaa, a.v, _mm512_slli_epi32(b.v, 16))};
+}
+PENSTOCK_INLINE Int16Pairs scaled(Int16Pairs a, Int16Pairs b) {
+    return {_mm512_mulhrs_epi16(a.v, b.v)};
+}
+PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, Int16Pairs a, Int16Pairs b) {
+    return {_mm512_dpwssd_epi32(sum.v, a.v, b.v)};
+}
+
+#elif defined(PENSTOCK_BF16_PAIRS)
+
+struct Int16Pairs {
+    int16_t v[2 * kLanes];
+};
+
+PENSTOCK_INLINE Int16Pairs load_int16_pairs(const int16_t* p) {
+    Int16Pairs pairs;
+    std::memcpy(pairs.v, p, sizeof pairs.v);
+    return pairs;
+}
+PENSTOCK_INLINE Int16Pairs broadcast_int16_pair(const int16_t* p) {
+    Int16Pairs pairs;
+    for (int i = 0; i < kLanes; ++i)
+        std::memcpy(pairs.v + 2 * i, p, 2 * sizeof *p);
+    return pairs;
+}
+PENSTOCK_INLINE Int16Pairs low_halves(const I32& a, const I32& b) {
+    Int16Pairs pairs;
+    for (int i = 0; i < kLanes; ++i) {
+        pairs.v[2 * i] = static_cast<int16_t>(a.v[i]);
+        pairs.v[2 * i + 1] = static_cast<int16_t>(b.v[i]);
+    }
+    return pairs;
+}
+PENSTOCK_INLINE Int16Pairs scaled(Int16Pairs a, const Int16Pairs& b) {
+    for (int i = 0; i < 2 * kLanes; ++i)
+        a.v[i] = static_cast<int16_t>((int32_t{a.v[i]} * b.v[i] + (1 << 14)) >> 15);
+    return a;
+}
+PENSTOCK_INLINE I32 add_int16_pairs(I32 sum, const Int16Pairs& a, const Int16Pairs& b) {
+    for (int i = 0; i < kLanes; ++i) {
+        sum.v[i] += int32_t{a.v[2 * i]} * b.v[2 * i] + int32_t{a.v[2 * i + 1]} * b.v[2 * i + 1];
+    }
+    return sum;
+}
+
+#endif
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,162 @@
+// Integer products over AVX2. Included by int_dot.h, which documents every function.
+//
+// VPMADDUBSW multiplies u8 by s8 and adds neighbours into int16, saturating: exact only while the
+// pair fits. How many such pairs an int16 can gather decides the scheme for each width, but with
+// AVX-VNNI.
+#pragma once
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+struct Words {
+    __m256i v;
+};
+
+PENSTOCK_INLINE Words load_words(const uint8_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+}
+template <class Value> // int8_t or int16_t
+PENSTOCK_INLINE Words broadcast_word(const Value* p) {
+    int32_t word;
+    std::memcpy(&word, p, 4);
+    return {_mm256_set1_epi32(word)};
+}
+PENSTOCK_INLINE Words low_nibbles(Words w) {
+    return {_mm256_and_si256(w.v, _mm256_set1_epi8(15))};
+}
+PENSTOCK_INLINE Words high_nibbles(Words w) {
+    return {_mm256_and_si256(_mm256_srli_epi16(w.v, 4), _mm256_set1_epi8(15))};
+}
+PENSTOCK_INLINE Words table_lookup(const uint8_t (&table)[16], Words w) {
+    const __m128i values = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+    return {_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), w.v)};
+}
+template <int i>
+PENSTOCK_INLINE Words two_bits(Words w) {
+    const __m256i moved = i == 0   ? _mm256_slli_epi16(w.v, 4)
+                          : i == 1 ? _mm256_slli_epi16(w.v, 2)
+                          : i == 2 ? w.v
+                                   : _mm256_srli_epi16(w.v, 2);
+    return {_mm256_and_si256(moved, _mm256_set1_epi8(0x30))};
+}
+PENSTOCK_INLINE Words join(Words a, Words b) {
+    return {_mm256_or_si256(a.v, b.v)};
+}
+PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) {
+    int32_t pair;
+    std::memcpy(&pair, p, 4);
+    const int32_t factors = (second << 16) | (first & 0xffff);
+    return {_mm256_madd_epi16(_mm256_set1_epi32(pair), _mm256_set1_epi32(factors))};
+}
+PENSTOCK_INLINE __m256i widen_pairs(__m256i sums) {
+    return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+}
+
+// Keeps the compiler from regrouping a chain of integer sums into a tree, whose leaves it spills.
+PENSTOCK_INLINE __m256i in_order(__m256i sum) {
+    asm("" : "+x"(sum));
+    return sum;
+}
+
+#if defined(PENSTOCK_AVX_VNNI)
+
+PENSTOCK_INLINE I32 add_products(I32 sum, Words w, Words x) {
+    return {_mm256_dpbusd_avx_epi32(sum.v, w.v, x.v)};
+}
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA
+
+#include "cpu/dot/exact_dot.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+constexpr bool kDotsAlike = true;
+
+template <int kBits>
+using Dot = ExactDot;
+
+#else
+
+constexpr bool kDotsAlike = false;
+
+template <int kBits>
+struct Dot;
+
+// 8 steps x 2 x 15 x 127 = 30480 fits: a whole group gathers in int16.
+template <>
+struct Dot<4> {
+    static constexpr int kVectors = 2;
+    static constexpr int kStepWords = 1;
+    using Weight = Words;
+    using Sum = Words;
+
+    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
+
+    template <int step>
+    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
+        const __m256i products = _mm256_maddubs_epi16(w[0].v, x[0].v);
+        sum.v = in_order(step == 0 ? products : _mm256_add_epi16(sum.v, products));
+    }
+
+    PENSTOCK_INLINE I32 finish(Sum sum) { return {widen_pairs(sum.v)}; }
+};
+
+// 2 words x 2 x 63 x 127 = 32004 fits: every second one moves to int32. Both are multiplied at
+// once, which leaves one sum, so that activations that are read serve two vectors.
+template <>
+struct Dot<6> {
+    static constexpr int kVectors = 2;
+    static constexpr int kStepWords = 2;
+    using Weight = Words;
+    using Sum = I32;
+
+    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
+
+    template <int step>
+    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[2], const Words (&x)[2]) {
+        const __m256i products = _mm256_add_epi16(_mm256_maddubs_epi16(w[0].v, x[0].v),
+                                                  _mm256_maddubs_epi16(w[1].v, x[1].v));
+        const __m256i wide = widen_pairs(products);
+        sum.v = in_order(step == 0 ? wide : _mm256_add_epi32(sum.v, wide));
+    }
+
+    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
+};
+
+// 2 x 255 x 127 does not fit, so the two nibbles are products of 4 bits apart: as few
+// multiplications as any other exact way, and the sums between them run on every pipe.
+template <>
+struct Dot<8> {
+    static constexpr int kVectors = 1;
+    static constexpr int kStepWords = 1;
+    struct Weight {
+        __m256i low;
+        __m256i high;
+    };
+    struct Sum {
+        __m256i low;
+        __m256i high;
+    };
+
+    PENSTOCK_INLINE Weight prepare(Words w) { return {low_nibbles(w).v, high_nibbles(w).v}; }
+
+    template <int step>
+    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
+        const __m256i low = _mm256_maddubs_epi16(w[0].low, x[0].v);
+        const __m256i high = _mm256_maddubs_epi16(w[0].high, x[0].v);
+        sum.low = in_order(step == 0 ? low : _mm256_add_epi16(sum.low, low));
+        sum.high = in_order(step == 0 ? high : _mm256_add_epi16(sum.high, high));
+    }
+
+    PENSTOCK_INLINE I32 finish(Sum sum) {
+        const __m256i high = _mm256_madd_epi16(sum.high, _mm256_set1_epi16(16));
+        return {_mm256_add_epi32(widen_pairs(sum.low), high)};
+    }
+};
+
+#endif
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,40 @@
+// Gathers every kernel family under the ISA that the including file has defined. See isa.h.
+#pragma once
+
+#include "cpu/attention/attention.inl.h"
+#include "cpu/isa/isa.h"
+#include "cpu/linear/linear_affine.inl.h"
+#include "cpu/linear/linear_dense.inl.h"
+#include "cpu/linear/quantize.inl.h"
+#include "cpu/lora/lora.inl.h"
+#include "cpu/ops/activation.inl.h"
+#include "cpu/ops/embedding.inl.h"
+#include "cpu/ops/experts.inl.h"
+#include "cpu/ops/gather.inl.h"
+#include "cpu/ops/layer_norm.inl.h"
+#include "cpu/ops/pooling.inl.h"
+#include "cpu/ops/rms_norm.inl.h"
+#include "cpu/ops/rope.inl.h"
+#include "cpu/sampling/adjust_logits.inl.h"
+#include "cpu/sampling/sampling.inl.h"
+#include "cpu/simd/simd.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+constexpr KernelTable kTable{{kQuantizeKernels, kLinearAffineKernels, kLinearDenseKernels,
+                              kEmbeddingKernels, kNormKernels, kRopeKernels, kAttentionKernels,
+                              kActivationKernels, kAdjustKernels, kSamplingKernels, kGatherKernels,
+                              kLayerNormKernels, kPoolingKernels, kLoraKernels, kExpertKernels}};
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA
+
+#define PENSTOCK_JOIN_(a, b) a##b
+#define PENSTOCK_JOIN(a, b) PENSTOCK_JOIN_(a, b)
+
+namespace penstock::cpu {
+const KernelTable& PENSTOCK_JOIN(kernels_, PENSTOCK_ISA)() {
+    return PENSTOCK_ISA::kTable;
+}
+} // namespace penstock::cpu

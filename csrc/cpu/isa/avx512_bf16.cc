@@ -1,0 +1,28 @@
+// AVX-512 with BF16: the avx512 ISA, but for products of bf16 weights, attention over float16,
+// and products of integers, which AMD's processors of this ISA want in another order and with
+// paired scales, for which rows are quantized.
+#define PENSTOCK_ISA avx512_bf16
+#define PENSTOCK_SIMD_AVX512
+#define PENSTOCK_BF16_PAIRS
+#include "cpu/attention/attention.inl.h"
+#include "cpu/isa/isa.h"
+#include "cpu/linear/linear_affine.inl.h"
+#include "cpu/linear/linear_dense.inl.h"
+#include "cpu/linear/quantize.inl.h"
+#include "cpu/ops/experts.inl.h"
+
+namespace penstock::cpu {
+namespace avx512_bf16 {
+namespace {
+
+constexpr KernelTable kTable{{kLinearDenseKernels, kLinearAffineKernels, kQuantizeKernels,
+                              kAttentionKernels, kExpertKernels},
+                             kernels_avx512};
+
+} // namespace
+} // namespace avx512_bf16
+
+const KernelTable& kernels_avx512_bf16() {
+    return avx512_bf16::kTable;
+}
+} // namespace penstock::cpu

@@ -1,0 +1,6 @@
+// The amx ISA over arrays of sixteen and tiles of arrays. For tests.
+#define PENSTOCK_ISA emulated_amx
+#define PENSTOCK_SIMD_ARRAY 16
+#define PENSTOCK_BF16_PAIRS
+#define PENSTOCK_TILES_ARRAY
+#include "cpu/isa/all_kernels.inl.h"

@@ -1,0 +1,112 @@
+// The ISAs: every kernel compiled once per instruction set, and the tables to find them in.
+//
+// A kernel family is one file, `<family>.inl.h`, written over simd.h. It contains
+//
+//     namespace penstock::cpu::PENSTOCK_ISA {
+//     namespace {
+//     ... phases, tasks, run, workspace_bytes of each kernel ...
+//     constexpr Kernel k<Family>Kernels[] = {{"name", phases, tasks, run, workspace_bytes}, ...};
+//     }  // namespace
+//     }  // namespace penstock::cpu::PENSTOCK_ISA
+//
+// with nothing outside that namespace, and includes only simd.h, contracts of
+// include/penstock and headers whose functions are PENSTOCK_INLINE. It calls no inline or
+// template function of the standard library that is not constexpr-trivial: such a function,
+// compiled here with wide instructions, could be linked in place of the baseline's copy.
+// all_kernels.inl.h includes the families; <isa>.cc defines the ISA and includes
+// all_kernels.inl.h; isa.cmake holds each file's flags. Nothing else is compiled above the
+// baseline.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "penstock/kernel.h"
+
+namespace penstock::cpu {
+
+enum class Isa : uint8_t {
+    scalar,
+    neon,
+    avx2,
+    avx_vnni,
+    avx512,
+    avx512_bf16,
+    amx,
+    emulated_avx512,
+    emulated_avx512_bf16,
+    emulated_amx
+};
+
+constexpr std::array<Isa, 10> kIsas{Isa::scalar,
+                                    Isa::neon,
+                                    Isa::avx2,
+                                    Isa::avx_vnni,
+                                    Isa::avx512,
+                                    Isa::avx512_bf16,
+                                    Isa::amx,
+                                    Isa::emulated_avx512,
+                                    Isa::emulated_avx512_bf16,
+                                    Isa::emulated_amx};
+
+// The kernels of one ISA, by family; those that it does not have are those of `base`. Static
+// storage; never changes.
+struct KernelTable {
+    std::array<std::span<const Kernel>, 16> families{};
+    const KernelTable& (*base)() = nullptr;
+
+    // The kernel of that name, or null.
+    const Kernel* find(std::string_view name) const;
+};
+
+// What each ISA file exports. Calling a kernel of an ISA that the CPU lacks is undefined; the
+// emulated ISAs need AVX2, FMA and F16C.
+const KernelTable& kernels_scalar();
+const KernelTable& kernels_neon();
+const KernelTable& kernels_avx2();
+const KernelTable& kernels_avx_vnni();
+const KernelTable& kernels_avx512();
+const KernelTable& kernels_avx512_bf16();
+const KernelTable& kernels_amx();
+const KernelTable& kernels_emulated_avx512();
+const KernelTable& kernels_emulated_avx512_bf16();
+const KernelTable& kernels_emulated_amx();
+
+// False for an ISA of another architecture, and for one that this build was told to leave out
+// (PENSTOCK_ISAS, PENSTOCK_EMULATED).
+bool is_built(Isa isa);
+
+// Of an ISA that is built.
+const KernelTable& kernels(Isa isa);
+
+std::string_view isa_name(Isa isa);
+
+// Lanes of the ISA's float vector.
+constexpr int lanes(Isa isa) {
+    return isa <= Isa::avx_vnni ? 8 : 16;
+}
+
+// True where bf16 weights are multiplied in pairs.
+constexpr bool has_bf16_pairs(Isa isa) {
+    return isa == Isa::avx512_bf16 || isa == Isa::emulated_avx512_bf16;
+}
+
+// True where scales of 4-bit weights are paired, but for tables that are gathered from.
+constexpr bool has_paired_scales(Isa isa) {
+    return has_bf16_pairs(isa);
+}
+
+// True where bf16 weights are packed for, and multiplied in, bf16 tiles.
+constexpr bool has_bf16_tiles(Isa isa) {
+    return isa == Isa::amx || isa == Isa::emulated_amx;
+}
+
+// Rows that a thread takes through several kernels at once: few, so that what lies between the
+// kernels stays in its second cache level, yet enough to pay for reading the weights again (and for
+// unpacking them to tiles).
+constexpr int64_t rows_per_block(Isa isa) {
+    return has_bf16_tiles(isa) ? 96 : 64;
+}
+
+} // namespace penstock::cpu

@@ -1,6 +1,0 @@
-// AVX-512 with VNNI and BF16, and AMX tiles.
-#define PENSTOCK_LEVEL amx
-#define PENSTOCK_SIMD_AVX512
-#define PENSTOCK_BF16_PAIRS
-#define PENSTOCK_TILES_AMX
-#include "cpu/level.inl.h"

@@ -1,6 +1,0 @@
-// The amx level over arrays of sixteen and tiles of arrays. For tests.
-#define PENSTOCK_LEVEL emulated_amx
-#define PENSTOCK_SIMD_ARRAY 16
-#define PENSTOCK_BF16_PAIRS
-#define PENSTOCK_TILES_ARRAY
-#include "cpu/level.inl.h"

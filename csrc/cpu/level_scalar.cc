@@ -1,4 +1,0 @@
-// Any x86-64-v2 CPU: vectors are arrays of eight, for the compiler to map to SSE.
-#define PENSTOCK_LEVEL scalar
-#define PENSTOCK_SIMD_ARRAY 8
-#include "cpu/level.inl.h"

@@ -1,0 +1,133 @@
+// bf16 weights in pairs: the dense product of ISAs that multiply them so.
+//
+// Activations are rounded to bf16, half to even, whatever the number of rows. The arithmetic, for
+// every M the same: even = add_bf16_pairs over pairs of k 0, 2, 4 ..., odd over pairs 1, 3, 5 ...,
+// each in order; out = (even + odd) + bias. Included by linear_dense.inl.h.
+#pragma once
+
+#include "cpu/dot/bf16_pairs.h"
+#include "cpu/linear/linear_partition.h"
+#include "cpu/linear/linear_prefetch.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+// Most rows that share one load of a packed tile: their sums just fit the registers, and their
+// chains of additions hide each other's latency.
+constexpr int kMaxPairRows = 12;
+
+// Pairs between two looks at what to fetch: they have no registers left for that.
+constexpr int64_t kPairsEach = 16;
+
+PENSTOCK_INLINE size_t pairs_workspace_bytes(const LinearWeights& linear) {
+    return static_cast<size_t>(kMaxPairRows * bf16_row_bytes(linear.depth));
+}
+
+#if defined(PENSTOCK_BF16_PAIRS)
+
+PENSTOCK_INLINE void round_to_pairs(const float* x, int64_t depth, uint16_t* to) {
+    for (int64_t k = 0; k < depth; k += kLanes) {
+        const int64_t left = depth - k;
+        round_bf16(to + k, left < kLanes ? load(x + k, static_cast<int>(left)) : load(x + k));
+    }
+}
+
+template <int kRows>
+PENSTOCK_INLINE void multiply_pairs(const uint16_t* packed_tile, int64_t pairs,
+                                    const uint16_t* const (&row)[kRows], PrefetchLines& ahead,
+                                    F32 (&sum)[kRows][2]) {
+    const auto add = [&](int64_t pair, auto parity) {
+        const Bf16Pairs weight = load_bf16_pairs(packed_tile + pair * 2 * kPackedTileRows);
+        unrolled<kRows>([&](auto m) {
+            F32& s = sum[m.value][parity.value];
+            s = add_bf16_pairs(s, weight, broadcast_bf16_pair(row[m.value] + 2 * pair));
+        });
+    };
+    int64_t pair = 0;
+    while (pair + 1 < pairs) {
+        ahead.step();
+        const int64_t end = pair + kPairsEach < pairs ? pair + kPairsEach : pairs;
+        for (; pair + 1 < end; pair += 2) {
+            add(pair, Index<0>{});
+            add(pair + 1, Index<1>{});
+        }
+    }
+    if (pair < pairs)
+        add(pair, Index<0>{});
+}
+
+// Where a block of rows reads and writes.
+struct PairOperands {
+    const LinearWeights* linear;
+    const float* x;
+    int64_t x_stride;
+    float* out;
+    int64_t out_stride;
+    uint16_t* rounded; // of kMaxPairRows rows
+};
+
+// Rows [row, row + kRows) of a task. Returns kRows.
+template <int kRows>
+int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task, int64_t row) {
+    const LinearWeights& linear = *operands.linear;
+    const PackedMatrix& part = *task.part;
+    const int64_t stride = bf16_row_bytes(linear.depth) / static_cast<int64_t>(sizeof(uint16_t));
+    const int64_t pairs = ceil_div(linear.depth, 2);
+    const uint16_t* in[kRows];
+    for (int m = 0; m < kRows; ++m) {
+        uint16_t* to = operands.rounded + m * stride;
+        round_to_pairs(operands.x + (row + m) * operands.x_stride, linear.depth, to);
+        in[m] = to;
+    }
+    for (int64_t packed_tile = task.packed_tile_begin; packed_tile < task.packed_tile_end;
+         ++packed_tile) {
+        const uint8_t* weights = part.data + packed_tile * part.packed_tile_bytes;
+        F32 sum[kRows][2];
+        set_zero(sum);
+        PrefetchLines ahead =
+            row == task.row_begin
+                ? prefetch_next_tiles(task, packed_tile, 1, ceil_div(pairs, kPairsEach))
+                : PrefetchLines();
+        multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights), pairs, in, ahead, sum);
+        for (int m = 0; m < kRows; ++m) {
+            const F32 total[kPackedTileVectors] = {sum[m][0] + sum[m][1]};
+            store_tile_columns(linear, part, packed_tile, total,
+                               operands.out + (row + m) * operands.out_stride);
+        }
+    }
+    return kRows;
+}
+
+// Rows in blocks of the largest size that is left: few sizes keep the code small.
+PENSTOCK_INLINE int64_t multiply_pair_block(const PairOperands& operands, const LinearTask& task,
+                                            int64_t row) {
+    const int64_t left = task.row_end - row;
+    if (left >= kMaxPairRows)
+        return multiply_pair_rows<kMaxPairRows>(operands, task, row);
+    if (left >= 8)
+        return multiply_pair_rows<8>(operands, task, row);
+    if (left >= 4)
+        return multiply_pair_rows<4>(operands, task, row);
+    return left >= 2 ? multiply_pair_rows<2>(operands, task, row)
+                     : multiply_pair_rows<1>(operands, task, row);
+}
+
+PENSTOCK_INLINE void multiply_bf16_pairs(const LinearWeights& linear, const LinearTask& task,
+                                         const TensorView& x, const TensorView& out,
+                                         Workspace& workspace) {
+    const PairOperands operands{&linear,       static_cast<const float*>(x.data),
+                                x.stride[0],   static_cast<float*>(out.data),
+                                out.stride[0], static_cast<uint16_t*>(workspace.data)};
+    for (int64_t row = task.row_begin; row < task.row_end;)
+        row += multiply_pair_block(operands, task, row);
+}
+
+#else
+
+PENSTOCK_INLINE void multiply_bf16_pairs(const LinearWeights&, const LinearTask&, const TensorView&,
+                                         const TensorView&, Workspace&) {}
+
+#endif
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,182 @@
+// linear_dense: float32 activations times f32, f16 or bf16 weights.
+//
+//   tensor[0]  x [M, K] float32
+//   tensor[1]  out [M, sum N] float32; the columns of dense parts are written, with bias
+//   object     LinearWeights, packed for this ISA
+//   integer[0] number of threads that will work on it (0: unknown); sets the size of tasks only
+//
+// The arithmetic, for every M the same: even = fma over k = 0, 2, 4 ..., odd = fma over k = 1, 3,
+// 5 ..., each in order and in float32; out = (even + odd) + bias. At ISAs with tiles, or with
+// products of bf16 pairs, bf16 weights are multiplied otherwise: see linear_bf16_amx.h,
+// linear_bf16.h.
+#pragma once
+
+#include "cpu/linear/linear_bf16.h"
+#include "cpu/linear/linear_bf16_amx.h"
+#include "cpu/linear/linear_partition.h"
+#include "cpu/linear/linear_prefetch.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+// Most rows that share one load of packed tiles: their sums just fit the registers.
+constexpr int kMaxDenseRows = kLanes == 8 ? 3 : 6;
+
+// The weights of one k for the rows of vector `p` of a packed tile; `parity` is that of k.
+template <Encoding encoding, int parity, int p>
+PENSTOCK_INLINE F32 dense_weights(const uint8_t* packed_tile, int64_t k) {
+    if constexpr (encoding == Encoding::dense_f32) {
+        return load(reinterpret_cast<const float*>(packed_tile) + k * kPackedTileRows + p * kLanes);
+    } else if constexpr (encoding == Encoding::dense_f16) {
+        return load_f16(reinterpret_cast<const uint16_t*>(packed_tile) + k * kPackedTileRows +
+                        p * kLanes);
+    } else {
+        const I32 pair = load(reinterpret_cast<const int32_t*>(packed_tile) +
+                              k / 2 * kPackedTileRows + p * kLanes);
+        return as_float(parity == 0 ? shift_left<16>(pair) : pair & broadcast(int32_t{-65536}));
+    }
+}
+
+// One k of all rows. Even and odd k go one after the other, so that no more than the sums, one
+// vector of weights a part of a packed tile and one activation are alive.
+template <Encoding encoding, int parity, int kRows>
+PENSTOCK_INLINE void add_products_of(const uint8_t* const (&packed_tile)[kDensePackedTiles],
+                                     int64_t k, const float* const (&row)[kRows],
+                                     F32 (&sum)[kRows][kDensePackedTiles][kPackedTileVectors]) {
+    F32 weight[kDensePackedTiles][kPackedTileVectors];
+    unrolled<kDensePackedTiles * kPackedTileVectors>([&](auto i) {
+        constexpr int j = decltype(i)::value / kPackedTileVectors,
+                      p = decltype(i)::value % kPackedTileVectors;
+        weight[j][p] = dense_weights<encoding, parity, p>(packed_tile[j], k);
+    });
+    unrolled<kRows>([&](auto m) {
+        const F32 value = broadcast(row[m.value][k]);
+        unrolled<kDensePackedTiles * kPackedTileVectors>([&](auto i) {
+            constexpr int j = decltype(i)::value / kPackedTileVectors;
+            constexpr int p = decltype(i)::value % kPackedTileVectors;
+            F32& s = sum[m.value][j][p];
+            s = fma(weight[j][p], value, s);
+        });
+    });
+}
+
+template <Encoding encoding, int kRows>
+PENSTOCK_INLINE void
+multiply_dense_packed_tiles(const uint8_t* const (&packed_tile)[kDensePackedTiles], int64_t depth,
+                            const float* x, int64_t x_stride, PrefetchLines& ahead,
+                            F32 (&total)[kRows][kDensePackedTiles][kPackedTileVectors]) {
+    F32 even[kRows][kDensePackedTiles][kPackedTileVectors] = {};
+    F32 odd[kRows][kDensePackedTiles][kPackedTileVectors] = {};
+    const float* row[kRows];
+    for (int m = 0; m < kRows; ++m)
+        row[m] = x + m * x_stride;
+    for (int64_t k = 0; k + 1 < depth; k += 2) {
+        ahead.step();
+        add_products_of<encoding, 0>(packed_tile, k, row, even);
+        add_products_of<encoding, 1>(packed_tile, k + 1, row, odd);
+    }
+    if (depth % 2 != 0)
+        add_products_of<encoding, 0>(packed_tile, depth - 1, row, even);
+    for (int m = 0; m < kRows; ++m) {
+        for (int j = 0; j < kDensePackedTiles; ++j) {
+            for (int p = 0; p < kPackedTileVectors; ++p)
+                total[m][j][p] = even[m][j][p] + odd[m][j][p];
+        }
+    }
+}
+
+struct DenseOperands {
+    const LinearWeights* linear;
+    const float* x;
+    int64_t x_stride;
+    float* out;
+    int64_t out_stride;
+};
+
+template <Encoding encoding, int kRows>
+void multiply_dense_rows(const DenseOperands& operands, const PackedMatrix& part, int64_t begin,
+                         int64_t end, int64_t row, PrefetchLines& ahead) {
+    for (int64_t packed_tile = begin; packed_tile < end; packed_tile += kDensePackedTiles) {
+        PackedTileGroup<kDensePackedTiles> beside(part, packed_tile, end);
+        F32 total[kRows][kDensePackedTiles][kPackedTileVectors];
+        multiply_dense_packed_tiles<encoding, kRows>(beside.data, operands.linear->depth,
+                                                     operands.x + row * operands.x_stride,
+                                                     operands.x_stride, ahead, total);
+        for (int m = 0; m < kRows; ++m) {
+            for (int j = 0; j < kDensePackedTiles; ++j) {
+                store_tile_columns(*operands.linear, part, beside.index[j], total[m][j],
+                                   operands.out + (row + m) * operands.out_stride);
+            }
+        }
+    }
+}
+
+// Rows in blocks of the largest size, then in twos: few sizes keep the code small.
+template <Encoding encoding>
+void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) {
+    constexpr int64_t kMax = kMaxDenseRows;
+    const PackedMatrix& part = *task.part;
+    const int64_t rows = task.row_end - task.row_begin;
+    const int64_t steps = (rows / kMax + ceil_div(rows % kMax, 2)) * (operands.linear->depth / 2);
+    const auto block = [](int64_t left) { return left >= kMax ? kMax : left >= 2 ? 2 : 1; };
+    const auto multiply = [&](int64_t begin, int64_t end, int64_t row, int64_t count,
+                              PrefetchLines& ahead) {
+        switch (count) {
+        case 1: multiply_dense_rows<encoding, 1>(operands, part, begin, end, row, ahead); break;
+        case 2: multiply_dense_rows<encoding, 2>(operands, part, begin, end, row, ahead); break;
+        default: multiply_dense_rows<encoding, kMax>(operands, part, begin, end, row, ahead); break;
+        }
+    };
+    multiply_with_prefetch(task, task.row_begin, steps, kDensePackedTiles, block, multiply);
+}
+
+inline int linear_dense_phases(const Arguments&) {
+    return 1;
+}
+
+inline int64_t linear_dense_tasks(const Arguments& arguments, int) {
+    return LinearPartition::tasks(LinearPartition::make(arguments, false));
+}
+
+// Any task of dense parts, from and to the rows of `x` and `out`.
+inline void multiply_dense(const LinearWeights& linear, const LinearTask& task, const TensorView& x,
+                           const TensorView& out, Workspace& workspace) {
+    const DenseOperands operands{&linear, static_cast<const float*>(x.data), x.stride[0],
+                                 static_cast<float*>(out.data), out.stride[0]};
+    switch (task.part->encoding) {
+    case Encoding::dense_f32: multiply_dense_task<Encoding::dense_f32>(operands, task); break;
+    case Encoding::dense_f16: multiply_dense_task<Encoding::dense_f16>(operands, task); break;
+    default:
+        if constexpr (kTiles) {
+            multiply_bf16_tiles(linear, task, x, out, workspace);
+        } else if constexpr (kBf16Pairs) {
+            multiply_bf16_pairs(linear, task, x, out, workspace);
+        } else {
+            multiply_dense_task<Encoding::dense_bf16>(operands, task);
+        }
+        break;
+    }
+}
+
+inline void linear_dense_run(const Arguments& arguments, int, int64_t index, Workspace& workspace) {
+    const LinearPartition cut = LinearPartition::make(arguments, false);
+    const LinearTask task = LinearPartition::task(cut, index);
+    multiply_dense(*cut.linear, task, arguments.tensor[0], arguments.tensor[1], workspace);
+}
+
+// For rounded activations.
+PENSTOCK_INLINE size_t dense_workspace_bytes(const LinearWeights& linear) {
+    return kTiles ? bf16_workspace_bytes(linear) : kBf16Pairs ? pairs_workspace_bytes(linear) : 0;
+}
+
+inline size_t linear_dense_workspace_bytes(const Arguments& arguments) {
+    return dense_workspace_bytes(*static_cast<const LinearWeights*>(arguments.object));
+}
+
+constexpr Kernel kLinearDenseKernels[] = {
+    {"linear_dense", linear_dense_phases, linear_dense_tasks, linear_dense_run,
+     linear_dense_workspace_bytes, true},
+};
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

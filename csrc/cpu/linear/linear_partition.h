@@ -1,0 +1,226 @@
+// How a product is cut into tasks: over chunks of packed tiles, and over blocks of rows where there
+// are many. Never over K: each output is summed by one task, in one order.
+#pragma once
+
+#include "cpu/pack/packed_tile.h"
+#include "cpu/processor.h"
+#include "cpu/simd/matrix_tiles.h"
+#include "cpu/simd/simd.h"
+#include "cpu/simd/unrolled.h"
+#include "cpu/sizes.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+// Most rows that share one pass over a chunk of weights. A multiple of 6 and of 16.
+constexpr int64_t kRowBlock = 96;
+// Blocks of rows are nearly equal, so that threads end together, in multiples of this. Tiles take
+// whole blocks, and what is left.
+constexpr int64_t kRowStep = kTiles ? kRowBlock : 12;
+// A chunk stays in the second-level cache while a row block passes over it.
+constexpr int64_t kMaxChunkBytes = 256 * 1024;
+// Below this a task costs less than handing it out.
+constexpr int64_t kMinChunkBytes = 12 * 1024;
+constexpr int64_t kTasksPerThread = 8;
+constexpr int64_t kDefaultThreads = 4;
+
+// Float vectors of a packed tile's 16 rows.
+constexpr int kPackedTileVectors = kPackedTileRows / kLanes;
+
+// Packed tiles that products take beside each other, where registers hold the sums of two: of
+// floats, so that they share each activation that is read; of integers, so that their chains hide
+// each other's latency (Intel's processors take two VPDPBUSD a cycle, each five cycles long).
+// Minima by tiles are of one packed tile at a time.
+constexpr int kDensePackedTiles = kPackedTileVectors == 1 ? 2 : 1;
+constexpr int kPackedTilesAtOnce = kTiles ? 1 : kDensePackedTiles;
+// Most rows that share what is read of integer packed tiles: as many sums as the registers hold.
+// Arrays have no registers to fill, only code to compile.
+#if defined(PENSTOCK_SIMD_ARRAY)
+constexpr int kRegisterRows = 2;
+#else
+constexpr int kRegisterRows = kPackedTilesAtOnce == 2 ? 6 : 4;
+#endif
+
+// What one task computes: rows [row_begin, row_end) of the packed tiles [packed_tile_begin,
+// packed_tile_end).
+struct LinearTask {
+    const PackedMatrix* part;
+    int64_t packed_tile_begin;
+    int64_t packed_tile_end;
+    int64_t row_begin;
+    int64_t row_end;
+    // The first packed tile of the next task, which the same thread is likely to do; null: there is
+    // none.
+    const uint8_t* next = nullptr;
+    int64_t next_packed_tiles = 0;
+    int64_t next_packed_tile_bytes = 0;
+};
+
+// Bytes of a row of activations rounded to bf16, padded to whole vectors. The odd line spreads rows
+// over the cache sets.
+PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
+    return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
+}
+
+// The least of prefetch_min_rows, but for Zen 5.
+constexpr int kMinPrefetchRows = 4;
+
+// Rows from which on a packed tile is computed with for about as long as memory takes to bring the
+// next. Fewer only wait, and the hardware streams that best, but for Zen 5: it waits a third less
+// for one row of 4-bit weights that it was told of. Measured with AVX-512 on two cores. Zen 3,
+// which has AVX2, waits 5 to 20 % less for one to three rows of integer weights.
+PENSTOCK_INLINE int64_t prefetch_min_rows(Encoding encoding) {
+    if (processor() == Processor::zen5)
+        return encoding == Encoding::dense_f32 ? 4 : 1;
+    if (kPackedTileVectors > 1 && processor() == Processor::amd && is_affine(encoding))
+        return 1;
+    switch (encoding) {
+    case Encoding::affine4:
+    case Encoding::table4:
+    case Encoding::float4:
+    case Encoding::affine8: return kMinPrefetchRows;
+    case Encoding::affine6:
+    case Encoding::dense_f16: return 5;
+    default: return 8;
+    }
+}
+
+PENSTOCK_INLINE bool should_prefetch(const LinearTask& task) {
+    return task.row_end - task.row_begin >= prefetch_min_rows(task.part->encoding);
+}
+
+// f(Index<kPackedTiles>) for the integer packed tiles that kRows rows of a task take beside each
+// other: one where too few rows to fetch for wait for memory, as two are two streams, which take
+// longer.
+template <int kRows, class Function>
+PENSTOCK_INLINE void with_packed_tiles(const LinearTask& task, const Function& f) {
+    if constexpr (kPackedTilesAtOnce > 1 && kRows < kMinPrefetchRows) {
+        if (!should_prefetch(task))
+            return f(Index<1>{});
+    }
+    f(Index<kPackedTilesAtOnce>{});
+}
+
+// The cut of the affine, or of the dense, parts of a product of `rows` rows.
+struct LinearPartition {
+    const LinearWeights* linear;
+    bool affine;
+    int64_t rows;
+    int64_t row_blocks;
+    int64_t chunk_bytes;
+
+    // Of a call as linear_affine and linear_dense take it.
+    PENSTOCK_INLINE LinearPartition make(const Arguments& call, bool affine) {
+        const auto& linear = *static_cast<const LinearWeights*>(call.object);
+        const int64_t rows = call.tensor[0].shape[0], threads = call.integer[0];
+        int64_t total = 0;
+        for (int i = 0; i < linear.num_parts; ++i) {
+            const PackedMatrix& part = linear.parts[i];
+            if (is_affine(part.encoding) == affine)
+                total += part.packed_tiles * part.packed_tile_bytes;
+        }
+        const int64_t blocks = ceil_div(rows, kRowBlock);
+        const int64_t wanted = (threads > 0 ? threads : kDefaultThreads) * kTasksPerThread;
+        int64_t bytes = ceil_div(total * blocks, wanted);
+        bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
+        bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
+        return {&linear, affine, rows, blocks, bytes};
+    }
+
+    PENSTOCK_INLINE int64_t chunk_packed_tiles(const LinearPartition& cut,
+                                               const PackedMatrix& part) {
+        const int64_t beside = is_affine(part.encoding) ? kPackedTilesAtOnce : kDensePackedTiles;
+        const int64_t packed_tiles =
+            quotient(cut.chunk_bytes, part.packed_tile_bytes) / beside * beside;
+        return packed_tiles < beside ? beside : packed_tiles;
+    }
+
+    PENSTOCK_INLINE int64_t chunks(const LinearPartition& cut, const PackedMatrix& part) {
+        if (is_affine(part.encoding) != cut.affine)
+            return 0;
+        return ceil_div(part.packed_tiles, chunk_packed_tiles(cut, part));
+    }
+
+    PENSTOCK_INLINE int64_t tasks(const LinearPartition& cut) {
+        int64_t count = 0;
+        for (int i = 0; i < cut.linear->num_parts; ++i)
+            count += chunks(cut, cut.linear->parts[i]);
+        return count * cut.row_blocks;
+    }
+
+    PENSTOCK_INLINE LinearTask task(const LinearPartition& cut, int64_t index) {
+        LinearTask task = task_alone(cut, index);
+        if (should_prefetch(task) && index + 1 < tasks(cut)) {
+            const LinearTask next = task_alone(cut, index + 1);
+            task.next = next.part->data + next.packed_tile_begin * next.part->packed_tile_bytes;
+            task.next_packed_tiles = next.packed_tile_end - next.packed_tile_begin;
+            task.next_packed_tile_bytes = next.part->packed_tile_bytes;
+        }
+        return task;
+    }
+
+  private:
+    // Row blocks vary fastest, so that threads at work share chunks in the outer cache.
+    PENSTOCK_INLINE LinearTask task_alone(const LinearPartition& cut, int64_t index) {
+        const int64_t block = remainder(index, cut.row_blocks);
+        int64_t chunk = quotient(index, cut.row_blocks);
+        int i = 0;
+        while (chunk >= chunks(cut, cut.linear->parts[i])) {
+            chunk -= chunks(cut, cut.linear->parts[i]);
+            ++i;
+        }
+        const PackedMatrix& part = cut.linear->parts[i];
+        const int64_t packed_tiles = chunk_packed_tiles(cut, part);
+        const int64_t begin = chunk * packed_tiles;
+        const int64_t end =
+            begin + packed_tiles < part.packed_tiles ? begin + packed_tiles : part.packed_tiles;
+        return {&part, begin, end, first_row(cut, block), first_row(cut, block + 1)};
+    }
+
+    // Of a block of rows; of the block after the last one, the number of rows.
+    PENSTOCK_INLINE int64_t first_row(const LinearPartition& cut, int64_t block) {
+        const int64_t steps = ceil_div(cut.rows, kRowStep);
+        const int64_t row = quotient(steps * block, cut.row_blocks) * kRowStep;
+        return row < cut.rows ? row : cut.rows;
+    }
+};
+
+// Packed tiles from `packed_tile` on of a part, before `end`. Where too few are left, the first one
+// stands in: it is multiplied and stored twice.
+template <int kPackedTiles>
+struct PackedTileGroup {
+    int64_t index[kPackedTiles];
+    const uint8_t* data[kPackedTiles];
+
+    PackedTileGroup(const PackedMatrix& part, int64_t packed_tile, int64_t end) {
+        for (int j = 0; j < kPackedTiles; ++j) {
+            index[j] = packed_tile + j < end ? packed_tile + j : packed_tile;
+            data[j] = part.data + index[j] * part.packed_tile_bytes;
+        }
+    }
+};
+
+// Adds the bias and writes the columns of one packed tile for one row of the output.
+PENSTOCK_INLINE void store_tile_columns(const LinearWeights& linear, const PackedMatrix& part,
+                                        int64_t packed_tile,
+                                        const F32 (&values)[kPackedTileVectors], float* out_row) {
+    for (int p = 0; p < kPackedTileVectors; ++p) {
+        F32 value = values[p];
+        const int64_t left = part.rows - packed_tile * kPackedTileRows - p * kLanes;
+        const int64_t column = part.column + packed_tile * kPackedTileRows + p * kLanes;
+        if (left >= kLanes) {
+            if (linear.bias != nullptr)
+                value = value + load(linear.bias + column);
+            store(out_row + column, value);
+        } else if (left > 0) {
+            const int n = static_cast<int>(left);
+            if (linear.bias != nullptr)
+                value = value + load(linear.bias + column, n);
+            store(out_row + column, value, n);
+        }
+    }
+}
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

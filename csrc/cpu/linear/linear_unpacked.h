@@ -1,0 +1,305 @@
+// Integer weights for blocks of many rows, at ISAs without tiles: the same integers and the same
+// float sums as multiply_packed_tiles, so which one computes a row changes none of its bits.
+//
+// A few units of two packed tiles are unpacked into the first cache level, all rows of a task
+// multiplied with them, then come the next units; sums wait in memory meanwhile. What is left in
+// the inner loop are the products and the float operations that no form of them can spare, and all
+// registers go to sums. Included by linear_affine.inl.h.
+#pragma once
+
+#include "cpu/dot/bf16_pairs.h"
+#include "cpu/linear/affine_sums.h"
+#include "cpu/linear/linear_partition.h"
+#include "cpu/linear/linear_prefetch.h"
+#include "cpu/linear/unpacked_tile.h"
+#include "cpu/processor.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+constexpr bool kUnpacks = !kTiles;
+constexpr int kVectorsAtOnce = kPackedTilesAtOnce * kPackedTileVectors;
+// What is unpacked at once fills half of a first level.
+constexpr int64_t kUnpackedBytes = 16 * 1024;
+template <int kBits, int kGroup>
+constexpr int64_t kMostUnits =
+    kUnpackedBytes /
+    (kPackedTilesAtOnce * static_cast<int64_t>(sizeof(UnpackedUnit<kBits, kGroup>)));
+
+// Whether so many rows repay the unpacking. Intel's processors unpack on the ports that multiply.
+// AMD's do it on others: there it pays only where packed tiles share few rows otherwise. With AVX2
+// it takes twice the instructions, and more than 4 bits have faster products after it.
+template <int kBits, int kGroup>
+PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
+    if (kBf16Pairs && processor() != Processor::other)
+        return kGroup < kUnit && rows >= 32;
+    if (kPackedTileVectors > 1 && !kDotsAlike)
+        return rows >= (kBits > 4 ? 12 : kGroup < kUnit ? 16 : 32);
+    return rows >= 16;
+}
+
+// What a task has of its own.
+template <int kBits, int kGroup>
+struct UnpackedBuffers {
+    alignas(64) float sums[kRowBlock][kPackedTilesAtOnce * kPackedTileRows];
+    UnpackedUnit<kBits, kGroup> packed_tile[kPackedTilesAtOnce][kMostUnits<kBits, kGroup>];
+};
+
+constexpr size_t kUnpackedBuffersBytes =
+    kRowBlock * kPackedTilesAtOnce * kPackedTileRows * sizeof(float) + kUnpackedBytes;
+static_assert(sizeof(UnpackedBuffers<4, kUnit>) <= kUnpackedBuffersBytes);
+static_assert(sizeof(UnpackedBuffers<8, kUnit / 2>) <= kUnpackedBuffersBytes);
+
+// Those, then rows that are not read as they are.
+PENSTOCK_INLINE size_t unpacked_workspace_bytes(const LinearWeights& linear) {
+    bool reads_rows = true;
+    for (int32_t i = 0; i < linear.num_parts; ++i) {
+        const Encoding encoding = linear.parts[i].encoding;
+        if (is_affine(encoding) && quant_bits(encoding) == 8)
+            reads_rows = kReadsRows<8>;
+    }
+    const auto units = static_cast<size_t>(linear.depth / kUnit);
+    return kUnpackedBuffersBytes + (reads_rows ? 0 : kRowBlock * units * sizeof(UnpackedRow<8>));
+}
+
+// The rows of a task as its products read them.
+template <int kBits>
+struct UnpackedRows {
+    const uint8_t* first;
+    int64_t stride; // bytes
+
+    const UnpackedRow<kBits>* row(int64_t index) const {
+        return reinterpret_cast<const UnpackedRow<kBits>*>(first + index * stride);
+    }
+};
+
+// Those of a task, widened where products do not read them as they are.
+template <int kBits>
+PENSTOCK_INLINE UnpackedRows<kBits> rows_of(const AffineOperands& operands, const LinearTask& task,
+                                            UnpackedRow<kBits>* wide) {
+    const uint8_t* first = operands.x + task.row_begin * operands.x_stride;
+    if constexpr (kReadsRows<kBits>) {
+        return {first, operands.x_stride};
+    } else {
+        const int64_t rows = task.row_end - task.row_begin, units = operands.linear->depth / kUnit;
+        for (int64_t m = 0; m < rows; ++m) {
+            const auto* from =
+                reinterpret_cast<const QuantizedUnit*>(first + m * operands.x_stride);
+            for (int64_t unit = 0; unit < units; ++unit)
+                wide[m * units + unit] = UnpackedDot<kBits>::read_row(from[unit]);
+        }
+        return {reinterpret_cast<const uint8_t*>(wide),
+                units * static_cast<int64_t>(sizeof(UnpackedRow<kBits>))};
+    }
+}
+
+// Packed tiles beside each other, unpacked.
+template <int kBits, int kGroup>
+using UnpackedTiles = const UnpackedUnit<kBits, kGroup>* const[kPackedTilesAtOnce];
+
+// The dots of one group, each with zero * its row's sum: kRows rows times vectors first .. first +
+// kVectors - 1 of the packed tiles that lie beside each other.
+template <int kBits, int kGroup, bool kZero, int group, int first, int kVectors, int kRows>
+PENSTOCK_INLINE void unpacked_dots(const UnpackedTiles<kBits, kGroup>& packed_tile, int64_t unit,
+                                   int32_t zero, const UnpackedRow<kBits>* const (&in)[kRows],
+                                   I32 (&dot)[kRows][kVectors]) {
+    using D = UnpackedDot<kBits>;
+    constexpr int kWords = D::kStepWords, kSteps = kGroup / (kWords * D::kWordValues);
+    constexpr bool kBeginsWithZero = kZero && kDotsAlike; // where sums are those of the dots
+    typename D::Sum sum[kRows][kVectors];
+    unrolled<kSteps>([&](auto s) {
+        constexpr int step = decltype(s)::value, word = (group * kSteps + step) * kWords;
+        Words weight[kVectors][kWords];
+        unrolled<kVectors * kWords>([&](auto i) {
+            constexpr int p = decltype(i)::value / kWords, at = decltype(i)::value % kWords;
+            constexpr int v = first + p;
+            weight[p][at] =
+                packed_tile[v / kPackedTileVectors][unit].quants[word + at][v % kPackedTileVectors];
+        });
+        unrolled<kRows>([&](auto m) {
+            const UnpackedRow<kBits>& row = in[m.value][unit];
+            Words values[kWords];
+            for (int at = 0; at < kWords; ++at)
+                values[at] = broadcast_word(row.value + D::kWordValues * (word + at));
+            unrolled<kVectors>([&](auto p) {
+                auto& of = sum[m.value][p.value];
+                if constexpr (step == 0 && kBeginsWithZero)
+                    of = zero_sums<kGroup, group>(row, zero);
+                D::template mac<kBeginsWithZero ? 1 : step>(of, weight[p.value], values);
+            });
+        });
+    });
+    unrolled<kRows>([&](auto m) {
+        unrolled<kVectors>([&](auto p) {
+            I32& of = dot[m.value][p.value];
+            of = D::finish(sum[m.value][p.value]);
+            if constexpr (kZero && !kBeginsWithZero && !D::kCentred)
+                of = of + zero_sums<kGroup, group>(in[m.value][unit], zero);
+        });
+    });
+}
+
+// Adds the products of `units` units to the sums.
+template <int kBits, int kGroup, bool kMinimum, int kRows>
+PENSTOCK_INLINE void add_units(const UnpackedTiles<kBits, kGroup>& packed_tile, int64_t units,
+                               int32_t zero, const UnpackedRow<kBits>* const (&in)[kRows],
+                               F32 (&acc)[kRows][kVectorsAtOnce]) {
+    constexpr int kGroups = kUnit / kGroup;
+    constexpr int kVectors =
+        kPackedTilesAtOnce == 1 ? UnpackedDot<kBits>::kVectors : kVectorsAtOnce;
+    for (int64_t unit = 0; unit < units; ++unit) {
+        unrolled<kGroups*(kVectorsAtOnce / kVectors)>([&](auto i) {
+            constexpr int group = decltype(i)::value % kGroups;
+            constexpr int first = decltype(i)::value / kGroups * kVectors;
+            I32 dot[kRows][kVectors];
+            unpacked_dots<kBits, kGroup, !kMinimum, group, first>(packed_tile, unit, zero, in, dot);
+            F32 scale[kVectors], minimum[kVectors];
+            unrolled<kVectors>([&](auto p) {
+                constexpr int v = first + decltype(p)::value;
+                const auto& from = packed_tile[v / kPackedTileVectors][unit];
+                scale[p.value] = load(from.scale[group] + v % kPackedTileVectors * kLanes);
+                if (kMinimum)
+                    minimum[p.value] = load(from.minimum[group] + v % kPackedTileVectors * kLanes);
+            });
+            unrolled<kRows>([&](auto m) {
+                const UnpackedRow<kBits>& row = in[m.value][unit];
+                const F32 sum_x = broadcast(scaled_sum<kGroup, group>(row));
+                unrolled<kVectors>([&](auto p) {
+                    F32& a = acc[m.value][first + p.value];
+                    a = fma(to_float(dot[m.value][p.value]), broadcast(row.scale) * scale[p.value],
+                            a);
+                    if (kMinimum)
+                        a = fma(minimum[p.value], sum_x, a);
+                });
+            });
+        });
+    }
+}
+
+// Units [unit, unit + units) of a task's packed tiles [first, first + packed_tiles), unpacked, and
+// its rows from `row` on.
+template <int kBits, int kGroup>
+struct UnpackedProduct {
+    const AffineOperands* operands;
+    const LinearTask* task;
+    UnpackedRows<kBits> rows;
+    UnpackedBuffers<kBits, kGroup>* buffers;
+    int64_t first;
+    int64_t packed_tiles; // at most kPackedTilesAtOnce
+    int64_t unit = 0;
+    int64_t units = 0;
+    int64_t row = 0;
+
+    int64_t end() const { return unit + units; }
+    int64_t all_units() const { return operands->linear->depth / kUnit; }
+};
+
+template <int kBits, int kGroup, bool kMinimum, int kRows>
+void multiply_unpacked_rows(const UnpackedProduct<kBits, kGroup>& product) {
+    const AffineOperands& operands = *product.operands;
+    const PackedMatrix& part = *product.task->part;
+    // Where no packed tile is left beside, the only one is multiplied twice.
+    const UnpackedUnit<kBits, kGroup>* packed_tile[kPackedTilesAtOnce];
+    for (int j = 0; j < kPackedTilesAtOnce; ++j)
+        packed_tile[j] = product.buffers->packed_tile[j < product.packed_tiles ? j : 0];
+    const int64_t of_task = product.row - product.task->row_begin;
+    const UnpackedRow<kBits>* in[kRows];
+    for (int m = 0; m < kRows; ++m)
+        in[m] = product.rows.row(of_task + m) + product.unit;
+    auto* sums = product.buffers->sums + of_task;
+    const bool begins = product.unit == 0;
+    F32 acc[kRows][kVectorsAtOnce];
+    unrolled<kRows>([&](auto m) {
+        for (int v = 0; v < kVectorsAtOnce; ++v)
+            acc[m.value][v] = begins ? broadcast(0.0f) : load(sums[m.value] + v * kLanes);
+    });
+    add_units<kBits, kGroup, kMinimum, kRows>(packed_tile, product.units, -part.zero_point, in,
+                                              acc);
+    const bool ends = product.end() == product.all_units();
+    for (int m = 0; m < kRows; ++m) {
+        for (int v = 0; v < kVectorsAtOnce && !ends; ++v)
+            store(sums[m] + v * kLanes, acc[m][v]);
+        for (int j = 0; j < product.packed_tiles && ends; ++j) {
+            F32 total[kPackedTileVectors];
+            for (int v = 0; v < kPackedTileVectors; ++v)
+                total[v] = acc[m][j * kPackedTileVectors + v];
+            store_tile_columns(*operands.linear, part, product.first + j, total,
+                               operands.out + (product.row + m) * operands.out_stride);
+        }
+    }
+}
+
+// What is unpacked after the units of a product: those at `from`, or, at the end of a packed tile,
+// the first ones of the packed tiles that follow.
+template <int kBits, int kGroup>
+PENSTOCK_INLINE const uint8_t* units_after(const UnpackedProduct<kBits, kGroup>& product,
+                                           const uint8_t* from) {
+    if (product.end() < product.all_units())
+        return from;
+    const PackedMatrix& part = *product.task->part;
+    const int64_t next = product.first + kPackedTilesAtOnce;
+    return next < product.task->packed_tile_end ? part.data + next * part.packed_tile_bytes
+                                                : product.task->next;
+}
+
+// All rows of a task with unpacked units, after which those at `from` come.
+template <int kBits, int kGroup>
+void multiply_unpacked_units(UnpackedProduct<kBits, kGroup> product, const uint8_t* from) {
+    const LinearTask& task = *product.task;
+    const int64_t rows = task.row_end - task.row_begin, blocks = ceil_div(rows, kRegisterRows);
+    const PackedMatrix& part = *task.part;
+    PrefetchLines ahead[kPackedTilesAtOnce];
+    if (const uint8_t* next = units_after(product, from); next != nullptr) {
+        const int64_t bytes = product.units * unit_bytes(part) + super_bytes(part);
+        for (int j = 0; j < kPackedTilesAtOnce; ++j)
+            ahead[j] = PrefetchLines(next + j * part.packed_tile_bytes, bytes, blocks);
+    }
+    for (int64_t block = 0; block < blocks; ++block) { // nearly equal ones
+        product.row = task.row_begin + quotient(rows * block, blocks);
+        const int64_t end = task.row_begin + quotient(rows * (block + 1), blocks);
+        PrefetchLines::step(ahead);
+        with_count<kRegisterRows>(end - product.row, [&](auto count) {
+            // A packed tile has minima or a zero point, not both.
+            part.stored_minimum
+                ? multiply_unpacked_rows<kBits, kGroup, true, count.value>(product)
+                : multiply_unpacked_rows<kBits, kGroup, false, count.value>(product);
+        });
+    }
+}
+
+// All rows of a task, kRowBlock at most.
+template <Encoding kEncoding, int kGroup>
+PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const LinearTask& task,
+                                       Workspace& workspace) {
+    const PackedMatrix& part = *task.part;
+    constexpr int kBits = kUnpackedBits<kEncoding>;
+    auto& buffers = *static_cast<UnpackedBuffers<kBits, kGroup>*>(workspace.data);
+    auto* wide = reinterpret_cast<UnpackedRow<kBits>*>(static_cast<uint8_t*>(workspace.data) +
+                                                       kUnpackedBuffersBytes);
+    const UnpackedRows<kBits> rows = rows_of<kBits>(operands, task, wide);
+    for (int64_t first = task.packed_tile_begin; first < task.packed_tile_end;
+         first += kPackedTilesAtOnce) {
+        const int64_t left = task.packed_tile_end - first;
+        UnpackedProduct<kBits, kGroup> product{
+            &operands, &task, rows,
+            &buffers,  first, left < kPackedTilesAtOnce ? left : kPackedTilesAtOnce};
+        const int64_t all = product.all_units();
+        const int64_t each = part.scale_form == ScaleForm::two_level
+                                 ? kUnitsPerSuper
+                                 : ceil_div(all, ceil_div(all, kMostUnits<kBits, kGroup>));
+        const uint8_t* from[kPackedTilesAtOnce];
+        for (int64_t j = 0; j < product.packed_tiles; ++j)
+            from[j] = part.data + (first + j) * part.packed_tile_bytes;
+        for (; product.unit < all; product.unit += each) {
+            product.units = product.unit + each < all ? each : all - product.unit;
+            for (int64_t j = 0; j < product.packed_tiles; ++j) {
+                from[j] =
+                    unpack_tile<kEncoding>(part, from[j], product.units, buffers.packed_tile[j]);
+            }
+            multiply_unpacked_units(product, from[0]);
+        }
+    }
+}
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,83 @@
+// Reads affine packed tiles unit by unit, as the vectors and words that products work on. Included
+// by linear_affine.inl.h.
+#pragma once
+
+#include "cpu/dot/int_dot.h"
+#include "cpu/linear/linear_partition.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+// Where a task reads and writes.
+struct AffineOperands {
+    const LinearWeights* linear;
+    const uint8_t* x;
+    int64_t x_stride; // bytes
+    float* out;
+    int64_t out_stride; // floats
+};
+
+// The words of the 4 k of a step, for the rows of vector `p` of a packed tile.
+template <Encoding kEncoding, int step, int p>
+PENSTOCK_INLINE Words step_words(const uint8_t* quants) {
+    constexpr int kStepBytes = 4 * kPackedTileRows;
+    const uint8_t* rows = quants + 4 * kLanes * p;
+    if constexpr (kEncoding == Encoding::affine8) {
+        return load_words(rows + step * kStepBytes);
+    } else {
+        const Words pair = load_words(rows + step / 2 * kStepBytes);
+        const Words low = step % 2 == 0 ? low_nibbles(pair) : high_nibbles(pair);
+        if constexpr (kEncoding == Encoding::affine4) {
+            return low;
+        } else if constexpr (kEncoding == Encoding::table4) {
+            return table_lookup(kTable4, low);
+        } else if constexpr (kEncoding == Encoding::float4) {
+            return table_lookup(kFloat4, low);
+        } else {
+            const Words top = load_words(rows + (4 + step / 4) * kStepBytes);
+            return join(low, two_bits<step % 4>(top));
+        }
+    }
+}
+
+// kLanes scales or minima of a packed tile.
+PENSTOCK_INLINE F32 load_values(const uint8_t* from, ScaleForm form, const F32& super) {
+    switch (form) {
+    case ScaleForm::f16: return load_f16(reinterpret_cast<const uint16_t*>(from));
+    case ScaleForm::f32: return load(reinterpret_cast<const float*>(from));
+    case ScaleForm::two_level:
+    case ScaleForm::paired: break; // which has products of its own
+    }
+    return to_float(load_i8(reinterpret_cast<const int8_t*>(from))) * super;
+}
+
+// The scales or the minima of a packed tile, unit by unit.
+template <int kGroups>
+struct PackedTileScales {
+    F32 super[kPackedTileVectors] = {};
+    F32 value[kGroups][kPackedTileVectors] = {};
+
+    // Both return where the next bytes of the packed tile lie.
+    PENSTOCK_INLINE const uint8_t* read_super(PackedTileScales& scales, const uint8_t* from) {
+        unrolled<kPackedTileVectors>([&](auto p) {
+            scales.super[p.value] =
+                load_f16(reinterpret_cast<const uint16_t*>(from) + p.value * kLanes);
+        });
+        return from + 2 * kPackedTileRows;
+    }
+    PENSTOCK_INLINE const uint8_t* read(PackedTileScales& scales, ScaleForm form,
+                                        const uint8_t* from) {
+        const int64_t bytes = scale_bytes(form);
+        unrolled<kGroups>([&](auto g) {
+            unrolled<kPackedTileVectors>([&](auto p) {
+                scales.value[g.value][p.value] =
+                    load_values(from + (g.value * kPackedTileRows + p.value * kLanes) * bytes, form,
+                                scales.super[p.value]);
+            });
+        });
+        return from + kGroups * kPackedTileRows * bytes;
+    }
+};
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,250 @@
+// Products with factors that are stored in 8 bits: activations and `inner` become int16, over a
+// number for each row, and products are exact. Included by lora.inl.h.
+//
+// Integer sums are of at most kExactRanks products a lane; then they become floats, are scaled and
+// added in order. (A x)[r] adds the lanes in reduce_add's order. A row that is not finite gives
+// NaN.
+#pragma once
+
+#include "cpu/dot/int8_int16_dot.h"
+#include "cpu/lora/lora_float.inl.h"
+#include "cpu/lora/lora_task.h"
+#include "cpu/simd/math.inl.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace lora {
+
+constexpr int64_t kNarrowUnit = 32;  // what a row of int16 is padded to, with zeros
+constexpr int64_t kExactRanks = 512; // 512 * 127 * 32767 < 2^31
+constexpr int64_t kExactTiles = kExactRanks * kLanes / kAdapterTile;
+static_assert(kNarrowUnit % kAdapterTile == 0 && kNarrowUnit % (2 * kLanes) == 0);
+
+// Rows of int16 in the workspace of a thread; row m stands for values * scale[m].
+struct Narrow {
+    float* scale;
+    int16_t* values;
+    int64_t columns;
+
+    int16_t* row(int64_t m) const { return values + m * columns; }
+};
+
+constexpr size_t narrow_bytes(int64_t columns) {
+    return static_cast<size_t>(kBlockRows) * sizeof(float) +
+           static_cast<size_t>(kBlockRows * padded_to(columns, kNarrowUnit)) * sizeof(int16_t);
+}
+
+PENSTOCK_INLINE Narrow narrow_at(void* memory, int64_t columns) {
+    auto* scale = static_cast<float*>(memory);
+    return {scale, reinterpret_cast<int16_t*>(scale + kBlockRows), padded_to(columns, kNarrowUnit)};
+}
+
+PENSTOCK_INLINE Narrow narrow_input(const Arguments& call, const Workspace& workspace) {
+    return narrow_at(workspace.data, call.tensor[0].shape[1]);
+}
+
+PENSTOCK_INLINE Narrow narrow_inner(const Arguments& call, const Workspace& workspace,
+                                    int64_t rank) {
+    const size_t before = narrow_bytes(call.tensor[0].shape[1]);
+    return narrow_at(static_cast<std::byte*>(workspace.data) + before, rank);
+}
+
+// The largest magnitude of n numbers; an infinity or NaN where one of them is.
+PENSTOCK_INLINE float largest_of(const float* from, int64_t n) {
+    const I32 magnitude = broadcast(int32_t{0x7fffffff}); // orders like the float, NaN above all
+    I32 largest = broadcast(int32_t{0});
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+        largest = max(largest, as_int(load(from + i)) & magnitude);
+    if (i < n)
+        largest = max(largest, as_int(load(from + i, lanes_from(i, n))) & magnitude);
+    const F32 as_floats = as_float(largest);
+    return any(!less(as_floats, broadcast(__builtin_inff()))) ? __builtin_nanf("")
+                                                              : reduce_max(as_floats);
+}
+
+// Row m of `to` from n numbers.
+PENSTOCK_INLINE void narrow_row(const float* from, int64_t n, const Narrow& to, int64_t m) {
+    constexpr float kMost = 32767.0f, kLeast = 1e-30f; // below, its inverse would overflow
+    constexpr int64_t kStep = 2 * kLanes;
+    const float largest = largest_of(from, n);
+    const bool usable = largest > kLeast;
+    const F32 inverse = broadcast(kMost / largest);
+    const auto narrowed = [&](F32 x) { return to_int(x * inverse); };
+    int16_t* values = to.row(m);
+    int64_t i = 0;
+    for (; usable && i + kStep <= n; i += kStep)
+        store_i16(values + i, narrowed(load(from + i)), narrowed(load(from + i + kLanes)));
+    for (; i < to.columns; i += kStep) {
+        I32 part[2] = {broadcast(int32_t{0}), broadcast(int32_t{0})};
+        for (int half = 0; usable && half < 2; ++half) {
+            const int64_t k = i + half * kLanes;
+            if (k < n)
+                part[half] = narrowed(load_lanes(from + k, lanes_from(k, n)));
+        }
+        store_i16(values + i, part[0], part[1]);
+    }
+    to.scale[m] = usable ? largest / kMost : largest < kLeast ? 0.0f : largest;
+}
+
+// f(part) for parts of at most `most` of 0 .. count, in order.
+template <class Function>
+PENSTOCK_INLINE void each_range(int64_t count, int64_t most, const Function& f) {
+    for (int64_t i = 0; i < count; i += most)
+        f(Range{i, i + most < count ? i + most : count});
+}
+
+// Ranks first .. first + kRanks - 1 of a block of A, for kRows rows, of which `m` is the first in
+// `x`, over a part of the tiles.
+template <int kRows, int kRanks>
+PENSTOCK_INLINE void shrink_exactly(const Arguments& call, const Task& task, const Narrow& x,
+                                    int64_t m, int64_t index, int first, Range part) {
+    constexpr int64_t kTileItems = kAdapterRanks * kAdapterTile;
+    const int64_t tiles = ceil_div(call.tensor[0].shape[1], kAdapterTile);
+    const int8_t* tile = static_cast<const int8_t*>(task.slice->a) +
+                         (index * tiles + part.begin) * kTileItems + first * kAdapterTile;
+    const int16_t* from = x.row(m) + part.begin * kAdapterTile;
+    I32 sum[kRows][kRanks] = {};
+    for (int64_t i = part.begin; i < part.end; ++i, tile += kTileItems, from += kAdapterTile) {
+        prefetch_ahead<kRanks * kAdapterTile>(tile);
+        unrolled<kAdapterTile / (2 * kLanes)>([&](auto v) {
+            constexpr int k = decltype(v)::value * 2 * kLanes;
+            Pairs value[kRows];
+            unrolled<kRows>([&](auto row) {
+                value[row.value] = load_i16_pairs(from + row.value * x.columns + k);
+            });
+            unrolled<kRanks>([&](auto r) {
+                const Pairs weight = load_i8_pairs(tile + r.value * kAdapterTile + k);
+                unrolled<kRows>([&](auto row) {
+                    I32& s = sum[row.value][r.value];
+                    s = add_pairs(s, weight, value[row.value]);
+                });
+            });
+        });
+    }
+    const int64_t rank = index * kAdapterRanks + first;
+    for (int row = 0; row < kRows; ++row) {
+        float* to = call.tensor[5].row<float>(task.begin + m + row) + task.inner + rank;
+        for (int r = 0; r < kRanks; ++r) {
+            const float scale = x.scale[m + row] * task.slice->scale[rank + r];
+            const float product = reduce_add(to_float(sum[row][r])) * scale;
+            to[r] = part.begin == 0 ? product : to[r] + product;
+        }
+    }
+}
+
+// Adds the products of a part of the ranks and of `kPackedTiles` packed tiles from `packed_tile` on
+// to kRows rows, of which `m` is the first in `inner`.
+template <int kRows, int kPackedTiles>
+PENSTOCK_INLINE void expand_exactly(const Arguments& call, const Task& task, const Narrow& inner,
+                                    int64_t m, int64_t packed_tile, Range part) {
+    constexpr int kVectors = kPackedTiles * kAdapterOutputTile / kLanes;
+    constexpr int kOfPackedTile = kAdapterOutputTile / kLanes;
+    const int32_t* order = call.tensor[2].row<int32_t>(0) + task.begin + m;
+    const int64_t packed_tile_items = padded_to(task.slice->rank, 2) * kAdapterOutputTile;
+    const auto* b = static_cast<const int8_t*>(task.slice->b) + packed_tile * packed_tile_items;
+    const int16_t* from = inner.row(m);
+    I32 sum[kRows][kVectors] = {};
+    for (int64_t r = part.begin; r < part.end; r += 2) {
+        Pairs value[kRows];
+        unrolled<kRows>([&](auto row) {
+            value[row.value] = broadcast_pair(from + row.value * inner.columns + r);
+        });
+        for (int p = 0; p < kPackedTiles;
+             ++p) // in a lambda, GCC 12 takes it for a call without effect
+            prefetch_ahead<2 * kAdapterOutputTile>(b + p * packed_tile_items +
+                                                   r * kAdapterOutputTile);
+        unrolled<kVectors>([&](auto v) {
+            constexpr int p = decltype(v)::value / kOfPackedTile,
+                          n = decltype(v)::value % kOfPackedTile;
+            const Pairs weight =
+                load_i8_pairs(b + p * packed_tile_items + r * kAdapterOutputTile + n * 2 * kLanes);
+            unrolled<kRows>([&](auto row) {
+                I32& s = sum[row.value][v.value];
+                s = add_pairs(s, weight, value[row.value]);
+            });
+        });
+    }
+    for (int row = 0; row < kRows; ++row) {
+        float* to = call.tensor[1].row<float>(order[row]) + task.shape->column;
+        const F32 scale = broadcast(inner.scale[m + row]);
+        for (int v = 0; v < kVectors; ++v) {
+            const int64_t n = packed_tile * kAdapterOutputTile + v * kLanes;
+            if (n >= task.shape->rows)
+                break;
+            const int lanes = lanes_from(n, task.shape->rows);
+            const F32 before = load_lanes(to + n, lanes);
+            store_lanes(to + n, fma(to_float(sum[row][v]), scale, before), lanes);
+        }
+    }
+}
+
+PENSTOCK_INLINE void shrink_exactly(const Arguments& call, const Task& task, const Narrow& x,
+                                    int64_t block, Range part) {
+    const int64_t rows = task.end - task.begin;
+    int64_t m = 0;
+    for (; m + 2 <= rows; m += 2) {
+        shrink_exactly<2, 4>(call, task, x, m, block, 0, part);
+        shrink_exactly<2, 4>(call, task, x, m, block, 4, part);
+    }
+    if (m < rows)
+        shrink_exactly<1, 8>(call, task, x, m, block, 0, part);
+}
+
+PENSTOCK_INLINE void expand_exactly(const Arguments& call, const Task& task, const Narrow& inner,
+                                    Range part) {
+    const Range packed_tiles = packed_tiles_of(task);
+    const int64_t rows = task.end - task.begin;
+    int64_t m = 0;
+    for (; m + 2 <= rows; m += 2) {
+        for (int64_t packed_tile = packed_tiles.begin; packed_tile < packed_tiles.end;
+             ++packed_tile)
+            expand_exactly<2, 1>(call, task, inner, m, packed_tile, part);
+    }
+    if (m == rows)
+        return;
+    int64_t packed_tile = packed_tiles.begin;
+    for (; packed_tile + 2 <= packed_tiles.end; packed_tile += 2)
+        expand_exactly<1, 2>(call, task, inner, m, packed_tile, part);
+    if (packed_tile < packed_tiles.end)
+        expand_exactly<1, 1>(call, task, inner, m, packed_tile, part);
+}
+
+template <>
+struct Products<int8_t> {
+    static size_t workspace_bytes(const Arguments& call) {
+        const auto* table = static_cast<const AdapterTable*>(call.object);
+        return narrow_bytes(call.tensor[0].shape[1]) + narrow_bytes(table->max_rank);
+    }
+
+    static void take_input(const Arguments& call, int64_t begin, int64_t end,
+                           Workspace& workspace) {
+        const TensorView& x = call.tensor[0];
+        const int32_t* order = call.tensor[2].row<int32_t>(0);
+        const Narrow to = narrow_input(call, workspace);
+        for (int64_t at = begin; at < end; ++at)
+            narrow_row(x.row<float>(order[at]), x.shape[1], to, at - begin);
+    }
+
+    static void shrink(const Arguments& call, const Task& task, Workspace& workspace) {
+        const Narrow x = narrow_input(call, workspace);
+        const Range blocks = rank_blocks(task);
+        each_range(ceil_div(call.tensor[0].shape[1], kAdapterTile), kExactTiles, [&](Range part) {
+            for (int64_t block = blocks.begin; block < blocks.end; ++block)
+                shrink_exactly(call, task, x, block, part);
+        });
+    }
+
+    static void expand(const Arguments& call, const Task& task, Workspace& workspace) {
+        const int64_t rank = task.slice->rank;
+        const Narrow inner = narrow_inner(call, workspace, rank);
+        for (int64_t at = task.begin; at < task.end; ++at)
+            narrow_row(call.tensor[5].row<float>(at) + task.inner, rank, inner, at - task.begin);
+        each_range(padded_to(rank, 2), kExactRanks,
+                   [&](Range part) { expand_exactly(call, task, inner, part); });
+    }
+};
+
+} // namespace lora
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

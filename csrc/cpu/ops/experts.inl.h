@@ -1,0 +1,374 @@
+// A mixture of experts. Included by the ISA files.
+//
+//   route_experts  tensors: logits [T, E] float32, chosen [T, C] int32, shares [T, C] float32
+//                  integer[0]: 1 where shares are of the chosen alone, 0 where of all
+//   experts        tensors: x [T, W], chosen [T, C] in 0..E-1, shares [T, C], out [T, W]; scratch:
+//                  rows u8 [T, C * X], gate_up f32 [T, C * 2 F], inner u8 [T, C * Y], y f32
+//                  [T, C * W], lists i32 [T, 4 * C], counts i32 [E + 1]
+//                  integer[0]: threads, as of linear_affine; object: ExpertWeights
+//
+// The choices of a step are numbered token by token: i = t * C + c. Each has a place among those of
+// its expert, so that an expert's rows lie together and go through the tiles of the linear kernels,
+// whose bits for a row do not depend on the rows beside it. A token's results are summed in the
+// order of its choices: out = fma(shares[c], y[place of c], out) over c.
+#pragma once
+
+#include <cstring>
+
+#include "cpu/linear/linear_affine.inl.h"
+#include "cpu/linear/linear_dense.inl.h"
+#include "cpu/linear/quantize.inl.h"
+#include "cpu/ops/activation.inl.h"
+#include "cpu/pack/expert_layer.h"
+#include "cpu/row_tasks.inl.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace routing {
+
+using Tasks = RowTasks<4096>;
+
+// The numbers that are looked at for a row: all logits once for each expert that is chosen.
+int64_t work_of_row(const Arguments& call) {
+    return call.tensor[0].shape[1] * call.tensor[1].shape[1];
+}
+
+int64_t tasks(const Arguments& call, int) {
+    return Tasks::count(call.tensor[0].shape[0], work_of_row(call));
+}
+
+// Integers in the order of floats; all NaN have a place in it, and -0 is 0.
+PENSTOCK_INLINE int32_t order_of(float value) {
+    const float plain = value + 0.0f;
+    int32_t bits;
+    std::memcpy(&bits, &plain, sizeof bits);
+    return bits < 0 ? bits ^ 0x7fffffff : bits;
+}
+
+// The choices in falling order, the lower number first where two are equal: each is the largest
+// that comes after the one before it.
+PENSTOCK_INLINE void choose(const float* logits, int64_t count, int64_t per_token,
+                            int32_t* chosen) {
+    int64_t last = -1;
+    for (int64_t c = 0; c < per_token; ++c) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < count; ++e) {
+            if (last >= 0) {
+                const int32_t own = order_of(logits[e]), before = order_of(logits[last]);
+                if (own > before || (own == before && e <= last))
+                    continue;
+            }
+            if (best < 0 || order_of(logits[e]) > order_of(logits[best]))
+                best = e;
+        }
+        chosen[c] = static_cast<int32_t>(best);
+        last = best;
+    }
+}
+
+PENSTOCK_INLINE float sum_of_exponentials(const float* logits, int64_t count, float highest) {
+    F32 sum = broadcast(0.0f);
+    for (int64_t i = 0; i < count; i += kLanes) {
+        const int n = lanes_from(i, count);
+        const F32 value = exp(load_lanes(logits + i, n) - broadcast(highest));
+        sum = sum + select(first(n), value, broadcast(0.0f));
+    }
+    return reduce_add(sum);
+}
+
+void run(const Arguments& call, int, int64_t task, Workspace&) {
+    const TensorView &logits = call.tensor[0], &chosen = call.tensor[1], &shares = call.tensor[2];
+    const int64_t per_token = chosen.shape[1], count = logits.shape[1];
+    Tasks::each(task, logits.shape[0], work_of_row(call), [&](int64_t row) {
+        const float* from = logits.row<float>(row);
+        int32_t* choice = chosen.row<int32_t>(row);
+        float* share = shares.row<float>(row);
+        choose(from, count, per_token, choice);
+        const float highest = from[choice[0]];
+        for (int64_t c = 0; c < per_token; ++c)
+            share[c] = from[choice[c]] - highest;
+        float sum = 0.0f;
+        for (int64_t c = 0; c < per_token; c += kLanes) {
+            const int n = lanes_from(c, per_token);
+            store_lanes(share + c, exp(load_lanes(share + c, n)), n);
+        }
+        for (int64_t c = 0; c < per_token; ++c)
+            sum += share[c];
+        if (call.integer[0] == 0)
+            sum = sum_of_exponentials(from, count, highest);
+        for (int64_t c = 0; c < per_token; ++c)
+            share[c] /= sum;
+    });
+}
+
+} // namespace routing
+
+namespace experts {
+
+enum Phase : int { sort, gather, open, activate, close, combine, num_phases };
+
+using Tasks = RowTasks<8192>; // of rows that are copied, activated or summed
+
+// What a call works on. `place[i]` is that of choice i; block b has rows begin[b] .. end[b] - 1, in
+// the order of places, which are of expert[b].
+struct Call {
+    const ExpertWeights* packed_tiles;
+    int64_t tokens;
+    int64_t per_token;
+    int64_t choices;
+    int64_t width;
+    int64_t ff;
+    int64_t row_bytes;
+    int64_t inner_bytes;
+    int32_t* place;
+    int32_t* expert;
+    int32_t* begin;
+    int32_t* end;
+    int32_t* counts;
+};
+
+PENSTOCK_INLINE Call call_of(const Arguments& arguments) {
+    const auto* packed_tiles = static_cast<const ExpertWeights*>(arguments.object);
+    const int64_t tokens = arguments.tensor[0].shape[0];
+    const int64_t per_token = arguments.tensor[1].shape[1], choices = tokens * per_token;
+    auto* lists = static_cast<int32_t*>(arguments.tensor[8].data);
+    return {packed_tiles,
+            tokens,
+            per_token,
+            choices,
+            packed_tiles->gate_up.packed_tiles.depth,
+            packed_tiles->down.packed_tiles.depth,
+            arguments.tensor[4].shape[1] / per_token,
+            arguments.tensor[6].shape[1] / per_token,
+            lists,
+            lists + choices,
+            lists + 2 * choices,
+            lists + 3 * choices,
+            static_cast<int32_t*>(arguments.tensor[9].data)};
+}
+
+// How the products of a layer are cut: every block of rows with every chunk of packed tiles of the
+// parts.
+struct Cut {
+    int64_t blocks;
+    int64_t chunk_packed_tiles;
+    int64_t chunks; // of a part; all parts have as many rows
+    int64_t parts;
+};
+
+PENSTOCK_INLINE Cut cut_of(const Call& call, const ExpertLayer& layer, int64_t threads) {
+    const PackedMatrix& part = layer.packed_tiles.parts[0];
+    const int64_t blocks = call.counts[call.packed_tiles->count];
+    const int64_t total = blocks * layer.parts_each * part.packed_tiles * part.packed_tile_bytes;
+    const int64_t wanted = (threads > 0 ? threads : kDefaultThreads) * kTasksPerThread;
+    int64_t bytes = ceil_div(total, wanted);
+    bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
+    bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
+    const int64_t packed_tiles =
+        bytes / part.packed_tile_bytes < 1 ? 1 : bytes / part.packed_tile_bytes;
+    return {blocks, packed_tiles, ceil_div(part.packed_tiles, packed_tiles), layer.parts_each};
+}
+
+// Places: the choices of an expert lie together, in their own order.
+PENSTOCK_INLINE void sort_choices(const Call& call, const TensorView& chosen) {
+    const int64_t count = call.packed_tiles->count;
+    for (int64_t e = 0; e < count; ++e)
+        call.counts[e] = 0;
+    for (int64_t t = 0; t < call.tokens; ++t) {
+        for (int64_t c = 0; c < call.per_token; ++c)
+            ++call.counts[chosen.row<int32_t>(t)[c]];
+    }
+    int32_t blocks = 0, next = 0;
+    for (int64_t e = 0; e < count; ++e) {
+        const int32_t stop = next + call.counts[e];
+        call.counts[e] = next;
+        for (; next < stop; ++blocks) {
+            call.expert[blocks] = static_cast<int32_t>(e);
+            call.begin[blocks] = next;
+            next = stop - next > kRowBlock ? next + static_cast<int32_t>(kRowBlock) : stop;
+            call.end[blocks] = next;
+        }
+    }
+    for (int64_t t = 0; t < call.tokens; ++t) {
+        for (int64_t c = 0; c < call.per_token; ++c) {
+            int32_t& free = call.counts[chosen.row<int32_t>(t)[c]];
+            call.place[t * call.per_token + c] = free++;
+        }
+    }
+    call.counts[count] = blocks;
+}
+
+// A row as the products of `layer` take it. `from` may be where its floats go.
+PENSTOCK_INLINE void write_row(const ExpertLayer& layer, const float* from, uint8_t* to) {
+    const int64_t depth = layer.packed_tiles.depth;
+    if (layer.affine) {
+        int64_t next = 0;
+        quantize_units(depth / kUnit, [&](const float*& unit, QuantizedUnit*& quantized) {
+            unit = from + next * kUnit;
+            quantized = reinterpret_cast<QuantizedUnit*>(to) + next++;
+        });
+        if constexpr (kTiles)
+            split_sums(to, depth, 0, depth / kUnit);
+        if constexpr (kPairedScales)
+            pair_units(to, depth);
+    }
+    if (layer.dense) {
+        std::memcpy(to + expert_float_offset(layer.affine, depth), from,
+                    static_cast<size_t>(depth) * sizeof(float));
+    }
+}
+
+PENSTOCK_INLINE void gather_token(const Call& call, const Arguments& arguments, int64_t token) {
+    auto* rows = static_cast<uint8_t*>(arguments.tensor[4].data);
+    const int32_t* place = call.place + token * call.per_token;
+    uint8_t* first = rows + place[0] * call.row_bytes;
+    write_row(call.packed_tiles->gate_up, arguments.tensor[0].row<float>(token), first);
+    for (int64_t c = 1; c < call.per_token; ++c) {
+        std::memcpy(rows + place[c] * call.row_bytes, first, static_cast<size_t>(call.row_bytes));
+    }
+}
+
+struct SiluMul {
+    PENSTOCK_INLINE F32 of(F32 gate, F32 up) { return activation::Silu::of(gate) * up; }
+};
+
+// See ExpertActivation. A NaN stays one: of two numbers min and max give the second if any is NaN.
+struct SwigluOai {
+    PENSTOCK_INLINE F32 of(F32 gate, F32 up) {
+        const F32 limit = broadcast(7.0f), one = broadcast(1.0f);
+        gate = min(limit, gate);
+        up = max(-limit, min(limit, up));
+        return (up + one) * (gate / (one + exp(gate * broadcast(-1.702f))));
+    }
+};
+
+template <class Activation>
+PENSTOCK_INLINE void apply(float* gate, const float* up, int64_t ff) {
+    for (int64_t i = 0; i < ff; i += kLanes) {
+        const int n = lanes_from(i, ff);
+        store_lanes(gate + i, Activation::of(load_lanes(gate + i, n), load_lanes(up + i, n)), n);
+    }
+}
+
+// What is made of gate and up of the row at a place, over its gate, and from there to its inner
+// row.
+PENSTOCK_INLINE void activate_row(const Call& call, const Arguments& arguments, int64_t place) {
+    float* gate = static_cast<float*>(arguments.tensor[5].data) + place * 2 * call.ff;
+    const float* up = gate + call.ff;
+    call.packed_tiles->activation == ExpertActivation::silu ? apply<SiluMul>(gate, up, call.ff)
+                                                            : apply<SwigluOai>(gate, up, call.ff);
+    auto* to = static_cast<uint8_t*>(arguments.tensor[6].data) + place * call.inner_bytes;
+    write_row(call.packed_tiles->down, gate, to);
+}
+
+PENSTOCK_INLINE void combine_token(const Call& call, const Arguments& arguments, int64_t token) {
+    const auto* y = static_cast<const float*>(arguments.tensor[7].data);
+    const float* share = arguments.tensor[2].row<float>(token);
+    float* out = arguments.tensor[3].row<float>(token);
+    const int32_t* place = call.place + token * call.per_token;
+    for (int64_t i = 0; i < call.width; i += kLanes) {
+        const int n = lanes_from(i, call.width);
+        F32 sum = broadcast(0.0f);
+        for (int64_t c = 0; c < call.per_token; ++c)
+            sum = fma(broadcast(share[c]), load_lanes(y + place[c] * call.width + i, n), sum);
+        store_lanes(out + i, sum, n);
+    }
+}
+
+// Products of one block of rows with one chunk of packed tiles. `x`, `out`: the first place of all.
+PENSTOCK_INLINE void multiply(const Call& call, const ExpertLayer& layer, int64_t threads,
+                              int64_t index, uint8_t* x, int64_t row_bytes, float* out,
+                              Workspace& workspace) {
+    const Cut cut = cut_of(call, layer, threads);
+    const int64_t block = index / (cut.parts * cut.chunks), rest = index % (cut.parts * cut.chunks);
+    const PackedMatrix& part =
+        layer.packed_tiles.parts[call.expert[block] * cut.parts + rest / cut.chunks];
+    const int64_t begin = rest % cut.chunks * cut.chunk_packed_tiles,
+                  end = begin + cut.chunk_packed_tiles;
+    const LinearTask task{&part, begin, end < part.packed_tiles ? end : part.packed_tiles,
+                          call.begin[block], call.end[block]};
+    LinearWeights packed_tiles = layer.packed_tiles;
+    const int64_t columns = packed_tiles.rows;
+    if (packed_tiles.bias != nullptr)
+        packed_tiles.bias += call.expert[block] * columns;
+    if (is_affine(part.encoding)) {
+        multiply_affine({&packed_tiles, x, row_bytes, out, columns}, task, workspace);
+        return;
+    }
+    TensorView from, to;
+    from.data = x + expert_float_offset(layer.affine, layer.packed_tiles.depth);
+    from.stride[0] = row_bytes / static_cast<int64_t>(sizeof(float));
+    to.data = out;
+    to.stride[0] = columns;
+    multiply_dense(packed_tiles, task, from, to, workspace);
+}
+
+int phases(const Arguments& arguments) {
+    return arguments.tensor[0].shape[0] > 0 ? num_phases : 0;
+}
+
+int64_t tasks(const Arguments& arguments, int phase) {
+    const Call call = call_of(arguments);
+    switch (phase) {
+    case sort: return 1;
+    case gather: return Tasks::count(call.tokens, call.width);
+    case activate: return Tasks::count(call.choices, call.ff);
+    case combine: return Tasks::count(call.tokens, call.width * call.per_token);
+    default: break;
+    }
+    const ExpertLayer& layer = phase == open ? call.packed_tiles->gate_up : call.packed_tiles->down;
+    const Cut cut = cut_of(call, layer, arguments.integer[0]);
+    return cut.blocks * cut.parts * cut.chunks;
+}
+
+void run(const Arguments& arguments, int phase, int64_t task, Workspace& workspace) {
+    const Call call = call_of(arguments);
+    const auto bytes = [&](int i) { return static_cast<uint8_t*>(arguments.tensor[i].data); };
+    const auto floats = [&](int i) { return static_cast<float*>(arguments.tensor[i].data); };
+    switch (phase) {
+    case sort: sort_choices(call, arguments.tensor[1]); break;
+    case gather:
+        Tasks::each(task, call.tokens, call.width,
+                    [&](int64_t token) { gather_token(call, arguments, token); });
+        break;
+    case open:
+        multiply(call, call.packed_tiles->gate_up, arguments.integer[0], task, bytes(4),
+                 call.row_bytes, floats(5), workspace);
+        break;
+    case activate:
+        Tasks::each(task, call.choices, call.ff,
+                    [&](int64_t place) { activate_row(call, arguments, place); });
+        break;
+    case close:
+        multiply(call, call.packed_tiles->down, arguments.integer[0], task, bytes(6),
+                 call.inner_bytes, floats(7), workspace);
+        break;
+    default:
+        Tasks::each(task, call.tokens, call.width * call.per_token,
+                    [&](int64_t token) { combine_token(call, arguments, token); });
+        break;
+    }
+}
+
+PENSTOCK_INLINE size_t layer_workspace_bytes(const ExpertLayer& layer) {
+    const size_t affine = layer.affine ? affine_workspace_bytes(layer.packed_tiles) : 0;
+    const size_t dense = layer.dense ? dense_workspace_bytes(layer.packed_tiles) : 0;
+    return affine > dense ? affine : dense;
+}
+
+size_t workspace_bytes(const Arguments& arguments) {
+    const auto& packed_tiles = *static_cast<const ExpertWeights*>(arguments.object);
+    const size_t first = layer_workspace_bytes(packed_tiles.gate_up);
+    const size_t second = layer_workspace_bytes(packed_tiles.down);
+    return first > second ? first : second;
+}
+
+} // namespace experts
+
+constexpr Kernel kExpertKernels[] = {
+    {"route_experts", one_phase, routing::tasks, routing::run, no_workspace},
+    {"experts", experts::phases, experts::tasks, experts::run, experts::workspace_bytes},
+};
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

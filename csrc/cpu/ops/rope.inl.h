@@ -1,0 +1,165 @@
+// Head norms, rotary embedding and the write to the paged cache. Included by the ISA files.
+//
+//   rope_cache       tensors:  0 qkv [T, (H + 2 K) * D] float32; 1 rope [positions, rotated]
+//   float32
+//                              (cosines, then sines); 2 positions [T]; 3 slots [T] (int32 each);
+//                              4 keys [B, K, D, P]; 5 values [B, K, P, D] (both float16 or
+//                              float32), written at slots; 6 out [T, H * D] float32
+//                    integers: H, K, D
+//   norm_rope_cache  the same, with 7 q_norm [D]; 8 k_norm [D] float32, an RMSNorm of each head
+//                    before the rotation
+//                    reals:    eps
+//
+// rotated <= D is even; component i pairs with i + rotated / 2; those past `rotated` pass through.
+// Slots of one call are distinct. Float16 is rounded half to even. Rows may be strided.
+#pragma once
+
+#include "cpu/row_tasks.inl.h"
+#include "cpu/simd/math.inl.h"
+#include "cpu/simd/simd.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace rope {
+
+// Prompts in runs of whole blocks, so that two tasks seldom write to one cache line; few rows in
+// small tasks, so that there are some for every thread.
+PENSTOCK_INLINE int64_t tokens_per_task(int64_t tokens) {
+    return tokens >= 64 ? 16 : 4;
+}
+
+int64_t tasks(const Arguments& call, int) {
+    const int64_t tokens = call.tensor[0].shape[0], each = tokens_per_task(tokens);
+    return ceil_div(tokens, each);
+}
+
+// Two rows of a head, padded.
+size_t workspace_bytes(const Arguments& call) {
+    return 2 * static_cast<size_t>(call.integer[2] + kLanes) * sizeof(float);
+}
+
+// to = x / sqrt(mean(x^2) + eps) * weight
+PENSTOCK_INLINE void normalise(const float* x, const float* weight, float eps, int64_t dim,
+                               float* to) {
+    F32 squares = broadcast(0.0f);
+    for (int64_t i = 0; i < dim; i += kLanes) {
+        const F32 v = load_lanes(x + i, lanes_from(i, dim));
+        squares = fma(v, v, squares);
+    }
+    const float mean = reduce_add(squares) / static_cast<float>(dim);
+    const F32 inverse = broadcast(1.0f / __builtin_sqrtf(mean + eps));
+    for (int64_t i = 0; i < dim; i += kLanes) {
+        const int n = lanes_from(i, dim);
+        store_lanes(to + i, load_lanes(x + i, n) * inverse * load_lanes(weight + i, n), n);
+    }
+}
+
+PENSTOCK_INLINE void rotate_lanes(const float* x, const float* cosine, int64_t half, int64_t i,
+                                  int n, float* to) {
+    const F32 a = load_lanes(x + i, n), b = load_lanes(x + half + i, n);
+    const F32 c = load_lanes(cosine + i, n), s = load_lanes(cosine + half + i, n);
+    store_lanes(to + i, fnma(b, s, a * c), n);
+    store_lanes(to + half + i, fma(a, s, b * c), n);
+}
+
+// `to` may not be `x`.
+PENSTOCK_INLINE void rotate(const float* x, const float* cosine, int64_t rotated, int64_t dim,
+                            float* to) {
+    const int64_t half = rotated / 2;
+    for (int64_t i = 0; i < half; i += kLanes) {
+        rotate_lanes(x, cosine, half, i, lanes_from(i, half), to);
+    }
+    for (int64_t i = rotated; i < dim; i += kLanes) {
+        const int n = lanes_from(i, dim);
+        store_lanes(to + i, load_lanes(x + i, n), n);
+    }
+}
+
+// Component d of a key lies at to + d * P.
+PENSTOCK_INLINE void write_key(const float* from, float* to, int64_t stride, int64_t dim) {
+    for (int64_t d = 0; d < dim; ++d)
+        to[d * stride] = from[d];
+}
+PENSTOCK_INLINE void write_key(const float* from, uint16_t* to, int64_t stride, int64_t dim) {
+    uint16_t narrow[kLanes];
+    for (int64_t d = 0; d < dim; d += kLanes) {
+        const int n = lanes_from(d, dim);
+        store_f16(narrow, load_lanes(from + d, n));
+        for (int k = 0; k < n; ++k)
+            to[(d + k) * stride] = narrow[k];
+    }
+}
+
+PENSTOCK_INLINE void write_value(const float* from, float* to, int64_t dim) {
+    for (int64_t d = 0; d < dim; d += kLanes) {
+        const int n = lanes_from(d, dim);
+        store_lanes(to + d, load_lanes(from + d, n), n);
+    }
+}
+PENSTOCK_INLINE void write_value(const float* from, uint16_t* to, int64_t dim) {
+    int64_t d = 0;
+    for (; d + kLanes <= dim; d += kLanes)
+        store_f16(to + d, load(from + d));
+    if (d < dim) {
+        const int n = lanes_from(d, dim);
+        store_f16(to + d, load_lanes(from + d, n), n);
+    }
+}
+
+// One token: `Element` is the cache's type, as bits.
+template <class Element>
+void run_token(const Arguments& call, int64_t token, float* scratch) {
+    const TensorView &keys = call.tensor[4], &values = call.tensor[5];
+    const int64_t heads = call.integer[0], kv_heads = call.integer[1], dim = call.integer[2];
+    const int64_t rotated = call.tensor[1].shape[1], block_size = keys.shape[3];
+    const int32_t position = call.tensor[2].row<int32_t>(0)[token];
+    const int32_t slot = call.tensor[3].row<int32_t>(0)[token];
+    const int64_t block = slot / block_size, offset = slot % block_size;
+    const float* cosine = call.tensor[1].row<float>(position);
+    const float* from = call.tensor[0].row<float>(token);
+    const auto* q_norm = static_cast<const float*>(call.tensor[7].data);
+    const auto* k_norm = static_cast<const float*>(call.tensor[8].data);
+    float *normal = scratch, *turned = scratch + dim + kLanes;
+    const auto turn = [&](const float* x, const float* norm, float* to) {
+        if (norm) {
+            normalise(x, norm, call.real[0], dim, normal);
+            x = normal;
+        }
+        rotate(x, cosine, rotated, dim, to);
+    };
+    float* out = call.tensor[6].row<float>(token);
+    for (int64_t h = 0; h < heads; ++h)
+        turn(from + h * dim, q_norm, out + h * dim);
+    from += heads * dim;
+    for (int64_t h = 0; h < kv_heads; ++h) {
+        turn(from + h * dim, k_norm, turned);
+        write_key(turned, keys.row<Element>(block) + h * keys.stride[1] + offset, keys.stride[2],
+                  dim);
+        write_value(from + (kv_heads + h) * dim,
+                    values.row<Element>(block) + h * values.stride[1] + offset * values.stride[2],
+                    dim);
+    }
+}
+
+void run(const Arguments& call, int, int64_t task, Workspace& workspace) {
+    const int64_t tokens = call.tensor[0].shape[0], each = tokens_per_task(tokens);
+    auto* scratch = static_cast<float*>(workspace.data);
+    for (int64_t token = task * each; token < (task + 1) * each && token < tokens; ++token) {
+        if (call.tensor[4].dtype == DType::f16) {
+            run_token<uint16_t>(call, token, scratch);
+        } else {
+            run_token<float>(call, token, scratch);
+        }
+    }
+}
+
+} // namespace rope
+
+constexpr Kernel kRopeKernels[] = {
+    {"rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
+    {"norm_rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
+};
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,80 @@
+#include "cpu/pack/weight_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+namespace penstock::cpu {
+namespace {
+
+constexpr size_t kPage = size_t{2} << 20;
+// Address space only: pages are taken as they are written.
+constexpr size_t kChunkBytes = size_t{64} << 20;
+constexpr size_t kAlignment = 64;
+
+size_t round_up(size_t bytes, size_t multiple) {
+    return (bytes + multiple - 1) / multiple * multiple;
+}
+
+} // namespace
+
+// A mapping that blocks are cut from, front to back.
+class WeightChunk {
+  public:
+    explicit WeightChunk(size_t bytes) : bytes_(round_up(bytes, kPage)) {
+        mapped_bytes_ = bytes_ + kPage;
+        mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mapped_ == MAP_FAILED)
+            throw std::bad_alloc();
+        const auto address = reinterpret_cast<uintptr_t>(mapped_);
+        begin_ = reinterpret_cast<uint8_t*>(round_up(address, kPage));
+        // Where the system has no large pages to give, small ones serve.
+        (void)madvise(begin_, bytes_, MADV_HUGEPAGE);
+    }
+    ~WeightChunk() { munmap(mapped_, mapped_bytes_); }
+    WeightChunk(const WeightChunk&) = delete;
+    WeightChunk& operator=(const WeightChunk&) = delete;
+
+    // The next `bytes` bytes, or null where they do not fit.
+    uint8_t* take(size_t bytes) {
+        if (bytes > bytes_ - used_)
+            return nullptr;
+        uint8_t* block = begin_ + used_;
+        used_ += bytes;
+        return block;
+    }
+
+  private:
+    size_t bytes_;
+    size_t mapped_bytes_ = 0;
+    void* mapped_ = nullptr;
+    uint8_t* begin_ = nullptr;
+    size_t used_ = 0;
+};
+
+WeightBlock WeightBlock::allocate(size_t bytes) {
+    // The chunk being filled. Only its blocks keep it alive.
+    static std::mutex mutex;
+    static std::weak_ptr<WeightChunk> current;
+    const size_t rounded = round_up(std::max<size_t>(bytes, 1), kAlignment);
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<WeightChunk> chunk = current.lock();
+    uint8_t* data = chunk == nullptr ? nullptr : chunk->take(rounded);
+    if (data == nullptr) {
+        chunk = std::make_shared<WeightChunk>(std::max(rounded, kChunkBytes));
+        data = chunk->take(rounded);
+        current = chunk;
+    }
+    return {std::move(chunk), data};
+}
+
+WeightBlock WeightBlock::allocate_apart(size_t bytes) {
+    auto chunk = std::make_shared<WeightChunk>(std::max<size_t>(bytes, 1));
+    uint8_t* data = chunk->take(bytes);
+    return {std::move(chunk), data};
+}
+
+} // namespace penstock::cpu

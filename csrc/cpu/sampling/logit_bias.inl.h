@@ -1,0 +1,45 @@
+// A number added to some tokens of a row: bias, and (negated) what DRY takes. Included by
+// adjust_logits.inl.h.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/isa/isa.h"
+#include "penstock/tensor_view.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+namespace sampling {
+
+constexpr float kLargest = __FLT_MAX__;
+
+// `after` where nothing overflowed; where a finite `before` became infinite, the largest of that
+// sign.
+PENSTOCK_INLINE float saturated(float after, float before) {
+    const bool was_finite = -kLargest <= before && before <= kLargest;
+    if (!was_finite || (-kLargest <= after && after <= kLargest))
+        return after;
+    return after > 0.0f ? kLargest : -kLargest;
+}
+
+// What the row `index` lists: positions begin..end - 1 of the arrays beside `starts`.
+struct Span {
+    int64_t begin, end;
+};
+
+PENSTOCK_INLINE Span span_of(const TensorView& starts, int64_t index) {
+    const auto* start = starts.row<int32_t>(0) + index;
+    return {start[0], start[1]};
+}
+
+PENSTOCK_INLINE void add_logit_bias(float* logits, Span span, const int32_t* tokens,
+                                    const float* values, float sign) {
+    for (int64_t i = span.begin; i < span.end; ++i) {
+        float& x = logits[tokens[i]];
+        x = saturated(x + sign * values[i], x);
+    }
+}
+
+} // namespace sampling
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

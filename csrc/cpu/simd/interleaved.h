@@ -1,0 +1,98 @@
+// Several vectors taken through the same arithmetic interleaved: each operation is done for all of
+// them before the next one. An elementary function is one long chain; a processor that works on one
+// vector after the other holds too few of them at a time to fill its pipes. Functions written over
+// `Vector` serve F32 and Interleaved<n> alike, with the same bits.
+#pragma once
+
+#include "cpu/simd/simd.h"
+
+namespace penstock::cpu::PENSTOCK_ISA {
+namespace {
+
+// How many a loop over long rows takes: as the registers hold with what else is in use.
+#if defined(PENSTOCK_SIMD_AVX512)
+constexpr int kInterleaved = 4;
+#else
+constexpr int kInterleaved = 1;
+#endif
+
+// 2^n for whole n from -127, where it is 0, to 127.
+PENSTOCK_INLINE F32 power_of_two(F32 n) {
+    return as_float(shift_left<23>(to_int(n) + broadcast(int32_t{127})));
+}
+
+// x where a < b, else y.
+PENSTOCK_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
+    return select(less(a, b), x, y);
+}
+
+template <int count>
+struct Interleaved {
+    F32 v[count];
+
+    Interleaved() = default;
+    // The same one in each place: so a constant may stand beside an Interleaved.
+    Interleaved(F32 same) : Interleaved(each([&](int) { return same; })) {}
+
+    // f(i) in place i.
+    template <class Function>
+    PENSTOCK_INLINE Interleaved each(const Function& f) {
+        Interleaved result;
+#pragma GCC unroll 8
+        for (int i = 0; i < count; ++i)
+            result.v[i] = f(i);
+        return result;
+    }
+    PENSTOCK_INLINE Interleaved loaded(const float* p) {
+        return each([&](int i) { return load(p + i * kLanes); });
+    }
+    void stored(float* p) const {
+#pragma GCC unroll 8
+        for (int i = 0; i < count; ++i)
+            store(p + i * kLanes, v[i]);
+    }
+
+    friend Interleaved operator+(const Interleaved& a, const Interleaved& b) {
+        return each([&](int i) { return a.v[i] + b.v[i]; });
+    }
+    friend Interleaved operator-(const Interleaved& a, const Interleaved& b) {
+        return each([&](int i) { return a.v[i] - b.v[i]; });
+    }
+    friend Interleaved operator*(const Interleaved& a, const Interleaved& b) {
+        return each([&](int i) { return a.v[i] * b.v[i]; });
+    }
+    friend Interleaved operator/(const Interleaved& a, const Interleaved& b) {
+        return each([&](int i) { return a.v[i] / b.v[i]; });
+    }
+    friend Interleaved operator-(const Interleaved& a) {
+        return each([&](int i) { return -a.v[i]; });
+    }
+    friend Interleaved fma(const Interleaved& a, const Interleaved& b, const Interleaved& c) {
+        return each([&](int i) { return fma(a.v[i], b.v[i], c.v[i]); });
+    }
+    friend Interleaved fnma(const Interleaved& a, const Interleaved& b, const Interleaved& c) {
+        return each([&](int i) { return fnma(a.v[i], b.v[i], c.v[i]); });
+    }
+    friend Interleaved min(const Interleaved& a, const Interleaved& b) {
+        return each([&](int i) { return min(a.v[i], b.v[i]); });
+    }
+    friend Interleaved max(const Interleaved& a, const Interleaved& b) {
+        return each([&](int i) { return max(a.v[i], b.v[i]); });
+    }
+    friend Interleaved abs(const Interleaved& a) {
+        return each([&](int i) { return abs(a.v[i]); });
+    }
+    friend Interleaved round_even(const Interleaved& a) {
+        return each([&](int i) { return round_even(a.v[i]); });
+    }
+    friend Interleaved power_of_two(const Interleaved& a) {
+        return each([&](int i) { return power_of_two(a.v[i]); });
+    }
+    friend Interleaved select_less(const Interleaved& a, const Interleaved& b, const Interleaved& x,
+                                   const Interleaved& y) {
+        return each([&](int i) { return select_less(a.v[i], b.v[i], x.v[i], y.v[i]); });
+    }
+};
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_ISA

@@ -1,0 +1,472 @@
+// Attention of prompts over the paged cache on sm_90a (after arXiv 2407.08608): a persistent grid
+// walks tiles of 128 queries. One warp brings queries, keys and values by the copy engine; two
+// groups of four warps have 64 queries each and multiply. A cache of e4m3 comes as it is; three
+// warps widen it to the bfloat16 that products read, with the same buffers and barriers.
+//
+// Rows of a tile are queries: token r / shared of the tile, head r % shared of the KV head. A row's
+// bits depend on its own query and keys alone: keys are taken in tiles that begin at multiples of
+// 128 positions, whichever tile of queries the row is in and wherever its chunk was cut; a tile of
+// keys that the row does not see leaves its sums as they are (a weight of exactly 0, a factor of
+// exactly 1); and every rounding is written out, because a multiply and an add may be fused in one
+// copy of the loop and not in another.
+#pragma once
+
+#include "cuda/attention/prefill_attention.h"
+
+namespace penstock::cuda {
+
+// --- the warp that copies -----------------------------------------------------------------------
+
+// A tile of keys or of values: a box for each block of the cache (or part of it) and piece, one a
+// lane. What lies at `last` or later in blocks of its own is brought as zeros.
+template <int kDim>
+__device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& map, Buffer& buffer,
+                                          const Turn& turn, const PrefillAttention& call,
+                                          const Tile& tile, int base, int lane) {
+    using Memory = PrefillMemory<kDim>;
+    barrier_wait(&buffer.empty, turn.phase ^ 1);
+    if (lane == 0)
+        barrier_arrive_expecting(&buffer.full, Memory::kPieces * Memory::kPieceBytes);
+    __syncwarp();
+    const int box_keys = min(1 << call.block_shift, kTileKeys);
+    for (int i = lane; i < kTileKeys / box_keys * Memory::kPieces; i += kWarp) {
+        const int piece = i % Memory::kPieces, offset = i / Memory::kPieces * box_keys;
+        const int key = base + offset;
+        const int32_t* const table = call.tables + int64_t{1} * tile.row * call.table_width;
+        const int block = key < tile.last ? table[key >> call.block_shift] : call.blocks;
+        const int at[4] = {piece * kBoxColumns, key & ((1 << call.block_shift) - 1), tile.kv_head,
+                           block};
+        copy_box(to + piece * Memory::kPieceBytes + offset * 2 * kBoxColumns, map, &buffer.full,
+                 at);
+    }
+}
+
+// The same of bytes, a box for each block.
+template <int kDim>
+__device__ __forceinline__ void copy_narrow(unsigned char* to, const TensorMap& map, Buffer& buffer,
+                                            const Turn& turn, const PrefillAttention& call,
+                                            const Tile& tile, int base, int lane) {
+    barrier_wait(&buffer.empty, turn.phase ^ 1);
+    if (lane == 0)
+        barrier_arrive_expecting(&buffer.full, NarrowMemory<kDim>::kBytes);
+    __syncwarp();
+    const int box_keys = min(1 << call.block_shift, kTileKeys);
+    for (int offset = lane * box_keys; offset < kTileKeys; offset += kWarp * box_keys) {
+        const int key = base + offset;
+        const int32_t* const table = call.tables + int64_t{1} * tile.row * call.table_width;
+        const int block = key < tile.last ? table[key >> call.block_shift] : call.blocks;
+        const int at[4] = {0, key & ((1 << call.block_shift) - 1), tile.kv_head, block};
+        copy_box(to + offset * kDim, map, &buffer.full, at);
+    }
+}
+
+template <int kDim>
+__device__ __forceinline__ void copy_queries(PrefillMemory<kDim>& memory, const TensorMap& map,
+                                             uint32_t phase, const PrefillAttention& call,
+                                             const Tile& tile, int lane) {
+    using Memory = PrefillMemory<kDim>;
+    const int shared = call.q_heads / call.kv_heads;
+    barrier_wait(&memory.of_queries.empty, phase ^ 1);
+    if (lane == 0)
+        barrier_arrive_expecting(&memory.of_queries.full,
+                                 Memory::kPieces * call.tile_tokens * shared * 2 * kBoxColumns);
+    __syncwarp();
+    if (lane < Memory::kPieces) {
+        const int at[4] = {lane * kBoxColumns, tile.kv_head * shared, tile.first, 0};
+        copy_box(memory.queries + lane * Memory::kPieceBytes, map, &memory.of_queries.full, at);
+    }
+}
+
+template <int kDim, class Cached>
+__device__ __forceinline__ void copy_tiles(typename MemoryOf<kDim, Cached>::Type& memory,
+                                           const PrefillAttention& call, const PrefillMaps& maps,
+                                           int lane) {
+    constexpr bool kNarrow = sizeof(Cached) == 1;
+    Turn turn;
+    uint32_t queries_phase = 0;
+    for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
+        const Tile tile = tile_of(call, item);
+        if (tile.tokens == 0)
+            continue;
+        copy_queries<kDim>(memory, maps.queries, queries_phase, call, tile, lane);
+        queries_phase ^= 1;
+        for (int base = tile.begin; base < tile.last; base += kTileKeys, turn.next()) {
+            const int stage = turn.stage;
+            if constexpr (kNarrow) {
+                copy_narrow<kDim>(memory.narrow_keys[stage], maps.keys,
+                                  memory.of_narrow_keys[stage], turn, call, tile, base, lane);
+                copy_narrow<kDim>(memory.narrow_values[stage], maps.values,
+                                  memory.of_narrow_values[stage], turn, call, tile, base, lane);
+            } else {
+                copy_tile<kDim>(memory.keys[stage], maps.keys, memory.of_keys[stage], turn, call,
+                                tile, base, lane);
+                copy_tile<kDim>(memory.values[stage], maps.values, memory.of_values[stage], turn,
+                                call, tile, base, lane);
+            }
+        }
+    }
+}
+
+// --- the warps that widen -----------------------------------------------------------------------
+
+// A tile of e4m3 to pieces of bfloat16, swizzled as the copy engine does. Eight elements at a time:
+// eight lanes write the banks of a row.
+template <int kDim>
+__device__ __forceinline__ void widen_tile(unsigned char* to, Buffer& wide,
+                                           const unsigned char* from, Buffer& narrow,
+                                           const Turn& turn, int thread) {
+    constexpr int kWords = kDim / 8; // of a key
+    barrier_wait(&narrow.full, turn.phase);
+    barrier_wait(&wide.empty, turn.phase ^ 1);
+#pragma unroll 4
+    for (int i = thread; i < kTileKeys * kWords; i += kWideners) {
+        const int key = i / kWords, word = i % kWords;
+        const auto bytes = *reinterpret_cast<const Words2*>(from + 8 * i);
+        unsigned char* const row = to + word / 8 * PrefillMemory<kDim>::kPieceBytes + key * 128;
+        store16(row + (word % 8 ^ key % 8) * 16, widen(bytes.word));
+    }
+    async_proxy_fence();
+    __syncwarp();
+    if (thread % kWarp == 0) {
+        barrier_arrive(&wide.full);
+        barrier_arrive(&narrow.empty);
+    }
+}
+
+template <int kDim>
+__device__ __forceinline__ void widen_tiles(NarrowMemory<kDim>& memory,
+                                            const PrefillAttention& call, int thread) {
+    Turn turn;
+    for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
+        const Tile tile = tile_of(call, item);
+        if (tile.tokens == 0)
+            continue;
+        for (int base = tile.begin; base < tile.last; base += kTileKeys, turn.next()) {
+            const int stage = turn.stage;
+            widen_tile<kDim>(memory.keys[stage], memory.of_keys[stage], memory.narrow_keys[stage],
+                             memory.of_narrow_keys[stage], turn, thread);
+            widen_tile<kDim>(memory.values[stage], memory.of_values[stage],
+                             memory.narrow_values[stage], memory.of_narrow_values[stage], turn,
+                             thread);
+        }
+    }
+}
+
+// --- the groups that multiply -------------------------------------------------------------------
+
+// A thread's share of a tile: rows g and g + 8 of its warp's sixteen, columns 8 j + 2t and the
+// next.
+template <int kDim>
+struct Share {
+    float outputs[kDim / 2] = {};
+    uint32_t weights[kTileKeys / 16][4];
+    float top[2] = {-INFINITY, -INFINITY}; // of the scores, unscaled
+    float mass[2] = {0.0f, 0.0f};          // of this thread's keys alone
+    float fade[2];
+    int position[2]; // of the rows' tokens
+};
+
+// scores = queries keys^T: 64 rows from `queries` on.
+template <int kDim>
+__device__ __forceinline__ void start_scores(float (&scores)[kTileKeys / 2], uint32_t queries,
+                                             uint32_t keys) {
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < kDim; k += 16) {
+        const uint32_t at =
+            k / kBoxColumns * PrefillMemory<kDim>::kPieceBytes + k % kBoxColumns * 2;
+        multiply_shared(scores, matrix_descriptor(queries + at, 0, kSwizzleBytes),
+                        matrix_descriptor(keys + at, 0, kSwizzleBytes), k > 0);
+    }
+    products_commit();
+}
+
+// outputs += weights values.
+template <int kDim>
+__device__ __forceinline__ void start_outputs(Share<kDim>& share, uint32_t values) {
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < kTileKeys; k += 16) {
+        const uint64_t b = matrix_descriptor(values + k * 2 * kBoxColumns,
+                                             PrefillMemory<kDim>::kPieceBytes, kSwizzleBytes);
+        multiply_registers(share.outputs, share.weights[k / 16], b);
+    }
+    products_commit();
+}
+
+// Hides the keys that a row does not see.
+template <int kDim>
+__device__ __forceinline__ void hide(const Share<kDim>& share, float (&scores)[kTileKeys / 2],
+                                     int base, int window, int t) {
+#pragma unroll
+    for (int i = 0; i < kTileKeys / 2; ++i) {
+        const int key = base + i / 4 * 8 + 2 * t + i % 2;
+        const int position = share.position[i / 2 % 2];
+        const bool seen = key <= position && (window == 0 || key > position - window);
+        if (!seen)
+            scores[i] = -INFINITY;
+    }
+}
+
+// Turns the scores into weights under a running maximum; `fade` is what earlier sums shrink by.
+template <int kDim>
+__device__ __forceinline__ void weigh(Share<kDim>& share, float (&scores)[kTileKeys / 2],
+                                      float scale) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float peak = share.top[half];
+#pragma unroll
+        for (int i = 0; i < kTileKeys / 4; ++i)
+            peak = fmaxf(peak, scores[i / 2 * 4 + 2 * half + i % 2]);
+        peak = fmaxf(peak, __shfl_xor_sync(kWholeWarp, peak, 1));
+        peak = fmaxf(peak, __shfl_xor_sync(kWholeWarp, peak, 2));
+        // A row that has seen nothing keeps -inf: zero stands in, for 2^(-inf - 0) = 0.
+        const float level = peak == -INFINITY ? 0.0f : peak;
+        share.fade[half] = power_of_two((share.top[half] - level) * scale);
+        const float offset = -level * scale;
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < kTileKeys / 4; ++i) {
+            float& score = scores[i / 2 * 4 + 2 * half + i % 2];
+            score = power_of_two(fused_multiply_add(score, scale, offset));
+            sum += score;
+        }
+        share.mass[half] = fused_multiply_add(share.mass[half], share.fade[half], sum);
+        share.top[half] = peak;
+    }
+}
+
+// The scores' layout over threads is that of a factor in registers: columns 16 k + 2t and the next
+// of both rows, then those eight further.
+template <int kDim>
+__device__ __forceinline__ void round_weights(Share<kDim>& share,
+                                              const float (&scores)[kTileKeys / 2]) {
+#pragma unroll
+    for (int k = 0; k < kTileKeys / 16; ++k) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            share.weights[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+    }
+}
+
+template <int kDim>
+__device__ __forceinline__ void fade_outputs(Share<kDim>& share) {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i)
+        share.outputs[i] *= share.fade[i / 2 % 2];
+}
+
+// Values that do not exist may be NaN, which a weight of zero does not hide. Each group clears them
+// for itself before it reads.
+template <int kDim>
+__device__ __forceinline__ void clear_values(unsigned char* values, int from, int group) {
+    constexpr int kWords = 2 * kBoxColumns / 16; // of 16 bytes, in a row of a piece
+    const int rows = (kTileKeys - from) * PrefillMemory<kDim>::kPieces;
+    for (int i = threadIdx.x % kGroup; i < rows * kWords; i += kGroup) {
+        const int row = i / kWords, piece = row / (kTileKeys - from);
+        unsigned char* const to = values + piece * PrefillMemory<kDim>::kPieceBytes +
+                                  (from + row % (kTileKeys - from)) * 2 * kBoxColumns;
+        store16(to + i % kWords * 16, Words4{});
+    }
+    async_proxy_fence();
+    named_barrier(1 + group, kGroup);
+}
+
+// What the scores of a tile are multiplied with, for weights that are powers of two.
+template <class Cached>
+__device__ __forceinline__ float score_scale(const PrefillAttention& call, const Tile& tile) {
+    return sizeof(Cached) == 1 ? call.log2_scale * call.key_scales[tile.kv_head] : call.log2_scale;
+}
+
+// Adds the weight of a head's sink, which has no value, to a sum of weights whose highest score,
+// unscaled, is `top`, and gives what such sums shrink by.
+template <class Cached>
+__device__ __forceinline__ float add_sink(const PrefillAttention& call, const Tile& tile, int head,
+                                          float top, float& mass) {
+    if (call.sinks == nullptr)
+        return 1.0f;
+    const float sink = kLog2e * call.sinks[head], highest = top * score_scale<Cached>(call, tile);
+    const float level = fmaxf(highest, sink);
+    const float fade = power_of_two(highest - level);
+    mass = mass * fade + power_of_two(sink - level);
+    return fade;
+}
+
+template <int kDim, class Cached>
+__device__ __forceinline__ void write_outputs(const PrefillAttention& call, const Tile& tile,
+                                              const Share<kDim>& share, int row, int t) {
+    const int shared = call.q_heads / call.kv_heads;
+    const float scale = sizeof(Cached) == 1 ? call.value_scales[tile.kv_head] : 1.0f;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float mass = share.mass[half];
+        mass += __shfl_xor_sync(kWholeWarp, mass, 1);
+        mass += __shfl_xor_sync(kWholeWarp, mass, 2);
+        const int token = (row + 8 * half) / shared;
+        const int head = tile.kv_head * shared + (row + 8 * half) % shared;
+        if (token >= tile.tokens)
+            continue;
+        const float factor = scale * add_sink<Cached>(call, tile, head, share.top[half], mass);
+        const float divisor = mass > 0.0f ? mass : 1.0f;
+        const int64_t place = int64_t{1} * (tile.first + token) * call.q_heads;
+        Bf16* const to = call.out + (place + head) * kDim;
+#pragma unroll
+        for (int j = 0; j < kDim / 8; ++j) {
+            const float low = factor * share.outputs[4 * j + 2 * half] / divisor;
+            const float high = factor * share.outputs[4 * j + 2 * half + 1] / divisor;
+            *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * t) = pack_bf16(low, high);
+        }
+    }
+}
+
+// One arrival a warp, when all of it has read.
+__device__ __forceinline__ void release(Buffer& buffer, int lane) {
+    if (lane == 0)
+        barrier_arrive(&buffer.empty);
+}
+
+// Weighs the scores of the keys from `base` on.
+template <int kDim, class Cached>
+__device__ __forceinline__ void weigh_tile(const PrefillAttention& call, const Tile& tile,
+                                           Share<kDim>& share, float (&scores)[kTileKeys / 2],
+                                           int base, int t) {
+    const bool hides = base + kTileKeys > tile.position + 1 ||
+                       (call.window > 0 && base <= tile.last - 1 - call.window);
+    if (hides)
+        hide<kDim>(share, scores, base, call.window, t);
+    weigh<kDim>(share, scores, score_scale<Cached>(call, tile));
+}
+
+// While the scores of a tile of keys are weighed, the outputs of the tile before go on.
+template <int kDim, class Cached>
+__device__ __forceinline__ void
+attend_tile(PrefillMemory<kDim>& memory, const PrefillAttention& call, const Tile& tile,
+            Share<kDim>& share, Turn& turn, int group, int t, int lane) {
+    const uint32_t queries = shared_address(memory.queries) + group * 64 * 2 * kBoxColumns;
+    {
+        float scores[kTileKeys / 2];
+        barrier_wait(&memory.of_keys[turn.stage].full, turn.phase);
+        start_scores<kDim>(scores, queries, shared_address(memory.keys[turn.stage]));
+        products_wait<0>();
+        hold(scores);
+        release(memory.of_keys[turn.stage], lane);
+        weigh_tile<kDim, Cached>(call, tile, share, scores, tile.begin, t);
+        round_weights<kDim>(share, scores);
+    }
+    Turn before = turn;
+    turn.next();
+    for (int base = tile.begin + kTileKeys; base < tile.last; base += kTileKeys) {
+        float scores[kTileKeys / 2];
+        barrier_wait(&memory.of_keys[turn.stage].full, turn.phase);
+        start_scores<kDim>(scores, queries, shared_address(memory.keys[turn.stage]));
+        barrier_wait(&memory.of_values[before.stage].full, before.phase);
+        start_outputs<kDim>(share, shared_address(memory.values[before.stage]));
+        products_wait<1>();
+        hold(scores);
+        release(memory.of_keys[turn.stage], lane);
+        weigh_tile<kDim, Cached>(call, tile, share, scores, base, t);
+        products_wait<0>();
+        hold(share.outputs);
+        hold(share.weights);
+        release(memory.of_values[before.stage], lane);
+        fade_outputs<kDim>(share);
+        round_weights<kDim>(share, scores);
+        before = turn;
+        turn.next();
+    }
+    release(memory.of_queries, lane);
+    barrier_wait(&memory.of_values[before.stage].full, before.phase);
+    // Bytes are widened to numbers, whatever they are.
+    if (sizeof(Cached) == 2 && tile.last % kTileKeys != 0)
+        clear_values<kDim>(memory.values[before.stage], tile.last % kTileKeys, group);
+    start_outputs<kDim>(share, shared_address(memory.values[before.stage]));
+    products_wait<0>();
+    hold(share.outputs);
+    release(memory.of_values[before.stage], lane);
+}
+
+template <int kDim, class Cached>
+__device__ __forceinline__ void attend_tiles(PrefillMemory<kDim>& memory,
+                                             const PrefillAttention& call, int group, int lane) {
+    const int t = lane % 4;
+    const int row = group * 64 + threadIdx.x % kGroup / kWarp * 16 + lane / 4;
+    const int shared = call.q_heads / call.kv_heads;
+    Turn turn;
+    uint32_t queries_phase = 0;
+    for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
+        const Tile tile = tile_of(call, item);
+        if (tile.tokens == 0)
+            continue;
+        Share<kDim> share;
+        share.position[0] = tile.position + row / shared;
+        share.position[1] = tile.position + (row + 8) / shared;
+        barrier_wait(&memory.of_queries.full, queries_phase);
+        queries_phase ^= 1;
+        attend_tile<kDim, Cached>(memory, call, tile, share, turn, group, t, lane);
+        write_outputs<kDim, Cached>(call, tile, share, row, t);
+    }
+}
+
+// --- the kernel ---------------------------------------------------------------------------------
+
+template <int kDim, class Cached>
+__device__ __forceinline__ void make_barriers(typename MemoryOf<kDim, Cached>::Type& memory) {
+    constexpr bool kNarrow = sizeof(Cached) == 1;
+    constexpr int kWidenerWarps = kWideners / kWarp;
+    const auto make = [](Buffer& buffer, int writers, int readers) {
+        barrier_init(&buffer.full, writers);
+        barrier_init(&buffer.empty, readers);
+    };
+    if (threadIdx.x == 0) {
+        make(memory.of_queries, 1, kReaderWarps);
+        for (int stage = 0; stage < kStages; ++stage) {
+            make(memory.of_keys[stage], kNarrow ? kWidenerWarps : 1, kReaderWarps);
+            make(memory.of_values[stage], kNarrow ? kWidenerWarps : 1, kReaderWarps);
+            if constexpr (kNarrow) {
+                make(memory.of_narrow_keys[stage], 1, kWidenerWarps);
+                make(memory.of_narrow_values[stage], 1, kWidenerWarps);
+            }
+        }
+        publish_barriers();
+    }
+    __syncthreads();
+}
+
+template <int kDim, class Cached>
+__device__ __forceinline__ void
+prefill_attention(unsigned char* given, const PrefillAttention& call, const PrefillMaps& maps) {
+    using Memory = typename MemoryOf<kDim, Cached>::Type;
+    const uint32_t misaligned = shared_address(given) % kSwizzleBytes;
+    auto& memory = *reinterpret_cast<Memory*>(given + (kSwizzleBytes - misaligned) % kSwizzleBytes);
+    let_later_start();
+    make_barriers<kDim, Cached>(memory);
+    wait_for_earlier();
+    const int group = threadIdx.x / kGroup, lane = threadIdx.x % kWarp;
+    // Registers go in eights: 40 and twice 232 a thread fit.
+    if (group == 0) {
+        keep_registers<40>();
+        if (threadIdx.x < kWarp) {
+            copy_tiles<kDim, Cached>(memory, call, maps, lane);
+        } else {
+            if constexpr (sizeof(Cached) == 1)
+                widen_tiles<kDim>(memory, call, threadIdx.x - kWarp);
+        }
+    } else {
+        take_registers<232>();
+        attend_tiles<kDim, Cached>(memory, call, group - 1, lane);
+    }
+}
+
+template <int kDim, class Cached>
+__global__ void __launch_bounds__(kPrefillThreads, 1)
+    prefill_attention_kernel(const PrefillAttention call,
+                             const __grid_constant__ PrefillMaps maps) {
+#ifdef PENSTOCK_EMULATED
+    prefill_attention<kDim, Cached>(emulated::dynamic_shared, call, maps);
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ unsigned char given[];
+    prefill_attention<kDim, Cached>(given, call, maps);
+#endif
+}
+
+} // namespace penstock::cuda

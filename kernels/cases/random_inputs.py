@@ -1,0 +1,207 @@
+"""Drawing the inputs of cases: seeded activations, weights of both kinds, paged steps.
+
+Everything is drawn on the CPU. Memory that an op must not read is NaN, or an id that leads to NaN,
+so that reading it shows in the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.weights import (
+    FLOAT4_VALUES,
+    FLOAT4_ZERO,
+    IQ4_VALUES,
+    Affine,
+    Dense,
+    Float8,
+    FloatName,
+)
+
+_ACTIVATION_GROUP = 32
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The same structure (dicts, tuples, dataclasses) with `change` applied to every tensor."""
+    return map_leaves(value, torch.Tensor, change)
+
+
+def map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """The same structure with `change` applied to everything of that kind."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_leaves(item, kind, change) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map_leaves(item, kind, change) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [item.name for item in dataclasses.fields(value)]
+        return type(value)(
+            **{name: map_leaves(getattr(value, name), kind, change) for name in names}
+        )
+    return value
+
+
+class RandomInputs:
+    """Seeded draws of torch tensors and of weights."""
+
+    def __init__(self, seed: int) -> None:
+        self.torch = torch.Generator().manual_seed(seed)
+        self.numpy = np.random.default_rng(seed)
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        """Standard normal float32."""
+        return torch.randn(shape, generator=self.torch)
+
+    def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
+        """Uniform int32 in [low, high)."""
+        return torch.randint(low, high, shape, generator=self.torch, dtype=torch.int32)
+
+    def quantizable(self, rows: int, width: int) -> torch.Tensor:
+        """[rows, width] float32 whose int8 quantization in groups of 32 has one right answer.
+
+        Each value lies within 0.4 quanta of an integer, and the largest of a group on 127 quanta,
+        so that every correct rounding agrees. Rows differ in magnitude; where there are several, a
+        group of the first is zero.
+        """
+        groups = width // _ACTIVATION_GROUP
+        shape = (rows, groups, _ACTIVATION_GROUP)
+        quanta = self.integers(-126, 127, *shape) + 0.8 * torch.rand(shape, generator=self.torch)
+        quanta -= 0.4
+        peak = self.integers(0, _ACTIVATION_GROUP, rows, groups, 1).long()
+        quanta.scatter_(2, peak, 127.0)
+        scales = torch.exp(self.normal(rows, groups, 1)) / 64
+        values = quanta * scales
+        if rows > 1:
+            values[0, 0] = 0
+        return values.reshape(rows, width)
+
+    def dense(self, rows: int, width: int, dtype: FloatName) -> Dense:
+        """A float matrix [rows, width] with entries near 1 / sqrt(width)."""
+        values = self.normal(rows, width) / width**0.5
+        if dtype == "bf16":
+            bits = values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+            return Dense(bits, "bf16")
+        return Dense(values.numpy().astype(np.float16 if dtype == "f16" else np.float32), dtype)
+
+    def affine(self, rows: int, width: int, like: str) -> Affine:
+        """An integer matrix in the form that a source format named `like` is loaded into."""
+        bits, group, zero_point, form = _AFFINE_FORMS[like]
+        packed = width // 2 if bits == 4 else width
+        top = 256 if bits == 4 else {"q5_0": 32, "q5_1": 32, "q5_k": 32, "q6_k": 64}.get(like, 256)
+        q = self.numpy.integers(0, top, (rows, packed), dtype=np.uint8)
+        if like.startswith("iq4"):
+            q = IQ4_VALUES[q % 16]
+        if like == "mxfp4":
+            exponent = self.numpy.integers(-10, -6, (rows, -(-width // group)))
+            scale = (2.0**exponent).astype(np.float16)
+            return Affine(bits, group, FLOAT4_VALUES[q % 16], scale, None, zero_point)
+        levels = 16 if bits == 4 else top
+        unit = 4 / levels / width**0.5
+        groups = (rows, -(-width // group))
+        if form == "direct":
+            scale = self.numpy.uniform(0.5, 1.5, groups) * unit
+            minimum = None if zero_point else (-scale * levels / 2).astype(np.float16)
+            return Affine(bits, group, q, scale.astype(np.float16), minimum, zero_point)
+        supers = (rows, -(-width // 256))
+        super_scale = (self.numpy.uniform(0.5, 1.5, supers) * unit / 32).astype(np.float16)
+        if zero_point:
+            multiplier = self.numpy.integers(-64, 64, groups, dtype=np.int8)
+            return Affine(bits, group, q, multiplier, None, zero_point, super_scale)
+        multiplier = self.numpy.integers(0, 64, groups, dtype=np.uint8)
+        lower = self.numpy.integers(0, 64, groups, dtype=np.uint8)
+        super_minimum = (-super_scale.astype(np.float64) * levels / 2).astype(np.float16)
+        return Affine(bits, group, q, multiplier, lower, 0, super_scale, super_minimum)
+
+    def float8(self, rows: int, width: int, block: tuple[int, int]) -> Float8:
+        """A matrix of 8-bit floats, entries near 1 / sqrt(width), whose scales differ by up to
+        eight times, so that one in the wrong place shows."""
+        codes = (100 * self.normal(rows, width)).clamp(-448, 448).to(torch.float8_e4m3fn)
+        grid = (-(-rows // block[0]), -(-width // block[1]))
+        scale = 2 ** self.numpy.uniform(-1.5, 1.5, grid) / (100 * width**0.5)
+        return Float8(codes.view(torch.uint8).numpy(), scale.astype(np.float32), block)
+
+    def representable(self, rows: int, width: int, group: int) -> torch.Tensor:
+        """[rows, width] float32 that quantization to 8-bit floats, with a scale for each `group` of
+        columns, does not change: codes times powers of two, the largest of a group being 448.
+        Where there are several rows, a group of the first is zero."""
+        groups = -(-width // group)
+        values = (100 * self.normal(rows, groups, group)).clamp(-448, 448)
+        values = values.to(torch.float8_e4m3fn).float()
+        signs = 2.0 * self.integers(0, 2, rows, groups) - 1
+        peak = self.integers(0, min(group, width - (groups - 1) * group), rows, groups, 1).long()
+        values.scatter_(2, peak, 448.0 * signs[:, :, None])
+        values *= 2.0 ** self.integers(-9, -5, rows, groups, 1)
+        if rows > 1:
+            values[0, 0] = 0
+        return values.reshape(rows, groups * group)[:, :width].contiguous()
+
+    def step(self, chunks: Sequence[tuple[int, int]], block_size: int) -> StepInputs[Any]:
+        """A step of `chunks` (tokens in the cache before, tokens now) over scattered blocks.
+
+        Block 0 belongs to nobody; block-table entries past a context point to it.
+        """
+        contexts = [before + now for before, now in chunks]
+        blocks = [-(-context // block_size) for context in contexts]
+        shuffled = 1 + torch.randperm(sum(blocks), generator=self.torch)
+        tables = torch.zeros(len(chunks), max(blocks) + 1, dtype=torch.int32)
+        positions, slots, taken = [], [], 0
+        for row, ((before, _), context) in enumerate(zip(chunks, contexts, strict=True)):
+            table = shuffled[taken : taken + blocks[row]]
+            taken += blocks[row]
+            tables[row, : blocks[row]] = table
+            place = torch.arange(before, context)
+            positions.append(place)
+            slots.append(table[place // block_size] * block_size + place % block_size)
+        starts = [0, *np.cumsum([now for _, now in chunks]).tolist()]
+        return StepInputs(
+            tokens=self.integers(0, 100, starts[-1]),
+            positions=torch.cat(positions).int(),
+            slots=torch.cat(slots).int(),
+            query_starts=torch.tensor(starts, dtype=torch.int32),
+            context_lens=torch.tensor(contexts, dtype=torch.int32),
+            block_tables=tables,
+            sample_rows=torch.tensor(starts[1:], dtype=torch.int32) - 1,
+        )
+
+    def cache(
+        self, step: StepInputs[Any], block_size: int, heads: tuple[int, int], dtype: torch.dtype
+    ) -> LayerCache[Any]:
+        """A cache of (K, D) heads that holds the contexts of `step`, and NaN everywhere else."""
+        count = int(step.block_tables.max()) + 2
+        kv_heads, dim = heads
+        keys = torch.full((count, kv_heads, dim, block_size), float("nan"), dtype=dtype)
+        values = torch.full((count, kv_heads, block_size, dim), float("nan"), dtype=dtype)
+        for table, context in zip(step.block_tables, step.context_lens.tolist(), strict=True):
+            place = torch.arange(context)
+            block, offset = table[place // block_size].long(), place % block_size
+            keys[block, :, :, offset] = self.normal(context, kv_heads, dim).to(dtype)
+            values[block, :, offset] = self.normal(context, kv_heads, dim).to(dtype)
+        return LayerCache(keys, values)
+
+
+# source format -> bits, group, zero point, form of the scales
+_AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
+    "q4_0": (4, 32, 8, "direct"),
+    "q4_1": (4, 32, 0, "direct"),
+    "q5_0": (8, 32, 16, "direct"),
+    "q5_1": (8, 32, 0, "direct"),
+    "q8_0": (8, 32, 128, "direct"),
+    "q2_k": (4, 16, 0, "two-level"),
+    "q3_k": (4, 16, 4, "two-level"),
+    "q4_k": (4, 32, 0, "two-level"),
+    "q5_k": (8, 32, 0, "two-level"),
+    "q6_k": (8, 16, 32, "two-level"),
+    "iq4_nl": (8, 32, 128, "direct"),
+    "iq4_xs": (8, 32, 128, "two-level"),
+    "mxfp4": (8, 32, FLOAT4_ZERO, "direct"),
+    "int4_g128": (4, 128, 8, "direct"),
+    "int4_g96_minima": (4, 96, 0, "direct"),
+    "int8_rows": (8, 1 << 20, 128, "direct"),
+}

@@ -1,0 +1,136 @@
+"""Says that it has started; then tries kernels of the CUDA library on small cases and says a line
+of each: its name, and what is wrong with it.
+
+Started by `cuda/self_test.py`: python -m penstock.kernels.cuda.self_test_child LIBRARY DEVICE
+NAMES WITHOUT,
+names separated by commas; those of WITHOUT are not used.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from penstock.kernels.cases.gpu_layout import as_gpu_inputs, in_float8_cache
+from penstock.kernels.cases.random_inputs import map_tensors
+from penstock.kernels.cuda import CudaOps, Declined, Library, open_library
+from penstock.kernels.cuda.launcher import serve_installed
+from penstock.kernels.cuda.self_test import DEVICE_LOST, STARTED
+from penstock.kernels.ops import all_ops
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.registry import Inputs, Op
+from penstock.kernels.torch_ops import TorchOps
+from penstock.kernels.triton.linear_choice import staged
+
+# Of each kernel, cases that it computes wherever the library serves.
+_CASES = {
+    "rms_norm": (("rms_norm", "T2-W1536"), ("add_rms_norm", "T3-W576")),
+    "linear": (("linear", "bf16-T1-K576-N30"), ("linear", "bf16-T12-K64-N48")),
+    "linear_float8": (
+        ("linear", "f8_tile-T1-K384-N200"),
+        ("linear", "f8_tile-T16-K256-N128+128-bias"),
+        ("linear", "f8_row-T3-K256-N40"),
+    ),
+    "staged_linear": (
+        ("linear", "bf16-T33-K2112-N150"),
+        ("linear", "bf16-T64-K1088-N48-bias"),
+        ("linear", "bf16-T18-K64-N48"),
+        ("linear", "bf16-T100-K1024-N140"),
+        ("linear", "f8_tile-T1-K384-N200"),
+        ("linear", "f8_tile-T70-K256-N128+256"),
+        ("linear", "f8_tile-T33-K1152-N200+56-bias"),
+        ("linear", "f8_group-T17-K256-N40+8"),
+    ),
+    "rope_cache": (("rope_cache", "head-norm"), ("rope_cache", "mixed-9x3x64")),
+    "sample": (("sample", "mixed"),),
+    "decode_attention": (("attention", "decode-f16"), ("attention", "decode-long-window")),
+    "prefill_attention": (("attention", "prompt-f16"), ("attention", "prompt-window-f16")),
+}
+# Those that also have a cache of eight bits.
+_EIGHT_BITS = ("rope_cache", "decode_attention", "prefill_attention")
+
+
+def found_error(kernel: str, ops: TorchOps, library: Library) -> str:
+    """What is wrong with the first case of a kernel that is not right, "" where all are. A case
+    that another kernel computed shows nothing."""
+    by_name = {op.name: op for op in all_ops()}
+    for op_name, case_name in _CASES[kernel]:
+        op = by_name[op_name]
+        case = next(case for case in op.cases if case.name == case_name)
+        drawn = as_gpu_inputs(case.draw(0), torch.bfloat16)
+        trials = [("", drawn, drawn)]
+        if kernel in _EIGHT_BITS:
+            held, meant = in_float8_cache(drawn["cache"])
+            eight = ", cache of eight bits"
+            trials.append((eight, {**drawn, "cache": held}, {**drawn, "cache": meant}))
+        for form, given, exact in trials:
+            library.called.discard(kernel)
+            try:
+                with staged() if kernel == "staged_linear" else nullcontext():
+                    wrong = _wrong_results(op, given, exact, ops)
+            except RuntimeError as error:
+                return f"{op_name} {case_name}{form}: {str(error).splitlines()[0]}"
+            if wrong:
+                return f"{op_name} {case_name}{form}: {wrong} of its results are wrong"
+            if kernel not in library.called:
+                return f"{op_name} {case_name}{form}: another kernel computed it"
+    return ""
+
+
+def _wrong_results(op: Op, given: Inputs, exact: Inputs, ops: TorchOps) -> int:
+    """How many results of `given` are not those of `exact` in float64."""
+    doubled = map_tensors(exact, lambda t: t.double() if t.is_floating_point() else t.clone())
+    truth = op.invoke(ReferenceOps(torch.float64), doubled)
+    got = op.invoke(ops, map_tensors(given, lambda t: t.clone().to(ops.device)))
+    scales = given["cache"].key_scales if "cache" in given else None
+    wrong = 0
+    for ours, theirs in zip((result.cpu() for result in got), truth, strict=True):
+        if ours.dtype == torch.float8_e4m3fn:
+            assert scales is not None
+            wrong += not _agree(ours.double() * scales[:, None, None], theirs, 2**-4)
+        else:
+            wrong += not _agree(ours, theirs, 2e-2)
+    return wrong
+
+
+def _agree(ours: torch.Tensor, truth: torch.Tensor, relative: float) -> bool:
+    """Up to a rounding: terms of a sum are rounded, so its error is of their size."""
+    if not ours.is_floating_point():
+        return torch.equal(ours, truth.to(ours.dtype))
+    size = max(1.0, float(truth.nan_to_num(posinf=0, neginf=0).square().mean().sqrt()))
+    close = torch.isclose(ours.double(), truth, rtol=relative, atol=2e-2 * size, equal_nan=True)
+    return bool(close.all())
+
+
+def main(library: str, device: str, names: str, without: str) -> None:
+    declined = dict.fromkeys(filter(None, without.split(",")), "not used")
+    opened = open_library(Path(library))
+    if isinstance(opened, Declined):
+        sys.exit(opened.reason)
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)  # streams and modules are those of the current one
+        serve_installed(device)
+    ops = CudaOps(device, torch.bfloat16, opened, declined)
+    print(STARTED, flush=True)
+    for name in names.split(","):
+        print(name, found_error(name, ops, opened), flush=True)
+        if _device_is_lost(device):
+            sys.exit(DEVICE_LOST)
+
+
+def _device_is_lost(device: str) -> bool:
+    """Whether every later call of this process will fail, as after an illegal address."""
+    if not device.startswith("cuda"):
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""The instruction sets of CPU kernels, and how a model's are chosen."""

@@ -1,0 +1,273 @@
+"""The work by which the levels of a model are chosen: its own kernels over its own shapes.
+
+Every trial is a small plan, replayed as a step is. Its matrices have the forms and the columns of
+the model's, in the same proportions, and fewer rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _native
+from penstock.kernels.isa.choice import ROWS, Cell, Kind, Trial
+from penstock.kernels.isa.instruction_sets import IsaSelection, KernelShapes, MatrixForm, RowRange
+from penstock.kernels.native.ops import NativeOps, PlanOps, plan_arguments
+from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.weights import (
+    FLOAT4_VALUES,
+    FLOAT4_ZERO,
+    IQ4_VALUES,
+    Affine,
+    Dense,
+    Float8,
+    Linear,
+    Matrix,
+)
+
+_PANEL: Final = 16
+_TOKENS: Final = ROWS[-1][0]  # of the largest trial
+_ELEMENTS: Final = 1 << 18  # of all products of a trial
+_MOST_ELEMENTS: Final = 1 << 19  # of a matrix that is to have a panel for every thread
+_FEW_ROWS: Final = 4  # up to so many, products are repeated
+_REPEATS: Final = 8  # times, so that their time stands out from that of a call
+_MOST_FORMS: Final = 3  # that are measured, those with the most elements
+_LEAST_SHARE: Final = 0.25  # of the elements that a level has to serve to be worth a trial
+_CONTEXT: Final = 320  # tokens that attention looks back: more than one of its spans
+_CHUNK: Final = 32  # tokens of a prompt in a trial of attention
+_ATTENTION_SUMS: Final = (
+    1 << 22
+)  # multiply-adds of scores in a trial of attention, if one head allows
+_INNER: Final = 1024  # columns of other kernels at most
+_NORMS: Final = 4  # of a trial of theirs
+
+Array = npt.NDArray[Any]
+Body = Callable[[PlanOps], Any]
+"""Records what is measured; gives the last result."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A linear layer, that is computed `repeats` times, packed for each of the levels, and its
+    input [_PANEL, columns]."""
+
+    family: str
+    elements: int
+    repeats: int
+    x: Array
+    packed: dict[str, Any]
+
+    def served_by(self, own: str, level: str) -> bool:
+        """Whether `level` computes it with the bits of `own`, packed for that."""
+        return bool(_native.KernelSet(own).serves(self.family, level, self.packed[own]))
+
+
+def candidate_isas() -> list[str]:
+    """The levels that may serve here, narrowest first. The scalar one only where there is no
+    other: a vector level does the same work with fewer instructions."""
+    real = [name for name in _native.supported_isas() if not name.startswith("emulated")]
+    return [name for name in real if name != "scalar"] or real
+
+
+def isa_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) -> list[Trial]:
+    """The trials for a model of these shapes, over `levels` (narrowest first). Raises ValueError
+    for shapes that the kernels refuse."""
+    makers = (_product_trials, _attention_trials, _other_trials)
+    return [trial for make in makers for trial in make(shapes, levels, pool)]
+
+
+def _product_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) -> Iterator[Trial]:
+    products = _products(shapes.forms, levels, pool)
+    total = sum(one.elements for one in products)
+
+    def agree(a: str, b: str) -> bool:
+        return all(one.served_by(a, b) and one.served_by(b, a) for one in products)
+
+    for own in _distinct(levels, agree):
+
+        def body(plan: PlanOps, own: str = own, repeats: int = 1) -> Any:
+            out = None
+            for one in products:
+                x = plan.gather_rows(one.x, plan.inputs.tokens)
+                for _ in range(one.repeats * repeats):
+                    out = plan.linear(x, one.packed[own])
+            return out
+
+        for level in levels:
+            served = sum(one.elements for one in products if one.served_by(own, level))
+            if level == own or served >= _LEAST_SHARE * total:
+                chosen = replace(IsaSelection.all_of(own), linear=(RowRange(None, level),))
+                ops = NativeOps.eager(pool, chosen)
+                once, often = _plan(ops, body), _plan(ops, partial(body, repeats=_REPEATS))
+                for rows, _ in ROWS:
+                    plan = often if rows <= _FEW_ROWS else once
+                    yield _trial(Cell("products", own, level, rows), plan, _apart(rows))
+
+
+def _products(forms: Sequence[MatrixForm], levels: Sequence[str], pool: Any) -> list[_Product]:
+    measured = sorted(forms, key=lambda form: -form.elements)[:_MOST_FORMS]
+    total = sum(form.elements for form in measured)
+    products = []
+    for form in measured:
+        wanted = _ELEMENTS * form.elements // total
+        for_threads = min(pool.threads * _PANEL, _MOST_ELEMENTS // form.columns)
+        rows = min(form.rows, max(wanted // form.columns, for_threads, _PANEL))
+        linear = Linear((random_like(form.pattern, rows // _PANEL * _PANEL or rows, form.columns),))
+        elements = linear.shape[0] * form.columns
+        packed = {level: NativeOps.eager(pool, level).pack_linear(linear) for level in levels}
+        family = "dense" if isinstance(form.pattern, Dense) else "affine"
+        repeats = max(1, round(wanted / elements))
+        products.append(
+            _Product(family, repeats * elements, repeats, _numbers(form.columns), packed)
+        )
+    return products
+
+
+def _attention_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) -> Iterator[Trial]:
+    heads = _fewer_heads(shapes.heads)
+    query, shared, dim = heads
+    halves = shapes.cache_dtype == "float16" and query > shared
+    tokens, blocks = shapes.block_size, -(-_CONTEXT // shapes.block_size)
+    keys = np.zeros((blocks, shared, dim, tokens), shapes.cache_dtype)
+    cache = LayerCache(keys, np.zeros((blocks, shared, tokens, dim), shapes.cache_dtype))
+    numbers = _numbers(query * dim)
+
+    def agree(a: str, b: str) -> bool:
+        return bool(_native.KernelSet(a).serves("attention", b, shared_halves=halves))
+
+    def body(plan: PlanOps) -> Any:
+        x = plan.gather_rows(numbers, plan.inputs.tokens)
+        if shapes.reach == "both":
+            return plan.bidirectional_attention(x, plan.inputs, cache, heads, 1.0, 0)
+        return plan.attention(x, plan.inputs, cache, heads, 1.0, 0)
+
+    steps = [_apart(1, blocks), _together(_CHUNK, blocks)]
+    yield from _of_each_arithmetic("attention", _distinct(levels, agree), pool, body, steps)
+
+
+def _other_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) -> Iterator[Trial]:
+    inner = min(shapes.inner, _INNER)
+    numbers, weight = _numbers(2 * inner), np.ones(inner, np.float32)
+
+    def agree(a: str, b: str) -> bool:
+        return bool(_native.KernelSet(a).serves("other", b))
+
+    def body(plan: PlanOps) -> Any:
+        rows = residual = plan.silu_mul(plan.gather_rows(numbers, plan.inputs.tokens))
+        for _ in range(_NORMS):
+            rows, residual = plan.add_rms_norm(rows, residual, weight, 1e-5)
+        return rows
+
+    steps = [_apart(1), _apart(_TOKENS)]
+    yield from _of_each_arithmetic("other", _distinct(levels, agree), pool, body, steps)
+
+
+def _of_each_arithmetic(
+    kind: Kind, owns: Sequence[str], pool: Any, body: Body, steps: Sequence[StepInputs[Array]]
+) -> Iterator[Trial]:
+    for own in owns:
+        plan = _plan(NativeOps.eager(pool, own), body, steps[0].block_tables.shape[1])
+        for step in steps:
+            yield _trial(Cell(kind, own, own, len(step.tokens)), plan, step)
+
+
+def _distinct(levels: Sequence[str], agree: Callable[[str, str], bool]) -> list[str]:
+    """The widest level of each arithmetic."""
+    found: list[str] = []
+    for level in reversed(levels):
+        if not any(agree(one, level) for one in found):
+            found.append(level)
+    return found
+
+
+def _plan(ops: NativeOps, body: Body, blocks: int = 1) -> Any:
+    recorder = ops.recorder(_TOKENS, _TOKENS, 1, blocks)
+    return recorder.finish(body(recorder))
+
+
+def _trial(cell: Cell, plan: Any, step: StepInputs[Array]) -> Trial:
+    arguments = plan_arguments(step)
+    return Trial(cell, lambda: plan.run(*arguments))
+
+
+def _numbers(columns: int) -> Array:
+    """[_PANEL, columns] of some size or other."""
+    count = _PANEL * columns
+    return np.sin(np.arange(count, dtype=np.float32)).reshape(_PANEL, columns)
+
+
+def random_like(pattern: Matrix, rows: int, columns: int) -> Matrix:
+    """A matrix [rows, columns] that is stored as `pattern` is."""
+    assert not isinstance(pattern, Float8), "the CPU has no products of 8-bit floats"
+    if isinstance(pattern, Dense):
+        return Dense(np.zeros((rows, columns), pattern.data.dtype), pattern.dtype)
+
+    def filled(source: Array | None, width: int) -> Any:
+        return None if source is None else np.ones((rows, width), source.dtype)
+
+    groups, supers = -(-columns // pattern.group), -(-columns // 256)
+    shape = (rows, columns // 2 if pattern.bits == 4 else columns)
+    return replace(
+        pattern,
+        q=np.resize(_quants(pattern), shape),
+        scale=filled(pattern.scale, groups),
+        minimum=filled(pattern.minimum, groups),
+        super_scale=filled(pattern.super_scale, supers),
+        super_minimum=filled(pattern.super_minimum, supers),
+    )
+
+
+def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
+    """Values such as quants of this kind have, for packing looks at them: 4-bit tables are of few,
+    and those of 5 and 6 bits are packed as such."""
+    if pattern.bits == 4:
+        return np.arange(256, dtype=np.uint8)
+    if pattern.zero_point == FLOAT4_ZERO:
+        return FLOAT4_VALUES
+    if pattern.zero_point == 128 and (pattern.q == IQ4_VALUES[0]).all():
+        return IQ4_VALUES
+    of_five = pattern.minimum is not None and pattern.group == 32  # Q5_1 and Q5_K
+    small = 0 < pattern.zero_point <= 32 or of_five
+    return np.arange(64 if small else 256, dtype=np.uint8)
+
+
+def _fewer_heads(heads: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Heads that share keys as the model's do."""
+    query, shared, dim = heads
+    group = query // shared
+    most = max(1, _ATTENTION_SUMS // (group * dim * _CONTEXT * _CHUNK))
+    kept = min(shared, most)
+    return group * kept, kept, dim
+
+
+def _apart(rows: int, blocks: int = 1) -> StepInputs[Array]:
+    """The last token of each of `rows` sequences, which share their blocks."""
+    return _step(np.arange(rows + 1), np.full(rows, _CONTEXT), blocks)
+
+
+def _together(tokens: int, blocks: int) -> StepInputs[Array]:
+    """The last tokens of one sequence."""
+    return _step(np.array([0, tokens]), np.array([_CONTEXT]), blocks)
+
+
+def _step(starts: Array, contexts: Array, blocks: int) -> StepInputs[Array]:
+    tokens, rows = int(starts[-1]), len(contexts)
+    tables = np.broadcast_to(np.arange(blocks), (rows, blocks))
+    vectors: Iterator[Array] = (
+        np.ascontiguousarray(values, np.int32)
+        for values in (
+            np.arange(tokens) % _PANEL,
+            np.arange(tokens),
+            np.arange(tokens),
+            starts,
+            contexts,
+            tables,
+            np.empty(0),
+        )
+    )
+    return StepInputs(*vectors)

@@ -1,0 +1,107 @@
+"""`Communicator` over torch.distributed: NCCL between GPUs, gloo between CPUs."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+import torch.distributed as dist
+
+Backend = Literal["nccl", "gloo"]
+
+Sums = Literal["fastest", "ordered"]
+"""How parts are added: as the backend likes, which may depend on their size; or in the order of
+ranks, in float32 at least, and rounded once."""
+
+LOOPBACK: Final = "lo"
+"""The interface on which the ranks of one machine find each other."""
+
+_WIDENED: Final = (torch.bfloat16, torch.float16)
+
+# Renamed in torch 2.13.
+_gather: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class TorchCommunicator:
+    """`Communicator[torch.Tensor]`: the default process group of this process.
+
+    On a GPU nothing waits for the host: calls are launched on the current stream, and captured with
+    it. A graph must be replayed by all ranks alike.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        count: int,
+        rendezvous: Path,
+        backend: Backend,
+        device: str = "cpu",
+        sums: Sums = "fastest",
+        timeout_s: float = 600.0,
+    ) -> None:
+        """Meet the other ranks, which give the same new file as `rendezvous`, and connect to them
+        over the loopback interface. `timeout_s`: for this, and for every call that is not captured.
+        Raises RuntimeError where they do not come, or this process has a process group already.
+        """
+        self.rank = rank
+        self.count = count
+        self._ordered = sums == "ordered"
+        self._widened = _WIDENED if backend == "gloo" else ()
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.putenv(name, LOOPBACK)  # read by the libraries when they connect
+        store = dist.FileStore(str(rendezvous), count)  # type: ignore[attr-defined]
+        bound: dict[str, Any] = {}
+        if torch.device(device).type == "cuda":
+            bound["device_id"] = torch.device(device)  # connect now: a capture could not
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=rank,
+            world_size=count,
+            timeout=timedelta(seconds=timeout_s),
+            **bound,
+        )
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Communicator`: in place. gloo adds 16-bit floats as float32, rounded once."""
+        if self._ordered:
+            return self._sum_in_order(x)
+        if x.dtype in self._widened:
+            wide = x.float()
+            dist.all_reduce(wide)
+            return x.copy_(wide)
+        dist.all_reduce(x)
+        return x
+
+    def all_gather(self, y: torch.Tensor, columns: int) -> torch.Tensor:
+        """See `Communicator`: the result is contiguous."""
+        width = y.shape[1]
+        parts = enumerate(self._parts(y))
+        kept = [part[:, : max(columns - at * width, 0)] for at, part in parts]
+        return torch.cat(kept, dim=1)
+
+    def broadcast(self, tokens: torch.Tensor, source: int = 0) -> torch.Tensor:
+        """What rank `source` has in `tokens`, in place and on every rank."""
+        dist.broadcast(tokens, source)
+        return tokens
+
+    def _parts(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, K] of every rank: [count, N, K]."""
+        parts = x.new_empty(self.count, *x.shape)
+        _gather(parts.flatten(0, 1), x.contiguous())
+        return parts
+
+    def _sum_in_order(self, x: torch.Tensor) -> torch.Tensor:
+        first, *others = self._parts(x)
+        total = first.to(torch.promote_types(x.dtype, torch.float32))
+        for part in others:
+            total = total + part
+        return x.copy_(total)
+
+    def close(self) -> None:
+        """Leave. Raises nothing where another rank has left before."""
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""Compiles Triton kernels ahead of time, packages their cubins and launches them."""

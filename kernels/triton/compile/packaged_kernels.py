@@ -1,0 +1,181 @@
+"""Packaged kernels: which launch is served by which cubin, loaded when it is first wanted.
+
+A cubin serves where its kernel's source, the types of the arguments, the constants, warps and
+stages are those of the launch. What is not found, or cannot be loaded, is Triton's to compile; the
+log says so once for each kernel. Tensors that are not aligned as the cubins expect are too. A cubin
+whose first launch fails ends the use of all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Protocol
+
+import torch
+
+from penstock.kernels.triton.compile.archive import Archive, Cubin
+from penstock.kernels.triton.compile.signature import Signature, source_hash, type_of
+
+log = logging.getLogger(__name__)
+
+REQUEST = "@IIIIQ"
+"""Blocks in three dimensions, bytes of parameters, stream: what stands before the parameters."""
+
+
+# Functions that are mapped: a launch takes microseconds, and a loop in Python most of them.
+_type = attrgetter("dtype")
+_address = torch.Tensor.data_ptr
+
+
+class Misaligned(Exception):
+    """A tensor does not lie as the kernel expects."""
+
+
+class Launcher(Protocol):
+    """Loads cubins and starts them; see `kernels.cuda.launcher`."""
+
+    def load(self, image: bytes, cubin: Cubin) -> int | str:
+        """What `start` takes, or why there is nothing to start."""
+
+    def start(self, handle: int, request: bytes) -> None:
+        """Launch; `request`: `REQUEST` and the parameters. Raises Misaligned, or RuntimeError where
+        the launch fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """`pack(x, y, z, size, stream, *parameters)` gives what `start` takes."""
+
+    handle: int
+    size: int
+    pack: Callable[..., bytes]
+
+
+class PackagedKernels:
+    """The kernels of an archive on one device. `stream`: gives the current stream."""
+
+    def __init__(self, archive: Archive, launcher: Launcher, stream: Callable[[], int]) -> None:
+        self._archive = archive
+        self._launcher = launcher
+        self._stream = stream
+        self._cubins = {cubin.signature: cubin for cubin in archive.cubins}
+        self._packaged = frozenset(cubin.signature.kernel for cubin in archive.cubins)
+        self._ready: dict[tuple[Any, ...], _Ready | str] = {}
+        self._known: dict[Any, tuple[int, dict[tuple[Any, ...], _Ready | str]]] = {}
+        self._sources: dict[Any, str] = {}
+        self._told: set[str] = set()
+        self._started: set[int] = set()
+        self._unusable: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._cubins)
+
+    @property
+    def served(self) -> int:
+        """Launches of how many kinds were served so far."""
+        return sum(isinstance(one, _Ready) for one in self._ready.values())
+
+    @property
+    def missing(self) -> int:
+        """Of how many kinds not."""
+        return len(self._ready) - self.served
+
+    def report(self) -> str:
+        """One line: what there is, and what was used of it."""
+        if self._unusable is not None:
+            return f"kernels are compiled as they are wanted: {self._unusable}"
+        return (
+            f"{len(self)} packaged kernels for {self._archive.target}: "
+            f"{self.served} in use, {self.missing} compiled here"
+        )
+
+    def start(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        arguments: tuple[Any, ...],
+        num_warps: int,
+        num_stages: int,
+        constants: dict[str, Any],
+    ) -> str | None:
+        """Start the kernel; or say why that is Triton's to do. Where a cubin cannot even be started
+        for the first time, no other is tried."""
+        if self._unusable is not None:
+            return self._unusable
+        fn = kernel.fn
+        known = self._known.get(fn)
+        if known is None:
+            known = self._known[fn] = _leading_tensors(arguments), {}
+        count, of_kernel = known
+        tensors, numbers = arguments[:count], arguments[count:]
+        types = *map(_type, tensors), *map(type, numbers)
+        key = (num_warps, num_stages, *constants, *constants.values(), *types)
+        ready = of_kernel.get(key)
+        if ready is None:
+            ready = self._resolve(kernel, arguments, num_warps, num_stages, constants)
+            of_kernel[key] = self._ready[(fn, *key)] = ready
+        if isinstance(ready, str):
+            return ready
+        x, y, z, *_ = *grid, 1, 1
+        try:
+            request = ready.pack(
+                x, y, z, ready.size, self._stream(), *map(_address, tensors), *numbers
+            )
+            self._launcher.start(ready.handle, request)
+        except (Misaligned, struct.error) as error:
+            return self._tell(fn.__name__, str(error))
+        except RuntimeError as error:
+            if ready.handle in self._started:
+                raise
+            self._unusable = f"the packaged {fn.__name__} cannot be started ({error})"
+            log.warning("packaged kernels are not used: %s", self._unusable)
+            return self._unusable
+        self._started.add(ready.handle)
+        return None
+
+    def _resolve(
+        self,
+        kernel: Any,
+        arguments: tuple[Any, ...],
+        num_warps: int,
+        num_stages: int,
+        constants: dict[str, Any],
+    ) -> _Ready | str:
+        fn = kernel.fn
+        types = tuple(type_of(argument) for argument in arguments)
+        sizes = tuple(sorted(constants.items()))
+        signature = Signature(fn.__module__, fn.__name__, types, sizes, num_warps, num_stages)
+        cubin = self._cubins.get(signature)
+        if fn not in self._sources:  # reading it takes a millisecond or two
+            self._sources[fn] = source_hash(kernel)
+        if cubin is None:
+            known = fn.__name__ in self._packaged
+            reason = "not packaged for these sizes and types" if known else "not packaged"
+        elif cubin.source != self._sources[fn]:
+            reason = "packaged from another source"
+        else:
+            loaded = self._launcher.load(self._archive.image(cubin), cubin)
+            if not isinstance(loaded, str):
+                size = struct.calcsize(cubin.layout)
+                whole = struct.Struct(REQUEST + cubin.layout.removeprefix("@"))
+                return _Ready(loaded, size, whole.pack)
+            reason = loaded
+        return self._tell(fn.__name__, reason)
+
+    def _tell(self, name: str, reason: str) -> str:
+        if name not in self._told:
+            self._told.add(name)
+            log.info("%s is compiled here: %s", name, reason)
+        return reason
+
+
+def _leading_tensors(arguments: tuple[Any, ...]) -> int:
+    """How many: the arguments of every kernel are tensors first, then numbers."""
+    are_tensors = [isinstance(argument, torch.Tensor) for argument in arguments]
+    count = sum(are_tensors)
+    assert all(are_tensors[:count]), "a number stands before a tensor"
+    return count

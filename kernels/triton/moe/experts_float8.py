@@ -1,0 +1,139 @@
+"""Products of experts in 8-bit floats, by either kernel of `linear_float8` over tiles of choices:
+with activations rounded to 8 bits too, on tensor cores that take both, where an expert has many
+rows; or with activations as they are, the codes widened in registers.
+
+What is read of an expert is its codes; a tile of many rows reuses what was read for it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.kernels.ops.linear import FLOAT8_GROUP
+from penstock.kernels.triton.compile.launch import (
+    BF16_IS_BROKEN,
+    ceil_div,
+    in_units,
+    interpreted,
+    launch,
+)
+from penstock.kernels.triton.language import tl, triton
+from penstock.kernels.triton.linear_choice import (
+    Float8Choice,
+    choose_expert_float8,
+    float8_capability,
+)
+from penstock.kernels.triton.matmul.float8_tile import narrow_product, widened_product
+from penstock.kernels.triton.matmul.quantize_float8 import codes_type, quantize_float8
+from penstock.kernels.triton.moe.expert_order import Order
+from penstock.kernels.triton.moe.packed_experts import Float8Stack
+
+
+@triton.jit(
+    do_not_specialize=["choices", "first_column", "out_columns", "shared_by", "units", "groups"]
+)
+def experts_float8_kernel(
+    out, x, x_scale, codes, scale, order, tile_expert, tiles,
+    choices, first_column, out_columns, shared_by, units, groups,
+    UNIT: tl.constexpr, SCALE_ROWS: tl.constexpr, GROUPED: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """As `experts_kernel`, both sides in 8 bits: `units * UNIT` rows of codes of each expert, in
+    `groups` groups of BLOCK_K."""
+    tile = tl.program_id(1)
+    if tile >= tl.load(tiles):
+        return
+    rows, width = units * UNIT, groups * BLOCK_K
+    expert = tl.load(tile_expert + tile).to(tl.int64)
+    choice = tl.load(order + tile * BLOCK_M + tl.arange(0, BLOCK_M))
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    present, exists = choice < choices, column < rows
+    source = choice // shared_by
+    x_row = x + source.to(tl.int64)[:, None] * width
+    weight_row = codes + (expert * rows + column.to(tl.int64)[:, None]) * width
+    scales = (rows + SCALE_ROWS - 1) // SCALE_ROWS
+    first_scale = expert * scales * (groups if GROUPED else 1)
+    total = narrow_product(
+        x_row, weight_row, x_scale + source, choices // shared_by,
+        scale + first_scale + column // SCALE_ROWS, scales,
+        present, exists, groups, GROUPED, UPCAST, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
+    place = choice.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
+    tl.store(out + place, total, mask=present[:, None] & exists[None, :])
+
+
+@triton.jit(do_not_specialize=["choices", "first_column", "out_columns", "shared_by", "units"])
+def widen_experts_kernel(
+    out, x, codes, scale, order, tile_expert, tiles,
+    choices, first_column, out_columns, shared_by, units,
+    UNIT: tl.constexpr, WIDTH: tl.constexpr, SCALE_ROWS: tl.constexpr,
+    GROUPED: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """As `experts_kernel`, of `units * UNIT` rows of codes."""
+    tile = tl.program_id(1)
+    if tile >= tl.load(tiles):
+        return
+    rows = units * UNIT
+    expert = tl.load(tile_expert + tile).to(tl.int64)
+    choice = tl.load(order + tile * BLOCK_M + tl.arange(0, BLOCK_M))
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    present, exists = choice < choices, column < rows
+    x_row = x + (choice // shared_by).to(tl.int64)[:, None] * WIDTH
+    weight_row = codes + (expert * rows + column.to(tl.int64)[:, None]) * WIDTH
+    scales = (rows + SCALE_ROWS - 1) // SCALE_ROWS
+    groups = (WIDTH + BLOCK_K - 1) // BLOCK_K if GROUPED else 1
+    total = widened_product(
+        x_row, weight_row, scale + expert * groups * scales, scales, column // SCALE_ROWS,
+        present, exists, WIDTH, GROUPED, WIDE, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
+    place = choice.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
+    tl.store(out + place, total, mask=present[:, None] & exists[None, :])
+
+
+def choose_stack(
+    stack: Float8Stack, choices: int, device: torch.device, invariant: bool
+) -> Float8Choice:
+    """Which kernel multiplies so many choices: by how many rows an expert has on the mean."""
+    count, *shape = stack.shape
+    rows_each = ceil_div(choices, count)
+    return choose_expert_float8(rows_each, (*shape,), float8_capability(device), invariant)
+
+
+def float8_products(
+    kind: Float8Choice,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    stack: Float8Stack,
+    order: Order,
+    lists: tuple[torch.Tensor | int, ...],
+) -> None:
+    """Write the columns of `out` that belong to `stack`, by the kernel that `kind` says. `lists`:
+    of the choices, as the kernels of `experts` take them."""
+    _, rows, width = stack.shape
+    units, unit = in_units(rows, FLOAT8_GROUP)
+    operands: tuple[torch.Tensor, ...]
+    if kind == "float8":
+        kernel, sizes, tile = experts_float8_kernel, (units, width // FLOAT8_GROUP), (128, 4)
+        operands = (*quantize_float8(x, stack.grouped), stack.codes.view(codes_type()))
+        constants = {"UPCAST": int(interpreted())}
+    else:
+        wide = BF16_IS_BROKEN or x.dtype == torch.float32  # without tensor cores
+        kernel, sizes, operands = widen_experts_kernel, (units,), (x, stack.codes)
+        tile = (32, 2) if wide else (64 if order.rows > 16 else 32, 4)
+        constants = {"WIDTH": width, "WIDE": int(wide)}
+    block_n, stages = tile
+    launch(
+        kernel,
+        (ceil_div(rows, block_n), order.capacity),
+        *(out, *operands, stack.scale, *lists, *sizes),
+        num_warps=4,
+        num_stages=stages,
+        UNIT=unit,
+        SCALE_ROWS=stack.scale_rows,
+        GROUPED=int(stack.grouped),
+        BLOCK_M=order.rows,
+        BLOCK_N=block_n,
+        BLOCK_K=FLOAT8_GROUP,
+        **constants,
+    )

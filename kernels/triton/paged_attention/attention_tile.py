@@ -1,0 +1,104 @@
+"""What the attention kernels share: a tile of keys and values read through the block table, and one
+step of the online softmax (arXiv 2205.14135) over it."""
+
+from __future__ import annotations
+
+from penstock.kernels.triton.language import tl, triton
+
+
+@triton.jit
+def split_tokens(context, least):
+    """Keys of a chunk: `least`, doubled until 64 chunks hold the context, or 16 of less than 256
+    keys. A function of the sequence alone, so that its sums do not depend on the batch."""
+    size = least + context * 0
+    for _ in tl.static_range(18):
+        most = size * tl.where(size < 256, 16, 64)
+        size = tl.where(context > most, 2 * size, size)
+    return size
+
+
+@triton.jit
+def load_queries(q, place, mask, dim, DIM: tl.constexpr, LIKE: tl.constexpr, UPCAST: tl.constexpr):
+    """Queries [M, D] at elements `place`, in the type that products are made in."""
+    query = tl.load(q + place[:, None] + dim[None, :], mask=mask[:, None] & (dim < DIM)[None, :],
+                    other=0.0)  # fmt: skip
+    return query.to(tl.float32) if UPCAST else query.to(LIKE)
+
+
+@triton.jit
+def begin_softmax(sinks, head, present, is_first, SINKS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """(top, mass) before any key. SINKS: those of the sink of each `head` [M] where `is_first`, as
+    of one score that has been seen; each query must see it once."""
+    top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
+    mass = tl.zeros((BLOCK_M,), dtype=tl.float32)
+    if SINKS:
+        sink = tl.load(sinks + head, mask=present, other=0.0).to(tl.float32)
+        top = tl.where(is_first, sink * 1.4426950408889634, top)
+        mass = tl.where(is_first, mass + 1.0, mass)
+    return top, mass
+
+
+@triton.jit
+def attend(
+    query,
+    top,
+    mass,
+    total,
+    keys,
+    values,
+    table,
+    key_stride,
+    value_stride,
+    kv_head,
+    base,
+    last,
+    position,
+    reach,
+    present,
+    log2_scale,
+    window,
+    biases,
+    farthest,
+    DIM: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    MASKED: tl.constexpr,
+    BIASED: tl.constexpr,
+):
+    """(top, mass, total) after the keys base .. base + BLOCK_N - 1, of which those before `last`
+    exist. `key_stride`, `value_stride`: of a block, in 16 elements, so that a panel is known to be
+    aligned. Without MASKED every query sees all of these keys. BIASED: `biases` [M] point to what
+    keys at the place of a query have added to their scores; further keys, up to `farthest`, lie
+    around it."""
+    past = base + tl.arange(0, BLOCK_N)
+    dim = tl.arange(0, BLOCK_D)
+    known = past < last
+    inside = (dim < DIM)[None, :]
+    if MASKED:
+        block = tl.load(table + past // BLOCK_TOKENS, mask=known, other=0).to(tl.int64)
+        inside &= known[:, None]
+    else:
+        block = tl.load(table + past // BLOCK_TOKENS).to(tl.int64)
+    row = kv_head * (BLOCK_TOKENS * DIM) + (past % BLOCK_TOKENS) * DIM
+    key_place = (block * key_stride * 16 + row)[:, None] + dim[None, :]
+    key = tl.load(keys + key_place, mask=inside, other=0.0).to(query.dtype)
+    score = tl.dot(query, tl.trans(key), input_precision="ieee") * log2_scale
+    if BIASED:
+        away = tl.minimum(tl.maximum(past[None, :] - position[:, None], -farthest), farthest)
+        own = tl.load(biases[:, None] + away, mask=present[:, None], other=0.0)
+        score += own.to(tl.float32) * 1.4426950408889634
+    if MASKED:
+        seen = (past[None, :] <= reach[:, None]) & known[None, :] & present[:, None]
+        seen &= (window == 0) | (past[None, :] > position[:, None] - window)
+        score = tl.where(seen, score, float("-inf"))
+    peak = tl.maximum(top, tl.max(score, axis=1))
+    # A row that has seen nothing yet keeps -inf: zero stands in, for exp2(-inf - 0) = 0.
+    level = tl.where(peak == float("-inf"), 0.0, peak)
+    fade = tl.exp2(top - level)
+    weight = tl.exp2(score - level[:, None])
+    mass = mass * fade + tl.sum(weight, axis=1)
+    value_place = (block * value_stride * 16 + row)[:, None] + dim[None, :]
+    value = tl.load(values + value_place, mask=inside, other=0.0).to(query.dtype)
+    total = tl.dot(weight.to(query.dtype), value, total * fade[:, None], input_precision="ieee")
+    return peak, mass, total

@@ -1,0 +1,218 @@
+"""Attention of short chunks (one token, or the few of a speculation) over long contexts: split-KV.
+
+The keys of a sequence are cut into chunks whose size depends on its own length alone; a persistent
+grid walks a list of (row, chunk) units that `attention_work` built on the device, so a captured
+graph serves every mix of lengths. The query heads that share a KV head, for all tokens of the
+chunk, are the rows of one tile. The program that finishes a row's last chunk adds up its parts, in
+the order of the keys; sums never depend on the batch, nor on who came last.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from penstock.kernels.gpu_kv_cache import ALIGNED_ELEMENTS
+from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.triton.compile.launch import BF16_IS_BROKEN, launch, power_of_two
+from penstock.kernels.triton.language import tl, triton
+from penstock.kernels.triton.paged_attention.attention_tile import (
+    attend,
+    begin_softmax,
+    load_queries,
+    split_tokens,
+)
+from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, work_of
+
+_LEAST_ROWS = 16  # of a tensor-core tile
+_PARTS_A_TILE = 16
+_PROGRAMS_AN_SM = 3  # what the registers leave room for
+
+
+def decode_tokens(heads: tuple[int, int, int]) -> int:
+    """The most tokens of a chunk that are served here."""
+    shared = heads[0] // heads[1]
+    return max(_LEAST_ROWS, power_of_two(shared)) // shared
+
+
+@triton.jit
+def _add_parts(
+    parts, stats, first, count, stride, lane, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """The result [D] of one query: `count` parts, `stride` queries apart, from `first` on."""
+    dim = tl.arange(0, BLOCK_D)
+    top = tl.full((), float("-inf"), dtype=tl.float32)
+    mass = tl.full((), 0.0, dtype=tl.float32)
+    total = tl.zeros((BLOCK_D,), dtype=tl.float32)
+    for base in range(0, count, PARTS):
+        index = base + tl.arange(0, PARTS)
+        known = index < count
+        place = first + index.to(tl.int64) * stride + lane
+        tops = tl.load(stats + 2 * place, mask=known, other=float("-inf"))
+        masses = tl.load(stats + 2 * place + 1, mask=known, other=0.0)
+        peak = tl.maximum(top, tl.max(tops, axis=0))
+        level = tl.where(peak == float("-inf"), 0.0, peak)
+        fade, share = tl.exp2(top - level), tl.exp2(tops - level)
+        inside = known[:, None] & (dim < DIM)[None, :]
+        part = tl.load(parts + (place * DIM)[:, None] + dim[None, :], mask=inside, other=0.0)
+        total = total * fade + tl.sum(part * share[:, None], axis=0)
+        mass = mass * fade + tl.sum(masses * share, axis=0)
+        top = peak
+    return total / tl.where(mass > 0, mass, 1.0)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "table_width",
+        "key_stride",
+        "value_stride",
+        "log2_scale",
+        "window",
+        "lanes",
+        "chunk_size",
+    ]
+)
+def decode_attention_kernel(
+    out,
+    q,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    sinks,
+    starts,
+    contexts,
+    tables,
+    units,
+    unit_count,
+    parts,
+    stats,
+    arrived,
+    table_width,
+    key_stride,
+    value_stride,
+    log2_scale,
+    window,
+    lanes,
+    chunk_size,
+    Q_HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PARTS: tl.constexpr,
+    SCALED: tl.constexpr,
+    SINKS: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """`parts: [units, K, lanes, D]` and `stats: [units, K, lanes, 2]` float32, highest score and
+    mass, for the rows of more than one chunk; `arrived: [R, K]` int32, zero before and after.
+    SINKS: a head has a weight more, in the first chunk of a row."""
+    SHARED: tl.constexpr = Q_HEADS // KV_HEADS
+    lane, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    items = tl.load(unit_count) * KV_HEADS
+    for item in range(tl.program_id(0), items, tl.num_programs(0)):
+        kv_head = item % KV_HEADS
+        row = tl.load(units + item // KV_HEADS * 2)
+        chunk = tl.load(units + item // KV_HEADS * 2 + 1)
+        start, end = tl.load(starts + row), tl.load(starts + row + 1)
+        context = tl.load(contexts + row)
+        size = split_tokens(context, chunk_size)
+        oldest = tl.where(window > 0, tl.maximum(context - (end - start) - window + 1, 0), 0)
+        count = tl.cdiv(context, size) - oldest // size
+        token = start + lane // SHARED
+        present = (lane < lanes) & (token < end)
+        head = kv_head * SHARED + lane % SHARED
+        place = (token.to(tl.int64) * Q_HEADS + head) * DIM
+        like = q.dtype.element_ty if SCALED else keys.dtype.element_ty
+        query = load_queries(q, place, present, dim, DIM, like, UPCAST)
+        scale = log2_scale
+        if SCALED:
+            scale *= tl.load(key_scales + kv_head)
+        position = context - (end - token)
+        last = tl.minimum((chunk + 1) * size, context)
+        begin = tl.maximum(chunk * size, oldest // BLOCK_N * BLOCK_N)
+        table = tables + row.to(tl.int64) * table_width
+        is_first = chunk == oldest // size
+        top, mass = begin_softmax(sinks, head, present, is_first, SINKS, BLOCK_M)
+        total = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
+        for base in range(begin, last, BLOCK_N):
+            top, mass, total = attend(
+                query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
+                base, last, position, position, present, scale, window, 0, 0,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, False,
+            )  # fmt: skip
+        if SCALED:
+            total *= tl.load(value_scales + kv_head)
+        mask = present[:, None] & (dim < DIM)[None, :]
+        if count == 1:
+            result = total / tl.where(mass > 0, mass, 1.0)[:, None]
+            tl.store(out + place[:, None] + dim[None, :], result, mask=mask)
+        else:
+            part = lane.to(tl.int64) + item * lanes
+            tl.store(parts + (part * DIM)[:, None] + dim[None, :], total, mask=mask)
+            tl.store(stats + 2 * part, top, mask=present)
+            tl.store(stats + 2 * part + 1, mass, mask=present)
+            tl.debug_barrier()  # every thread's part is written before one of them says so
+            before = tl.atomic_add(arrived + row * KV_HEADS + kv_head, 1, sem="acq_rel")
+            if before == count - 1:
+                tl.debug_barrier()
+                # A row's units are neighbours, in the order of its chunks.
+                earlier = (chunk - oldest // size).to(tl.int64) * KV_HEADS
+                first = (item - earlier) * lanes
+                for which in range(0, (end - start) * SHARED):
+                    result = _add_parts(
+                        parts, stats, first, count, KV_HEADS * lanes, which, DIM, BLOCK_D, PARTS
+                    )
+                    whose = (start + which // SHARED).to(tl.int64) * Q_HEADS
+                    whose += kv_head * SHARED + which % SHARED
+                    tl.store(out + whose * DIM + dim, result, mask=dim < DIM)
+                tl.atomic_xchg(arrived + row * KV_HEADS + kv_head, 0)
+
+
+def decode_attention(
+    out: torch.Tensor,
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+    sinks: torch.Tensor | None = None,
+) -> None:
+    """Write the rows of `out` that belong to chunks of at most `decode_tokens(heads)` tokens."""
+    q_heads, kv_heads, dim = heads
+    shared = q_heads // kv_heads
+    one_token = q.shape[0] == inputs.context_lens.shape[0]
+    lanes = shared * (1 if one_token else decode_tokens(heads))
+    work: AttentionWork = work_of(inputs, heads, window, lanes // shared, cache.values.shape[2])
+    scaled = cache.key_scales is not None
+    launch(
+        decode_attention_kernel,
+        (_PROGRAMS_AN_SM * work.multiprocessors,),
+        *(out, q, cache.keys, cache.values),
+        *((cache.key_scales, cache.value_scales) if scaled else (out, out)),
+        out if sinks is None else sinks,
+        *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
+        *(work.units, work.count, work.parts, work.stats, work.arrived),
+        inputs.block_tables.shape[1],
+        *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
+        *(scale / math.log(2), window, lanes, work.chunk),
+        num_warps=4,
+        num_stages=3 if dim <= 128 else 2,
+        Q_HEADS=q_heads,
+        KV_HEADS=kv_heads,
+        DIM=dim,
+        BLOCK_TOKENS=cache.values.shape[2],
+        BLOCK_M=max(_LEAST_ROWS, power_of_two(shared)),
+        BLOCK_N=64 if dim <= 128 else 32,
+        BLOCK_D=power_of_two(dim),
+        PARTS=_PARTS_A_TILE,
+        SCALED=int(scaled),
+        SINKS=int(sinks is not None),
+        UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
+    )

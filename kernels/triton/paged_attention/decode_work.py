@@ -1,0 +1,162 @@
+"""What decode attention prepares once for all layers of a step: the list of (row, chunk) units,
+built on the device, and the memory for parts of rows that are cut.
+
+A runtime makes one `AttentionWork` for each window that its model's layers have, with capacities
+that no step exceeds, calls `plan(inputs)` at the start of each step (inside the captured graph) and
+passes `StepInputs(..., work={window: work})`. Without it each call plans for itself, which is right
+and slower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from penstock.kernels.kv_splits import MOST_SPLITS, most_splits, smallest_split
+from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.triton.compile.launch import launch
+from penstock.kernels.triton.language import tl, triton
+from penstock.kernels.triton.paged_attention.attention_tile import split_tokens
+
+_ROWS = 1024  # whose counts are added up at a time
+
+
+@triton.jit(do_not_specialize=["rows", "window", "tokens", "chunk"])
+def attention_work_kernel(
+    units,
+    count,
+    starts,
+    contexts,
+    rows,
+    window,
+    tokens,
+    chunk,
+    ROWS: tl.constexpr,
+    UNITS: tl.constexpr,
+):
+    """Program r writes the units of row r, after those of the rows before it."""
+    row = tl.program_id(0)
+    before = tl.full((), 0, dtype=tl.int32)
+    for base in range(0, row + 1, ROWS):
+        other = base + tl.arange(0, ROWS)
+        number, _ = _chunks(starts, contexts, other, other < row, window, tokens, chunk)
+        before += tl.sum(number, axis=0)
+    own, oldest = _chunks(starts, contexts, row, row < rows, window, tokens, chunk)
+    for base in range(0, own, UNITS):
+        index = base + tl.arange(0, UNITS)
+        place = units + 2 * (before + index)
+        tl.store(place, tl.zeros_like(index) + row, mask=index < own)
+        tl.store(place + 1, oldest + index, mask=index < own)
+    if row == rows - 1:
+        tl.store(count, before + own)
+
+
+@triton.jit
+def _chunks(starts, contexts, row, inside, window, tokens, chunk):
+    """How many chunks a row has, none where it is not served, and the first of them."""
+    length = tl.load(starts + row + 1, mask=inside, other=0)
+    length -= tl.load(starts + row, mask=inside, other=0)
+    context = tl.load(contexts + row, mask=inside, other=0)
+    size = split_tokens(context, chunk)
+    oldest = tl.where(window > 0, tl.maximum(context - length - window + 1, 0), 0) // size
+    served = (length > 0) & (length <= tokens) & (context > 0)
+    return tl.where(served, (context + size - 1) // size - oldest, 0), oldest
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWork:
+    """Units and memory for steps of up to a number of rows and units; see `allocate`.
+
+    `units: [U, 2]` int32, `count: [1]` int32; `parts: [U, K, lanes, D]`, `stats: [U, K, lanes, 2]`
+    float32; `arrived: [R, K]` int32, zero between launches. `tokens`: most tokens of a served row;
+    `chunk`: keys of the smallest chunk, for which there is a table (`kernels/kv_splits.py`).
+    """
+
+    units: torch.Tensor
+    count: torch.Tensor
+    parts: torch.Tensor
+    stats: torch.Tensor
+    arrived: torch.Tensor
+    window: int
+    tokens: int
+    chunk: int
+    multiprocessors: int
+
+    @staticmethod
+    def allocate(
+        rows: int,
+        units: int,
+        heads: tuple[int, int, int],
+        window: int,
+        device: torch.device | str,
+        tokens: int = 1,
+        chunk: int | None = None,
+    ) -> AttentionWork:
+        """For steps of up to `rows` rows with `units` chunks in all (`most_units`), of up to
+        `tokens` tokens a row: 1 where as many tokens as rows are computed."""
+        q_heads, kv_heads, dim = heads
+        lanes = tokens * (q_heads // kv_heads)
+
+        def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        return AttentionWork(
+            units=empty(units, 2, dtype=torch.int32),
+            count=empty(1, dtype=torch.int32),
+            parts=empty(units, kv_heads, lanes, dim, dtype=torch.float32),
+            stats=empty(units, kv_heads, lanes, 2, dtype=torch.float32),
+            arrived=torch.zeros(rows, kv_heads, dtype=torch.int32, device=device),
+            window=window,
+            tokens=tokens,
+            chunk=chunk or smallest_split(),
+            multiprocessors=multiprocessors(device),
+        )
+
+    def plan(self, inputs: StepInputs[torch.Tensor]) -> None:
+        """List the units of a step. No allocation, no synchronisation."""
+        rows = len(inputs.context_lens)
+        assert rows <= len(self.arrived), "more rows than the work was allocated for"
+        launch(
+            attention_work_kernel,
+            (rows,),
+            *(self.units, self.count, inputs.query_starts, inputs.context_lens),
+            *(rows, self.window, self.tokens, self.chunk),
+            num_warps=4,
+            ROWS=_ROWS,
+            UNITS=MOST_SPLITS,
+        )
+
+
+def most_units(rows: int, max_model_len: int, chunk: int | None = None) -> int:
+    """The most chunks that `rows` rows of up to `max_model_len` tokens each have. `chunk`: see
+    `AttentionWork`."""
+    return rows * most_splits(max_model_len, chunk or smallest_split())
+
+
+def work_of(
+    inputs: StepInputs[torch.Tensor],
+    heads: tuple[int, int, int],
+    window: int,
+    tokens: int,
+    block_size: int,
+) -> AttentionWork:
+    """What was prepared for this window and for rows of up to `tokens` tokens, or a plan made
+    here."""
+    prepared: dict[int, AttentionWork] = inputs.work or {}
+    work = prepared.get(window)
+    if work is None or work.tokens != tokens:
+        rows, width = inputs.block_tables.shape
+        units = most_units(rows, width * block_size)
+        work = AttentionWork.allocate(
+            rows, units, heads, window, inputs.block_tables.device, tokens
+        )
+        work.plan(inputs)
+    return work
+
+
+def multiprocessors(device: torch.device | str) -> int:
+    """Of the GPU; a few where kernels are interpreted."""
+    if torch.device(device).type != "cuda":
+        return 2
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

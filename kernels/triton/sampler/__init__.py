@@ -1,0 +1,1 @@
+"""The sampler: changes to logits, sampling, log-probabilities."""

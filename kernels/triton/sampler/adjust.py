@@ -1,0 +1,158 @@
+"""What changes logits before the draw: one program a row, one stage a feature.
+
+A stage lists each token once, so its programs' lanes never meet; a barrier divides the stages.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.kernels.ops.adjust import ADJUST_LOGITS
+from penstock.kernels.registry import Impl
+from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.triton.compile.launch import ceil_div, launch, power_of_two, why_not
+from penstock.kernels.triton.language import tl, triton
+from penstock.kernels.triton.sampler.sampling_operands import adjust_tensors
+
+LISTED = 256
+WHOLE = 4096
+
+
+@triton.jit
+def _saturated(after, before):
+    """`after`; where a finite `before` became infinite, the largest float32 of that sign."""
+    LARGEST: tl.constexpr = 3.4028234663852886e38
+    finite = tl.abs(before) <= LARGEST  # false for NaN
+    return tl.where(finite, tl.minimum(tl.maximum(after, -LARGEST), LARGEST), after)
+
+
+@triton.jit
+def _listed(tokens, base, end, BLOCK: tl.constexpr):
+    """BLOCK places of a list from `base` on, which of them exist, and their tokens."""
+    place = base + tl.arange(0, BLOCK)
+    inside = place < end
+    return place, inside, tl.load(tokens + place, mask=inside, other=0)
+
+
+@triton.jit
+def add_span(row, tokens, values, begin, end, sign, BLOCK: tl.constexpr):
+    """Adds `sign` times the values at begin .. end - 1 of a list to the logits of its tokens."""
+    for base in range(begin, end, BLOCK):
+        place, inside, token = _listed(tokens, base, end, BLOCK)
+        before = tl.load(row + token, mask=inside, other=0.0)
+        after = before + sign * tl.load(values + place, mask=inside, other=0.0)
+        tl.store(row + token, _saturated(after, before), mask=inside)
+
+
+@triton.jit
+def _add(row, index, starts, tokens, values, sign, BLOCK: tl.constexpr):
+    begin, end = tl.load(starts + index), tl.load(starts + index + 1)
+    add_span(row, tokens, values, begin, end, sign, BLOCK)
+
+
+@triton.jit
+def penalized(before, count, presence, frequency, repetition):
+    """Logits of seen tokens that the answer has `count` times, with their penalties."""
+    cost = presence + frequency * count.to(tl.float32)
+    x = tl.where(count > 0, _saturated(before - cost, before), before)
+    x = tl.where(x > 0, x / repetition, x * repetition)
+    return _saturated(x, before)
+
+
+@triton.jit
+def _penalize(
+    row, index, starts, tokens, counts, presence, frequency, repetition, BLOCK: tl.constexpr
+):
+    end = tl.load(starts + index + 1)
+    once, often = tl.load(presence + index), tl.load(frequency + index)
+    factor = tl.load(repetition + index)
+    for base in range(tl.load(starts + index), end, BLOCK):
+        place, inside, token = _listed(tokens, base, end, BLOCK)
+        before = tl.load(row + token, mask=inside, other=0.0)
+        count = tl.load(counts + place, mask=inside, other=0)
+        x = penalized(before, count, once, often, factor)
+        tl.store(row + token, x, mask=inside)
+
+
+@triton.jit
+def _mask(row, words, VOCABULARY, BLOCK: tl.constexpr):
+    """Forbids what the bits leave out; how many tokens they allow."""
+    allowed = tl.full((), 0, dtype=tl.int32)
+    for base in range(0, VOCABULARY, BLOCK):
+        token = base + tl.arange(0, BLOCK)
+        inside = token < VOCABULARY
+        word = tl.load(words + token // 32, mask=inside, other=0)
+        bit = (word >> (token % 32)) & 1
+        allowed += tl.sum(bit, axis=0)
+        tl.store(row + token, float("-inf"), mask=inside & (bit == 0))
+    return allowed
+
+
+@triton.jit
+def adjust_logits_kernel(
+    logits,
+    bias_starts,
+    bias_tokens,
+    bias_values,
+    seen_starts,
+    seen_tokens,
+    seen_counts,
+    presence,
+    frequency,
+    repetition,
+    dry_starts,
+    dry_tokens,
+    dry_values,
+    masks,
+    mask_of,
+    barren,
+    VOCABULARY: tl.constexpr,
+    LISTED: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    index = tl.program_id(0).to(tl.int64)
+    row = logits + index * VOCABULARY
+    _add(row, index, bias_starts, bias_tokens, bias_values, 1.0, LISTED)
+    tl.debug_barrier()
+    _penalize(
+        row,
+        index,
+        seen_starts,
+        seen_tokens,
+        seen_counts,
+        presence,
+        frequency,
+        repetition,
+        LISTED,
+    )
+    tl.debug_barrier()
+    _add(row, index, dry_starts, dry_tokens, dry_values, -1.0, LISTED)
+    tl.debug_barrier()
+    mask = tl.load(mask_of + index).to(tl.int64)
+    allowed = tl.full((), 1, dtype=tl.int32)
+    if mask >= 0:
+        WORDS: tl.constexpr = (VOCABULARY + 31) // 32
+        allowed = _mask(row, masks + mask * WORDS, VOCABULARY, WHOLE)
+    tl.store(barren + index, tl.where(allowed > 0, 0, -2))
+
+
+def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """See `kernels.sampler_inputs` and `sampling_operands`. `logits: [S, V]` float32, contiguous,
+    changed
+    in place."""
+    count, vocabulary = logits.shape
+    barren = torch.empty(count, dtype=torch.int32, device=logits.device)
+    lists = adjust_tensors(count, ceil_div(vocabulary, 32), rows, logits.device)
+    launch(
+        adjust_logits_kernel,
+        (count,),
+        *(logits, *lists, barren),
+        num_warps=8,
+        VOCABULARY=vocabulary,
+        LISTED=LISTED,
+        WHOLE=min(WHOLE, power_of_two(vocabulary)),
+    )
+    return barren
+
+
+ADJUST_LOGITS.register(Impl("triton", adjust_logits, why_not, invariant_kinds=("float",)))

@@ -1,0 +1,218 @@
+"""The sampler, one program a row, without sorting.
+
+Logits are compared as unsigned integers of the same order (`_ordered`). What top-k and top-p keep
+is then a threshold and, of the logits equal to it, the first few by id; each threshold is found
+bit by bit from the highest, by a count or a mass over the row. The row stays in L2 between passes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.kernels.ops.sampling import SAMPLE
+from penstock.kernels.registry import Impl
+from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.kernels.triton.compile.launch import launch, power_of_two, why_not
+from penstock.kernels.triton.language import tl, triton
+from penstock.kernels.triton.sampler.adjust import adjust_logits
+from penstock.kernels.triton.sampler.philox import uniform
+from penstock.kernels.triton.sampler.sampling_operands import sampling_tensors
+
+_BLOCK = 4096
+
+
+@triton.jit
+def _ordered(logits):
+    """float32 -> uint32 in the same order, -0 equal to 0."""
+    bits = (logits + 0.0).to(tl.int32, bitcast=True)
+    flipped = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return flipped.to(tl.uint32, bitcast=True) ^ 0x80000000
+
+
+@triton.jit
+def _from_ordered(key):
+    """The float32 that `_ordered` took to `key`."""
+    flipped = (key ^ 0x80000000).to(tl.int32, bitcast=True)
+    return (flipped ^ ((flipped >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _block(row, base, VOCABULARY, BLOCK: tl.constexpr):
+    """BLOCK logits from `base` on, -inf past the end, and their ids."""
+    token = base + tl.arange(0, BLOCK)
+    return tl.load(row + token, mask=token < VOCABULARY, other=float("-inf")), token
+
+
+@triton.jit
+def _highest(row, VOCABULARY, BLOCK: tl.constexpr):
+    """The highest logit, NaN where any is NaN; and the lowest id that has it."""
+    best = tl.full((), float("-inf"), dtype=tl.float32)
+    place = tl.full((), 0, dtype=tl.int32)
+    broken = tl.full((), 0, dtype=tl.int32)
+    for base in range(0, VOCABULARY, BLOCK):
+        logits, token = _block(row, base, VOCABULARY, BLOCK)
+        unordered = logits != logits
+        broken = tl.maximum(broken, tl.max(unordered.to(tl.int32), axis=0))
+        logits = tl.where(unordered, float("-inf"), logits)
+        peak = tl.max(logits, axis=0)
+        first = tl.min(tl.where(logits == peak, token, VOCABULARY), axis=0)
+        place = tl.where(peak > best, first, place)
+        best = tl.maximum(best, peak)
+    return tl.where(broken > 0, float("nan"), best), place
+
+
+@triton.jit
+def _count_from(row, key, VOCABULARY, BLOCK: tl.constexpr):
+    """How many logits are at least `key`."""
+    count = tl.full((), 0, dtype=tl.int32)
+    for base in range(0, VOCABULARY, BLOCK):
+        logits, token = _block(row, base, VOCABULARY, BLOCK)
+        reaches = (_ordered(logits) >= key) & (token < VOCABULARY)
+        count += tl.sum(reaches.to(tl.int32), axis=0)
+    return count
+
+
+@triton.jit
+def _mass_above(row, key, highest, temperature, VOCABULARY, BLOCK: tl.constexpr):
+    """The sum of exp((logit - highest) / temperature) over logits greater than `key`."""
+    mass = tl.full((), 0.0, dtype=tl.float32)
+    for base in range(0, VOCABULARY, BLOCK):
+        logits, _ = _block(row, base, VOCABULARY, BLOCK)
+        weight = tl.exp((logits - highest) / temperature)
+        mass += tl.sum(tl.where(_ordered(logits) > key, weight, 0.0), axis=0)
+    return mass
+
+
+@triton.jit
+def _top_k(row, top_k, VOCABULARY, BLOCK: tl.constexpr):
+    """The top_k-th highest key, and how many of the logits equal to it are kept."""
+    key = tl.full((), 0, dtype=tl.uint32)
+    bit = tl.full((), 0x80000000, dtype=tl.uint32)
+    for _ in range(32):
+        if _count_from(row, key | bit, VOCABULARY, BLOCK) >= top_k:
+            key = key | bit
+        bit = bit >> 1
+    return key, top_k - _count_from(row, key + 1, VOCABULARY, BLOCK)
+
+
+@triton.jit
+def _top_p(row, floor, ties, top_p, highest, temperature, VOCABULARY, BLOCK: tl.constexpr):
+    """The key at which the mass from above reaches top_p of what (floor, ties) keeps, and how many
+    equal to it are kept."""
+    tie_weight = tl.exp((_from_ordered(floor) - highest) / temperature)
+    tie_mass = tl.where(tie_weight > 0, tie_weight * ties, 0.0)
+    above = _mass_above(row, floor, highest, temperature, VOCABULARY, BLOCK)
+    target = top_p * (above + tie_mass)
+    key = tl.full((), 0, dtype=tl.uint32)
+    bit = tl.full((), 0x80000000, dtype=tl.uint32)
+    for _ in range(32):
+        candidate = key | bit
+        reaches = candidate <= floor
+        if not reaches:  # `or` would compute the mass in any case
+            mass = _mass_above(row, candidate - 1, highest, temperature, VOCABULARY, BLOCK)
+            reaches = mass >= target
+        key = tl.where(reaches, candidate, key)
+        bit = bit >> 1
+    lacking = target - _mass_above(row, key, highest, temperature, VOCABULARY, BLOCK)
+    weight = tl.exp((_from_ordered(key) - highest) / temperature)
+    wanted = tl.ceil(tl.where(weight > 0, lacking / weight, 1.0))
+    wanted = tl.minimum(tl.maximum(wanted, 1.0), VOCABULARY).to(tl.int32)
+    return key, tl.where(key == floor, tl.minimum(wanted, ties), wanted)
+
+
+@triton.jit
+def _kept_weights(logits, token, seen, key, ties, least, highest, temperature, VOCABULARY):
+    """Weights of one block, zero where a filter drops the token; `seen`: ties before the block."""
+    ordered = _ordered(logits)
+    equal = ((ordered == key) & (token < VOCABULARY)).to(tl.int32)
+    rank = seen + tl.cumsum(equal, axis=0)
+    kept = (ordered > key) | ((equal > 0) & (rank <= ties))
+    weight = tl.exp((logits - highest) / temperature)
+    return tl.where(kept & (weight >= least), weight, 0.0), seen + tl.sum(equal, axis=0)
+
+
+@triton.jit
+def _sample_token(
+    row, key, ties, least, highest, temperature, number, VOCABULARY, BLOCK: tl.constexpr
+):
+    """The first kept id whose cumulative mass exceeds number * mass; the last kept one where
+    rounding leaves none."""
+    mass = tl.full((), 0.0, dtype=tl.float32)
+    seen = tl.full((), 0, dtype=tl.int32)
+    for base in range(0, VOCABULARY, BLOCK):
+        logits, token = _block(row, base, VOCABULARY, BLOCK)
+        weight, seen = _kept_weights(
+            logits, token, seen, key, ties, least, highest, temperature, VOCABULARY
+        )
+        mass += tl.sum(weight, axis=0)
+    target = number * mass
+    before = tl.full((), 0.0, dtype=tl.float32)
+    seen = tl.full((), 0, dtype=tl.int32)
+    chosen = tl.full((), VOCABULARY, dtype=tl.int32)
+    last = tl.full((), 0, dtype=tl.int32)
+    for base in range(0, VOCABULARY, BLOCK):
+        logits, token = _block(row, base, VOCABULARY, BLOCK)
+        weight, seen = _kept_weights(
+            logits, token, seen, key, ties, least, highest, temperature, VOCABULARY
+        )
+        reached = before + tl.cumsum(weight, axis=0)
+        hit = tl.where((reached > target) & (weight > 0), token, VOCABULARY)
+        chosen = tl.minimum(chosen, tl.min(hit, axis=0))
+        last = tl.maximum(last, tl.max(tl.where(weight > 0, token, 0), axis=0))
+        before += tl.sum(weight, axis=0)
+    return tl.where(chosen < VOCABULARY, chosen, last)
+
+
+@triton.jit
+def sample_kernel(
+    out,
+    logits,
+    temperatures,
+    top_ks,
+    top_ps,
+    min_ps,
+    seeds,
+    positions,
+    VOCABULARY: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    index = tl.program_id(0).to(tl.int64)
+    row = logits + index * VOCABULARY
+    temperature, top_p = tl.load(temperatures + index), tl.load(top_ps + index)
+    top_k, min_p = tl.load(top_ks + index), tl.load(min_ps + index)
+    highest, token = _highest(row, VOCABULARY, BLOCK)
+    usable = tl.abs(highest) < float("inf")  # false for NaN
+    if usable and (temperature > 0) and (top_p > 0):
+        key = tl.full((), 0, dtype=tl.uint32)
+        ties = tl.full((), VOCABULARY, dtype=tl.int32)
+        if (top_k > 0) and (top_k < VOCABULARY):
+            key, ties = _top_k(row, top_k, VOCABULARY, BLOCK)
+        if top_p < 1:
+            key, ties = _top_p(row, key, ties, top_p, highest, temperature, VOCABULARY, BLOCK)
+        seed = tl.load(seeds + index).to(tl.uint64, bitcast=True)
+        number = uniform(seed, tl.load(positions + index).to(tl.uint64, bitcast=True))
+        token = _sample_token(
+            row, key, ties, min_p, highest, temperature, number, VOCABULARY, BLOCK
+        )
+    tl.store(out + index, tl.where(usable, token, -1))
+
+
+def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """See `kernels.sampler_inputs` and `sampling_operands`. `logits: [S, V]` float32, contiguous,
+    changed
+    in place."""
+    count, vocabulary = logits.shape
+    barren = adjust_logits(logits, rows) if rows.adjusts else None
+    out = torch.empty(count, dtype=torch.int32, device=logits.device)
+    launch(
+        sample_kernel,
+        (count,),
+        *(out, logits, *sampling_tensors(rows, logits.device)),
+        num_warps=8,
+        VOCABULARY=vocabulary,
+        BLOCK=min(_BLOCK, power_of_two(vocabulary)),
+    )
+    return out if barren is None else torch.where(barren == 0, out, barren)
+
+
+SAMPLE.register(Impl("triton", sample, why_not, invariant_kinds=("exact",)))

@@ -1,0 +1,211 @@
+"""A PEFT folder as an Adapter: adapter_config.json and adapter_model.safetensors, no other format.
+
+The header of the file is checked against config, base and limits before its data are mapped; then
+the data are read once, checked to be finite, and the scale is folded into B.
+
+Rows of q and k are left as they are: a base's own are brought into the same order, that of the
+model as trained, when they are loaded (`models.weights`), also where a GGUF file stores them
+interleaved. A quantized base is the same base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.adapters.adapter import Adapter, Factors
+from penstock.adapters.errors import AdapterRefused, invalid_adapter
+from penstock.adapters.peft_config import (
+    CONFIG_NAME,
+    MAX_CONFIG_BYTES,
+    WEIGHTS_NAME,
+    PeftConfig,
+)
+from penstock.adapters.tensor_keys import FactorKey, factor_key, shown
+from penstock.base.errors import ModelError
+from penstock.config import LoraSettings
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.quant.checkpoint import TensorInfo
+from penstock.quant.dequantize import dequantize
+from penstock.quant.safetensors.safetensors_file import FLOATS, SafetensorsFile, read_header
+
+FLOAT_BYTES: Final = 4
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """A module of the file with both of its factors. `rows`: of each of its projections."""
+
+    name: str
+    layer: int
+    projections: tuple[str, ...]
+    rows: tuple[int, ...]
+    a: TensorInfo
+    b: TensorInfo
+
+    @property
+    def rank(self) -> int:
+        return self.a.shape[0]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the factors of all its projections; each has an A of its own."""
+        columns = self.a.shape[1]
+        return FLOAT_BYTES * self.rank * (len(self.rows) * columns + sum(self.rows))
+
+
+def read_adapter(
+    folder: Path, spec: DecoderSpec, limits: LoraSettings, revision: str | None = None
+) -> Adapter:
+    """The adapter in `folder` for a base of `spec`; `revision` None: the folder is called so.
+
+    Raises AdapterRefused: `invalid_lora_adapter` with the key or tensor at fault,
+    `lora_rank_limit_exceeded`, `lora_byte_limit_exceeded`, `lora_adapter_file_too_large`,
+    `adapter_file_not_found`, `adapter_storage_unavailable`.
+    """
+    config = PeftConfig(_read_config(folder / CONFIG_NAME))
+    path = folder / WEIGHTS_NAME
+    try:
+        header, _ = read_header(path)
+        modules = _modules(header, config, spec)
+        _check_limits(modules, limits)
+        factors = _read_factors(SafetensorsFile(path), modules, config)
+    except ModelError as error:
+        raise invalid_adapter(str(error).replace(str(path), WEIGHTS_NAME)) from None
+    layers: list[dict[str, Factors]] = [{} for _ in spec.layers]
+    for layer, projection, pair in factors:
+        if projection in layers[layer]:
+            raise invalid_adapter(f"layer {layer} has two adapters of its {projection} projection")
+        layers[layer][projection] = pair
+    return Adapter(
+        revision=folder.name if revision is None else revision,
+        rank=max(module.rank for module in modules),
+        size_bytes=sum(module.size_bytes for module in modules),
+        layers=tuple(layers),
+    )
+
+
+def _read_config(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        raise AdapterRefused(
+            "adapter_file_not_found", f"{CONFIG_NAME} is missing", field="lora_path"
+        ) from None
+    except OSError:
+        raise AdapterRefused(
+            "adapter_storage_unavailable", f"{CONFIG_NAME} cannot be read", field="lora_path"
+        ) from None
+
+
+def _modules(
+    header: Mapping[str, TensorInfo], config: PeftConfig, spec: DecoderSpec
+) -> list[_Module]:
+    """The modules of the file, every tensor of it accounted for and of the right shape."""
+    keys: dict[str, FactorKey] = {}
+    sides: dict[tuple[str, str], TensorInfo] = {}
+    for name, info in header.items():
+        key = factor_key(name)
+        if (key.module, key.side) in sides:
+            raise invalid_adapter(f"tensor {shown(name)} is there twice under two prefixes")
+        keys[key.module], sides[key.module, key.side] = key, info
+    if not keys:
+        raise invalid_adapter(f"{WEIGHTS_NAME} has no tensors")
+    return [_module(key, sides, config, spec) for key in keys.values()]
+
+
+def _module(
+    key: FactorKey,
+    sides: Mapping[tuple[str, str], TensorInfo],
+    config: PeftConfig,
+    spec: DecoderSpec,
+) -> _Module:
+    a, b = sides.get((key.module, "A")), sides.get((key.module, "B"))
+    if a is None or b is None:
+        raise invalid_adapter(f"{key.module} has only one of lora_A and lora_B")
+    if key.layer >= len(spec.layers):
+        raise invalid_adapter(f"{key.module}: the model has {len(spec.layers)} layers")
+    if spec.layers[key.layer].experts is not None and ".mlp." in key.module:
+        raise invalid_adapter(
+            f"{key.module}: layer {key.layer} is a mixture of experts, and adapters of experts are"
+            " not supported"
+        )
+    if not config.targets(key.module, key.layer):
+        raise invalid_adapter(
+            f"{key.module} is in {WEIGHTS_NAME}, but {CONFIG_NAME} does not target it"
+        )
+    rank = config.rank(key.module)
+    rows = tuple(_sizes(projection, spec)[0] for projection in key.projections)
+    columns = _sizes(key.projections[0], spec)[1]
+    for info, shape in ((a, (rank, columns)), (b, (sum(rows), rank))):
+        if info.shape != shape:
+            raise invalid_adapter(
+                f"tensor {shown(info.name)} has shape {list(info.shape)}, expected {list(shape)}"
+            )
+        if info.type_name not in FLOATS:
+            raise invalid_adapter(f"tensor {shown(info.name)} has type {info.type_name}")
+    return _Module(key.module, key.layer, key.projections, rows, a, b)
+
+
+def _sizes(projection: str, spec: DecoderSpec) -> tuple[int, int]:
+    """(rows, columns) of a projection's weight."""
+    match projection:
+        case "q":
+            return spec.q_rows, spec.width
+        case "k" | "v":
+            return spec.kv_rows, spec.width
+        case "o":
+            return spec.width, spec.q_rows
+        case "gate" | "up":
+            return spec.ff, spec.width
+        case _:
+            return spec.width, spec.ff
+
+
+def _check_limits(modules: list[_Module], limits: LoraSettings) -> None:
+    rank = max(module.rank for module in modules)
+    if rank > limits.max_rank:
+        raise AdapterRefused(
+            "lora_rank_limit_exceeded",
+            f"the adapter's rank is {rank}; lora_max_rank is {limits.max_rank}",
+            field="lora_path",
+        )
+    size = sum(module.size_bytes for module in modules) // 2  # as an engine may hold them
+    if size > limits.max_bytes:
+        raise AdapterRefused(
+            "lora_byte_limit_exceeded",
+            f"the adapter takes at least {size} bytes; lora_max_bytes is {limits.max_bytes}",
+            field="lora_path",
+        )
+
+
+def _read_factors(
+    file: SafetensorsFile, modules: list[_Module], config: PeftConfig
+) -> Iterator[tuple[int, str, Factors]]:
+    """(layer, projection, factors) of everything in the file; a fused module is cut apart."""
+    for module in modules:
+        a, b = _matrix(file, module.a), _matrix(file, module.b)
+        with np.errstate(over="ignore"):  # looked for right below
+            b *= np.float32(config.scale(module.name))
+        if not np.isfinite(b).all():
+            raise invalid_adapter(f"tensor {shown(module.b.name)} overflows with its scale")
+        start = 0
+        for projection, rows in zip(module.projections, module.rows, strict=True):
+            yield module.layer, projection, Factors(a, b[start : start + rows])
+            start += rows
+
+
+def _matrix(file: SafetensorsFile, info: TensorInfo) -> Floats:
+    """A copy, so that the map of the file need not outlive the reading."""
+    values = np.array(dequantize(file.matrix(info.name)), np.float32, order="C")
+    if not np.isfinite(values).all():
+        raise invalid_adapter(f"tensor {shown(info.name)} has values that are not finite")
+    return values

@@ -1,0 +1,158 @@
+"""A private copy of an adapter's files, made while they are hashed, and the name of its content.
+
+What is hashed is what is loaded, whatever happens to the source afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from io import RawIOBase
+from pathlib import Path
+from typing import Final
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.peft_config import (
+    CONFIG_NAME,
+    MAX_CONFIG_BYTES,
+    WEIGHTS_NAME,
+    PeftConfig,
+)
+from penstock.adapters.safe_open import open_file, resolve_folder
+
+DOMAIN: Final = b"penstock-lora-generation-v1\0"
+CHUNK_BYTES: Final = 1 << 20
+MAX_WEIGHT_BYTES: Final = 8 << 30
+WEIGHT_SLACK_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterCopy:
+    """A copy in `folder`, of whoever asked for it. `revision`: 64 hexadecimal digits."""
+
+    revision: str
+    folder: Path
+
+
+def copy_adapter(source: str, root: Path | None, store: Path, max_bytes: int) -> AdapterCopy:
+    """Copy the adapter in the folder `source` into a new folder under `store`.
+
+    Raises AdapterRefused: what `places` raises, `lora_adapter_file_too_large` for files beyond what
+    adapters of `max_bytes` need, `adapter_file_changed`, `invalid_lora_adapter` for its config, and
+    `lora_storage_unavailable` where the copy cannot be written.
+    """
+    folder = resolve_folder(source, root)
+    try:
+        copy = Path(tempfile.mkdtemp(prefix="new-", dir=store))
+    except OSError:
+        raise _no_storage() from None
+    try:
+        return AdapterCopy(_copy_all(folder, root, copy, max_bytes), copy)
+    except BaseException:
+        shutil.rmtree(copy, ignore_errors=True)
+        raise
+
+
+def revision_of(config_digest: bytes, weights_digest: bytes) -> str:
+    """The name of what two files hold."""
+    return hashlib.sha256(DOMAIN + config_digest + weights_digest).hexdigest()
+
+
+def _copy_all(folder: Path, root: Path | None, copy: Path, max_bytes: int) -> str:
+    limit = min(8 * max_bytes, MAX_WEIGHT_BYTES) + WEIGHT_SLACK_BYTES
+    with (
+        open(open_file(folder, CONFIG_NAME, root), "rb", buffering=0) as config,
+        open(open_file(folder, WEIGHTS_NAME, root), "rb", buffering=0) as weights,
+    ):
+        before = [_identity(os.fstat(file.fileno())) for file in (config, weights)]
+        config_digest = _copy(config, copy / CONFIG_NAME, MAX_CONFIG_BYTES)
+        PeftConfig((copy / CONFIG_NAME).read_bytes())  # before a large file is copied in vain
+        weights_digest = _copy(weights, copy / WEIGHTS_NAME, limit)
+    try:
+        after = [_identity(os.stat(folder / name)) for name in (CONFIG_NAME, WEIGHTS_NAME)]
+    except OSError:
+        raise _changed() from None
+    if before != after:
+        raise _changed()
+    return revision_of(config_digest, weights_digest)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file is written to, or another one is put in its place."""
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _copy(source: RawIOBase, target: Path, limit_bytes: int) -> bytes:
+    """Copy a file, and return the SHA-256 of what was copied."""
+    size = os.fstat(source.fileno()).st_size
+    if size > limit_bytes:
+        raise AdapterRefused(
+            "lora_adapter_file_too_large",
+            f"{target.name} has {size} bytes; at most {limit_bytes} are read",
+            field="lora_path",
+        )
+    digest = hashlib.sha256()
+    copied = 0
+    with _Output(target) as output:
+        while chunk := _read(source):
+            copied += len(chunk)
+            if copied > size:
+                raise _changed()
+            digest.update(chunk)
+            output.write(chunk)
+    return digest.digest()
+
+
+def _read(source: RawIOBase) -> bytes:
+    try:
+        return source.read(CHUNK_BYTES) or b""
+    except OSError:
+        raise AdapterRefused(
+            "adapter_storage_unavailable", "the adapter's files cannot be read", field="lora_path"
+        ) from None
+
+
+class _Output:
+    """A new file that only its owner may read. Raises AdapterRefused `lora_storage_unavailable`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> _Output:
+        try:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+        except OSError:
+            raise _no_storage() from None
+        return self
+
+    def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            raise _no_storage() from None
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+def _changed() -> AdapterRefused:
+    return AdapterRefused(
+        "adapter_file_changed",
+        "the adapter's files changed while they were read",
+        field="lora_path",
+    )
+
+
+def _no_storage() -> AdapterRefused:
+    return AdapterRefused("lora_storage_unavailable", "the adapter's files cannot be kept")

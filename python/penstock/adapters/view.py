@@ -1,0 +1,81 @@
+"""Which adapters a model has just now, as a process that answers requests knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from penstock.adapters.registry import LoadedAdapter
+from penstock.base.errors import InvalidRequest
+from penstock.config import LoraSettings
+from penstock.dialog import AdapterRevision
+
+MAX_SHOWN_CHARS: Final = 80
+NOT_FOUND: Final = "adapter_not_found"
+
+
+class AdapterView:
+    """The aliases of one model. `refresh` returns when all changes so far have been applied; it may
+    take a turn to another process. `limits`: what the model was started with."""
+
+    def __init__(
+        self,
+        refresh: Callable[[], Awaitable[None]] | None = None,
+        limits: LoraSettings | None = None,
+    ) -> None:
+        self.limits = limits or LoraSettings()
+        self._refresh = refresh
+        self._aliases: dict[str, LoadedAdapter] | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether the model has a LoRA runtime."""
+        return self._aliases is not None
+
+    @property
+    def all(self) -> tuple[LoadedAdapter, ...]:
+        """In the order in which their aliases were loaded first."""
+        return tuple(self._aliases.values()) if self._aliases is not None else ()
+
+    def apply(self, adapters: tuple[LoadedAdapter, ...] | None) -> None:
+        """Take in what there is now; None: no LoRA runtime."""
+        self._aliases = None if adapters is None else {a.alias: a for a in adapters}
+
+    def resolve(self, wanted: str | AdapterRevision) -> str:
+        """The revision that a request means. One that it names itself is only known to the
+        engine. Raises InvalidRequest: `lora_runtime_unavailable`, `adapter_not_found`."""
+        field = "adapter" if isinstance(wanted, str) else "adapter.generation"
+        if self._aliases is None:
+            raise InvalidRequest(
+                "the model has no dynamic LoRA runtime; leave `adapter` out",
+                field=field,
+                code="lora_runtime_unavailable",
+            )
+        if isinstance(wanted, AdapterRevision):
+            return wanted.revision
+        adapter = self._aliases.get(wanted.strip())
+        if adapter is None:
+            raise not_found(wanted)
+        return adapter.revision
+
+    async def resolve_again(self, wanted: str | AdapterRevision, refused: str) -> str:
+        """The revision that a request means when the engine does not have `refused` any more: an
+        alias may have been replaced meanwhile. Raises as `resolve` does."""
+        if self._refresh is not None:
+            await self._refresh()
+        revision = self.resolve(wanted)
+        if revision == refused:
+            raise not_found(wanted)
+        return revision
+
+
+def not_found(wanted: str | AdapterRevision) -> InvalidRequest:
+    """A request names an adapter that is not there."""
+    if isinstance(wanted, AdapterRevision):
+        return InvalidRequest(
+            "adapter.generation names no resident generation of this model",
+            field="adapter.generation",
+            code=NOT_FOUND,
+        )
+    shown = wanted if len(wanted) <= MAX_SHOWN_CHARS else wanted[:MAX_SHOWN_CHARS] + "..."
+    return InvalidRequest(f"the model has no adapter '{shown}'", field="adapter", code=NOT_FOUND)

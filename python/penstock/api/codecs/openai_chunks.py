@@ -1,0 +1,110 @@
+"""The frame that chat and completion answers share: identity, choices, usage."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from penstock.api.codecs.dialect import AnswerIdentity
+from penstock.api.codecs.openai_envelope import DONE, usage_object
+from penstock.dialog import RunEnded, RunStarted
+from penstock.dialog.fold import Answer
+
+PLAIN_TAIL: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+class ChunkWriter:
+    """Writes the chunks of one stream. A chunk is a head made once, a choice and a tail; only the
+    `content` of the choice (`"delta":{...}` or `"text":"..."`) is built anew for each token.
+
+    The chunk with the last choice's finish reason waits for RunEnded, which comes right after it,
+    because that chunk carries the usage.
+    """
+
+    def __init__(self, identity: AnswerIdentity, kind: str, n: int) -> None:
+        self._identity = identity
+        self._kind = kind
+        self._n = n
+        self._head = b""
+        self._ended: set[int] = set()
+        self._held = b""
+
+    def start(self, event: RunStarted) -> None:
+        """Make the head. No chunk can be written before."""
+        envelope = orjson.dumps(
+            {
+                "id": self._identity.id,
+                "object": self._kind,
+                "created": event.created,
+                "model": event.model,
+                "system_fingerprint": event.fingerprint,
+                **generation_field(event.adapter_revision),
+            }
+        )
+        self._head = b"data: " + envelope[:-1] + b',"choices":[{"index":'
+
+    def chunk(
+        self, choice: int, content: bytes, logprobs: bytes = b"null", finish: bytes = b"null"
+    ) -> bytes:
+        """One chunk. `content`, `logprobs` and `finish` are JSON."""
+        return b'%b%d,%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (
+            self._head,
+            choice,
+            content,
+            logprobs,
+            finish,
+        )
+
+    def around(self, choice: int, before: bytes, after: bytes) -> tuple[bytes, bytes]:
+        """What stands before and after the text of a choice in its chunks without logprobs."""
+        return b"%b%d,%b" % (self._head, choice, before), after + PLAIN_TAIL
+
+    def end_choice(self, choice: int, content: bytes, finish: str) -> bytes:
+        """The last chunk of a choice, which has nothing but a finish reason."""
+        self._ended.add(choice)
+        chunk = self.chunk(choice, content, finish=orjson.dumps(finish))
+        if len(self._ended) < self._n:
+            return chunk
+        self._held = chunk
+        return b""
+
+    def end(self, event: RunEnded, session: str | None = None) -> bytes:
+        """What was held back, with the usage and the session, and the end of the stream."""
+        if not self._held:
+            return DONE
+        last = orjson.dumps({"usage": usage_object(event.usage), **session_field(session)})
+        return self._held[:-3] + b"," + last[1:] + b"\n\n" + DONE
+
+
+def session_field(session: str | None) -> dict[str, str]:
+    """`session_id`, where a session goes on."""
+    return {} if session is None else {"session_id": session}
+
+
+def generation_field(generation: str | None) -> dict[str, str]:
+    """`adapter_generation`, where an adapter was used."""
+    return {} if generation is None else {"adapter_generation": generation}
+
+
+def answer_json(
+    identity: AnswerIdentity,
+    kind: str,
+    answer: Answer,
+    choices: list[dict[str, Any]],
+    session: str | None = None,
+) -> bytes:
+    """A finished answer around its choices."""
+    return orjson.dumps(
+        {
+            "id": identity.id,
+            "object": kind,
+            "created": answer.created,
+            "model": answer.model,
+            "system_fingerprint": answer.fingerprint,
+            "choices": choices,
+            "usage": usage_object(answer.usage),
+            **generation_field(answer.adapter_revision),
+            **session_field(session),
+        }
+    )

@@ -1,0 +1,1 @@
+"""Readers of the request fields that several dialects share."""

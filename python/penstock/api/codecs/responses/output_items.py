@@ -1,0 +1,185 @@
+"""Output items: what a run's events amount to, in the order in which they began."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from penstock.api.codecs.openai_envelope import token_logprobs
+from penstock.api.codecs.request_fields.namespaces import Namespaces, qualify
+from penstock.api.codecs.responses.item_ids import item_id
+from penstock.dialog import (
+    ArgumentsDelta,
+    Event,
+    Part,
+    PartEnded,
+    PartStarted,
+    Reasoning,
+    ReasoningDelta,
+    Text,
+    TextDelta,
+    TokenLogprob,
+    ToolCall,
+    TurnEnded,
+)
+from penstock.dialog.events import Finish, PartKind
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+PREFIXES: Final[dict[PartKind, str]] = {"text": "msg_", "reasoning": "rs_", "tool_call": "fc_"}
+
+
+class Item(msgspec.Struct):
+    """One output item: a part of a choice. `pieces` are its deltas."""
+
+    id: str
+    index: int
+    choice: int
+    kind: PartKind
+    call_id: str = ""
+    name: str = ""
+    namespace: str | None = None
+    status: ItemStatus = "in_progress"
+    pieces: list[str] = msgspec.field(default_factory=list)
+    logprobs: list[TokenLogprob] = msgspec.field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def content(self) -> dict[str, Any]:
+        """The content part of a message or of reasoning, as it is now."""
+        return self._content(self.text, self.logprobs)
+
+    def empty_content(self) -> dict[str, Any]:
+        """The same when nothing of it is known yet."""
+        return self._content("", [])
+
+    def started(self) -> dict[str, Any]:
+        """The item when nothing of it is known yet."""
+        return self._shown("in_progress", [], "")
+
+    def shown(self) -> dict[str, Any]:
+        """The item as it is now."""
+        content = [] if self.kind == "tool_call" else [self.content()]
+        return self._shown(self.status, content, self.text)
+
+    def part(self) -> Part:
+        """As a later turn sees it."""
+        match self.kind:
+            case "text":
+                return Text(self.text)
+            case "reasoning":
+                return Reasoning(self.text)
+            case "tool_call":
+                return ToolCall(self.call_id, qualify(self.namespace, self.name), self.text)
+
+    def _content(self, text: str, logprobs: list[TokenLogprob]) -> dict[str, Any]:
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        tokens = token_logprobs(logprobs)
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": tokens}
+
+    def _shown(
+        self, status: ItemStatus, content: list[dict[str, Any]], arguments: str
+    ) -> dict[str, Any]:
+        match self.kind:
+            case "text":
+                named = {"type": "message", "id": self.id, "status": status, "role": "assistant"}
+                return {**named, "content": content}
+            case "reasoning":
+                named = {"type": "reasoning", "id": self.id, "status": status}
+                return {**named, "summary": [], "content": content}
+            case "tool_call":
+                namespace = {} if self.namespace is None else {"namespace": self.namespace}
+                return {
+                    "type": "function_call",
+                    "id": self.id,
+                    "status": status,
+                    "call_id": self.call_id,
+                    **namespace,
+                    "name": self.name,
+                    "arguments": arguments,
+                }
+
+
+def status_of(value: Part) -> ItemStatus:
+    """The status of the item of a part that has ended."""
+    return "incomplete" if isinstance(value, ToolCall) and not value.whole else "completed"
+
+
+def status_at_end(kind: PartKind, status: ItemStatus, finish: Finish) -> ItemStatus:
+    """The status of the last item of a choice that has ended: words are cut off with it."""
+    return "incomplete" if finish == "length" and kind != "tool_call" else status
+
+
+class Output:
+    """The items of one response, as its events come. Parts of several choices are items alike."""
+
+    def __init__(self, response_id: str, namespaces: Namespaces) -> None:
+        self._response_id = response_id
+        self._namespaces = namespaces
+        self._parts: dict[tuple[int, int], Item] = {}
+        self._last: dict[int, Item] = {}
+        self.items: list[Item] = []
+
+    def add(self, event: Event) -> None:
+        """Take one event in. A call is complete if the model wrote it to its end; whether the last
+        message of a choice is, the end of the choice decides."""
+        match event:
+            case TextDelta():
+                item = self._parts[event.choice, event.part]
+                item.pieces.append(event.text)
+                if event.logprobs:
+                    item.logprobs.extend(event.logprobs)
+            case ReasoningDelta() | ArgumentsDelta():
+                self._parts[event.choice, event.part].pieces.append(event.text)
+            case PartStarted():
+                self._start(event)
+            case PartEnded():
+                self._parts[event.choice, event.part].status = status_of(event.value)
+            case TurnEnded():
+                last = self._last.get(event.choice)
+                if last is not None:
+                    last.status = status_at_end(last.kind, last.status, event.finish)
+            case _:
+                pass
+
+    def item(self, choice: int, part: int) -> Item:
+        """The item of a part that has started."""
+        return self._parts[choice, part]
+
+    def mark_incomplete(self) -> None:
+        """The run broke off: what is unfinished stays so."""
+        for item in self.items:
+            if item.status == "in_progress":
+                item.status = "incomplete"
+
+    def parts(self) -> tuple[Part, ...]:
+        """What the first choice says, for the next turn. A call that broke off is none."""
+        return tuple(
+            item.part()
+            for item in self.items
+            if item.choice == 0 and (item.kind != "tool_call" or item.status == "completed")
+        )
+
+    def joined(self, kind: PartKind) -> str | None:
+        """The texts of one kind together; None where there is none."""
+        texts = [item.text for item in self.items if item.kind == kind]
+        return "".join(texts) if texts else None
+
+    def _start(self, event: PartStarted) -> None:
+        index = len(self.items)
+        namespace, name = self._namespaces.split(event.name or "")
+        item = Item(
+            id=item_id(PREFIXES[event.kind], self._response_id, index),
+            index=index,
+            choice=event.choice,
+            kind=event.kind,
+            call_id=event.call_id or "",
+            name=name,
+            namespace=namespace,
+        )
+        self.items.append(item)
+        self._parts[event.choice, event.part] = item
+        self._last[event.choice] = item

@@ -1,0 +1,1 @@
+"""The served OpenAPI description: the table of operations, and examples."""

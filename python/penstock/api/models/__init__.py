@@ -1,0 +1,1 @@
+"""The models and adapters that this server offers, and their leases."""

@@ -1,0 +1,138 @@
+"""The models that this server offers, and which of them a request means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.api.models.adapter_cards import AdapterCard, AdapterCards
+from penstock.api.models.served_model import ServedModel
+from penstock.base.errors import NotFound, Unavailable
+from penstock.engine.processes.fleet import States
+from penstock.engine.types import EngineGauges
+from penstock.models.loader.sampling_defaults import SamplingDefaults
+
+DEFAULT_MODEL: Final = "default"
+MAX_SHOWN_CHARS: Final = 80
+GAUGES_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a request names as its model. `echoed`: what an answer calls it: its id, or the alias
+    that was used. `adapter`: the alias of one of its adapters, if that is what was named."""
+
+    model: str
+    echoed: str
+    adapter: str | None = None
+
+
+class ModelCatalog(Mapping[str, ServedModel]):
+    """Model id -> model. `aliases`: further name -> model id. `default`: what `default` means;
+    None: the only model that is loaded, else the first."""
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        *,
+        aliases: Mapping[str, str] | None = None,
+        default: str | None = None,
+    ) -> None:
+        self._models = {model.id: model for model in models}
+        self._aliases = dict(aliases or {})
+        self._default = default
+        self._cards = self._make_cards()
+
+    def __getitem__(self, model: str) -> ServedModel:
+        return self._models[self._aliases.get(model, model)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    @property
+    def default(self) -> str:
+        """The id of the default model."""
+        if self._default is not None:
+            return self._default
+        loaded = [model.id for model in self._models.values() if model.status == "loaded"]
+        return loaded[0] if len(loaded) == 1 else next(iter(self._models))
+
+    def resolve(self, name: str | None, *, field: str = "model") -> str:
+        """The id of a model that a request names in `field`. Raises NotFound (`model_not_found`,
+        which names what there is)."""
+        if name is None or name == DEFAULT_MODEL:
+            return self.default
+        if name in self._models:
+            return name
+        if name in self._aliases:
+            return self._aliases[name]
+        shown = name if len(name) <= MAX_SHOWN_CHARS else name[:MAX_SHOWN_CHARS] + "..."
+        available = ", ".join(self.names)
+        raise NotFound(
+            f"Requested model '{shown}' is not available. Available models: {available}. "
+            "Use 'default' to use the default model.",
+            field=field,
+            code="model_not_found",
+        )
+
+    def select(self, name: str | None) -> Selection:
+        """The model that a request names, or the adapter that it names as a model: by the id of its
+        card, or by an alias that is unique. Raises NotFound."""
+        if name is not None and name != DEFAULT_MODEL and name not in self:
+            card = self._cards.find(name)
+            if card is not None:
+                return Selection(card.model, name, card.adapter.alias)
+        model = self.resolve(name)
+        return Selection(model, name if name is not None and name in self._aliases else model)
+
+    @property
+    def names(self) -> list[str]:
+        """Each id, followed by the further names of its model."""
+        return [name for model in self._models for name in (model, *self._names_of(model))]
+
+    def _names_of(self, model: str) -> list[str]:
+        return [alias for alias, id in self._aliases.items() if id == model]
+
+    @property
+    def cards(self) -> Mapping[str, AdapterCard]:
+        """Those of the adapters that are loaded, by their ids."""
+        return self._cards.by_id
+
+    @property
+    def sampling(self) -> dict[str, SamplingDefaults]:
+        """Model id -> its sampling defaults, of the loaded models that write text."""
+        known = {model.id: model.sampling for model in self._models.values()}
+        return {name: defaults for name, defaults in known.items() if defaults is not None}
+
+    def apply(self, states: States) -> None:
+        """Take in what became of the engines."""
+        for name, state in states.items():
+            self._models[name].apply(state)
+        self._cards = self._make_cards()
+
+    def _make_cards(self) -> AdapterCards:
+        adapters = [(model.id, model.adapters.all) for model in self._models.values()]
+        return AdapterCards(adapters, {*self._models, *self._aliases, DEFAULT_MODEL})
+
+    async def gauges(self) -> EngineGauges | None:
+        """The sum over the engines that are connected; None if one of them does not answer."""
+        engines = [model.engine for model in self._models.values() if model.engine is not None]
+        answers = asyncio.gather(*(engine.gauges() for engine in engines))
+        try:
+            return _sum(await asyncio.wait_for(answers, GAUGES_TIMEOUT_S))
+        except (Unavailable, asyncio.TimeoutError):
+            return None
+
+    async def close(self) -> None:
+        """Let go of all engines."""
+        await asyncio.gather(*(model.close() for model in self._models.values()))
+
+
+def _sum(parts: Sequence[EngineGauges]) -> EngineGauges:
+    names = EngineGauges.__struct_fields__
+    return EngineGauges(**{name: sum(getattr(part, name) for part in parts) for name in names})

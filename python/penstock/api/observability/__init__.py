@@ -1,0 +1,1 @@
+"""Request records, metrics and the access log."""

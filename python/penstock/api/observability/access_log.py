@@ -1,0 +1,71 @@
+"""The access log: one line when a request is understood, one when it is over."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import datetime, timezone
+from typing import Literal
+
+import orjson
+
+from penstock.api.observability.request_record import RequestRecord
+
+log = logging.getLogger("penstock.access")
+
+
+def configure_access_log(form: Literal["text", "json"], *, enabled: bool) -> None:
+    """Choose the form of the lines for this process. JSON lines carry nothing but the object."""
+    log.disabled = not enabled
+    if form == "json":
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.handlers[:] = [handler]
+        log.propagate = False
+
+
+class AccessLog:
+    """Writes the lines. `form`: "text" (`name=value` pairs) or "json"."""
+
+    def __init__(self, form: Literal["text", "json"]) -> None:
+        self._write = self._json if form == "json" else self._text
+
+    def started(self, record: RequestRecord) -> None:
+        self._write(
+            "request started",
+            {
+                "request_id": record.id,
+                "method": record.method,
+                "route": record.route,
+                "path": record.path,
+                "model": record.model,
+                "content_length": record.content_length,
+            },
+        )
+
+    def completed(self, record: RequestRecord, duration_s: float) -> None:
+        self._write(
+            "request completed",
+            {
+                "request_id": record.id,
+                "method": record.method,
+                "route": record.route,
+                "model": record.model,
+                "status": record.status,
+                "duration_ms": round(duration_s * 1000, 3),
+                "outcome": record.outcome,
+                "prompt_tokens": record.prompt_tokens or None,
+                "completion_tokens": record.completion_tokens or None,
+                "first_token_ms": record.first_token_ms,
+                "tokens_per_second": record.tokens_per_second,
+            },
+        )
+
+    def _text(self, event: str, fields: dict[str, object]) -> None:
+        pairs = [f"{key}={value}" for key, value in fields.items() if value is not None]
+        log.info("%s %s", event, " ".join(pairs))
+
+    def _json(self, event: str, fields: dict[str, object]) -> None:
+        given = {key: value for key, value in fields.items() if value is not None}
+        line = {"time": datetime.now(timezone.utc), "event": event, **given}
+        log.info("%s", orjson.dumps(line).decode())

@@ -1,0 +1,200 @@
+"""The metrics of `GET /metrics`: HTTP metrics with labels, engine metrics without.
+
+With several API processes each writes into files of a shared folder (prometheus-client's
+multiprocess mode, which PROMETHEUS_MULTIPROC_DIR switches on in a worker before this module is
+imported), and whichever process is asked sums them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Final
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from penstock.api.observability.request_record import RequestRecord
+from penstock.engine.types import EngineGauges
+
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+LABELS: Final = ("method", "path", "model", "status")
+DURATION_BUCKETS: Final = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200),
+)
+BODY_BUCKETS: Final = (
+    *(128, 512, 1024, 4096, 16384, 65536, 262144),
+    *(1048576, 4194304, 16777216, 52428800, 104857600),
+)
+FIRST_TOKEN_BUCKETS: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+# The reference starts at 10 ms, which a small model on a CPU is faster than.
+INTER_TOKEN_BUCKETS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+# name in /metrics (after `service_`) -> field of EngineGauges
+ENGINE_GAUGES: Final = {
+    "sequences_running": "sequences_running",
+    "sequences_waiting": "sequences_waiting",
+    "sequences_capacity": "sequences_capacity",
+    "kv_cache_blocks_used": "kv_cache_blocks_used",
+    "kv_cache_blocks_total": "kv_cache_blocks_total",
+    "host_cache_blocks_used": "host_cache_blocks_used",
+    "host_cache_blocks_total": "host_cache_blocks_total",
+}
+ENGINE_COUNTERS: Final = {
+    "tokens_processed": "tokens_processed",
+    "prefix_cache_lookups": "prefix_cache_lookups",
+    "prefix_cache_hits": "prefix_cache_hits",
+    "prefix_cache_evictions": "prefix_cache_evictions",
+    "paged_preemptions": "preemptions",
+    "sequences_completed_stop": "completed_stop",
+    "sequences_completed_length": "completed_length",
+    "sequences_completed_canceled": "completed_abort",
+    "sequences_completed_error": "completed_error",
+    "grammars_compiled": "grammars_compiled",
+    "grammars_reused": "grammars_reused",
+    "grammars_refused": "grammars_refused",
+    "grammar_compile_seconds": "grammar_compile_seconds",
+    "grammar_mask_seconds": "grammar_mask_seconds",
+    "grammar_mask_wait_seconds": "grammar_mask_wait_seconds",
+    "forced_tokens": "forced_tokens",
+    "speculation_drafted_tokens": "draft_tokens",
+    "speculation_confirmed_tokens": "accepted_tokens",
+    "host_cache_saves": "host_cache_saves",
+    "host_cache_restores": "host_cache_restores",
+}
+
+
+class TokenHistogram(Histogram):
+    """A histogram that takes many values at once: the tokens' are more than all others."""
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Values that were counted by bucket, the infinite one last, and their sum."""
+        self._sum.inc(total)
+        for bucket, count in zip(self._buckets, counts, strict=True):
+            if count:
+                bucket.inc(count)
+
+
+class Metrics:
+    """The metrics of this API process, and the exposition of all of them.
+
+    `multiprocess_dir`: the folder shared with the other API processes, None if there are none.
+    """
+
+    def __init__(self, multiprocess_dir: str | None = None) -> None:
+        self._multiprocess_dir = multiprocess_dir
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "http_requests_total", "Requests answered.", LABELS, registry=registry
+        )
+        self.duration = Histogram(
+            "http_request_duration_seconds",
+            "From the request's head to the last byte of its answer.",
+            LABELS,
+            buckets=DURATION_BUCKETS,
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "http_requests_in_flight",
+            "Requests being served.",
+            LABELS[:3],
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.body_bytes = Histogram(
+            "http_request_body_bytes",
+            "Size of request bodies.",
+            LABELS[:3],
+            buckets=BODY_BUCKETS,
+            registry=registry,
+        )
+        self.first_token = Histogram(
+            "service_time_to_first_token_seconds",
+            "From a streaming request's head to the engine step of its first token.",
+            LABELS,
+            buckets=FIRST_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self.inter_token = TokenHistogram(
+            "service_inter_token_latency_seconds",
+            "Between the engine steps of a streamed sequence, per token.",
+            LABELS,
+            buckets=INTER_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        # Found again without the library's lock and checks; there are as many as it keeps itself.
+        self._in_flight = cache(self.in_flight.labels)
+        self._requests = cache(self.requests.labels)
+        self._duration = cache(self.duration.labels)
+        self._body_bytes = cache(self.body_bytes.labels)
+        self.rejected = Counter(
+            "service_sequences_rejected_total",
+            "Sequences not admitted because the queue was full.",
+            registry=registry,
+        )
+
+    def enter(self, record: RequestRecord) -> None:
+        """Count a request as in flight; its route and model are known now."""
+        self._in_flight(record.method, record.route, record.model).inc()
+
+    def leave(self, record: RequestRecord, duration_s: float) -> None:
+        """Count a request that `enter` counted as answered."""
+        target = (record.method, record.route, record.model)
+        labels = (*target, str(record.status))
+        self._in_flight(*target).dec()
+        self._requests(*labels).inc()
+        self._duration(*labels).observe(duration_s)
+        self._body_bytes(*target).observe(record.body_bytes)
+
+    def expose(self, gauges: EngineGauges | None) -> bytes:
+        """The text of `/metrics`. `gauges` None: the engine did not answer."""
+        registry = self._registry
+        if self._multiprocess_dir is not None:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, self._multiprocess_dir)  # type: ignore[no-untyped-call]
+        engine = CollectorRegistry()
+        engine.register(_EngineCollector(gauges))
+        return generate_latest(registry) + generate_latest(engine)
+
+
+class _EngineCollector:
+    def __init__(self, gauges: EngineGauges | None) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        gauges = self._gauges
+        up = float(gauges is not None)
+        yield GaugeMetricFamily("service_engine_up", "Whether the engine answers.", value=up)
+        if gauges is None:
+            return
+        for name, field in ENGINE_GAUGES.items():
+            yield GaugeMetricFamily(
+                f"service_{name}", _words(name), value=float(getattr(gauges, field))
+            )
+        for name, field in ENGINE_COUNTERS.items():
+            yield CounterMetricFamily(
+                f"service_{name}", _words(name), value=float(getattr(gauges, field))
+            )
+        completed = (
+            gauges.completed_stop
+            + gauges.completed_length
+            + gauges.completed_abort
+            + gauges.completed_error
+        )
+        yield CounterMetricFamily(
+            "service_sequences_completed", "Sequences completed.", value=float(completed)
+        )
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize() + "."

@@ -1,0 +1,1 @@
+"""Responses that outlive their request: background runs, stored rows, stream logs."""

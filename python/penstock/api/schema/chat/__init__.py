@@ -1,0 +1,1 @@
+"""Schema types of chat completions."""

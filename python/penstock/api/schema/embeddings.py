@@ -1,0 +1,66 @@
+"""`POST /v1/embeddings`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from penstock.api.schema import fields as f
+from penstock.api.schema.constraints import Adapter
+
+_IDS: Final = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+Input = Annotated[
+    Any,
+    Meta(
+        description="A text, token ids, or several of either.",
+        extra_json_schema={
+            "anyOf": [
+                {"type": "string"},
+                _IDS,
+                {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"anyOf": [{"type": "string"}, _IDS]},
+                },
+            ]
+        },
+    ),
+]
+
+
+class EmbeddingRequest(Struct, kw_only=True):
+    """Texts to embed."""
+
+    input: Input
+    model: f.Model | None = None
+    adapter: Adapter | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    truncate_sequence: bool | None = None
+    dimensions: Annotated[None, Meta(description="Cannot be chosen.")] = None
+    user: f.Ignored = None
+
+
+class EmbeddingData(Struct):
+    """One vector: numbers, or their little-endian float32 bytes in base64."""
+
+    object: Literal["embedding"]
+    embedding: list[float] | str
+    index: int
+
+
+class EmbeddingUsage(Struct):
+    """Tokens of all texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingResponse(Struct):
+    """A vector for each text. `adapter_generation` names exactly the adapter that made them."""
+
+    object: Literal["list"]
+    data: list[EmbeddingData]
+    model: str
+    usage: EmbeddingUsage
+    adapter_generation: str | UnsetType = UNSET

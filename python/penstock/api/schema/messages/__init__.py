@@ -1,0 +1,1 @@
+"""Schema types of Anthropic's Messages."""

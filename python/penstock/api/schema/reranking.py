@@ -1,0 +1,56 @@
+"""`POST /v1/rerank`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from penstock.api.schema import fields as f
+from penstock.api.schema.constraints import Adapter
+
+
+class RerankDocument(Struct):
+    """A document by its text."""
+
+    text: str
+
+
+class RerankRequest(Struct, kw_only=True):
+    """A query, and documents to order by their relevance to it."""
+
+    query: f.NonEmpty
+    documents: Annotated[list[str | RerankDocument], Meta(min_length=1, max_length=2048)]
+    model: f.Model | None = None
+    adapter: Adapter | None = None
+    top_n: Annotated[int, Meta(ge=1, description="So many of the best; absent: all.")] | None = None
+    return_documents: bool | None = None
+    truncate_sequence: (
+        Annotated[bool, Meta(description="Keep the start of a document that is too long.")] | None
+    ) = True
+
+
+class RerankResult(Struct):
+    """`index` among the documents; `document` where it was asked for."""
+
+    index: int
+    relevance_score: Annotated[float, Meta(ge=0, le=1)]
+    document: RerankDocument | UnsetType = UNSET
+
+
+class RerankUsage(Struct):
+    """Tokens of all pairs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class RerankResponse(Struct):
+    """The best document first. `adapter_generation` names exactly the adapter that was used."""
+
+    id: str
+    object: Literal["list"]
+    model: str
+    results: list[RerankResult]
+    usage: RerankUsage
+    adapter_generation: str | UnsetType = UNSET

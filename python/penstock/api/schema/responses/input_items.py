@@ -1,0 +1,186 @@
+"""`POST /v1/responses`: the items of `input`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from penstock.api.schema.chat.request import RefusalPart
+
+Detail = Literal["auto", "low", "high", "original"]
+FileId = Annotated[str, Meta(min_length=1, max_length=256)]
+Index = Annotated[int, Meta(ge=0)]
+
+
+class CitedFile(Struct):
+    """A file and what was quoted of it."""
+
+    file_id: str
+    quote: str | None = None
+
+
+class CitedPage(Struct):
+    """A page of the web."""
+
+    url: str
+    title: str | None = None
+
+
+class InputAnnotation(Struct):
+    """What an earlier answer cited, in this service's form or in OpenAI's. The model is not
+    shown it."""
+
+    type: Annotated[str, Meta(description="file_citation, url_citation, file_path or another.")]
+    start_index: Index | None = None
+    end_index: Index | None = None
+    index: Index | None = None
+    text: str | None = None
+    file_citation: CitedFile | None = None
+    file_path: CitedFile | None = None
+    url_citation: CitedPage | None = None
+    file_id: str | None = None
+    filename: str | None = None
+    container_id: str | None = None
+    url: str | None = None
+    title: str | None = None
+
+
+class InputText(Struct, tag="input_text", tag_field="type"):
+    """Text of the user's side."""
+
+    text: str
+    annotations: list[InputAnnotation] | None = None
+
+
+class EarlierText(Struct, tag="output_text", tag_field="type"):
+    """Text of an earlier answer."""
+
+    text: str
+    annotations: list[InputAnnotation] | None = None
+
+
+class PlainText(Struct, tag="text", tag_field="type"):
+    """Text, as in the chat API."""
+
+    text: str
+    annotations: list[InputAnnotation] | None = None
+
+
+class ImageAddress(Struct):
+    """An image by its URL, http(s) or data."""
+
+    url: str
+    detail: Detail | None = None
+
+
+class _ImageFields(Struct, kw_only=True):
+    image_url: str | ImageAddress | None = None
+    image_data: Annotated[str | None, Meta(description="Base64.")] = None
+    file_id: FileId | None = None
+    detail: Detail | None = None
+
+
+class InputImage(_ImageFields, tag="input_image", tag_field="type", kw_only=True):
+    """An image: exactly one of `image_url`, `image_data` and `file_id`."""
+
+
+class ImageUrl(_ImageFields, tag="image_url", tag_field="type", kw_only=True):
+    """The same, as in the chat API."""
+
+
+class AudioData(Struct):
+    """Sound in base64."""
+
+    data: str
+    format: Annotated[str, Meta(pattern="^[A-Za-z0-9]{1,16}$")]
+
+
+class InputAudio(Struct, tag="input_audio", tag_field="type"):
+    """Sound, flat or nested as in the chat API."""
+
+    data: str | None = None
+    format: Annotated[str, Meta(pattern="^[A-Za-z0-9]{1,16}$")] | None = None
+    input_audio: AudioData | None = None
+
+
+class InputFile(Struct, tag="input_file", tag_field="type"):
+    """A file: exactly one of `file_id`, `file_data` (base64 or a data: URL) and `file_url`."""
+
+    file_id: FileId | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+    filename: Annotated[str, Meta(max_length=255)] | None = None
+
+
+InputPart = (
+    InputText
+    | EarlierText
+    | PlainText
+    | RefusalPart
+    | InputImage
+    | ImageUrl
+    | InputAudio
+    | InputFile
+)
+
+
+class InputMessage(Struct, tag="message", tag_field="type", kw_only=True):
+    """What somebody said. `type` may be left out."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[InputPart]
+    name: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class InputFunctionCall(Struct, tag="function_call", tag_field="type", kw_only=True):
+    """A call of an earlier answer; `arguments` is JSON text."""
+
+    call_id: str
+    name: str
+    arguments: str
+    namespace: str | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class InputFunctionCallOutput(Struct, tag="function_call_output", tag_field="type", kw_only=True):
+    """What a call of the client's function returned."""
+
+    call_id: str
+    output: str | list[InputPart]
+    id: str | None = None
+    status: str | None = None
+
+
+class InputReasoningText(Struct):
+    """A thought, or a summary of one."""
+
+    text: str
+    type: Literal["reasoning_text", "summary_text"] | None = None
+
+
+class InputReasoning(Struct, tag="reasoning", tag_field="type", kw_only=True):
+    """What an earlier answer thought."""
+
+    content: list[InputReasoningText] | None = None
+    summary: list[InputReasoningText] | None = None
+    encrypted_content: Annotated[str | None, Meta(description="Of no use here.")] = None
+    id: str | None = None
+    status: str | None = None
+
+
+class ItemReference(Struct, tag="item_reference", tag_field="type"):
+    """An output item of a stored response. `type` may be left out."""
+
+    id: str
+    status: str | None = None
+
+
+InputItem = (
+    InputMessage | InputFunctionCall | InputFunctionCallOutput | InputReasoning | ItemReference
+)
+# Items that are known by their other fields.
+UNTAGGED: tuple[Any, ...] = (InputMessage, ItemReference)

@@ -1,0 +1,211 @@
+"""The responses interface: what an answer is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from penstock.api.schema.chat.answers import TokenLogprobs
+from penstock.api.schema.chat.request import RefusalPart
+from penstock.api.schema.responses.input_items import CitedFile, CitedPage
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class FileCitation(Struct, tag="file_citation", tag_field="type"):
+    """A file that the text rests on."""
+
+    text: str
+    start_index: int
+    end_index: int
+    file_citation: CitedFile
+
+
+class UrlCitation(Struct, tag="url_citation", tag_field="type"):
+    """A page that the text rests on."""
+
+    text: str
+    start_index: int
+    end_index: int
+    url_citation: CitedPage
+
+
+class FilePath(Struct, tag="file_path", tag_field="type"):
+    """A file that the text names."""
+
+    text: str
+    start_index: int
+    end_index: int
+    file_path: CitedFile
+
+
+class ContainerFileCitation(Struct, tag="container_file_citation", tag_field="type"):
+    """A file that a tool of the server made."""
+
+    file_id: str
+    filename: str
+    container_id: str
+    start_index: int
+    end_index: int
+    index: int | UnsetType | None = UNSET
+
+
+Annotation = FileCitation | UrlCitation | FilePath | ContainerFileCitation
+
+
+class OutputText(Struct, tag="output_text", tag_field="type"):
+    """Text of an answer; its tokens where they were asked for."""
+
+    text: str
+    annotations: list[Annotation]
+    logprobs: list[TokenLogprobs]
+
+
+class ReasoningText(Struct, tag="reasoning_text", tag_field="type"):
+    """What the model thought."""
+
+    text: str
+
+
+class SummaryText(Struct, tag="summary_text", tag_field="type"):
+    """What it thought, in short."""
+
+    text: str
+
+
+class OutputMessage(Struct, tag="message", tag_field="type"):
+    """What the model said. Each choice of `n` is one."""
+
+    id: str
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: list[OutputText | RefusalPart]
+
+
+class ReasoningItem(Struct, tag="reasoning", tag_field="type"):
+    """What the model thought, whole."""
+
+    id: str
+    status: ItemStatus
+    summary: list[SummaryText]
+    content: list[ReasoningText]
+
+
+class FunctionCallItem(Struct, tag="function_call", tag_field="type"):
+    """A call of the client's function; `arguments` is JSON text."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+    namespace: str | UnsetType = UNSET
+
+
+class ShellAction(Struct):
+    """What was run."""
+
+    commands: list[str]
+
+
+class ShellCall(Struct, tag="shell_call", tag_field="type"):
+    """A call of the server's shell."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    action: ShellAction
+
+
+class ShellStdout(Struct, tag="stdout", tag_field="type"):
+    """What it wrote."""
+
+    text: str
+
+
+class ShellStderr(Struct, tag="stderr", tag_field="type"):
+    """What it complained of."""
+
+    text: str
+
+
+class ShellOutcome(Struct, tag="outcome", tag_field="type"):
+    """How it ended."""
+
+    status: str
+    exit_code: int | UnsetType = UNSET
+    timed_out: bool | UnsetType = UNSET
+
+
+class ShellCallOutput(Struct, tag="shell_call_output", tag_field="type"):
+    """What came of it."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    output: list[ShellStdout | ShellStderr | ShellOutcome]
+
+
+OutputItem = OutputMessage | ReasoningItem | FunctionCallItem | ShellCall | ShellCallOutput
+
+
+class StoredOutputText(Struct, tag="output_text", tag_field="type"):
+    """Text of an earlier answer."""
+
+    text: str
+    annotations: list[Annotation]
+
+
+class StoredInputText(Struct, tag="input_text", tag_field="type"):
+    """Text of the user's side."""
+
+    text: str
+
+
+class StoredFile(Struct, tag="input_file", tag_field="type"):
+    """A file by its id or address; one that came inline is its name."""
+
+    file_id: str | None
+    filename: str | None
+    file_url: str | None
+
+
+class StoredImage(Struct, tag="input_image", tag_field="type"):
+    """An image by its address; null for one that came inline."""
+
+    image_url: str | None
+    detail: Literal["auto"]
+
+
+class StoredAudio(Struct, tag="input_audio", tag_field="type"):
+    """Sound or a video by its address; null for what came inline."""
+
+    url: str | None
+
+
+StoredPart = StoredOutputText | StoredInputText | StoredFile | StoredImage | StoredAudio
+
+
+class StoredMessage(Struct, tag="message", tag_field="type"):
+    """What somebody said."""
+
+    id: str
+    status: Literal["completed"]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: list[StoredPart]
+
+
+class StoredFunctionCallOutput(Struct, tag="function_call_output", tag_field="type"):
+    """What a call of the client's function returned."""
+
+    id: str
+    status: Literal["completed"]
+    call_id: str
+    output: str
+
+
+StoredItem = Annotated[
+    StoredMessage | ReasoningItem | FunctionCallItem | StoredFunctionCallOutput,
+    Meta(description="An item of the conversation that a response answered."),
+]

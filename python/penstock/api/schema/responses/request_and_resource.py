@@ -1,0 +1,228 @@
+"""The responses interface: the request, and the resource."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from penstock.api.schema import fields as f
+from penstock.api.schema.chat.request import Effort
+from penstock.api.schema.constraints import Adapter, JsonSchema, TextFormat
+from penstock.api.schema.hosted import (
+    CodeInterpreterTool,
+    RequestedFiles,
+    ShellTool,
+    WebSearchPreviewTool,
+    WebSearchTool,
+)
+from penstock.api.schema.responses.input_items import InputItem
+from penstock.api.schema.responses.output_items import OutputItem, StoredItem
+from penstock.api.schema.sampling import AnswerFields
+from penstock.api.schema.tools import FunctionTool, NamespaceTool, ToolChoice
+
+Status = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
+Summary = Literal["auto", "concise", "detailed"]
+Include = Literal[
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]
+Tool = (
+    FunctionTool
+    | NamespaceTool
+    | WebSearchTool
+    | WebSearchPreviewTool
+    | CodeInterpreterTool
+    | ShellTool
+)
+Metadata = Annotated[dict[str, Any], Meta(extra_json_schema={"maxProperties": 16})]
+
+
+class FlatJsonSchemaFormat(Struct, tag="json_schema", tag_field="type"):
+    """The answer is JSON that matches a schema."""
+
+    schema: JsonSchema
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonObjectFormat(Struct, tag="json_object", tag_field="type"):
+    """The answer is a JSON object: of a server that accepts it."""
+
+
+class AnsweredTextConfig(Struct):
+    """What the text was to be."""
+
+    format: TextFormat | FlatJsonSchemaFormat | JsonObjectFormat | None = None
+
+
+class TextConfig(Struct):
+    """What the text must be."""
+
+    format: TextFormat | FlatJsonSchemaFormat | None = None
+
+
+class ReasoningConfig(Struct):
+    """How hard to think. What is thought is shown whole, whatever `summary` says."""
+
+    effort: Effort | None = None
+    summary: Summary | None = None
+    generate_summary: Annotated[Summary | None, Meta(description="Older than `summary`.")] = None
+
+
+class StreamOptions(Struct):
+    """Accepted: the usage is in the last event anyway."""
+
+    include_usage: bool | None = None
+
+
+class OpenResponsesCreateRequest(AnswerFields, kw_only=True):
+    """A turn to be answered."""
+
+    input: Annotated[
+        f.NonEmpty | Annotated[list[InputItem], Meta(min_length=1)],
+        Meta(description="A text, or messages and other items."),
+    ]
+    model: f.Model | None = None
+    instructions: Annotated[str | None, Meta(description="Of this turn alone.")] = None
+    previous_response_id: Annotated[
+        f.NonEmpty | None, Meta(description="A stored response to go on from.")
+    ] = None
+    max_output_tokens: f.MaxTokens | None = None
+    max_tokens: f.MaxTokens | None = None
+    max_completion_tokens: f.MaxTokens | None = None
+    n: f.Choices | None = None
+    stop: f.Stop | None = None
+    logprobs: bool | None = None
+    top_logprobs: f.TopLogprobs | None = None
+    include: list[Include] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    store: Annotated[bool | None, Meta(description="Absent: true.")] = None
+    background: Annotated[bool | None, Meta(description="Needs `store`.")] = None
+    truncation: Literal["auto", "disabled"] | None = None
+    max_tool_rounds: f.MaxRounds | None = None
+    adapter: Adapter | None = None
+    metadata: Metadata | None = None
+    reasoning: ReasoningConfig | None = None
+    text: TextConfig | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: Annotated[bool, Meta(extra_json_schema={"const": True})] | None = None
+    files: RequestedFiles | None = None
+    max_tool_calls: f.Absent = None
+    conversation: f.Absent = None
+    prompt: f.Absent = None
+    enable_thinking: f.Ignored = None
+    reasoning_effort: f.Ignored = None
+    truncate_sequence: f.Ignored = None
+    session_id: f.Ignored = None
+    agent_permission: f.Ignored = None
+    code_execution_permission: f.Ignored = None
+    web_search_options: f.Ignored = None
+    user: f.Ignored = None
+    service_tier: f.Ignored = None
+    safety_identifier: f.Ignored = None
+    prompt_cache_key: f.Ignored = None
+
+
+class InputTokensDetails(Struct):
+    """`cached_tokens` of the input were not computed anew."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(Struct):
+    """`reasoning_tokens` of the output are reasoning."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(Struct):
+    """Tokens, over all choices."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseError(Struct):
+    """Why a response failed."""
+
+    type: str
+    code: str
+    message: str
+
+
+class IncompleteDetails(Struct):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens", "content_filter", "interrupted"]
+
+
+class ResponseResource(Struct):
+    """A response, with the fields of its request that are echoed: what is not understood of them is
+    left out. Output is shown when it has ended; `completed_at` is of completed ones alone."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Status
+    model: str
+    output: list[OutputItem]
+    output_text: str | None
+    reasoning: Annotated[str | None, Meta(description="All that was thought.")]
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    usage: ResponseUsage | None
+    background: bool
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: None
+    metadata: Metadata
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    store: bool
+    temperature: float | None
+    text: AnsweredTextConfig
+    tool_choice: ToolChoice
+    tools: list[Tool]
+    top_logprobs: int | None
+    top_p: float | None
+    truncation: Literal["auto", "disabled"]
+    adapter_generation: str | UnsetType = UNSET
+
+
+class ResponseDeleted(Struct):
+    """The response is gone."""
+
+    id: str
+    object: Literal["response.deleted"]
+    deleted: bool
+
+
+class InputTokens(Struct):
+    """How long the prompt is."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class ItemList(Struct):
+    """A page of what the model was told, newest first unless `order` says otherwise."""
+
+    object: Literal["list"]
+    data: list[StoredItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

@@ -1,0 +1,157 @@
+"""Serialized sessions: what a session is exported as and imported from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from penstock.api.schema import fields as f
+from penstock.api.schema.agent import FileObject
+from penstock.api.schema.chat.request import MediaAddress, TextPart
+from penstock.api.schema.tools import CalledFunction
+
+Empty = Annotated[list[str], Meta(max_length=0, description="Media are parts of `messages` here.")]
+Short = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class SessionImage(Struct, tag="image_url", tag_field="type"):
+    """An image, by its URL or with its bytes in a data: URL."""
+
+    image_url: MediaAddress
+
+
+class SessionAudio(Struct, tag="audio_url", tag_field="type"):
+    """Sound, likewise."""
+
+    audio_url: MediaAddress
+
+
+class SessionVideo(Struct, tag="video_url", tag_field="type"):
+    """A video, likewise."""
+
+    video_url: MediaAddress
+
+
+class SessionFileContent(Struct):
+    """Exactly one of `file_id`, `file_data` (base64 or a data: URL) and `file_url`."""
+
+    file_id: str | UnsetType = UNSET
+    filename: str | UnsetType = UNSET
+    file_data: str | UnsetType = UNSET
+    file_url: str | UnsetType = UNSET
+
+
+class SessionFilePart(Struct, tag="file", tag_field="type"):
+    """A file."""
+
+    file: SessionFileContent
+
+
+class SessionCall(Struct):
+    """A call that the model wrote."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"]
+
+
+class SessionMessage(Struct, kw_only=True):
+    """A message in the form of the chat API."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        str | list[TextPart | SessionImage | SessionAudio | SessionVideo | SessionFilePart] | None
+    )
+    name: str | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+    is_error: bool | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[SessionCall] | UnsetType = UNSET
+
+
+class SerializedSession(Struct):
+    """What a session was exported as."""
+
+    messages: list[SessionMessage]
+    files: list[FileObject]
+
+
+class ImportedSource(Struct):
+    """Who made a file; null or absent: the import."""
+
+    tool: Short | None = None
+    round: Annotated[int, Meta(ge=0)] | None = None
+    turn: Annotated[int, Meta(ge=0)] | None = None
+
+
+class ImportedFile(Struct, kw_only=True):
+    """A file with its body, or without one."""
+
+    id: Annotated[str, Meta(pattern="^file[-_][A-Za-z0-9_-]{1,100}$")]
+    name: str
+    purpose: Short | None = None
+    mime_type: Short | None = None
+    format: Short | None = None
+    bytes: Annotated[int, Meta(ge=0)] | None = None
+    created_at: f.Ignored = None
+    source: ImportedSource | None = None
+    text: str | None = None
+    preview: f.Ignored = None
+    data_base64: str | None = None
+    code: Short | None = None
+    message: Short | None = None
+
+
+class ImportedFunction(Struct):
+    """A function and its arguments, as JSON text."""
+
+    name: str
+    arguments: str | None = None
+
+
+class ImportedCall(Struct):
+    """A call that the model wrote."""
+
+    function: ImportedFunction
+    id: str | None = None
+    type: f.Ignored = None
+
+
+class ImportedFileContent(Struct):
+    """Exactly one of `file_id`, `file_data` (base64 or a data: URL) and `file_url`."""
+
+    file_id: str | None = None
+    filename: str | None = None
+    file_data: str | None = None
+    file_url: str | None = None
+
+
+class ImportedFilePart(Struct, tag="file", tag_field="type"):
+    """A file."""
+
+    file: ImportedFileContent
+
+
+class ImportedMessage(Struct, kw_only=True):
+    """A message in the form of the chat API. `tool_call_id` belongs to the role tool, whose content
+    is text; `tool_calls` and `reasoning_content` to the assistant."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: (
+        str | list[TextPart | SessionImage | SessionAudio | SessionVideo | ImportedFilePart] | None
+    ) = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    is_error: bool | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ImportedCall] | None = None
+
+
+class ImportedSession(Struct):
+    """A session to take the place of any with its id."""
+
+    messages: Annotated[list[ImportedMessage], Meta(max_length=10_000)]
+    files: Annotated[list[ImportedFile], Meta(max_length=1024)] | None = None
+    images: Empty | None = None
+    videos: Empty | None = None

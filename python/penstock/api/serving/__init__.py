@@ -1,0 +1,1 @@
+"""Processes: the parent with its API workers, their messages, uvicorn."""

@@ -1,0 +1,193 @@
+"""`run_server`: the engine processes, the API process or processes, from start to shutdown.
+
+The first engine is spawned before anything that is slow to import is imported: it loads meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from penstock import __version__
+from penstock.api.serving.tasks import ApiTask, ModelTask
+from penstock.base.errors import ModelError
+from penstock.base.resources import available_cores
+from penstock.config import ModelSettings, ServingSettings
+from penstock.engine.processes.fleet import EngineFleet
+from penstock.engine.types import EngineInfo
+
+if TYPE_CHECKING:
+    from penstock.models.loader.sampling_defaults import SamplingDefaults
+
+Say = Callable[[str], None]
+
+UNKNOWN_HOST: Final = "--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all"
+ALL_ADDRESSES: Final = ("0.0.0.0", "::")
+BIND_CURES: Final = {
+    errno.EADDRINUSE: "another program listens there; take another --port (0: any free one)",
+    errno.EACCES: "ports below 1024 are the system's; take a higher --port",
+}
+
+
+def run_server(settings: ServingSettings, say: Say = print) -> None:
+    """Serve until SIGTERM or SIGINT. `say` gets the memory formulas and the ready line. Every model
+    of `settings` has an id.
+
+    Raises ModelError if a model cannot be served, SettingsError if the store cannot be opened,
+    OSError if the address cannot be bound, KeyboardInterrupt if SIGINT ends the start.
+    """
+    bound = bind_socket(settings.server.host, settings.server.port)
+    with bound:
+        uvloop.run(_serve(settings, bound, say))
+
+
+async def _serve(settings: ServingSettings, bound: socket.socket, say: Say) -> None:
+    fleet = EngineFleet({model.id: model.engine for model in settings.models})
+    loaded = [model.id for model in settings.models if not model.on_demand]
+    with _cancelled_by_signals():
+        try:
+            await fleet.start(loaded)
+            serve = _serve_here if settings.server.workers == 1 else _serve_by_workers
+            await serve(settings, fleet, bound, say)
+        finally:
+            await fleet.stop()
+
+
+async def _serve_here(
+    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Say
+) -> None:
+    gc.disable()  # what is being loaded is no garbage; `ApiProcess.serve` turns it on again
+    # Imported while the engine loads in its own process; a third of a second.
+    from penstock.api.serving.model_control import FleetControl
+    from penstock.api.serving.process import ApiProcess
+
+    api = ApiProcess(_api_task(settings, fleet), FleetControl(fleet))
+    try:
+        fleet.watch(api.models.apply)
+        await api.try_store()  # the engine loads meanwhile
+        await _load_all(settings, fleet, say)
+        await api.start()
+        _say_sampling(settings.models, api.models.sampling, say)
+        line = ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound)
+        await api.serve(bound, lambda _: say(line))
+    finally:
+        gc.enable()
+        await api.close()
+
+
+async def _serve_by_workers(
+    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Say
+) -> None:
+    from penstock.api.serving.workers import WorkerGroup
+
+    group = WorkerGroup(_api_task(settings, fleet), fleet, bound.fileno())
+    try:
+        await group.start()
+        await _load_all(settings, fleet, say)
+        await group.wait_ready()
+        _say_sampling(settings.models, group.sampling, say)
+        say(ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound))
+        await group.wait_stopped()
+    finally:
+        await group.close()
+
+
+async def _load_all(settings: ServingSettings, fleet: EngineFleet, say: Say) -> None:
+    """Load what is loaded at the start, and tell the memory of each. Raises ModelError."""
+    several = len(settings.models) > 1
+    for model in settings.models:
+        if model.on_demand:
+            continue
+        try:
+            await fleet.load(model.id)
+        except ModelError as error:
+            raise ModelError(f"model {model.id}: {error}" if several else str(error)) from None
+        say(f"{model.id}: {fleet.report(model.id)}" if several else fleet.report(model.id))
+
+
+def _say_sampling(
+    models: Sequence[ModelSettings], sampling: Mapping[str, SamplingDefaults], say: Say
+) -> None:
+    """Tell how each loaded model draws tokens for requests that do not say it."""
+    for name, defaults in sampling.items():
+        line = f"sampling unless a request says otherwise: {defaults}"
+        say(f"{name}: {line}" if len(models) > 1 else line)
+
+
+def _api_task(settings: ServingSettings, fleet: EngineFleet) -> ApiTask:
+    models = tuple(ModelTask(model, fleet.socket_path(model.id)) for model in settings.models)
+    return ApiTask(models, settings.default_model_id, settings.server)
+
+
+def ready_line(
+    models: Sequence[ModelSettings], infos: Sequence[EngineInfo | None], bound: socket.socket
+) -> str:
+    """What an operator reads, and scripts wait for. `infos`: of the models that are loaded."""
+    cores = models[0].engine.threads or available_cores()
+    if len(models) == 1 and infos[0] is not None:
+        served = f"model {models[0].id}, {cores} cores, context {infos[0].max_model_len}"
+    else:
+        names = (f"{m.id} on demand" if m.on_demand else m.id for m in models)
+        served = f"models {', '.join(names)}, {cores} cores"
+    return f"Penstock {__version__} ready on {url_of(bound)} ({_everywhere(bound)}{served})"
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises OSError, which names the address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        cure = BIND_CURES.get(error.errno or 0, UNKNOWN_HOST)
+        raise OSError(error.errno, f"{error.strerror}: {host}:{port}; {cure}") from None
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """Where a client of this machine reaches the socket."""
+    host, port = bound.getsockname()[:2]
+    if host in ALL_ADDRESSES:
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _everywhere(bound: socket.socket) -> str:
+    """Says so if others reach the socket, too: it listens on all addresses of the machine."""
+    host, port = bound.getsockname()[:2]
+    if host not in ALL_ADDRESSES:
+        return ""
+    return f"listening on [{host}]:{port}, " if ":" in host else f"listening on {host}:{port}, "
+
+
+@contextlib.contextmanager
+def _cancelled_by_signals() -> Iterator[None]:
+    """Until the HTTP server takes the signals over, they end the start: SIGTERM as an end of
+    serving does, SIGINT with a KeyboardInterrupt."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    received: list[signal.Signals] = []
+    cancel = task.cancel
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if signal.SIGINT in received:
+            raise KeyboardInterrupt from None

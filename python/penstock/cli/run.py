@@ -1,0 +1,71 @@
+"""`penstock run`: a chat in the terminal, with the engine in this process."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Optional
+
+import typer
+
+from penstock.cli.settings_parameters import CommandSettings, with_settings
+
+PANEL = "Answers"
+
+
+def _option(*flags: str, help: str, **details: Any) -> Any:
+    return typer.Option(*flags, help=help, rich_help_panel=PANEL, **details)
+
+
+@with_settings(server=False)
+def run(
+    parsed: CommandSettings,
+    text: Annotated[
+        Optional[str],  # noqa: UP045
+        _option("-i", "--input", help="Answer this once, and leave."),
+    ] = None,
+    system: Annotated[
+        Optional[str],  # noqa: UP045
+        _option("--system", help="System message."),
+    ] = None,
+    max_tokens: Annotated[
+        Optional[int],  # noqa: UP045
+        _option("--max-tokens", help="Longest answer, in tokens.", min=1, metavar="N"),
+    ] = None,
+    thinking: Annotated[
+        Optional[bool],  # noqa: UP045
+        _option(
+            "--thinking/--no-thinking",
+            help="Let the model think before it answers.",
+            show_default="the template's",
+        ),
+    ] = None,
+    adapter: Annotated[
+        Optional[str],  # noqa: UP045
+        _option("--adapter", help="Answer with this adapter; --lora loads it."),
+    ] = None,
+) -> None:
+    """Chat with a model in the terminal. /help lists the commands."""
+    from rich.console import Console
+
+    from penstock.cli.chat_state import Conversation
+    from penstock.cli.local_model import local_model
+    from penstock.cli.terminal_chat import Chat
+    from penstock.dialog import Limits, ReasoningPolicy
+
+    engine_settings = parsed.one_engine()
+    conversation = Conversation(
+        system=system,
+        limits=Limits(max_tokens=max_tokens, truncate=True),
+        reasoning=ReasoningPolicy(enabled=thinking),
+        adapter=adapter,
+    )
+    with local_model(engine_settings) as (loop, model):
+        console = Console()
+        if console.is_terminal and sys.stdin.isatty():
+            chat = Chat(loop, model.agent, conversation, console)
+        else:  # a program reads the answers, or asks
+            chat = Chat(loop, model.agent, conversation, console, Console(stderr=True), "")
+        if text is not None:
+            chat.answer_once(text)
+        else:
+            chat.talk(model.name)

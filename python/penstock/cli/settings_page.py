@@ -1,0 +1,98 @@
+"""The tables of docs/configuration.md, made from the options: `python -m penstock.cli.settings_page
+docs/configuration.md` writes them anew between the page's markers, and a test compares."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from penstock.cli.settings_options import (
+    ENGINE_OPTIONS,
+    LORA_OPTIONS,
+    SERVER_OPTIONS,
+    STORE_OPTIONS,
+    SettingOption,
+    default_text,
+    negative_flag,
+)
+from penstock.config.validation import ENGINE_RANGES, LORA_RANGES, SERVER_RANGES, STORE_RANGES
+
+BEGIN: Final = (
+    "<!-- The tables from here on are written by `python -m penstock.cli.settings_page`. -->"
+)
+END: Final = "<!-- The tables end here. -->"
+
+KINDS: Final[Mapping[Any, str]] = {
+    int: "integer",
+    float: "number",
+    str: "text",
+    bool: "`true` or `false`",
+    list[str]: "list of texts",
+}
+TABLES: Final[tuple[tuple[str, tuple[SettingOption, ...]], ...]] = (
+    ("[engine]", ENGINE_OPTIONS),
+    ("[engine.adapter]", LORA_OPTIONS),
+    ("[server]", SERVER_OPTIONS),
+    ("[store]", STORE_OPTIONS),
+)
+RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    **ENGINE_RANGES,
+    **{f"lora_{name}": bounds for name, bounds in LORA_RANGES.items()},
+    **SERVER_RANGES,
+    **STORE_RANGES,
+}
+
+
+def tables() -> str:
+    """A Markdown section for each table of the file, with a row for each key."""
+    sections = [_section(title, options) for title, options in TABLES]
+    return "\n\n".join(sections)
+
+
+def with_tables(page: str) -> str:
+    """`page` with what is between its markers made anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
+
+
+def _section(title: str, options: Iterable[SettingOption]) -> str:
+    lines = [f"### `{title}`", "", "| Key | Value | Default | Option | Meaning |"]
+    lines.append("|---|---|---|---|---|")
+    lines += [_row(option) for option in options]
+    return "\n".join(lines)
+
+
+def _row(option: SettingOption) -> str:
+    flags = [next(flag for flag in option.flags if flag.startswith("--"))]
+    off = negative_flag(option)
+    if off is not None:
+        flags.append(off)
+    default = default_text(option) if option.kind is not bool else "`false`"
+    cells = (f"`{option.field}`", _value(option), default, _code(flags), option.help)
+    return f"| {' | '.join(cells)} |"
+
+
+def _value(option: SettingOption) -> str:
+    """What the key takes: its type, with the least and the most, or its words."""
+    if option.kind not in KINDS:
+        return _code(f'"{word}"' for word in get_args(option.kind))
+    bounds = RANGES.get(option.field)
+    if bounds is None or option.kind is str:
+        return KINDS[option.kind]
+    return f"{KINDS[option.kind]}, {_shown(bounds[0])} to {_shown(bounds[1])}"
+
+
+def _shown(bound: float) -> str:
+    return f"{int(bound):,}" if bound == int(bound) else f"{bound:g}"
+
+
+def _code(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.write_text(with_tables(target.read_text()))

@@ -1,0 +1,147 @@
+"""A chat in the terminal: reads lines, shows answers as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from typing import Final, Protocol
+
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
+from rich.text import Text
+
+from penstock.base.errors import ServiceError
+from penstock.cli.chat_state import Conversation, ExitChat
+from penstock.dialog import (
+    Event,
+    GenerateRequest,
+    PartEnded,
+    Reasoning,
+    ReasoningDelta,
+    RunEnded,
+    RunFailed,
+    TextDelta,
+)
+from penstock.dialog.fold import FailedRun
+
+PROMPT: Final = "> "
+CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Loop(Protocol):
+    """What answers."""
+
+    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]: ...
+
+
+class Chat:
+    """One conversation. `loop` runs only while an answer is made, so that reading a line is the
+    terminal's own, with Ctrl-C, Ctrl-D and history.
+
+    Answers go to `console`, all else to `notes`; None: to `console` too. `prompt`: written to
+    standard output by whoever reads the line, "" where that is for answers alone.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        agent: Loop,
+        conversation: Conversation,
+        console: Console,
+        notes: Console | None = None,
+        prompt: str = PROMPT,
+    ) -> None:
+        self._loop = loop
+        self._agent = agent
+        self._conversation = conversation
+        self._console = console
+        self._notes = notes or console
+        self._prompt = prompt
+
+    def answer_once(self, text: str) -> None:
+        """One answer on standard output. Raises ServiceError where there is none, and
+        KeyboardInterrupt where Ctrl-C stopped it."""
+        if not self._answer(text):
+            raise KeyboardInterrupt
+
+    def talk(self, model_name: str) -> None:
+        """Until /exit or the end of input."""
+        hint = "  /help lists the commands, /exit leaves"
+        self._notes.print(Text.assemble((model_name, "bold"), hint))
+        for line in self._lines():
+            try:
+                if line.startswith("/"):
+                    self._notes.print(self._conversation.command(line), style="dim", markup=False)
+                else:
+                    self._answer(line)
+            except ExitChat:
+                return
+            except ServiceError as error:
+                self._notes.print(error.message, style="red", markup=False)
+
+    def _lines(self) -> Iterator[str]:
+        if sys.stdin.isatty():
+            # Gives input() its history and editing; it must know the prompt to draw a line anew.
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401
+        while True:
+            try:
+                if not self._prompt and sys.stdin.isatty():
+                    self._notes.print(PROMPT, end="")
+                line = input(self._prompt).strip()
+            except EOFError:
+                self._notes.print()
+                return
+            except KeyboardInterrupt:
+                self._notes.print("\n/exit leaves", style="dim")
+                continue
+            if line:
+                yield line
+
+    def _answer(self, text: str) -> bool:
+        """Show an answer and remember it; Ctrl-C stops the answer, not the program. Whether it came
+        to its end."""
+        shown: list[str] = []
+        complete = True
+        task = self._loop.create_task(self._show(text, shown))
+        self._loop.add_signal_handler(signal.SIGINT, task.cancel)
+        try:
+            self._loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            complete = False
+            self._notes.print(" [stopped]", style="dim", markup=False)
+        finally:
+            self._loop.remove_signal_handler(signal.SIGINT)
+        self._conversation.keep(text, "".join(shown))
+        return complete
+
+    async def _show(self, text: str, shown: list[str]) -> None:
+        async with contextlib.aclosing(self._agent.run(self._conversation.request(text))) as events:
+            async for event in events:
+                match event:
+                    case TextDelta():
+                        shown.append(event.text)
+                        self._write(event.text, None)
+                    case ReasoningDelta():
+                        self._write(event.text, "dim italic")
+                    case PartEnded(value=Reasoning()):
+                        self._write("\n\n", None)
+                    case RunFailed():
+                        raise FailedRun(event)
+                    case RunEnded():
+                        self._write("\n", None)
+                    case _:
+                        pass
+
+    def _write(self, text: str, style: str | None) -> None:
+        """The text as it is, which printing it is not: tabs and names of emoji would be replaced.
+        What steers a terminal is for programs, and a model is none."""
+        if self._console.is_terminal:
+            text = CONTROL_CHARACTERS.sub("", text)
+        segment = Segment(text, Style.parse(style) if style else None)
+        self._console.print(Segments([segment]), soft_wrap=True)

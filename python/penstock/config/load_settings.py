@@ -1,0 +1,170 @@
+"""Settings from a TOML file and the command line: defaults, then the file, then the options.
+
+The file has the keys `model` and `served_model_name`, or tables `[[models]]` and
+`default_model_id`, and the tables `[engine]`, `[server]` and `[store]`. Their keys are fields of
+ModelSettings, EngineSettings, ServerSettings and StoreSettings; those of `[engine]` count for every
+model that does not say otherwise. `[models.adapter]` (or `[engine.adapter]`) has the options of the
+LoRA runtime.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.config.environment import Environment
+from penstock.config.lora_options import lora_settings, lora_values, without_lora
+from penstock.config.settings import (
+    EngineSettings,
+    ModelSettings,
+    ServerSettings,
+    ServingSettings,
+    StoreSettings,
+)
+from penstock.config.unsupported_options import check_sandbox, reject_unsupported
+from penstock.config.validation import (
+    SettingsError,
+    check_engine,
+    check_models,
+    check_server,
+    validation_message,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MODEL_KEYS: Final = tuple(name for name in ModelSettings.__struct_fields__ if name != "engine")
+
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A settings file, its tables not yet read."""
+
+    model: str | None = None
+    served_model_name: str | list[str] | None = None
+    default_model_id: str | None = None
+    models: list[dict[str, Any]] = []
+    engine: dict[str, Any] = {}
+    server: dict[str, Any] = {}
+    store: dict[str, Any] = {}
+    sandbox: dict[str, Any] = {}
+
+
+def load_serving(
+    engine_options: Mapping[str, Any],
+    server_options: Mapping[str, Any],
+    store_options: Mapping[str, Any],
+    *,
+    file: Path | None,
+    environment: Environment,
+    names: Sequence[str] = (),
+) -> ServingSettings:
+    """Merge the sources for a server. An option of value None was not given. `names`: further names
+    of the only model. Raises SettingsError."""
+    document = read_toml(file) if file is not None else SettingsFile()
+    from_environment = {"keep_alive_interval_ms": environment.keep_alive_interval_ms}
+    check_sandbox(document.sandbox)
+    store = _build(StoreSettings, "store", [document.store, store_options])
+    _check_no_store(document.server)
+    sources = [from_environment, document.server, server_options]
+    plain = [reject_unsupported(source) for source in sources]
+    server = _build(ServerSettings, "server", [*plain, {"store": store}])
+    check_server(server)
+    models = tuple(_models(document, engine_options, names))
+    check_models(models)
+    return ServingSettings(models, document.default_model_id, server)
+
+
+def load_engine(options: Mapping[str, Any], *, file: Path | None) -> EngineSettings:
+    """Merge the sources for one engine; of several models in the file, its default. Raises
+    SettingsError."""
+    document = read_toml(file) if file is not None else SettingsFile()
+    models = _models(document, options)
+    wanted = document.default_model_id
+    named = [m for m in models if wanted is not None and wanted in (m.id, m.engine.model)]
+    return (named or models)[0].engine
+
+
+def read_toml(path: Path) -> SettingsFile:
+    """The tables of a file. Raises SettingsError naming file and key."""
+    try:
+        with path.open("rb") as file:
+            return msgspec.convert(tomllib.load(file), SettingsFile)
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{path}: {validation_message(error, SettingsFile)}") from None
+
+
+def _models(
+    document: SettingsFile, options: Mapping[str, Any], names: Sequence[str] = ()
+) -> list[ModelSettings]:
+    """One for each table of the file, or the one that is named outside of them."""
+    if not document.models:
+        named = {"model": document.model}
+        aliases = tuple(dict.fromkeys(names or _listed(document.served_model_name)))
+        return [ModelSettings(_engine([named, document.engine, options]), aliases=aliases)]
+    if document.model is not None or options.get("model") is not None:
+        raise SettingsError("the file has [[models]]; `model` cannot be given beside them")
+    if names or document.served_model_name is not None:
+        raise SettingsError(
+            "served_model_name cannot be given beside [[models]]; give one of them `aliases`"
+        )
+    return [_model(index, table, document, options) for index, table in enumerate(document.models)]
+
+
+def _model(
+    index: int, table: Mapping[str, Any], document: SettingsFile, options: Mapping[str, Any]
+) -> ModelSettings:
+    name = f"models.{index}"
+    if "model" not in table:
+        raise SettingsError(f"[[{name}]] needs the key 'model'")
+    own = {key: table[key] for key in MODEL_KEYS if key in table}
+    of_engine = {key: value for key, value in table.items() if key not in MODEL_KEYS}
+    engine = _engine([document.engine, of_engine, options], name)
+    return _build(ModelSettings, name, [{"engine": engine}, own])
+
+
+def _listed(names: str | list[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else names or []
+
+
+def _check_no_store(server: Mapping[str, Any]) -> None:
+    """`[store]` is a table of its own, not a key of `[server]`."""
+    if "store" in server:
+        raise SettingsError("unknown key 'store' in [server]")
+
+
+def _engine(sources: list[Mapping[str, Any]], name: str = "engine") -> EngineSettings:
+    lora = lora_settings([lora_values(source) for source in sources])
+    engine = _build(
+        EngineSettings, name, [without_lora(reject_unsupported(source)) for source in sources]
+    )
+    engine = msgspec.structs.replace(engine, lora=lora)
+    check_engine(engine)
+    return engine
+
+
+def _build(kind: type[_S], name: str, sources: list[Mapping[str, Any]]) -> _S:
+    merged: dict[str, Any] = {}
+    for source in sources:
+        merged.update({key: value for key, value in source.items() if value is not None})
+    unknown = sorted(set(merged) - set(kind.__struct_fields__))
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], kind.__struct_fields__, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise SettingsError(f"unknown key {unknown[0]!r} in [{name}]{hint}")
+    try:
+        return msgspec.convert(merged, kind)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"[{name}] {validation_message(error, kind)}") from None

@@ -1,0 +1,111 @@
+"""The options of the LoRA runtime, as the command line and the table `[models.adapter]` call them;
+they come to LoraSettings.
+
+They are no fields of EngineSettings: one of them turns the runtime on, and the limits are written
+with units.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.config.settings import LoraSettings, LoraSource
+from penstock.config.validation import SettingsError, check_lora
+
+LORA_TABLE: Final = "adapter"
+LORA_KEYS: Final = (
+    "enable_lora",
+    "lora",
+    "lora_max_adapters",
+    "lora_max_rank",
+    "lora_max_bytes",
+)
+UNIT_POWERS: Final[dict[str, int]] = {"k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = re.compile(r"\s*(\d{1,18})\s*(?:([kmgt])(i?)b?|b)?\s*", re.IGNORECASE)
+
+
+def lora_values(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What one source of settings says of adapters: its table `adapter`, or options beside the
+    others. Raises SettingsError for an unknown key."""
+    table = source.get(LORA_TABLE, {})
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"{LORA_TABLE} must be a table with the keys {', '.join(LORA_KEYS)}")
+    unknown = sorted(set(table) - set(LORA_KEYS))
+    if unknown:
+        raise SettingsError(f"unknown key {unknown[0]!r} in [{LORA_TABLE}]")
+    return {**table, **{key: source[key] for key in LORA_KEYS if key in source}}
+
+
+def without_lora(source: Mapping[str, Any]) -> dict[str, Any]:
+    """`source` less what `lora_values` reads."""
+    return {key: value for key, value in source.items() if key not in (LORA_TABLE, *LORA_KEYS)}
+
+
+def lora_settings(sources: Sequence[Mapping[str, Any]]) -> LoraSettings | None:
+    """The settings that `lora_values` of several sources come to, the last one winning; None where
+    nothing asks for a runtime. Raises SettingsError."""
+    merged: dict[str, Any] = {}
+    for source in sources:
+        merged.update({key: value for key, value in source.items() if value is not None})
+    preload = tuple(_source(one) for one in _listed(merged.get("lora", ())))
+    wanted = merged.get("enable_lora")
+    if not isinstance(wanted, (bool, type(None))):
+        raise SettingsError("enable_lora must be true or false")
+    if wanted is False and preload:
+        raise SettingsError("lora names adapters, and enable_lora is false")
+    limits = {
+        "max_adapters": merged.get("lora_max_adapters"),
+        "max_rank": merged.get("lora_max_rank"),
+        "max_bytes": _size(merged.get("lora_max_bytes")),
+    }
+    given = {key: value for key, value in limits.items() if value is not None}
+    try:
+        settings = msgspec.convert({**given, "preload": preload}, LoraSettings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"[{LORA_TABLE}] lora_max: {error}") from None
+    check_lora(settings)
+    return settings if wanted or preload else None
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise SettingsError("lora must be a list of adapters")
+    return value
+
+
+def _source(value: Any) -> LoraSource:
+    """ALIAS=SOURCE, or a table (JSON on the command line) with alias, source and pinned."""
+    if isinstance(value, str) and not value.lstrip().startswith("{"):
+        alias, _, folder = value.partition("=")
+        value = {"alias": alias, "source": folder}
+    try:
+        if isinstance(value, str):
+            value = msgspec.json.decode(value)
+        found = msgspec.convert(value, LoraSource)
+    except msgspec.DecodeError as error:
+        raise SettingsError(
+            "lora must be ALIAS=SOURCE, or an object with alias, source and pinned:"
+            f" {str(error).replace('`', chr(39))}"
+        ) from None
+    return msgspec.structs.replace(found, alias=found.alias.strip())
+
+
+def _size(value: Any) -> int | None:
+    """Bytes of a number, or of a text with a unit: KB is 1,000 bytes, KiB 1,024."""
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise SettingsError("lora_max_bytes must be a number of bytes such as 512MiB or 8GB")
+    number, unit, binary = match.groups()
+    if not unit:
+        return int(number)
+    base = 1024 if binary else 1000
+    size: int = int(number) * base ** UNIT_POWERS[unit.lower()]
+    return size

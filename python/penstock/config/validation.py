@@ -1,0 +1,162 @@
+"""What a setting may be. Checked once, before anything starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from ipaddress import ip_network
+from typing import Final, get_args, get_type_hints
+
+import msgspec
+
+from penstock.config.settings import (
+    EngineSettings,
+    LoraSettings,
+    ModelSettings,
+    ServerSettings,
+    StoreSettings,
+)
+
+# field -> (least, most); None is always allowed where the field's type allows it
+ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "tensor_parallel": (1, 64),
+    "max_model_len": (16, 2**24),
+    "cache_mb": (1, 2**24),
+    "host_cache_mb": (0, 2**24),
+    "block_size": (1, 1024),
+    "max_num_seqs": (1, 4096),
+    "max_queue": (1, 2**20),
+    "max_num_batched_tokens": (16, 2**20),
+    "prefix_cache_n": (0, 2**20),
+    "threads": (1, 1024),  # what a ThreadPool of csrc takes
+    "temperature": (0, 2),
+    "top_k": (-1, 2**31 - 1),  # 0 and -1: off
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (0.01, 100),
+}
+LORA_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "max_adapters": (1, 2**16),
+    "max_rank": (1, 2**14),
+    "max_bytes": (1, 2**48),
+}
+MAX_ALIAS_BYTES: Final = 256
+SERVER_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "port": (0, 65535),
+    "workers": (1, 256),
+    "keep_alive_interval_ms": (1, 24 * 3600 * 1000),
+    "body_limit_bytes": (1024, 2**32),
+    "drain_timeout_s": (0.0, 24 * 3600.0),
+    "stall_timeout_s": (1.0, 24 * 3600.0),
+    "max_connections": (1, 2**20),
+}
+STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "response_expiry_s": (0, 2**31),
+    "max_responses_bytes": (1, 2**48),
+    "session_expiry_s": (1, 2**31),
+    "max_sessions": (1, 2**31),
+    "max_sessions_bytes": (1, 2**48),
+    "file_expiry_s": (1, 2**31),
+    "max_files": (1, 2**20),
+    "max_files_bytes": (1, 2**48),
+    "max_skills_bytes": (1, 2**48),
+}
+DEVICES: Final = "auto|cpu|cuda(:[0-9]{1,3})?"
+# what requests call the default model, whichever it is
+RESERVED_NAME: Final = "default"
+
+
+class SettingsError(ValueError):
+    """A setting cannot be used. The message names it and says what it may be."""
+
+
+def validation_message(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
+    """The library's words, with the key before them that is wrong, and its values if it has few."""
+    text = str(error).replace("Object contains unknown field", "unknown key").replace("`", "'")
+    what, found, where = text.partition(" - at '$.")
+    if not found:
+        return text
+    key = where[:-1]
+    hint = get_type_hints(kind).get(key)
+    values = [v for part in (hint, *get_args(hint)) for v in get_args(part) if isinstance(v, str)]
+    allowed = f"; it may be {', '.join(map(repr, values))}" if values else ""
+    return f"{key}: {what[0].lower()}{what[1:]}{allowed}"
+
+
+def check_engine(settings: EngineSettings) -> None:
+    """Raises SettingsError for a value of another type, or out of range."""
+    try:
+        msgspec.convert(msgspec.to_builtins(settings), EngineSettings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(validation_message(error, EngineSettings)) from None
+    for name, (least, most) in ENGINE_RANGES.items():
+        _check(name, getattr(settings, name), least, most)
+    if not settings.model:
+        raise SettingsError("model must not be empty")
+    if not re.fullmatch(DEVICES, settings.device):
+        raise SettingsError(f"device is {settings.device!r}; it must be auto, cpu, cuda or cuda:N")
+    if settings.lora is not None:
+        check_lora(settings.lora)
+
+
+def check_lora(settings: LoraSettings) -> None:
+    """Raises SettingsError for a value out of range, and for adapters that cannot be told apart."""
+    for name, (least, most) in LORA_RANGES.items():
+        _check(f"lora_{name}", getattr(settings, name), least, most)
+    aliases = [source.alias for source in settings.preload]
+    for source in settings.preload:
+        if not source.source or not 1 <= len(source.alias.strip().encode()) <= MAX_ALIAS_BYTES:
+            raise SettingsError(
+                f"lora must be ALIAS=SOURCE: an alias of 1..{MAX_ALIAS_BYTES} bytes, and a folder"
+                " or a hub id"
+            )
+        if aliases.count(source.alias) > 1:
+            raise SettingsError(f"lora has two adapters called {source.alias!r}")
+    if len(aliases) > settings.max_adapters:
+        raise SettingsError(
+            f"lora has {len(aliases)} adapters; lora_max_adapters is {settings.max_adapters}"
+        )
+
+
+def check_server(settings: ServerSettings) -> None:
+    """Raises SettingsError for a value out of range."""
+    for name, (least, most) in SERVER_RANGES.items():
+        _check(name, getattr(settings, name), least, most)
+    for network in settings.fetch_allow:
+        _check_network(network)
+    check_store(settings.store)
+
+
+def check_store(settings: StoreSettings) -> None:
+    """Raises SettingsError for a value out of range."""
+    for name, (least, most) in STORE_RANGES.items():
+        _check(name, getattr(settings, name), least, most)
+
+
+def check_models(models: Sequence[ModelSettings], default_model_id: str | None = None) -> None:
+    """Raises SettingsError for names that are missing, reserved or given twice. Ids that are not
+    known yet are not looked at."""
+    if any(not alias for model in models for alias in model.aliases):
+        raise SettingsError("an alias of a model must not be empty")
+    names = [name for model in models for name in (model.id, *model.aliases) if name]
+    for name in names:
+        if name == RESERVED_NAME:
+            raise SettingsError(f"no model can be called {RESERVED_NAME!r}")
+        if names.count(name) > 1:
+            raise SettingsError(f"two models are called {name!r}; give one of them another id")
+    if default_model_id is not None and default_model_id not in (model.id for model in models):
+        raise SettingsError(f"default_model_id {default_model_id!r} is none of the models")
+
+
+def _check_network(text: str) -> None:
+    try:
+        ip_network(text)
+    except ValueError:
+        raise SettingsError(
+            f"fetch_allow must have addresses or networks such as 10.1.0.0/16, not {text!r}"
+        ) from None
+
+
+def _check(name: str, value: float | None, least: float, most: float) -> None:
+    if value is not None and not least <= value <= most:
+        raise SettingsError(f"{name} must be from {least} to {most}, and is {value}")

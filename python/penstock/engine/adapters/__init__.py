@@ -1,0 +1,1 @@
+"""LoRA adapters of an engine: the catalog of aliases, and the cache of adapter slots."""

@@ -1,0 +1,71 @@
+"""The adapters of one model of a fleet: their catalog, and the connection on which its engine
+hears of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.config import Environment, LoraSettings
+from penstock.engine.adapters.catalog import AdapterCatalog
+from penstock.models.hub.hub_access import hub_access_of
+
+if TYPE_CHECKING:
+    from penstock.engine.ipc.client import EngineClient
+
+
+class ModelAdapters:
+    """`catalog` outlives engines: one that is started again has all adapters from its start on, so
+    that no request can come before them."""
+
+    def __init__(
+        self, settings: LoraSettings, environment: Environment, changed: Callable[[], None]
+    ) -> None:
+        self.catalog = AdapterCatalog(
+            settings,
+            environment.home,
+            root=environment.lora_root,
+            hub=hub_access_of(environment),
+            changed=changed,
+        )
+        self._preloaded = False
+        self._client: EngineClient | None = None
+        self._settling: set[asyncio.Task[None]] = set()
+
+    async def open(self, socket_path: str) -> None:
+        """Connect to an engine that serves, make sure that adapters can be kept, and load what is
+        to be loaded at the start, the first time. Raises ModelError."""
+        # Imported here: a server without adapters does not wait for it.
+        from penstock.engine.ipc.client import EngineClient
+
+        self._client = EngineClient(socket_path)
+        await self._client.wait_ready()
+        self.catalog.attach(self._client)
+        await self.catalog.settle()
+        await self.catalog.open()
+        if not self._preloaded:
+            await self.catalog.preload()
+            self._preloaded = True
+
+    def settle_soon(self) -> None:
+        """The engine was restarted: tell it what has changed while it was away."""
+        task = asyncio.create_task(self._settle())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def close(self) -> None:
+        """Let go of the engine, which may end."""
+        self.catalog.detach()
+        for task in self._settling:
+            task.cancel()
+        await asyncio.gather(*self._settling, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def _settle(self) -> None:
+        if self._client is not None:
+            await self._client.wait_ready()
+            await self.catalog.settle()

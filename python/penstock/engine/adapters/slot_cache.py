@@ -1,0 +1,353 @@
+"""The revisions of adapters that an engine has: which of them are in memory, and who uses them.
+
+Files stay where they are: what is not in memory is read again when a request wants it, and what was
+used least recently makes room. It knows nothing of aliases and of how requests are scheduled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.peft_folder import read_adapter
+from penstock.base.errors import InvalidRequest, ServiceError
+from penstock.config import LoraSettings
+from penstock.engine.types import AdapterSource, AdapterState
+from penstock.kernels.lora_slots import PackedAdapter
+from penstock.runtime.adapters import RuntimeAdapters
+from penstock.scheduler import NO_ADAPTER
+
+log = logging.getLogger(__name__)
+
+
+def unknown_revision() -> InvalidRequest:
+    """A request names a revision that the engine does not have."""
+    return InvalidRequest(
+        "the engine has no adapter of that generation", field="adapter", code="adapter_not_found"
+    )
+
+
+def _one_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="penstock-adapters")
+
+
+@dataclass(slots=True)
+class _CachedRevision:
+    """`size_bytes` 0: it was not read yet. `leases`: requests that are for it; `users`: those of
+    them that compute with its slot. `draining`: it gets no further user, so that another one may
+    have its place. `asked`: who waits to hear that it was loaded."""
+
+    source: AdapterSource
+    rank: int = 0
+    size_bytes: int = 0
+    retired: bool = False
+    leases: int = 0
+    users: int = 0
+    slot: int = NO_ADAPTER
+    draining: bool = False
+    last_use: int = 0
+    asked: list[Future[AdapterState]] = field(default_factory=list)
+
+    @property
+    def resident(self) -> bool:
+        return self.slot != NO_ADAPTER
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may go: nobody uses it, nor is about to."""
+        return self.users == 0 and (self.leases == 0 or self.draining)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody waits for it to be in memory."""
+        if self.resident:
+            return self.draining
+        return bool(self.leases or self.asked or self.source.pinned)
+
+    def state(self) -> AdapterState:
+        return AdapterState(
+            revision=self.source.revision,
+            rank=self.rank,
+            bytes=self.size_bytes,
+            retired=self.retired,
+            active_leases=self.leases,
+            resident=self.resident,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadedFiles:
+    """What the loading thread made of a revision."""
+
+    revision: str
+    rank: int = 0
+    packed: PackedAdapter | None = None
+    error: ServiceError | None = None
+
+
+class LoRASlotCache:
+    """One thread calls all of it. One revision is read at a time, in a thread of its own; `wake`
+    is called there when `collect` has something to take in. What is pinned leaves room for each of
+    the others."""
+
+    def __init__(
+        self, runtime: RuntimeAdapters, limits: LoraSettings, wake: Callable[[], None]
+    ) -> None:
+        self._runtime = runtime
+        self._limits = limits
+        self._wake = wake
+        self._revisions: dict[str, _CachedRevision] = {}
+        self._free_slots = list(range(runtime.capacity - 1, -1, -1))
+        self._resident_bytes = 0
+        self._wanted: deque[str] = deque()
+        self._reading: str | None = None
+        self._read: SimpleQueue[_LoadedFiles] = SimpleQueue()
+        self._reader = _one_thread()
+        self._news: dict[str, ServiceError | None] = {}
+        self._clock = 0
+
+    @property
+    def has_completions(self) -> bool:
+        """Whether `collect` has something to take in."""
+        return bool(self._news) or not self._read.empty()
+
+    def add(self, source: AdapterSource) -> Future[AdapterState]:
+        """Register a revision and load it, into memory where there is room. One that is here
+        already is pinned from now on, or no longer. The future fails with AdapterRefused for what
+        is wrong with its files, and for a pin that leaves no room for another one; what was not
+        here before is not here then."""
+        future: Future[AdapterState] = Future()
+        one = self._revisions.get(source.revision)
+        if one is None:
+            one = self._revisions[source.revision] = _CachedRevision(source)
+        elif (error := self._room_error(source, one.size_bytes)) is not None:
+            future.set_exception(error)
+            return future
+        one.source, one.retired = source, False
+        if one.size_bytes and (one.resident or not source.pinned):
+            future.set_result(one.state())
+            self._start_reading()  # what is pinned no longer may make room
+            return future
+        one.asked.append(future)
+        self._request_load(one)
+        return future
+
+    def retire(self, revision: str) -> None:
+        """Lease it to nobody any more, and free it with the last lease. Harmless twice."""
+        one = self._revisions.get(revision)
+        if one is not None:
+            one.retired = True
+            self._free_if_over(one)
+
+    def states(self) -> tuple[AdapterState, ...]:
+        """Of every revision that was loaded."""
+        return tuple(one.state() for one in self._revisions.values() if one.size_bytes)
+
+    def lease(self, revision: str) -> None:
+        """A request is for it, until `release`. A retired one may be leased for as long as it has
+        leases, so that the choices of a request all get it. Raises InvalidRequest where it is not
+        here."""
+        one = self._revisions.get(revision)
+        if one is None or (one.retired and not one.leases):
+            raise unknown_revision()
+        one.leases += 1
+
+    def release(self, revision: str, *, entered: bool) -> None:
+        """The request is over; `entered`: it had a slot."""
+        one = self._revisions[revision]
+        one.leases -= 1
+        one.users -= entered
+        assert one.leases >= one.users >= 0
+        self._free_if_over(one)
+        self._start_reading()
+
+    def enter(self, revision: str) -> int | None:
+        """The slot that a leased revision is in, until `release`; None where it is not in memory:
+        it will be, and `collect` tells when to ask again."""
+        one = self._revisions[revision]
+        if not one.resident or one.draining:
+            self._request_load(one)
+            return None
+        one.users += 1
+        one.last_use = self._next_use()
+        return one.slot
+
+    def collect(self) -> dict[str, ServiceError | None]:
+        """Between steps: install what was read. The revisions that were read, with what failed
+        where their requests cannot go on."""
+        news, self._news = self._news, {}
+        while not self._read.empty():
+            read = self._read.get()
+            self._reading = None
+            one = self._revisions.get(read.revision)
+            if one is not None:
+                news[read.revision] = self._take(one, read)
+        self._start_reading()
+        return news
+
+    def close(self) -> None:
+        """End the thread after what it is at."""
+        self._reader.shutdown(wait=True, cancel_futures=True)
+
+    def _next_use(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _request_load(self, one: _CachedRevision) -> None:
+        revision = one.source.revision
+        if revision not in self._wanted and revision != self._reading:
+            self._wanted.append(revision)
+        self._start_reading()
+
+    def _start_reading(self) -> None:
+        """Read the first of the wanted ones for which there is room, or whose size is not known."""
+        if self._reading is not None:
+            return
+        self._reopen_drained()
+        for revision in tuple(self._wanted):
+            one = self._revisions.get(revision)
+            if one is None or not one.wanted:
+                self._wanted.remove(revision)
+            elif one.resident:
+                continue
+            elif (error := self._room_error(one.source, one.size_bytes)) is not None:
+                self._wanted.remove(revision)  # a retired one: something was pinned since
+                self._news[revision] = error
+                self._drop_failed(one, error)
+            elif not one.size_bytes or self._make_room(one):
+                self._wanted.remove(revision)
+                self._reading = revision
+                self._begin_reading(one.source)
+                return
+
+    def _begin_reading(self, source: AdapterSource) -> None:
+        try:
+            self._reader.submit(self._read_files, source)
+        except RuntimeError:  # no thread: what it costs one load must not end the engine
+            self._reader = _one_thread()  # the other one would do it later
+            refused = AdapterRefused("lora_load_task_failed", "there is no thread to read it now")
+            self._read.put(_LoadedFiles(source.revision, error=refused))
+            self._wake()
+
+    def _reopen_drained(self) -> None:
+        """Who was to make room for requests that are gone by now may have users again."""
+        wanted = [self._revisions.get(revision) for revision in self._wanted]
+        if any(one is not None and not one.resident and one.wanted for one in wanted):
+            return
+        for revision, one in self._revisions.items():
+            if one.draining:
+                one.draining = False
+                self._news[revision] = None
+
+    def _read_files(self, source: AdapterSource) -> None:
+        """In the reader's thread."""
+        revision = source.revision
+        try:
+            spec = self._runtime.spec
+            adapter = read_adapter(Path(source.folder), spec, self._limits, revision)
+            read = _LoadedFiles(revision, adapter.rank, self._runtime.pack(adapter))
+        except ServiceError as error:
+            read = _LoadedFiles(revision, error=error)
+        except Exception:  # the reader's outermost loop: nobody else would hear of it
+            log.exception("adapter %s cannot be loaded", revision)
+            failed = AdapterRefused("lora_load_task_failed", "the adapter could not be loaded")
+            read = _LoadedFiles(revision, error=failed)
+        self._read.put(read)
+        self._wake()
+
+    def _take(self, one: _CachedRevision, read: _LoadedFiles) -> ServiceError | None:
+        """What was read becomes resident, if there is room for it."""
+        error = read.error
+        if read.packed is not None:
+            error = self._room_error(one.source, read.packed.size_bytes)
+        if error is not None:
+            self._drop_failed(one, error)
+            return error
+        assert read.packed is not None
+        one.rank, one.size_bytes = read.rank, read.packed.size_bytes
+        if self._make_room(one):
+            one.slot, one.last_use = self._free_slots.pop(), self._next_use()
+            self._resident_bytes += one.size_bytes
+            self._runtime.install(one.slot, read.packed)
+        asked, one.asked = one.asked, []
+        if one.wanted:
+            self._request_load(one)
+        for future in asked:
+            future.set_result(one.state())
+        self._free_if_over(one)
+        return None
+
+    def _drop_failed(self, one: _CachedRevision, error: ServiceError) -> None:
+        """Who registered it hears of it, and it was never here; one that was here before stays,
+        for its files may be readable again."""
+        if not one.size_bytes:
+            one.retired = True
+        asked, one.asked = one.asked, []
+        for future in asked:
+            future.set_exception(error)
+        self._free_if_over(one)
+
+    def _room_error(self, source: AdapterSource, size_bytes: int) -> AdapterRefused | None:
+        """Why there is never room for a revision, or, where it is pinned, for one of the others:
+        their requests would wait for ever."""
+        others = [o for o in self._revisions.values() if o.source.revision != source.revision]
+        left = self._runtime.max_bytes - sum(o.size_bytes for o in others if o.source.pinned)
+        if size_bytes > left:
+            return AdapterRefused(
+                "lora_byte_limit_exceeded",
+                f"the adapter takes {size_bytes} bytes; lora_max_bytes and what is pinned leave "
+                f"{left}",
+            )
+        moving = (o.size_bytes for o in others if not o.source.pinned and not o.retired)
+        largest = max(moving, default=0)
+        if source.pinned and largest > left - size_bytes:
+            return AdapterRefused(
+                "lora_byte_limit_exceeded",
+                f"pinned, the adapter leaves {left - size_bytes} bytes of lora_max_bytes; one that "
+                f"is loaded takes {largest}",
+            )
+        return None
+
+    def _make_room(self, one: _CachedRevision) -> bool:
+        """A free slot and memory for it; from idle ones, used least recently first. Where all are
+        in use and requests wait for it, the next one is left to its users."""
+        while not self._free_slots or (
+            self._resident_bytes + one.size_bytes > self._runtime.max_bytes
+        ):
+            movable = [o for o in self._revisions.values() if o.resident and not o.source.pinned]
+            idle = [other for other in movable if other.idle]
+            if idle:
+                self._evict(min(idle, key=_last_use))
+                continue
+            used = [other for other in movable if other.users]
+            waited_for = one.leases or one.source.pinned
+            if used and waited_for and not any(other.draining for other in movable):
+                min(used, key=_last_use).draining = True
+            return False
+        return True
+
+    def _evict(self, one: _CachedRevision) -> None:
+        self._runtime.clear(one.slot)
+        self._free_slots.append(one.slot)
+        self._resident_bytes -= one.size_bytes
+        one.slot, one.draining = NO_ADAPTER, False
+        if one.leases and one.source.revision not in self._wanted:
+            self._wanted.append(one.source.revision)
+
+    def _free_if_over(self, one: _CachedRevision) -> None:
+        revision = one.source.revision
+        if not one.retired or one.leases or one.asked or self._reading == revision:
+            return
+        if one.resident:
+            self._evict(one)
+        self._revisions.pop(revision, None)
+
+
+def _last_use(one: _CachedRevision) -> int:
+    return one.last_use

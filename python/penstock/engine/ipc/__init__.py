@@ -1,0 +1,1 @@
+"""The socket between API processes and an engine process."""

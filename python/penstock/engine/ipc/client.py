@@ -1,0 +1,266 @@
+"""The API process's end of the engine socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import cast
+
+from penstock._native import Lanes
+from penstock.base.errors import EngineFault, ServiceError, Unavailable
+from penstock.engine.embedding_queues import EmbeddingOutputQueues
+from penstock.engine.ipc.messages import (
+    MAX_FRAME_BYTES,
+    Abort,
+    AdapterAdded,
+    Adapters,
+    AddAdapter,
+    AskAdapters,
+    AskGauges,
+    EmbedOutputs,
+    Gauges,
+    Hello,
+    Refused,
+    RetireAdapter,
+    SetTokenizer,
+    SubmitEmbed,
+    ToEngine,
+    TokenOutputs,
+    frame,
+    from_engine_decoder,
+    submit,
+)
+from penstock.engine.output_queues import RequestOutputQueues
+from penstock.engine.protocol import Tap
+from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
+    EmbedOutput,
+    EmbedRequest,
+    EngineGauges,
+    EngineInfo,
+    TokenOutput,
+    TokenRequest,
+)
+from penstock.grammar.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+RECONNECT_INTERVAL_S = 0.02
+
+
+class RefusedRequest(ServiceError):
+    """The engine did not admit a request; carries the status it gave."""
+
+    def __init__(self, refusal: Refused) -> None:
+        super().__init__(
+            refusal.message,
+            field=refusal.field,
+            code=refusal.code,
+            retry_after_s=refusal.retry_after_s,
+        )
+        self.status, self.kind = refusal.status, refusal.kind
+
+
+class _Link(asyncio.Protocol):
+    """One connection. All frames that a read brings are handled before any reader of them runs."""
+
+    def __init__(
+        self, opened: Callable[[asyncio.Transport], None], handle: Callable[[bytes], None]
+    ) -> None:
+        self._opened = opened
+        self._handle = handle
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+        self._opened(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._handle(data)
+        except ValueError as error:  # msgspec's errors are of this kind, too
+            log.warning("engine connection: %s", error)
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            log.warning("engine connection: %s", error)
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
+class EngineClient:
+    """An engine behind a Unix socket. Connects when the engine serves, and again after it died.
+
+    Requests in flight when the engine dies end with EngineFault; requests made before it is back
+    are refused with Unavailable.
+    """
+
+    def __init__(self, socket_path: str) -> None:
+        self._path = socket_path
+        self._info: EngineInfo | None = None
+        self._transport: asyncio.Transport | None = None
+        self._lanes = Lanes(MAX_FRAME_BYTES)
+        self._output_queues = RequestOutputQueues(
+            lambda r: self._send(submit(r)), self._abort, self._lanes
+        )
+        self._embeddings = EmbeddingOutputQueues(lambda r: self._send(SubmitEmbed(r)), self._abort)
+        self._vocabulary: Vocabulary | None = None
+        self._tickets = itertools.count()
+        self._loads: dict[str, asyncio.Future[AdapterState]] = {}
+        self._adapter_waiters: list[asyncio.Future[tuple[AdapterState, ...]]] = []
+        self._gauge_waiters: list[asyncio.Future[EngineGauges]] = []
+        self._connected = asyncio.Event()
+        self._task = asyncio.create_task(self._keep_connected(), name="engine-client")
+
+    @property
+    def info(self) -> EngineInfo:
+        """Of the engine last connected to. Raises Unavailable before the first time."""
+        if self._info is None:
+            raise Unavailable("the engine is starting", retry_after_s=1)
+        return self._info
+
+    @property
+    def serving(self) -> bool:
+        """Whether a request would be taken now."""
+        return self._connected.is_set()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._output_queues) + len(self._embeddings)
+
+    async def wait_ready(self) -> EngineInfo:
+        """Return when connected to a loaded engine."""
+        await self._connected.wait()
+        return self.info
+
+    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenOutput]:
+        return self._output_queues.generate(request, tap)
+
+    def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
+        return self._embeddings.embed(request)
+
+    def set_tokenizer(self, vocabulary: Vocabulary) -> None:
+        if self._vocabulary is None:
+            self._vocabulary = vocabulary
+            if self._connected.is_set():
+                self._send(SetTokenizer(vocabulary))
+
+    async def add_adapter(self, source: AdapterSource) -> AdapterState:
+        ticket = f"adapter-{next(self._tickets)}"
+        waiter: asyncio.Future[AdapterState] = asyncio.get_running_loop().create_future()
+        self._send(AddAdapter(ticket, source))
+        self._loads[ticket] = waiter
+        try:
+            return await waiter
+        finally:
+            self._loads.pop(ticket, None)
+
+    async def retire_adapter(self, revision: str) -> None:
+        self._send(RetireAdapter(revision))
+
+    async def adapters(self) -> tuple[AdapterState, ...]:
+        waiter: asyncio.Future[tuple[AdapterState, ...]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._send(AskAdapters())
+        self._adapter_waiters.append(waiter)
+        return await waiter
+
+    async def gauges(self) -> EngineGauges:
+        waiter: asyncio.Future[EngineGauges] = asyncio.get_running_loop().create_future()
+        self._send(AskGauges())
+        self._gauge_waiters.append(waiter)
+        return await waiter
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._fail_in_flight("the engine was shut down")
+
+    def _send(self, message: ToEngine) -> None:
+        # a dying engine may still take a connection, and then says nothing on it
+        if self._transport is None or not self._connected.is_set():
+            raise Unavailable("the engine is starting or restarting", retry_after_s=1)
+        self._transport.write(frame(message))
+
+    def _abort(self, request_id: str) -> None:
+        with contextlib.suppress(Unavailable):
+            self._send(Abort(request_id))
+
+    async def _keep_connected(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                transport, link = await loop.create_unix_connection(
+                    lambda: _Link(self._open, self._receive), self._path
+                )
+            except OSError:
+                await asyncio.sleep(RECONNECT_INTERVAL_S)
+                continue
+            try:
+                await link.lost
+            finally:
+                transport.close()
+                self._fail_in_flight("the engine stopped while it worked on this request")
+
+    def _open(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._lanes.restart()
+
+    def _receive(self, data: bytes) -> None:
+        """What one read brings: what several steps made for a request goes on together."""
+        for body in self._lanes.feed(data):
+            self._handle(body)
+        self._output_queues.wake_readers()
+
+    def _handle(self, body: bytes) -> None:
+        match from_engine_decoder.decode(body):
+            case TokenOutputs(outputs):
+                self._output_queues.put(outputs)
+            case EmbedOutputs(embedded):
+                self._embeddings.deliver(embedded)
+            case Hello(info):
+                self._info = info
+                self._connected.set()
+                if self._vocabulary is not None:
+                    self._send(SetTokenizer(self._vocabulary))
+            case Refused() as refusal:
+                self._output_queues.fail(refusal.id, RefusedRequest(refusal))
+                self._embeddings.fail(refusal.id, RefusedRequest(refusal))
+                load = self._loads.get(refusal.id)
+                if load is not None and not load.done():
+                    load.set_exception(RefusedRequest(refusal))
+            case AdapterAdded(ticket, state):
+                load = self._loads.get(ticket)
+                if load is not None and not load.done():
+                    load.set_result(state)
+            case Adapters(states):
+                asked = self._adapter_waiters.pop(0)
+                if not asked.done():
+                    asked.set_result(states)
+            case Gauges(gauges):
+                waiter = self._gauge_waiters.pop(0)
+                if not waiter.done():
+                    waiter.set_result(gauges)
+
+    def _fail_in_flight(self, reason: str) -> None:
+        self._transport = None
+        self._connected.clear()
+        self._output_queues.fail_all(lambda: EngineFault(reason))
+        self._embeddings.fail_all(lambda: EngineFault(reason))
+        for load in self._loads.values():
+            if not load.done():
+                load.set_exception(EngineFault("the engine stopped while it loaded this adapter"))
+        for asked in self._adapter_waiters:
+            if not asked.done():
+                asked.set_exception(Unavailable(reason, retry_after_s=1))
+        self._adapter_waiters.clear()
+        for waiter in self._gauge_waiters:
+            if not waiter.done():
+                waiter.set_exception(Unavailable(reason, retry_after_s=1))
+        self._gauge_waiters.clear()

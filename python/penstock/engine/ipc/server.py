@@ -1,0 +1,337 @@
+"""The engine process's end of the socket: one thread, one loop, frames in, steps, frames out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, TypeVar
+
+import msgspec
+
+from penstock.base.errors import ServiceError
+from penstock.engine.ipc.messages import (
+    Abort,
+    AdapterAdded,
+    Adapters,
+    AddAdapter,
+    AskAdapters,
+    AskGauges,
+    EmbedOutputs,
+    FrameReader,
+    FromEngine,
+    Gauges,
+    Hello,
+    Refused,
+    RetireAdapter,
+    SetTokenizer,
+    Submit,
+    SubmitEmbed,
+    TokenOutputs,
+    frame,
+    submitted,
+    to_engine_decoder,
+)
+from penstock.engine.output_coalescing import OutputCoalescer
+from penstock.engine.protocol import IDLE_S, Core
+from penstock.engine.throttled_log import ThrottledLog
+from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
+    EmbedOutput,
+    EmbedRequest,
+    TokenOutput,
+    TokenRequest,
+)
+
+_R = TypeVar("_R", TokenRequest, EmbedRequest)
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 * 1024
+MAX_READ_BYTES = 8 * 1024 * 1024
+"""Of one connection before a step. The system holds some 200 kB of what it sends, less than a long
+prompt: what stands behind that would wait for a step for each such piece."""
+UNWATCHED: Final = nullcontext()
+ACCEPT_PAUSE_S = 0.01
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
+
+
+class Connection:
+    """One API process. `open_ids`: its unfinished requests, and their ids at the engine."""
+
+    def __init__(self, number: int, sock: socket.socket) -> None:
+        self.number = number
+        self.sock = sock
+        self.frames = FrameReader()
+        self.unsent = bytearray()
+        self.open_ids: dict[str, str] = {}
+
+
+class EngineServer:
+    """Serves `core` on a Unix socket until `stop` is called, or `drain` and all connections are
+    closed. Never spins: without work it blocks in select. `watch`: around each step."""
+
+    def __init__(
+        self, core: Core, socket_path: str, watch: AbstractContextManager[None] = UNWATCHED
+    ) -> None:
+        self._core = core
+        self._watch = watch
+        self._coalescer = OutputCoalescer()
+        self._connections: dict[int, Connection] = {}
+        self._owners: dict[str, tuple[Connection, str]] = {}  # engine's id -> who, its own id
+        self._accepted = 0
+        self._not_taken = ThrottledLog(log)
+        self._stopping = False
+        self._draining = False
+        self._may_prepare = True
+        self._preparing = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        self._listener = _listen(socket_path)
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._wake_writer.setblocking(False)
+        core.call_when_ready(self._wake)
+
+    def stop(self) -> None:
+        """End `run` after the step in progress. Callable from any thread and signal handler."""
+        self._stopping = True
+        self._wake()
+
+    def drain(self) -> None:
+        """Take no new connection, and end `run` when the last one is closed: the API processes
+        close theirs when their answers are finished. Callable from any thread."""
+        self._draining = True
+        self._wake()
+
+    def run(self) -> None:
+        """Serve until the end."""
+        while not self._stopping:
+            if self._draining:
+                self._stop_listening()
+                if not self._connections:
+                    break
+            news = self._handle_sockets(self._patience_s())
+            if self._core.has_work and not self._stopping:
+                with self._watch:
+                    made = self._core.step()
+                self._deliver(self._coalescer.coalesce(made))
+                self._may_prepare, self._preparing = True, False
+            elif news:
+                self._preparing = False
+            elif self._may_prepare:
+                self._may_prepare = self._preparing = self._core.prepare()
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        self._stop_listening()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it will wake up
+            self._wake_writer.send(b"\0")
+
+    def _patience_s(self) -> float | None:
+        if self._core.has_work or self._preparing:
+            return 0
+        return IDLE_S if self._may_prepare else None
+
+    def _stop_listening(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+
+    def _handle_sockets(self, timeout_s: float | None) -> bool:
+        """False where nothing came in this time."""
+        ready = self._selector.select(timeout_s)
+        for key, events in ready:
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._wake_reader:
+                self._wake_reader.recv(64)
+            else:
+                connection = key.data
+                if events & selectors.EVENT_WRITE:
+                    self._flush(connection)
+                if events & selectors.EVENT_READ:
+                    self._read(connection)
+        return bool(ready)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as error:  # such as no free descriptor: it waits, those served go on
+            self._not_taken.note(f"a connection cannot be taken: {error}", time.monotonic())
+            time.sleep(ACCEPT_PAUSE_S)
+            return
+        sock.setblocking(False)
+        self._accepted += 1
+        connection = Connection(self._accepted, sock)
+        self._connections[connection.number] = connection
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._send(connection, Hello(self._core.info))
+
+    def _read(self, connection: Connection) -> None:
+        left = MAX_READ_BYTES
+        try:
+            while left > 0 and connection.number in self._connections:
+                data = connection.sock.recv(READ_BYTES)
+                if not data:
+                    self._drop(connection)
+                    return
+                left -= len(data)
+                self._take(connection, data)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError) as error:  # msgspec's errors are of this kind, too
+            log.warning("connection %d: %s", connection.number, error)
+            self._drop(connection)
+
+    def _take(self, connection: Connection, data: bytes) -> None:
+        for body in connection.frames.feed(data):
+            if connection.number not in self._connections:  # an answer could not be sent
+                return
+            self._handle(connection, body)
+
+    def _handle(self, connection: Connection, body: bytes) -> None:
+        match to_engine_decoder.decode(body):
+            case Submit() as message:
+                self._submit(connection, submitted(message), self._core.submit)
+            case SubmitEmbed(embed_request):
+                self._submit(connection, embed_request, self._core.embed)
+            case Abort(request_id):
+                engine_id = connection.open_ids.pop(request_id, None)
+                if engine_id is not None:
+                    self._abort(engine_id)
+            case SetTokenizer(vocabulary):
+                self._core.set_tokenizer(vocabulary)
+            case AddAdapter(ticket, source):
+                self._add_adapter(connection, ticket, source)
+            case RetireAdapter(revision):
+                self._core.retire_adapter(revision)
+            case AskAdapters():
+                self._send(connection, Adapters(self._core.adapters()))
+            case AskGauges():
+                self._send(connection, Gauges(self._core.gauges()))
+
+    def _add_adapter(self, connection: Connection, ticket: str, source: AdapterSource) -> None:
+        """Answered within a step of the core, or at once; the load goes on if the caller leaves."""
+
+        def answer(loaded: Future[AdapterState]) -> None:
+            if connection.number not in self._connections:
+                return
+            error = loaded.exception()
+            if error is None:
+                self._send(connection, AdapterAdded(ticket, loaded.result()))
+            else:
+                assert isinstance(error, ServiceError)
+                self._send(connection, _refused(ticket, error))
+
+        self._core.add_adapter(source).add_done_callback(answer)
+
+    def _submit(self, connection: Connection, request: _R, submit: Callable[[_R], None]) -> None:
+        submitted = request
+        if request.id in self._owners:  # unique within a connection only
+            submitted = msgspec.structs.replace(request, id=f"{connection.number}:{request.id}")
+        try:
+            submit(submitted)
+        except ServiceError as error:
+            self._send(connection, _refused(request.id, error))
+        else:
+            connection.open_ids[request.id] = submitted.id
+            self._owners[submitted.id] = connection, request.id
+            if isinstance(submitted, TokenRequest):
+                self._coalescer.add(submitted)
+
+    def _abort(self, engine_id: str) -> None:
+        del self._owners[engine_id]
+        self._core.abort(engine_id)
+        self._coalescer.forget(engine_id)
+
+    def _deliver(self, outputs: Sequence[TokenOutput | EmbedOutput]) -> None:
+        """One frame for each connection that the step made something for. To drop one may end
+        another, which takes nothing more then."""
+        made: defaultdict[Connection, list[TokenOutput | EmbedOutput]] = defaultdict(list)
+        for output in outputs:
+            owner = self._owners.get(output.id)
+            if owner is None:
+                continue
+            connection, request_id = owner
+            if output.finish is not None:
+                del self._owners[output.id], connection.open_ids[request_id]
+            if output.id != request_id:
+                output = msgspec.structs.replace(output, id=request_id)
+            made[connection].append(output)
+        for connection, items in made.items():
+            self._send(connection, _outputs_message(items))
+
+    def _send(self, connection: Connection, message: FromEngine) -> None:
+        connection.unsent += frame(message)
+        self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        try:
+            while connection.unsent:
+                sent = connection.sock.send(connection.unsent)
+                del connection.unsent[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(connection)
+            return
+        if len(connection.unsent) > MAX_UNSENT_BYTES:
+            log.error("connection %d does not read; dropped", connection.number)
+            self._drop(connection)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+        if self._selector.get_key(connection.sock).events != wanted:
+            self._selector.modify(connection.sock, wanted, connection)
+
+    def _drop(self, connection: Connection) -> None:
+        """Forget a connection and abort all that it asked for. Harmless when done twice."""
+        if self._connections.pop(connection.number, None) is None:
+            return
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+        for engine_id in connection.open_ids.values():
+            self._abort(engine_id)
+        connection.open_ids.clear()
+
+
+def _refused(request_id: str, error: ServiceError) -> Refused:
+    return Refused(
+        id=request_id,
+        status=error.status,
+        kind=error.kind,
+        code=error.code,
+        message=error.message,
+        field=error.field,
+        retry_after_s=error.retry_after_s,
+    )
+
+
+def _outputs_message(items: list[TokenOutput | EmbedOutput]) -> TokenOutputs | EmbedOutputs:
+    """A core makes outputs of one kind only."""
+    tokens = tuple(item for item in items if isinstance(item, TokenOutput))
+    if tokens:
+        return TokenOutputs(tokens)
+    return EmbedOutputs(tuple(item for item in items if isinstance(item, EmbedOutput)))
+
+
+def _listen(path: str) -> socket.socket:
+    """A listening Unix socket that only this user may use."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    umask = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(umask)
+    listener.listen(64)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,77 @@
+"""Joins outputs of a request that nobody looks at one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.engine.types import EmbedOutput, TokenOutput, TokenRequest
+
+MAX_COALESCED: Final = 256
+"""So many outputs of an answer are held back at most: what is held is memory."""
+
+
+def coalesced(outputs: Sequence[TokenOutput]) -> TokenOutput:
+    """Several outputs of a request as one: what the last one says, with the tokens of all."""
+    last = outputs[-1]
+    tokens = tuple([token for output in outputs for token in output.tokens])
+    prompt = tuple([token for output in outputs for token in output.prompt])
+    begun = next((output for output in outputs if output.tokens), last)
+    return TokenOutput(
+        id=last.id,
+        tokens=tokens,
+        step_time_s=last.step_time_s,
+        cached_tokens=outputs[0].cached_tokens,
+        finish=last.finish,
+        error=last.error,
+        prompt=prompt,
+        first_step_time_s=begun.step_time_s
+        if begun.first_step_time_s is None
+        else begun.first_step_time_s,
+    )
+
+
+class OutputCoalescer:
+    """Holds back the outputs of requests whose callers want the whole answer (TokenRequest.whole)
+    up to the last one, so that a step costs next to nothing for them."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[TokenOutput]] = {}
+
+    def add(self, request: TokenRequest) -> None:
+        """Before the first output of a request."""
+        if request.whole:
+            self._held[request.id] = []
+
+    def forget(self, request_id: str) -> None:
+        """Nothing more comes of a request. Harmless when done twice."""
+        self._held.pop(request_id, None)
+
+    def coalesce(
+        self, outputs: Sequence[TokenOutput | EmbedOutput]
+    ) -> Sequence[TokenOutput | EmbedOutput]:
+        """What is to be handed on after a step that made `outputs`."""
+        if not self._held:
+            return outputs
+        passed: list[TokenOutput | EmbedOutput] = []
+        for output in outputs:
+            if isinstance(output, TokenOutput) and output.id in self._held:
+                passed += self._one(output)
+            else:
+                passed.append(output)
+        return passed
+
+    def _one(self, output: TokenOutput) -> list[TokenOutput]:
+        held = self._held[output.id]
+        if output.finish is not None:
+            del self._held[output.id]
+            if output.finish in ("error", "abort"):  # what was made before comes before it
+                return [*([coalesced(held)] if held else ()), output]
+        elif not output.tokens:
+            return [output]  # it tells of the prompt only
+        held.append(output)
+        if output.finish is None and len(held) < MAX_COALESCED:
+            return []
+        whole = held[0] if len(held) == 1 else coalesced(held)
+        held.clear()
+        return [whole]

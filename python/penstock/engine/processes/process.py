@@ -1,0 +1,148 @@
+"""The engine process: `python -m penstock.engine.processes.process SOCKET`.
+
+Reads its task as one line of JSON from standard input (`supervisor.EngineTask`), writes status
+lines of JSON to standard output (`supervisor.StatusLine`), serves on SOCKET, and ends when standard
+input closes; SOCKET goes then, with its folder if that is empty: who made them may have been
+killed. A further line of input drains it: it takes no new connection and ends with the last one.
+Logs and progress go to standard error.
+
+Signals that stop a server are for its parent, which drains. Many senders reach every process:
+systemd, a container's runtime, `timeout`, Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.base.logs import configure_logging
+from penstock.base.output import take_standard_output
+from penstock.base.stack_dumps import STANDARD_ERROR, dump_stacks_on_signal
+from penstock.engine.processes.supervisor import EngineTask, StatusLine
+from penstock.engine.types import AdapterState, EngineInfo
+from penstock.engine.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from penstock.engine.ipc.server import EngineServer
+
+
+def main(socket_path: str) -> int:
+    gc.disable()  # what is being loaded is no garbage; to look for some takes a tenth of a start
+    from penstock.engine.ipc.server import EngineServer
+    from penstock.engine.load import load_core
+
+    configure_logging()
+    dump_stacks_on_signal()
+    say = partial(_report_status, take_standard_output())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with open(0, "rb", buffering=0, closefd=False) as lines:  # takes no byte beyond the line
+        line = lines.readline()
+    if not line.endswith(b"\n"):  # the server ended before it gave a task: nobody waits
+        return 0
+    task = msgspec.json.decode(line, type=EngineTask)
+    orders = _ControlInput(socket_path)
+    threading.Thread(target=orders.follow, daemon=True).start()
+    try:
+        core = load_core(task.settings, task.limit_bytes)
+    except (ModelError, MemoryError, OSError) as error:
+        say("failed", _why(error))
+        return 1
+    for source in task.adapters:  # before the first request; those for one wait until it is read
+        core.add_adapter(source).add_done_callback(_warn_if_lost)
+    gc.freeze()  # what is loaded stays: no collection walks it in the middle of a step
+    gc.enable()
+    say("report", f"memory: {core.report}")
+    watch = Watchdog(STANDARD_ERROR)
+    watch.start()
+    server = EngineServer(core, socket_path, watch)
+    orders.pass_to(server)
+    say("ready", info=core.info)
+    server.run()
+    core.close()
+    return 0
+
+
+def _why(error: Exception) -> str:
+    """The line for an operator. What the system refuses here is memory, most often, although the
+    plan found enough of it: a limit of this process, or another process took it."""
+    if isinstance(error, ModelError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+        return f"the model cannot be loaded: {error}"
+    return (
+        "the system gives this process too little memory for the model (see `ulimit -v`); end"
+        " other programs, or take a smaller cache_mb, max_model_len or max_num_seqs"
+    )
+
+
+def _warn_if_lost(loaded: Future[AdapterState]) -> None:
+    error = loaded.exception()
+    if error is not None:
+        log.error("an adapter is lost: %s", error)
+
+
+def _report_status(
+    output: BinaryIO,
+    event: Literal["report", "ready", "failed"],
+    text: str = "",
+    info: EngineInfo | None = None,
+) -> None:
+    output.write(msgspec.json.encode(StatusLine(event, text, info)) + b"\n")
+    output.flush()
+
+
+class _ControlInput:
+    """What standard input says after the task, also while the model is loaded."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._socket_path = socket_path
+        self._lock = threading.Lock()
+        self._server: EngineServer | None = None
+        self._drains = False
+
+    def pass_to(self, server: EngineServer) -> None:
+        """There is a server now."""
+        with self._lock:
+            self._server = server
+            if self._drains:
+                server.drain()
+
+    def follow(self) -> None:
+        """Until the input closes. Where nobody waits for the model any more, the process ends in
+        the middle of loading it."""
+        while os.read(0, 4096):
+            with self._lock:
+                self._drains = True
+                if self._server is not None:
+                    self._server.drain()
+        with self._lock:
+            _remove(self._socket_path)
+            if self._server is None:
+                os._exit(0)
+            self._server.stop()
+
+
+def _remove(socket_path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(socket_path)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(socket_path))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,156 @@
+"""The grammar of an answer, where tools, reasoning and a constraint of the client come together."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+
+from penstock.base.errors import InvalidRequest, Unavailable
+from penstock.dialog import Constraint, FunctionTool, GenerateRequest
+from penstock.generation.answer_format import AnswerFormat
+from penstock.generation.constraint_compiler import ConstraintCompiler
+from penstock.grammar.json_schema.argument_schema import Unenforceable
+from penstock.grammar.json_schema.schema_grammar import enforced
+from penstock.grammar.types import Grammar, GrammarTriggers
+from penstock.text import Tokenizer
+from penstock.text.grammar_vocabulary import reserved_tokens
+from penstock.text.tool_parsers import AnswerSyntax
+from penstock.text.tool_parsers.answer_grammar import AnswerRules, answer_grammar
+from penstock.text.tool_parsers.call_format import arguments_schema
+from penstock.text.tool_parsers.call_grammar import call_grammar
+
+log = logging.getLogger(__name__)
+
+
+class AnswerGrammarBuilder:
+    """Of one model. Called from the engine's asyncio loop."""
+
+    def __init__(
+        self, constraints: ConstraintCompiler, tokenizer: Tokenizer, channels: AnswerSyntax
+    ) -> None:
+        self._constraints = constraints
+        self._apart = reserved_tokens(tokenizer)
+        self._channels = channels
+
+    def close(self) -> None:
+        """End the child processes. May be called again."""
+        self._constraints.close()
+
+    async def of(self, request: GenerateRequest, form: AnswerFormat) -> Grammar | None:
+        """What binds the answers; None where nothing does. Reasoning is never bound. Raises
+        InvalidRequest naming the field."""
+        prepare = self._constraints.prepare
+        calls = self._calls(request, form.tools)
+        own: Grammar | None = None
+        if request.constraint is not None:
+            own = await prepare(request.constraint)
+            if calls == "none" and form.thinking == "none":
+                return own
+        if own is None and calls == "none":
+            return None
+        if own is None and calls == "may" and not any(tool.strict for tool in form.tools):
+            return await self._of_calls(request.tools, form)
+        answer = own.value if own is not None else None
+        rules = AnswerRules(form.tools, calls, answer, form.thinking)
+        composed = self._composed(rules, request.tools)
+        try:
+            return await prepare(composed)
+        except InvalidRequest:
+            tools = await self._usable(request.tools, form.tools)
+        try:
+            return await prepare(self._composed(replace(rules, tools=tools), request.tools))
+        except InvalidRequest:
+            tools = tuple(tool if tool.strict else _unbound(tool) for tool in tools)
+        return await prepare(self._composed(replace(rules, tools=tools), request.tools))
+
+    async def _of_calls(self, given: Sequence[FunctionTool], form: AnswerFormat) -> Grammar | None:
+        """What binds the calls of an answer that may make some, from where one begins: as much of
+        the functions' schemas as can be enforced, else to JSON objects. It is never the client's
+        error: without a grammar, which the log tells, calls are free."""
+        try:
+            try:
+                return await self._of_tools(form, form.tools)
+            except InvalidRequest:
+                tools = await self._usable(given, form.tools)
+            try:
+                return await self._of_tools(form, tools)
+            except InvalidRequest:
+                return await self._of_tools(form, tuple(map(_unbound, tools)))
+        except (InvalidRequest, Unavailable) as error:
+            log.warning("the calls of an answer are not bound: %s", error)
+            return None
+
+    async def _of_tools(self, form: AnswerFormat, tools: Sequence[FunctionTool]) -> Grammar:
+        """Raises InvalidRequest, Unavailable."""
+        rules, marks = call_grammar(self._channels, self._apart, tools)
+        value = json.dumps({"grammars": [{"lark_grammar": rules}]})
+        grammar = await self._constraints.prepare(Constraint("llguidance", value))
+        tags = self._channels.reasoning if form.thinking != "none" else None
+        triggers = GrammarTriggers(
+            marks.texts,
+            marks.first,
+            reasoning_open=tags.open if tags is not None else "",
+            reasoning_close=tags.close if tags is not None else "",
+            reasoning_opened=form.thinking == "open",
+        )
+        return msgspec.structs.replace(grammar, triggers=triggers)
+
+    def _calls(
+        self, request: GenerateRequest, tools: Sequence[FunctionTool]
+    ) -> Literal["none", "may", "must", "one"]:
+        policy = request.tool_policy
+        if not tools:
+            return "none"
+        if policy.mode != "required":
+            return "none" if self._channels.calls is None else "may"
+        if self._channels.calls is None:
+            raise InvalidRequest(
+                "tool_choice: this model is served without calls of functions",
+                field="tool_choice",
+                code="unsupported_value",
+            )
+        return "one" if len(policy.names) == 1 or not policy.parallel else "must"
+
+    def _composed(self, rules: AnswerRules, given: Sequence[FunctionTool]) -> Constraint:
+        """Raises InvalidRequest for a strict function that the form of calls cannot enforce."""
+        try:
+            return Constraint("llguidance", answer_grammar(self._channels, self._apart, rules))
+        except Unenforceable as error:
+            at = f" at {error.place}" if error.place else ""
+            raise _refusal(
+                given, error.tool, f"the JSON schema cannot be used{at}: {error}"
+            ) from error
+
+    async def _usable(
+        self, given: Sequence[FunctionTool], tools: Sequence[FunctionTool]
+    ) -> tuple[FunctionTool, ...]:
+        """The tools, without those parts of their schemas that cannot be enforced. Raises
+        InvalidRequest for a strict one that has such a part."""
+        usable = []
+        for tool in tools:
+            schema = msgspec.json.encode(arguments_schema(tool)).decode()
+            try:
+                constraint = Constraint("json_schema", schema, tool.strict)
+                grammar = await self._constraints.prepare(constraint)
+            except InvalidRequest as error:
+                if tool.strict:
+                    raise _refusal(given, tool, error.message) from error
+                usable.append(_unbound(tool))
+                continue
+            kept = tool.parameters if tool.strict else enforced(grammar.value)
+            usable.append(msgspec.structs.replace(tool, parameters=kept))
+        return tuple(usable)
+
+
+def _unbound(tool: FunctionTool) -> FunctionTool:
+    return msgspec.structs.replace(tool, parameters={})
+
+
+def _refusal(given: Sequence[FunctionTool], tool: FunctionTool, reason: str) -> InvalidRequest:
+    field = f"tools[{given.index(tool)}].function.parameters"
+    return InvalidRequest(f"{field}: {reason}", field=field)

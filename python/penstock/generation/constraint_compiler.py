@@ -1,0 +1,81 @@
+"""Makes a request's constraint ready for the engine: compiled off the event loop, the engine
+taught the vocabulary."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import Final
+
+from penstock.dialog import Constraint
+from penstock.engine.protocol import Engine
+from penstock.grammar.compiler import GrammarCompiler
+from penstock.grammar.types import Grammar
+from penstock.text import Tokenizer
+from penstock.text.grammar_vocabulary import vocabulary_of
+
+_AT_ONCE: Final = 2
+
+
+class ConstraintCompiler:
+    """Of one model. Nothing is built before the first constraint comes; two requests that come
+    first together are both fine. Called from the engine's asyncio loop."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._compiler: asyncio.Task[GrammarCompiler] | None = None
+        self._free = asyncio.Semaphore(_AT_ONCE)
+
+    async def prepare(self, constraint: Constraint) -> Grammar:
+        """The grammar to send. Raises InvalidRequest naming the field and the place in it,
+        Unavailable where this machine is too busy to try it."""
+        compiler = await asyncio.shield(self._starting())
+        known = compiler.known(constraint)
+        if known is None:
+            await self._free.acquire()  # who leaves here has cost nothing
+            try:
+                compiling = asyncio.wrap_future(_compiled(compiler, constraint))
+            except BaseException:  # such as no thread for it
+                self._free.release()
+                raise
+            compiling.add_done_callback(lambda _: self._free.release())
+            known = await asyncio.shield(compiling)
+        return Grammar(known)
+
+    def close(self) -> None:
+        """End the child processes. May be called again."""
+        starting = self._compiler
+        if starting is None:
+            return
+        starting.cancel()  # harmless where it is there already
+        if starting.done() and not starting.cancelled() and starting.exception() is None:
+            starting.result().close()
+
+    def _starting(self) -> asyncio.Task[GrammarCompiler]:
+        """The start of the compiler, anew where the last one failed: what it lacked may be there
+        again. Closed is closed."""
+        task = self._compiler
+        if task is None or (task.done() and not task.cancelled() and task.exception()):
+            task = self._compiler = asyncio.create_task(self._start())
+        return task
+
+    async def _start(self) -> GrammarCompiler:
+        vocabulary = await asyncio.to_thread(vocabulary_of, self._tokenizer)
+        self._engine.set_tokenizer(vocabulary)
+        return GrammarCompiler(vocabulary, self._engine.info.vocab_size)
+
+
+def _compiled(compiler: GrammarCompiler, constraint: Constraint) -> Future[str]:
+    """What `GrammarCompiler.compile` returns or raises, from a thread that no exit waits for."""
+    done: Future[str] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(compiler.compile(constraint))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="penstock-constraints", daemon=True).start()
+    return done

@@ -1,0 +1,1 @@
+"""Embeddings and reranking: requests that are answered with vectors or scores."""

@@ -1,0 +1,122 @@
+"""Embeddings of texts: from request to vectors."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from penstock.adapters.view import AdapterView
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest
+from penstock.dialog import EmbeddingRequest, Embeddings
+from penstock.engine.protocol import Engine
+from penstock.generation.embeddings.engine_calls import EmbeddingCalls, Tokens
+from penstock.models.tokenizer.tokenizer_data import EmbeddingParts
+from penstock.text.tokenizers.embedding_tokenizer import (
+    EmbeddingTokenizer,
+    load_embedding_tokenizer,
+)
+
+MAX_INPUTS: Final = 2048
+LONG_INPUT_CHARS: Final = 8192
+"""More text than this is tokenized in a thread."""
+
+
+class EmbeddingRunner:
+    """Calls one embedding model. `prompt` goes before every text; `adapters`: those that requests
+    may name, None where none can be for the model. All methods are called from the engine's asyncio
+    loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: EmbeddingTokenizer,
+        prompt: str = "",
+        adapters: AdapterView | None = None,
+    ) -> None:
+        self._engine = engine
+        self._calls = EmbeddingCalls(engine, adapters)
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+
+    @classmethod
+    def load(
+        cls, engine: Engine, parts: EmbeddingParts, adapters: AdapterView | None = None
+    ) -> EmbeddingRunner:
+        """For a loaded engine and the text parts of its model. Raises ModelError."""
+        live = (adapters or AdapterView()) if parts.supports_lora else None
+        return cls(engine, load_embedding_tokenizer(parts.tokenizer), parts.prompt, live)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """A vector for each input. Cancelling it aborts what is not computed yet.
+
+        Raises InvalidRequest, ContextLengthExceeded, and what the engine raises: Overloaded,
+        Unavailable, EngineFault.
+        """
+        _check(request)
+        revision = self._calls.resolve(request.adapter)
+        info = self._engine.info
+        chars = sum(len(given) for given in request.inputs if isinstance(given, str))
+        if chars > LONG_INPUT_CHARS:
+            sequences = await asyncio.to_thread(self._sequences, request, info.max_model_len)
+        else:
+            sequences = self._sequences(request, info.max_model_len)
+        vectors, revision = await self._calls.vectors(sequences, request.adapter, revision)
+        return Embeddings(
+            model=request.model or info.model_id,
+            vectors=b"".join(vectors),
+            width=info.embedding_width,
+            prompt_tokens=sum(map(len, sequences)),
+            adapter_revision=revision or None,
+        )
+
+    def _sequences(self, request: EmbeddingRequest, max_model_len: int) -> list[Tokens]:
+        """The token ids of each input. Token ids are taken as they are, without frame or prompt."""
+        texts = []
+        for index, given in enumerate(request.inputs):
+            if not isinstance(given, str):
+                continue
+            text = self._tokenizer.enough_of(given, max_model_len)
+            if len(text) < len(given) and not request.truncate:
+                raise _exceeded(request, max_model_len, index)
+            texts.append(self._prompt + text)
+        if request.truncate:
+            encoded = iter(self._tokenizer.encode_starts(texts, max_model_len))
+        else:
+            encoded = iter(self._tokenizer.encode(texts))
+        sequences: list[Tokens] = []
+        for index, given in enumerate(request.inputs):
+            ids = tuple(next(encoded)) if isinstance(given, str) else given
+            if len(ids) > max_model_len:
+                if not request.truncate:
+                    raise _exceeded(request, max_model_len, index, len(ids))
+                ids = ids[:max_model_len]
+            if not ids:
+                raise InvalidRequest("the text has no tokens", field=_field(request, index))
+            sequences.append(ids)
+        return sequences
+
+
+def _check(request: EmbeddingRequest) -> None:
+    if not request.inputs:
+        raise InvalidRequest("input must not be empty", field="input")
+    if len(request.inputs) > MAX_INPUTS:
+        raise InvalidRequest(f"input may hold at most {MAX_INPUTS} entries", field="input")
+    for index, given in enumerate(request.inputs):
+        if not given:
+            raise InvalidRequest("an input must not be empty", field=_field(request, index))
+
+
+def _field(request: EmbeddingRequest, index: int) -> str:
+    return "input" if len(request.inputs) == 1 else f"input[{index}]"
+
+
+def _exceeded(
+    request: EmbeddingRequest, max_model_len: int, index: int, tokens: int | None = None
+) -> ContextLengthExceeded:
+    has = "more" if tokens is None else f"{tokens} tokens"
+    field = _field(request, index)
+    return ContextLengthExceeded(
+        f"this model takes {max_model_len} tokens; {field} makes {has}; "
+        "truncate_sequence keeps its start",
+        field=field,
+    )

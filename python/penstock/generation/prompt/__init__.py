@@ -1,0 +1,1 @@
+"""From a request to a prompt as token ids that fit the context."""

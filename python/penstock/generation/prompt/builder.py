@@ -1,0 +1,198 @@
+"""A request's prompt as token ids that fit the context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import GenerateRequest, Message, Text
+from penstock.generation.prompt.context_budget import ContextBudget, Prompt
+from penstock.generation.prompt.texts import shown_tools, texts_of
+from penstock.text import ChatTemplate, Tokenizer
+from penstock.text.fim import fim_tokens_of
+from penstock.text.prompt_length_check import exceeds_room, needs_length_check, overfull_end
+
+SYSTEM_ROLES: Final = ("system", "developer")
+
+
+class PromptBuilder:
+    """Renders and tokenizes requests for one model. Safe to use from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._fill_in = fim_tokens_of(tokenizer.added_tokens)
+
+    def build(
+        self, request: GenerateRequest, max_model_len: int, vocab_size: int
+    ) -> tuple[Prompt, ...]:
+        """One for each prompt of the request. Raises ContextLengthExceeded, and InvalidRequest for
+        what cannot be rendered."""
+        fit = ContextBudget(request, max_model_len)
+        if request.messages is not None:
+            return (fit.prompt(self._of_messages(request, request.messages, fit)),)
+        given = request.prompts if request.prompt is None else (request.prompt,)
+        for prompt in given:
+            if not isinstance(prompt, str):
+                _check_ids(prompt, vocab_size)
+        return tuple(self._completion(request, prompt, fit) for prompt in given)
+
+    def _completion(
+        self, request: GenerateRequest, given: str | tuple[int, ...], fit: ContextBudget
+    ) -> Prompt:
+        echo = ""
+        if request.echo:
+            echo = given if isinstance(given, str) else self._tokenizer.decode(given)
+        if request.suffix:
+            return replace(self._around_gap(given, request.suffix, fit), echo=echo)
+        if not isinstance(given, str):
+            return replace(fit.prompt(fit.cut(list(given))), echo=echo)
+        prompt = fit.prompt(self._of_text(given, fit))
+        spelled, lead = self._tokenizer.control_ids, len(self._tokenizer.before)
+        return replace(prompt, echo=echo, echoed_control=spelled, lead=lead)
+
+    def _around_gap(self, given: str | tuple[int, ...], suffix: str, fit: ContextBudget) -> Prompt:
+        """Text before and after a gap, after what stands before any text. Of what is too long, the
+        start of the first is dropped."""
+        marks = self._fill_in
+        if marks is None:
+            raise InvalidRequest(
+                "suffix: this model has no tokens for filling in; send a prompt without a suffix",
+                field="suffix",
+                code="unsupported_value",
+            )
+        texts = [suffix, given] if isinstance(given, str) else [suffix]
+        if self._cannot_fit(texts, fit):
+            raise fit.exceeded(None)
+        after = self._tokenizer.encode(suffix)
+        before = self._tokenizer.encode(given) if isinstance(given, str) else list(given)
+        start = self._tokenizer.before
+        ids = [*start, *marks.tokens(before, after)]
+        if not fit.fits(ids):
+            excess = len(ids) - fit.room
+            if not fit.truncate or excess > len(before):
+                raise fit.exceeded(ids)
+            ids = [*start, *marks.tokens(before[excess:], after)]
+        return replace(fit.prompt(ids), stop_ids=marks.stop_ids)
+
+    def _of_text(self, text: str, fit: ContextBudget) -> list[int]:
+        if fit.truncate:
+            text = self._end(text, fit)
+        elif self._cannot_fit((text,), fit):
+            raise fit.exceeded(None)
+        ids = self._tokenizer.encode(text, add_special=True)
+        if not ids:  # an empty prompt of a model that wants no BOS: still something to go on from
+            start = self._tokenizer.bos_id
+            ids = [start] if start is not None else []
+        return fit.cut(ids, lead=len(self._tokenizer.before))
+
+    def _cannot_fit(self, texts: Sequence[str], fit: ContextBudget) -> bool:
+        """Whether texts cannot fit, as far as that can be told without tokenizing all of them."""
+        chars = sum(map(len, texts))
+        if fit.cannot_fit(chars):
+            return True
+        return needs_length_check(chars, fit.room) and exceeds_room(self._count, texts, fit.room)
+
+    def _end(self, text: str, fit: ContextBudget) -> str:
+        """The end of a text that may be truncated, more than there is room for."""
+        text = text[-fit.most_chars :]
+        if needs_length_check(len(text), fit.room):
+            return overfull_end(self._count, text, fit.room)
+        return text
+
+    def _count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text))
+
+    def _of_messages(
+        self, request: GenerateRequest, messages: Sequence[Message], fit: ContextBudget
+    ) -> list[int]:
+        if self._template is None:
+            raise InvalidRequest(
+                "this model has no chat template; use completions with a prompt",
+                field="messages",
+                code="no_chat_template",
+            )
+        ids = self._render(request, messages, fit)
+        if ids is not None and fit.fits(ids):
+            return ids
+        if not fit.truncate:
+            raise fit.exceeded(ids)
+        return self._of_newest(request, messages, fit)
+
+    def _render(
+        self, request: GenerateRequest, messages: Sequence[Message], fit: ContextBudget
+    ) -> list[int] | None:
+        """Token ids; None where the text is so long that it cannot fit."""
+        assert self._template is not None
+        tools = shown_tools(request)
+        texts = texts_of(messages, tools)
+        if fit.cannot_fit(texts.chars + len(request.answer_prefix)) or self._cannot_fit(
+            texts.shown, fit
+        ):
+            return None
+        return self._template.encode(
+            self._tokenizer,
+            messages,
+            tools=tools,
+            reasoning=request.reasoning,
+            answer_prefix=request.answer_prefix,
+        )
+
+    def _of_newest(
+        self, request: GenerateRequest, messages: Sequence[Message], fit: ContextBudget
+    ) -> list[int]:
+        """Drop the oldest turns until the rest fits: whole ones, each from a user's message on,
+        never a system message. Of a last turn that is too long itself the end is kept."""
+        starts = [i for i, m in enumerate(messages) if m.role == "user"] or [len(messages) - 1]
+        low, high = 0, len(starts) - 1
+        best: list[int] | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            ids = self._render(request, _since(messages, starts[middle]), fit)
+            if ids is not None and fit.fits(ids):
+                best, high = ids, middle - 1
+            else:
+                low = middle + 1
+        return best or self._of_last_end(request, messages, starts[-1], fit)
+
+    def _of_last_end(
+        self, request: GenerateRequest, messages: Sequence[Message], start: int, fit: ContextBudget
+    ) -> list[int]:
+        if messages[start].role in SYSTEM_ROLES:
+            raise fit.exceeded(None)
+        kept = _since(messages, start)
+        at = next(i for i, m in enumerate(kept) if m is messages[start])
+        text = "\n".join(part.text for part in kept[at].parts if isinstance(part, Text))
+        words = self._tokenizer.encode(self._end(text, fit))
+        keep = min(len(words), fit.room)
+        while keep > 0:
+            data = b"".join(map(self._tokenizer.token_bytes, words[-keep:]))
+            end = data.decode("utf-8", "ignore")
+            others = tuple(part for part in kept[at].parts if not isinstance(part, Text))
+            shorter = Message(kept[at].role, (Text(end), *others), kept[at].name)
+            ids = self._render(request, [*kept[:at], shorter, *kept[at + 1 :]], fit)
+            if ids is not None and fit.fits(ids):
+                return ids
+            excess = len(ids) - fit.room if ids is not None else keep // 2
+            keep -= max(excess, 1)
+        raise fit.exceeded(None)
+
+
+def _since(messages: Sequence[Message], start: int) -> list[Message]:
+    """The system messages, and all others from `start` on."""
+    return [
+        message
+        for index, message in enumerate(messages)
+        if index >= start or message.role in SYSTEM_ROLES
+    ]
+
+
+def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
+    if not ids:
+        raise InvalidRequest("the prompt must not be empty", field="prompt")
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        raise InvalidRequest(
+            f"prompt holds token ids outside 0 to {vocab_size - 1}", field="prompt"
+        )

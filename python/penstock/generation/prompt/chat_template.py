@@ -1,0 +1,73 @@
+"""Which chat template a model is served with, and which channels it writes."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.base.errors import ModelError
+from penstock.models.tokenizer.tokenizer_data import TextParts
+from penstock.text import ChatTemplate, Tokenizer
+from penstock.text.chat_templates.known_templates import known_template
+from penstock.text.tool_parsers import AnswerSyntax, ToolSyntax, detect_answer_syntax
+
+log = logging.getLogger(__name__)
+
+
+def select_chat_template(
+    parts: TextParts, tokenizer: Tokenizer, tool_syntax: str | None
+) -> tuple[ChatTemplate | None, AnswerSyntax]:
+    """The model's own template if it works, else one that fits its control tokens, else none.
+    `tool_syntax`: how the model writes calls, None to find that out."""
+    tokens = tokenizer.added_tokens
+    if parts.chat_template is not None:
+        sources = parts.chat_template + (parts.tool_template or "")
+        channels = detect_answer_syntax(sources, tokens, tool_syntax)
+        template = _working(parts, parts.chat_template, channels, _for_tools(parts, channels))
+        if template is not None:
+            return template, channels
+    channels = detect_answer_syntax(None, tokens, tool_syntax)
+    known = known_template(tokens, parts.model_id)
+    if known is None:
+        log.warning("%s: no chat template, only completions", parts.model_id)
+        return None, channels
+    log.info("%s: a chat template that fits its control tokens is used", parts.model_id)
+    return _working(parts, known, channels), channels
+
+
+def _for_tools(parts: TextParts, channels: AnswerSyntax) -> ChatTemplate | None:
+    """The model's own template for requests with tools, if it shows them."""
+    if parts.tool_template is None:
+        return None
+    template = _compiled(parts, parts.tool_template, channels)
+    if template is not None and not template.capabilities.tools:
+        log.warning("%s: its chat template for tools shows none", parts.model_id)
+        return None
+    return template
+
+
+def _working(
+    parts: TextParts, source: str, channels: AnswerSyntax, for_tools: ChatTemplate | None = None
+) -> ChatTemplate | None:
+    """The template, if it shows a conversation."""
+    template = _compiled(parts, source, channels, for_tools)
+    if template is not None and not template.capabilities.users:
+        log.warning("%s: its chat template shows no conversation", parts.model_id)
+        return None
+    return template
+
+
+def _compiled(
+    parts: TextParts, source: str, channels: AnswerSyntax, for_tools: ChatTemplate | None = None
+) -> ChatTemplate | None:
+    calls = channels.calls
+    try:
+        return ChatTemplate(
+            source,
+            bos_token=parts.bos_token,
+            eos_token=parts.eos_token,
+            calls=calls if isinstance(calls, ToolSyntax) else None,
+            for_tools=for_tools,
+        )
+    except ModelError as error:
+        log.warning("%s: its chat template cannot be used: %s", parts.model_id, error)
+        return None

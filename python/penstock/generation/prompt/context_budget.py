@@ -1,0 +1,85 @@
+"""A prompt as token ids, and how much of the context it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest
+from penstock.dialog import GenerateRequest
+
+LONGEST_TOKEN_CHARS: Final = 512
+"""No token of a model covers more, so a text that is longer than so many a token cannot fit."""
+DEFAULT_ROOM_TOKENS: Final = 512
+"""What truncation leaves for the answer where the request has no `max_tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`max_tokens`: what the context leaves for the answer, or less where the request says so.
+    `stop_ids`: tokens that end this answer beside those that end any. `echo`: the text of a prompt
+    that the answers repeat; `echoed_control`: control tokens that it spells out; before it stand
+    `lead` tokens that are no part of it."""
+
+    token_ids: tuple[int, ...]
+    max_tokens: int
+    stop_ids: frozenset[int] = frozenset()
+    echo: str = ""
+    echoed_control: frozenset[int] = frozenset()
+    lead: int = 0
+
+
+class ContextBudget:
+    """How much of the context the prompt of one request may take: `room` tokens, and no more than
+    `most_chars` characters. `truncate`: of one that is too long a part is kept."""
+
+    def __init__(self, request: GenerateRequest, max_model_len: int) -> None:
+        self.truncate = request.limits.truncate
+        self.most_chars = max_model_len * LONGEST_TOKEN_CHARS
+        self._field = "messages" if request.messages is not None else "prompt"
+        self._max_model_len = max_model_len
+        self._max_tokens = wanted = request.limits.max_tokens
+        self._least = 1 if wanted is None else min(wanted, 1)
+        if self.truncate:
+            most = DEFAULT_ROOM_TOKENS if wanted is None else wanted
+            self.room = max_model_len - min(most, max_model_len // 2)
+        else:
+            self.room = max_model_len - self._least
+
+    def cannot_fit(self, chars: int) -> bool:
+        """Whether so many characters make too many tokens, whatever they are."""
+        return chars > self.most_chars
+
+    def fits(self, ids: Sequence[int]) -> bool:
+        return len(ids) <= self.room
+
+    def cut(self, ids: list[int], lead: int = 0) -> list[int]:
+        """The end of a prompt that may be truncated, behind its first `lead` tokens; raises
+        ContextLengthExceeded otherwise."""
+        if self.fits(ids):
+            return ids
+        if not self.truncate:
+            raise self.exceeded(ids)
+        lead = min(lead, self.room)
+        return [*ids[:lead], *ids[len(ids) - self.room + lead :]]
+
+    def prompt(self, ids: Sequence[int]) -> Prompt:
+        """The prompt of `ids`, which fit. Raises InvalidRequest where there are none: messages may
+        come to no text, and an answer goes on from something."""
+        if not ids:
+            raise InvalidRequest("the prompt must not be empty", field=self._field)
+        left = self._max_model_len - len(ids)
+        most = left if self._max_tokens is None else min(self._max_tokens, left)
+        return Prompt(tuple(ids), most)
+
+    def exceeded(self, ids: Sequence[int] | None) -> ContextLengthExceeded:
+        """In the words by which the vendors' own agents know that they must shorten it."""
+        context = self._max_model_len
+        tokens = str(len(ids)) if ids is not None else f"over {context}"
+        return ContextLengthExceeded(
+            f"prompt is too long: {tokens} tokens > {context - self._least} maximum; shorten"
+            f" `{self._field}`: this model's maximum context length is {context} tokens, with an"
+            f" answer of at least {self._least}",
+            field=self._field,
+        )

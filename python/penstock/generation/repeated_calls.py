@@ -1,0 +1,57 @@
+"""Ends the loop of a model that must call a function and has nothing more to call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.text.tool_parsers import CallEnd, CallStart, ParsedArguments, ParserOutput
+
+
+class RepeatedCallFilter:
+    """Passes the pieces of one answer on, up to the first call that repeats an earlier one of the
+    answer to the letter: the same function, the same arguments.
+
+    A call is held back for as long as it may become such a repetition.
+    """
+
+    def __init__(self) -> None:
+        self.found = False
+        self._made: list[tuple[str, str]] = []
+        self._name = ""
+        self._written: list[str] = []
+        self._held: list[ParserOutput] = []
+        self._alike: list[str] = []  # arguments of earlier calls that the held call may come to
+
+    def before_repeat(self, pieces: Sequence[ParserOutput]) -> list[ParserOutput]:
+        """The pieces that are no part of a repetition, as far as that is certain; nothing more
+        after a repetition was `found`."""
+        passed: list[ParserOutput] = []
+        for piece in pieces:
+            if self.found:
+                break
+            match piece:
+                case CallStart():
+                    self._name, self._written = piece.name, []
+                    self._alike = [given for name, given in self._made if name == piece.name]
+                case ParsedArguments():
+                    self._written.append(piece.text)
+                    self._compare()
+                case CallEnd():
+                    self._end(piece)
+            self._held.append(piece)
+            if not self._alike:
+                passed += self._held
+                self._held = []
+        return passed
+
+    def _compare(self) -> None:
+        if self._alike:
+            written = "".join(self._written)
+            self._alike = [given for given in self._alike if given.startswith(written)]
+
+    def _end(self, end: CallEnd) -> None:
+        written = "".join(self._written)
+        self.found = end.whole and written in self._alike
+        if not self.found:
+            self._alike = []
+            self._made.append((self._name, written))

@@ -1,0 +1,162 @@
+"""Finds parts of a JSON schema that no finite value fits, because each needs another one within.
+
+A part can end if what it requires can: the least fixpoint of that over the references. To the
+grammar library such a part is one that begins and breaks off; here it is one that allows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from penstock.grammar.json_schema.value_types import resolve, types_of
+
+_MAX_DEPTH: Final = 200
+_MAX_PASSES: Final = 50
+_MAX_REFERENCES: Final = 1000
+_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
+_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLE: Final = ("items", "additionalProperties")
+
+
+def can_terminate(schema: Any) -> bool:
+    """Whether a finite value may fit a schema, as far as its references tell. What contradicts
+    itself without them is not looked at."""
+    root = schema if isinstance(schema, dict) else {}
+    return _ends(schema, _ending(root), 0) or not _ends(schema, set(_references(root)), 0)
+
+
+def without_endless(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, with `false` for each part below its top that no finite value fits."""
+    ending = _ending(schema)
+    if all(reference in ending for reference in _references(schema)):
+        return schema
+    kept = _replaced(schema, ending, 0)
+    assert isinstance(kept, dict)
+    return kept
+
+
+def endless_part_of(schema: dict[str, Any]) -> str:
+    """Of a schema that cannot end: the JSON pointer to the reference that does not."""
+    ending = _ending(schema)
+    place, part, seen = "", schema, set[str]()
+    for _ in range(_MAX_DEPTH):
+        reference = part.get("$ref") if isinstance(part, dict) else None
+        if isinstance(reference, str) and reference not in ending:
+            if reference in seen or not reference.startswith("#"):
+                break
+            seen.add(reference)
+            place, part = reference[1:], resolve(reference, schema)
+            continue
+        step = next(
+            ((step, inner) for step, inner in _needed(part) if not _ends(inner, ending, 0)),
+            None,
+        )
+        if step is None:
+            break
+        place, part = f"{place}/{step[0]}", step[1]
+    return place
+
+
+def _ending(root: dict[str, Any]) -> set[str]:
+    """The references within a schema to what can end; all, if that takes too long to find out."""
+    waiting = list(dict.fromkeys(_references(root)))
+    ending: set[str] = set()
+    if len(waiting) > _MAX_REFERENCES:
+        return set(waiting)
+    for _ in range(_MAX_PASSES):
+        left = []
+        for one in reversed(waiting):  # there and back: a chain takes few passes
+            if _ends(resolve(one, root), ending, 0):
+                ending.add(one)
+            else:
+                left.append(one)
+        if len(left) == len(waiting):
+            return ending
+        waiting = left
+    return ending.union(waiting)
+
+
+def _references(part: Any, depth: int = 0) -> Iterator[str]:
+    if isinstance(part, dict):
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            yield reference
+    if depth > _MAX_DEPTH or not isinstance(part, dict | list):
+        return
+    for inner in part.values() if isinstance(part, dict) else part:
+        yield from _references(inner, depth + 1)
+
+
+def _ends(schema: Any, ending: set[str], depth: int) -> bool:
+    if schema is False:
+        return False
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return True
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#") and reference not in ending:
+        return False
+    if "const" in schema or "enum" in schema:
+        return True
+    for key in ("anyOf", "oneOf"):
+        options = schema.get(key)
+        if not isinstance(options, list) or not options:
+            continue
+        if not any(_ends(option, ending, depth + 1) for option in options):
+            return False
+    return all(_ends(inner, ending, depth + 1) for _, inner in _needed(schema))
+
+
+def _needed(schema: Any) -> Iterator[tuple[str, Any]]:
+    """(step of a JSON pointer, schema) of what every value of a part needs within."""
+    if not isinstance(schema, dict):
+        return
+    for index, part in enumerate(_list(schema, "allOf")):
+        yield f"allOf/{index}", part
+    kinds = types_of(schema, {})
+    if kinds == {"object"}:
+        properties = schema.get("properties")
+        named = properties if isinstance(properties, dict) else {}
+        for name in _list(schema, "required"):
+            if isinstance(name, str):
+                step = f"properties/{name.replace('~', '~0').replace('/', '~1')}"
+                yield (
+                    (step, named[name])
+                    if name in named
+                    else (
+                        "additionalProperties",
+                        schema.get("additionalProperties", True),
+                    )
+                )
+    least = schema.get("minItems")
+    if kinds == {"array"} and isinstance(least, int):
+        first = _list(schema, "prefixItems")[:least]
+        for index, part in enumerate(first):
+            yield f"prefixItems/{index}", part
+        if least > len(first):
+            yield "items", schema.get("items", True)
+
+
+def _list(schema: dict[str, Any], key: str) -> list[Any]:
+    found = schema.get(key)
+    return found if isinstance(found, list) else []
+
+
+def _replaced(schema: Any, ending: set[str], depth: int) -> Any:
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return schema
+
+    def inner(part: Any) -> Any:
+        if not _ends(part, ending, 0):
+            return False
+        return _replaced(part, ending, depth + 1)
+
+    kept = dict(schema)
+    for key, value in schema.items():
+        if key in _NAMED and isinstance(value, dict):
+            kept[key] = {name: inner(part) for name, part in value.items()}
+        elif key in _LISTED and isinstance(value, list):
+            kept[key] = [inner(part) for part in value]
+        elif key in _SINGLE:
+            kept[key] = inner(value)
+    return kept

@@ -1,0 +1,145 @@
+"""The masks of a step's rows, filled by threads while the forward pass runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import Unavailable
+from penstock.grammar.guides import GrammarGuide, LazyGrammarGuide
+from penstock.scheduler import Guide
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
+
+Words = npt.NDArray[np.uint32]
+Index = npt.NDArray[np.int32]
+_FREE: Final = 0xFFFFFFFF
+
+
+class TokenMaskFiller:
+    """Masks of `vocab_size` bits on `threads` threads. One step at a time."""
+
+    def __init__(self, vocab_size: int, threads: int) -> None:
+        self._words = -(-vocab_size // 32)
+        self._threads = threads
+        self._starter: ThreadPoolExecutor | None = None
+        self._executor: LLExecutor | None = None
+        self._masks: Words = np.empty((0, self._words), np.uint32)
+        self.fill_s = 0.0
+        self.wait_s = 0.0
+
+    def start(self) -> None:
+        """Have the threads that fill masks of grammars: to be called before the first grammar
+        guides anything. Raises Unavailable where this machine gives none, which must cost one
+        request only."""
+        if self._executor is not None:
+            return
+        from llguidance import LLExecutor
+
+        starter = ThreadPoolExecutor(1, thread_name_prefix="penstock-masks")
+        try:
+            starter.submit(int)  # starts its thread
+            self._executor = LLExecutor(self._threads)
+        except (RuntimeError, ValueError) as error:  # the executor's is a ValueError
+            starter.shutdown(wait=False)
+            raise Unavailable("there is no thread for a grammar now", retry_after_s=1) from error
+        self._starter = starter
+
+    def begin(self, sampled: Sequence[tuple[Guide | None, Sequence[int]]]) -> StepTokenMasks | None:
+        """Start to fill the masks of those sampled rows of a step that have a guide: one for the
+        next token, and one after each token of the row's draft, which the guide can follow. None
+        where no row has a guide. Until `StepTokenMasks.wait` returns, nobody may touch the
+        guides."""
+        matchers: list[tuple[LLMatcher, int, list[int]]] = []
+        calls: list[tuple[LazyGrammarGuide, range]] = []
+        mask_of: list[int] = []
+        count = 0
+        for guide, draft in sampled:
+            places = 1 + len(draft)
+            bound = _bound(guide)
+            if bound is not None:
+                matchers.append((bound.matcher, count, list(draft)))
+                if isinstance(guide, LazyGrammarGuide):
+                    calls.append((guide, range(count, count + places)))
+                mask_of += range(count, count + places)
+                count += places
+            else:
+                mask_of += [-1] * places
+        if not count:
+            return None
+        if len(self._masks) < count:
+            self._masks = np.empty((count, self._words), np.uint32)
+        masks = self._masks[:count]
+        assert self._starter is not None, "not started"
+        filling = self._starter.submit(self._fill, matchers, calls, masks)
+        return StepTokenMasks(self, filling, masks, np.array(mask_of, np.int32))
+
+    def close(self) -> None:
+        if self._starter is not None:
+            self._starter.shutdown(wait=True)
+
+    def _fill(
+        self,
+        matchers: list[tuple[LLMatcher, int, list[int]]],
+        calls: list[tuple[LazyGrammarGuide, range]],
+        masks: Words,
+    ) -> None:
+        from llguidance.numpy import (
+            fill_next_token_bitmask_par,
+            fill_next_token_bitmask_par_with_draft_tokens,
+        )
+
+        assert self._executor is not None
+        began = time.monotonic()
+        words = masks.view(np.int32)
+        plain = [(matcher, index) for matcher, index, draft in matchers if not draft]
+        drafted = [entry for entry in matchers if entry[2]]
+        if plain:
+            fill_next_token_bitmask_par(self._executor, plain, words)
+        if drafted:
+            fill_next_token_bitmask_par_with_draft_tokens(self._executor, drafted, words)
+        for guide, places in calls:
+            _relax(guide, masks[places.start : places.stop])
+        self.fill_s += time.monotonic() - began
+
+
+class StepTokenMasks:
+    """Implements `runtime.protocol.Masks`. They are full when `filling` is done."""
+
+    def __init__(
+        self, filler: TokenMaskFiller, filling: Future[None], masks: Words, mask_of: Index
+    ) -> None:
+        self._filler = filler
+        self._filling = filling
+        self._masks = masks
+        self._mask_of = mask_of
+
+    def wait(self) -> tuple[Words, Index]:
+        """The masks [M, W] and the index of each sampled row's mask [S], -1 for none."""
+        began = time.monotonic()
+        self._filling.result()
+        self._filler.wait_s += time.monotonic() - began
+        return self._masks, self._mask_of
+
+
+def _bound(guide: Guide | None) -> GrammarGuide | None:
+    """The grammar that masks the next token of a guide's sequence; None for no mask."""
+    match guide:
+        case GrammarGuide():
+            return guide
+        case LazyGrammarGuide():
+            return guide.bound
+        case _:
+            return None
+
+
+def _relax(guide: LazyGrammarGuide, masks: Words) -> None:
+    """A grammar of calls that cannot go on leaves its rows free."""
+    if guide.bound is not None and guide.bound.matcher.is_stopped():
+        masks.fill(_FREE)

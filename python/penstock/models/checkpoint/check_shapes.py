@@ -1,0 +1,45 @@
+"""What a checkpoint holds beside what it should: the strictness that all models share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from penstock.base.errors import ModelError
+from penstock.quant.checkpoint import Checkpoint
+
+Shape: TypeAlias = tuple[int, ...]
+
+NO_TENSORS: Final[Mapping[str, Shape]] = MappingProxyType({})
+
+
+def check_shapes(
+    checkpoint: Checkpoint,
+    expected: Mapping[str, Shape],
+    optional: Mapping[str, Shape],
+    ignored: re.Pattern[str] | None,
+) -> None:
+    """Raise ModelError naming the first tensor that is missing, misshapen or unexpected. A bias of
+    zeros, which quantizers give to every matrix, is none."""
+    for name, shape in expected.items():
+        info = checkpoint.tensors.get(name)
+        if info is None:
+            raise ModelError(f"{checkpoint.path}: tensor {name} is missing")
+        if info.shape != shape:
+            raise ModelError(
+                f"{checkpoint.path}: tensor {name} has shape {info.shape}, expected {shape}"
+            )
+    for name, info in checkpoint.tensors.items():
+        if name in expected or (ignored and ignored.fullmatch(name)):
+            continue
+        if optional.get(name) != info.shape and not _adds_nothing(checkpoint, name, expected):
+            raise ModelError(f"{checkpoint.path}: unexpected tensor {name} of shape {info.shape}")
+
+
+def _adds_nothing(checkpoint: Checkpoint, name: str, expected: Mapping[str, Shape]) -> bool:
+    module, _, last = name.rpartition(".")
+    weight = expected.get(f"{module}.weight", ())
+    fits = last == "bias" and len(weight) == 2 and checkpoint.tensors[name].shape == weight[:1]
+    return fits and not checkpoint.vector(name).any()

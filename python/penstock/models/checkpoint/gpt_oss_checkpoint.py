@@ -1,0 +1,114 @@
+"""The folders of gpt-oss, whose experts are stored in an order of their own, as a Checkpoint that
+gives them as other files do.
+
+gate and up are one tensor whose rows alternate: gate 0, up 0, gate 1, ... Floats are stored
+transposed, [E, inputs, outputs]; MXFP4 is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.weights import Dense, Matrix
+from penstock.quant.checkpoint import Checkpoint, TensorInfo
+from penstock.quant.safetensors.mxfp4_checkpoint import ALL_ROWS, MXFP4, Mxfp4Checkpoint
+
+FUSED_GATE_UP: Final = "mlp.experts.gate_up_proj"
+"""What the names of such tensors end in."""
+
+_DOWN: Final = "mlp.experts.down_proj"
+_PARTS: Final = {
+    FUSED_GATE_UP: {"gate_proj": slice(0, None, 2), "up_proj": slice(1, None, 2)},
+    _DOWN: {"down_proj": ALL_ROWS},
+}
+_BIAS: Final = "_bias"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Outputs `rows` of the tensor `stored`."""
+
+    stored: TensorInfo
+    rows: slice
+
+
+class GptOssCheckpoint:
+    """`checkpoint` with `<layer>.mlp.experts.gate_proj.weight` [E, F, W], `up_proj.weight`,
+    `down_proj.weight` [E, W, F] and their `.bias` [E, F], [E, W] in the place of what it has of
+    experts. All else is as it is."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._parts: dict[str, _Part] = {}
+        tensors = dict(checkpoint.tensors)
+        for info in checkpoint.tensors.values():
+            biased = info.name.endswith(_BIAS)
+            name = info.name.removesuffix(_BIAS)
+            ending = next((ending for ending in _PARTS if name.endswith(ending)), None)
+            if ending is None or len(info.shape) != (2 if biased else 3):
+                continue  # which is not what is expected, and refused so
+            del tensors[info.name]
+            for part, rows in _PARTS[ending].items():
+                kind = "bias" if biased else "weight"
+                own = f"{name.removesuffix(ending)}mlp.experts.{part}.{kind}"
+                self._parts[own] = _Part(info, rows)
+                tensors[own] = replace(info, name=own, shape=_shape(info, rows))
+        self.tensors: Mapping[str, TensorInfo] = tensors
+
+    @property
+    def path(self) -> Path:
+        """See Checkpoint."""
+        return self._checkpoint.path
+
+    def matrix(self, name: str) -> Matrix:
+        """See Checkpoint. Biases of experts are matrices too."""
+        part = self._parts.get(name)
+        if part is None:
+            return self._checkpoint.matrix(name)
+        whole = self._checkpoint.matrix(part.stored.name)
+        assert isinstance(whole, Dense), "a bias is of floats"
+        return Dense(np.ascontiguousarray(whole.data[:, part.rows]), whole.dtype)
+
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """See Checkpoint."""
+        part = self._parts.get(name)
+        if part is None:
+            return self._checkpoint.stack(name)
+        if part.stored.type_name == MXFP4:
+            assert isinstance(self._checkpoint, Mxfp4Checkpoint)
+            return self._checkpoint.stack(part.stored.name, part.rows)
+        return tuple(
+            _transposed(one, part.rows) for one in self._checkpoint.stack(part.stored.name)
+        )
+
+    def pattern(self, name: str) -> Matrix:
+        """See Checkpoint."""
+        part = self._parts.get(name)
+        return self._checkpoint.pattern(name if part is None else part.stored.name)
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """See Checkpoint."""
+        return self._checkpoint.vector(name)
+
+
+def _shape(info: TensorInfo, rows: slice) -> tuple[int, ...]:
+    """Of outputs `rows` of a stored tensor, inputs last."""
+    if len(info.shape) == 2:
+        count, outputs = info.shape
+        return count, len(range(outputs)[rows])
+    count, outputs, inputs = info.shape
+    if info.type_name != MXFP4:
+        outputs, inputs = inputs, outputs
+    return count, len(range(outputs)[rows]), inputs
+
+
+def _transposed(matrix: Matrix, rows: slice) -> Dense:
+    """[inputs, outputs] -> some of the outputs, [N, inputs]."""
+    assert isinstance(matrix, Dense), "what is no MXFP4 is of floats"
+    return Dense(np.ascontiguousarray(matrix.data[:, rows].T), matrix.dtype)

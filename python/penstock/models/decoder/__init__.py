@@ -1,0 +1,1 @@
+"""The Llama-family decoder: its spec, tensor names, weights, RoPE and computation."""

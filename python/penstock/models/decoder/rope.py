@@ -1,0 +1,85 @@
+"""The table of cosines and sines that rotates queries and keys, for every kind of scaling."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.models.decoder.spec import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeSpec,
+    YarnScaling,
+)
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+
+def rope_table(rope: RopeSpec, positions: int, factors: Floats | None = None) -> Floats:
+    """[positions, rotated] float32: cosines, then sines, of the rotated half-dimensions.
+
+    `positions`: as many as are served. `factors: [rotated / 2]` divide the frequencies where the
+    model's file carries them (GGUF's form of Llama 3 scaling). Angles are float32 products, as in
+    the models' own training code.
+    """
+    frequencies, amplitude = _frequencies(rope, positions)
+    if factors is not None:
+        frequencies = frequencies / factors
+    angles = np.arange(positions, dtype=np.float32)[:, None] * frequencies.astype(np.float32)
+    table = np.empty((positions, rope.rotary_dim), np.float32)
+    half = rope.rotary_dim // 2
+    np.cos(angles, out=table[:, :half])
+    np.sin(angles, out=table[:, half:])
+    if amplitude != 1.0:
+        table *= np.float32(amplitude)
+    return table
+
+
+def identity_table(positions: int) -> Floats:
+    """[positions, 2] float32 that rotates by nothing: the rope of a layer without one."""
+    return np.tile(np.array([1, 0], np.float32), (positions, 1))
+
+
+def _frequencies(rope: RopeSpec, positions: int) -> tuple[Doubles, float]:
+    """Radians per position of each rotated pair, and the factor on cosines and sines."""
+    exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float64) / rope.rotary_dim
+    plain = rope.theta**-exponents
+    match rope.scaling:
+        case None:
+            return plain, 1.0
+        case LinearScaling(factor):
+            return plain / factor, 1.0
+        case Llama3Scaling():
+            return _llama3(plain, rope.scaling), 1.0
+        case YarnScaling():
+            return _yarn(plain, rope, rope.scaling), rope.scaling.attention_factor
+        case LongRopeScaling(short, long, original_context, attention_factor):
+            return plain / (long if positions > original_context else short), attention_factor
+
+
+def _llama3(plain: Doubles, scaling: Llama3Scaling) -> Doubles:
+    turns = scaling.original_context * plain / (2 * math.pi)  # over the original context
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return plain * (kept + (1 - kept) / scaling.factor)
+
+
+def _yarn(plain: Doubles, rope: RopeSpec, scaling: YarnScaling) -> Doubles:
+    def dimension(turns: float) -> float:
+        """The (fractional) component that turns so often over the original context."""
+        span = math.log(scaling.original_context / (turns * 2 * math.pi))
+        return rope.rotary_dim * span / (2 * math.log(rope.theta))
+
+    low, high = dimension(scaling.beta_fast), dimension(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.rotary_dim - 1)
+    if low == high:
+        high += 0.001
+    divided = np.clip((np.arange(len(plain)) - low) / (high - low), 0, 1)
+    scaled: Doubles = plain * (1 - divided + divided / scaling.factor)
+    return scaled

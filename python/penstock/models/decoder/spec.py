@@ -1,0 +1,244 @@
+"""What a Llama-family decoder is, as data: every difference between its members is a field here.
+
+The definition of the computation (`decoder.py`) reads nothing else; architectures only differ in
+how they fill a `DecoderSpec`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import ExpertActivation
+
+MAX_LAYERS = 1024
+MAX_WIDTH = 1 << 20
+MAX_VOCAB = 1 << 24
+MAX_CONTEXT = 1 << 24
+MAX_EXPERTS = 1024
+MAX_EXPERTS_IN_ALL = 1 << 16
+
+
+def check_sizes(where: str, limits: Mapping[str, tuple[int, int]]) -> None:
+    """Refuse a size that is not between 1 and its limit, with a ModelError that opens with `where`.
+    `limits`: what is sized -> (its size, the limit)."""
+    for name, (value, limit) in limits.items():
+        if not 1 <= value <= limit:
+            raise ModelError(f"{where}: {name} {value} is not in 1..{limit}")
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Low frequencies divided by `factor`, high ones kept, a smooth passage between (Llama 3.1)."""
+
+    factor: float
+    low_frequency_factor: float
+    high_frequency_factor: float
+    original_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN (arXiv 2309.00071): a linear ramp between kept and divided frequencies; cosines and
+    sines are multiplied by `attention_factor`. `truncate` rounds the ends of the ramp outward."""
+
+    factor: float
+    original_context: int
+    attention_factor: float
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LongRopeScaling:
+    """LongRoPE (arXiv 2402.13753): each frequency is divided by a number of its own, of `short`
+    where the context that is served is no longer than the original one, or else of `long`; cosines
+    and sines are multiplied by `attention_factor`."""
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    original_context: int
+    attention_factor: float
+
+
+RopeScaling: TypeAlias = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary embedding of the first `rotary_dim` components of a head, base `theta`."""
+
+    theta: float
+    rotary_dim: int
+    scaling: RopeScaling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsSpec:
+    """A mixture of experts: a token goes through `per_token` of `count` feed-forwards of width
+    `ff`. Their shares in its result are its softmax over all; `renormalize`: divided by the sum of
+    those that are chosen, which is the softmax over these. `biased`: all of their linear layers
+    have biases, and so has what chooses them."""
+
+    count: int
+    per_token: int
+    ff: int
+    renormalize: bool
+    biased: bool = False
+    activation: ExpertActivation = "silu"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What may differ between layers. `window` 0: full attention; w: the last w positions.
+    `rotary` False: no position embedding at all. `experts`: what is in the place of the
+    feed-forward, if anything is."""
+
+    window: int = 0
+    rotary: bool = True
+    experts: ExpertsSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec:
+    """A decoder. Sizes are counts of elements; `ff` is the feed-forward width.
+
+    `local_rope`: that of the layers with a window, where it is another. `attention_scale` None:
+    1 / sqrt(head_dim). `logit_scale`: of logits alone, not of states that are asked for
+    themselves. `norm_offset`: what the file's norm weights are short of. `sandwich_norms`:
+    what attention and feed-forward give is normalised before it is added. `interleaved_rope`: the
+    rows of q and k, those of adapters too, are made for a rotation of neighbours (2i, 2i + 1), and
+    are put in order as they are read. `bidirectional`: a token sees those after it too, and
+    sequences are computed whole. `sinks`: a query head has a score of something that has no value.
+    """
+
+    architecture: str
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ff: int
+    vocab: int
+    norm_eps: float
+    rope: RopeSpec
+    layers: tuple[LayerSpec, ...]
+    max_model_len: int
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    tied_head: bool = False
+    local_rope: RopeSpec | None = None
+    attention_scale: float | None = None
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    norm_offset: float = 0.0
+    sandwich_norms: bool = False
+    interleaved_rope: bool = False
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    bidirectional: bool = False
+    sinks: bool = False
+
+    @property
+    def q_rows(self) -> int:
+        """Rows of the query projection."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_rows(self) -> int:
+        """Rows of the key (and of the value) projection."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def inner_columns(self) -> int:
+        """The most numbers that a token has inside of a layer's feed-forward at a time: the two
+        halves and their product; of experts, beside them, what goes in and what comes out, each in
+        whole lines of 64 bytes, and some numbers for each choice."""
+        widest = 3 * self.ff if any(layer.experts is None for layer in self.layers) else 0
+        for experts in {layer.experts for layer in self.layers} - {None}:
+            assert experts is not None
+            inside = 2 * self.width + 3 * experts.ff
+            widest = max(widest, experts.per_token * (inside + 40) + experts.count)
+        return widest
+
+    def check(self, where: str) -> None:
+        """Refuse impossible sizes with a ModelError that opens with `where`."""
+        limits = {
+            "number of layers": (len(self.layers), MAX_LAYERS),
+            "width": (self.width, MAX_WIDTH),
+            "heads": (self.heads, MAX_WIDTH),
+            "key-value heads": (self.kv_heads, MAX_WIDTH),
+            "head dimension": (self.head_dim, MAX_WIDTH),
+            "feed-forward width": (self.ff, MAX_WIDTH),
+            "vocabulary": (self.vocab, MAX_VOCAB),
+            "context length": (self.max_model_len, MAX_CONTEXT),
+        }
+        check_sizes(where, limits)
+        if self.heads % self.kv_heads:
+            raise ModelError(f"{where}: {self.heads} heads over {self.kv_heads} key-value heads")
+        if self.interleaved_rope and self.qk_norm:
+            raise ModelError(f"{where}: norms of heads whose neighbours are rotated")
+        if self.norm_eps <= 0:
+            raise ModelError(f"{where}: norm eps {self.norm_eps}")
+        for rope in (self.rope, self.local_rope):
+            if rope is not None:
+                _check_rope(rope, self.head_dim, where)
+        if self.attention_scale is not None and not 0 < self.attention_scale < math.inf:
+            raise ModelError(f"{where}: attention scale {self.attention_scale}")
+        if any(not 0 <= layer.window <= MAX_CONTEXT for layer in self.layers):
+            raise ModelError(f"{where}: a sliding window out of range")
+        mixtures = [layer.experts for layer in self.layers if layer.experts is not None]
+        for experts in set(mixtures):
+            _check_experts(experts, where)
+        if sum(experts.count for experts in mixtures) > MAX_EXPERTS_IN_ALL:
+            raise ModelError(f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers")
+        if mixtures and (self.activation != "silu" or self.mlp_bias):
+            raise ModelError(f"{where}: experts have silu and no biases of a feed-forward")
+        if self.sinks and self.bidirectional:
+            raise ModelError(f"{where}: a token that sees those after it has no attention sinks")
+
+
+def _check_experts(experts: ExpertsSpec, where: str) -> None:
+    limits = {
+        "number of experts": (experts.count, MAX_EXPERTS),
+        "experts of a token": (experts.per_token, experts.count),
+        "feed-forward width of an expert": (experts.ff, MAX_WIDTH),
+    }
+    check_sizes(where, limits)
+
+
+def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
+    if rope.rotary_dim % 2 or not 2 <= rope.rotary_dim <= head_dim:
+        raise ModelError(f"{where}: {rope.rotary_dim} rotated components of heads of {head_dim}")
+    if rope.theta <= 1:
+        raise ModelError(f"{where}: rope base {rope.theta}")
+    if rope.scaling is not None:
+        check_scaling(rope.scaling, where)
+    if isinstance(rope.scaling, LongRopeScaling):
+        for name in ("short", "long"):
+            given = len(getattr(rope.scaling, name))
+            if given != rope.rotary_dim // 2:
+                raise ModelError(
+                    f"{where}: {given} {name} factors of {rope.rotary_dim // 2} angles"
+                )
+
+
+def check_scaling(scaling: RopeScaling, where: str) -> None:
+    """Refuse a scaling with a number that is not positive, with a ModelError that opens with
+    `where`: each is a divisor or goes through a logarithm."""
+    for field in fields(scaling):
+        given = getattr(scaling, field.name)
+        for value in given if isinstance(given, tuple) else (given,):
+            if not 0 < value < math.inf and field.name != "truncate":
+                raise ModelError(f"{where}: rope scaling: {field.name} {value} is not positive")

@@ -1,0 +1,416 @@
+"""The weights of a decoder, read strictly from a checkpoint.
+
+The header is compared with the spec first: a missing, unexpected or misshapen tensor is a
+ModelError naming it, before anything is converted. Layers are then read one after another, a few
+ahead on two threads, so that conversion overlaps with packing and memory stays near one copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.isa.instruction_sets import MatrixForm
+from penstock.kernels.weights import Dense, Experts, Float8, Linear, Matrix
+from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape, check_shapes
+from penstock.models.checkpoint.matrix_forms import matrix_forms
+from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LongRopeScaling
+from penstock.models.decoder.tensor_names import LONGROPE_FACTORS, TensorNames
+from penstock.quant.affine import unify_affine
+from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.dequantize import dequantize
+from penstock.quant.weight_slices import split_rows, take_rows
+
+Vector = npt.NDArray[np.float32]
+MatrixBytes = Callable[[Matrix], int]
+"""What a matrix takes as an implementation of the ops packs it."""
+
+READ_THREADS = 2
+PREFETCH_LAYERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. `qkv` is q, k and v fused, `gate_up` gate and up. Norms: [W]; head norms: [D].
+    The post norms are those of sandwich norms, None in a model without. A mixture has `router`
+    [E, W] and `experts`, any other layer `gate_up` and `down`. `sinks`: [H], in a model of them."""
+
+    attention_norm: Vector
+    qkv: Linear
+    q_norm: Vector | None
+    k_norm: Vector | None
+    output: Linear
+    mlp_norm: Vector
+    gate_up: Linear | None
+    down: Linear | None
+    router: Linear | None = None
+    experts: Experts | None = None
+    attention_post_norm: Vector | None = None
+    mlp_post_norm: Vector | None = None
+    sinks: Vector | None = None
+
+
+class Weights(Protocol):
+    """What a decoder is packed from. All methods raise ModelError naming file and tensor."""
+
+    def embedding(self) -> Matrix:
+        """[V, W]."""
+        ...
+
+    def head(self) -> Linear | None:
+        """[V, W]; None where it is the embedding."""
+        ...
+
+    def final_norm(self) -> Vector:
+        """[W]."""
+        ...
+
+    def rope_factors(self) -> Vector | None:
+        """[rotated / 2] divisors of the rope frequencies, if there are any."""
+        ...
+
+    def layers(self) -> Iterator[LayerWeights]:
+        """Every layer in order."""
+        ...
+
+    def forms(self) -> tuple[MatrixForm, ...]:
+        """How the matrices are stored."""
+        ...
+
+    def packed_bytes(self, size: MatrixBytes) -> int:
+        """What all of it takes where matrices are packed as `size` counts, and vectors are held as
+        float32."""
+        ...
+
+    def float8_savings(self, size: MatrixBytes) -> int:
+        """The bytes by which layers' matrices of plain floats, experts' among them, would shrink as
+        8-bit floats with a scale for each row. What chooses experts stays as it is. `size`: see
+        `packed_bytes`."""
+        ...
+
+
+class DecoderWeights:
+    """The weights that `spec` asks for, in `checkpoint` under `names`.
+
+    `dtype` "f32" dequantizes every matrix; "auto" keeps the file's own kind. `interleaved`: rows
+    of q and k are stored for a rotation of neighbours, though the family has none, and are put back
+    in order.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        names: TensorNames,
+        spec: DecoderSpec,
+        dtype: Literal["auto", "f32"],
+        interleaved: bool = False,
+        also_expected: Mapping[str, Shape] = NO_TENSORS,
+    ) -> None:
+        """`also_expected`: tensors that must be there too, and that somebody else reads. Raises
+        ModelError where the checkpoint's header is not what the spec says."""
+        self.path = checkpoint.path
+        self._checkpoint = checkpoint
+        self.names = names
+        self._spec = spec
+        self._dtype = dtype
+        self._interleaved = interleaved or spec.interleaved_rope
+        check_tensors(checkpoint, names, spec, also_expected)
+
+    def embedding(self) -> Matrix:
+        """[V, W]. Raises ModelError where it is of 8-bit floats: only products know those."""
+        name = f"{self.names.embedding}.weight"
+        table = self._matrix(name)
+        if isinstance(table, Float8):
+            raise ModelError(
+                f"{self._checkpoint.path}: {name}: an embedding of 8-bit floats is not supported"
+            )
+        return table
+
+    def head(self) -> Linear | None:
+        """[V, W]; None where it is the embedding."""
+        if self._spec.tied_head:
+            return None
+        return Linear((self._matrix(f"{self.names.head}.weight"),))
+
+    def final_norm(self) -> Vector:
+        """[W]; what scales the logits is in it."""
+        return self._norm(self.names.final_norm) * np.float32(self._spec.logit_scale)
+
+    def rope_factors(self) -> Vector | None:
+        """[rotated / 2] divisors of the rope frequencies, where the file carries them."""
+        name = self.names.rope_factors
+        if name is None or name not in self._checkpoint.tensors:
+            return None
+        factors = self._checkpoint.vector(name)
+        if not (np.isfinite(factors).all() and (factors > 0).all()):
+            raise ModelError(f"{self._checkpoint.path}: {name}: not all are positive numbers")
+        return factors
+
+    def forms(self) -> tuple[MatrixForm, ...]:
+        """See `Weights`."""
+        shapes = expected_shapes(self.names, self._spec)
+        return matrix_forms(self._checkpoint, shapes, self._as_asked)
+
+    def packed_bytes(self, size: MatrixBytes) -> int:
+        """See `Weights`."""
+        return self.bytes_of(expected_shapes(self.names, self._spec), size)
+
+    def float8_savings(self, size: MatrixBytes, part: DecoderSpec | None = None) -> int:
+        """See `Weights`. `part`: the sizes of a shard of these, which is counted then."""
+        expected, rounded = expected_shapes(self.names, part or self._spec), {}
+        for name in quantizable_names(self.names, self._spec):
+            info = self._checkpoint.tensors.get(name)
+            if info is not None and info.type_name in ("F32", "F16", "BF16"):
+                rounded[name] = expected[name]
+        in_8_bits = sum(math.prod(rows) * (width + 4) for *rows, width in rounded.values())
+        return self.bytes_of(rounded, size) - in_8_bits
+
+    def bytes_of(self, shapes: Mapping[str, Shape], size: MatrixBytes) -> int:
+        """What parts of tensors take. `shapes`: of the part of each; `size`: see `packed_bytes`."""
+        each: dict[tuple[str, Shape], Fraction] = {}  # of matrices that are stored alike
+        taken = 0
+        for name, shape in shapes.items():
+            if len(shape) == 1 or name.endswith(".bias"):
+                taken += 4 * math.prod(shape)
+                continue
+            info = self._checkpoint.tensors[name]
+            alike = info.type_name, info.shape
+            if alike not in each:
+                pattern = self._as_asked(self._checkpoint.pattern(name))
+                each[alike] = Fraction(size(pattern), math.prod(pattern.shape))
+            taken += math.ceil(each[alike] * math.prod(shape))
+        return taken
+
+    def layers(self) -> Iterator[LayerWeights]:
+        """Every layer in order, converted a few ahead of the one that is given."""
+        return prefetch_layers(self.layer, len(self._spec.layers))
+
+    def layer(self, index: int) -> LayerWeights:
+        """One layer."""
+        names, spec = self.names, self._spec
+        prefix = names.layer.format(index)
+        sandwich = spec.sandwich_norms
+        mixture = spec.layers[index].experts
+        return LayerWeights(
+            attention_norm=self._norm(prefix + names.attention_norm),
+            qkv=self._qkv(prefix),
+            q_norm=self._norm(prefix + names.q_norm) if spec.qk_norm else None,
+            k_norm=self._norm(prefix + names.k_norm) if spec.qk_norm else None,
+            output=self._linear(prefix, names.output, spec.output_bias),
+            mlp_norm=self._norm(prefix + names.mlp_norm),
+            attention_post_norm=self._norm(prefix + names.attention_post_norm)
+            if sandwich
+            else None,
+            mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if sandwich else None,
+            gate_up=None if mixture else self._gate_up(prefix),
+            down=None if mixture else self._linear(prefix, names.down, spec.mlp_bias),
+            router=self._linear(prefix, names.router, mixture.biased) if mixture else None,
+            experts=self._experts(prefix, mixture) if mixture else None,
+            sinks=self._checkpoint.vector(prefix + names.sinks) if spec.sinks else None,
+        )
+
+    def _norm(self, name: str) -> Vector:
+        weight = self._checkpoint.vector(f"{name}.weight")
+        return weight + np.float32(self._spec.norm_offset) if self._spec.norm_offset else weight
+
+    def _matrix(self, name: str) -> Matrix:
+        return self._as_asked(self._checkpoint.matrix(name))
+
+    def _as_asked(self, matrix: Matrix) -> Matrix:
+        return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
+
+    def _experts(self, prefix: str, mixture: ExpertsSpec) -> Experts:
+        names = self.names
+        gate, up, down = (
+            self._matrices(f"{prefix}{name}.weight", mixture.count)
+            for name in (names.expert_gate, names.expert_up, names.expert_down)
+        )
+        if not mixture.biased:
+            return Experts(gate, up, down, activation=mixture.activation)
+        opening, closing = (
+            np.concatenate([self._stacked_biases(prefix + name) for name in several], axis=1)
+            for several in ((names.expert_gate, names.expert_up), (names.expert_down,))
+        )
+        return Experts(gate, up, down, opening, closing, mixture.activation)
+
+    def _stacked_biases(self, name: str) -> Vector:
+        """[E, N]."""
+        return dequantize(self._checkpoint.matrix(f"{name}.bias"))
+
+    def _matrices(self, name: str, count: int) -> tuple[Matrix, ...]:
+        """Of all experts: a tensor for each of them, or one of all."""
+        if "{}" in name:
+            each = tuple(self._matrix(name.format(expert)) for expert in range(count))
+            return unify_affine(each, f"{self.path}: {name}")
+        return tuple(map(self._as_asked, self._checkpoint.stack(name)))
+
+    def _linear(self, prefix: str, name: str, biased: bool) -> Linear:
+        return self._fused(prefix, ((name, 0),), biased)
+
+    def _fused(self, prefix: str, parts: Sequence[tuple[str, int]], biased: bool) -> Linear:
+        """Projections that are one linear layer, by their names and rows. Those of one name are
+        one tensor of the file."""
+        names = list(dict.fromkeys(name for name, _ in parts))
+        matrices: list[Matrix] = []
+        for name in names:
+            sizes = [rows for own, rows in parts if own == name]
+            matrices += split_rows(self._matrix(f"{prefix}{name}.weight"), sizes)
+        return Linear(tuple(matrices), self._biases(prefix, names) if biased else None)
+
+    def _biases(self, prefix: str, names: Sequence[str]) -> Vector:
+        return np.concatenate([self._checkpoint.vector(f"{prefix}{name}.bias") for name in names])
+
+    def _gate_up(self, prefix: str) -> Linear:
+        names, spec = self.names, self._spec
+        return self._fused(prefix, ((names.gate, spec.ff), (names.up, spec.ff)), spec.mlp_bias)
+
+    def _qkv(self, prefix: str) -> Linear:
+        names, spec = self.names, self._spec
+        parts = ((names.q, spec.q_rows), (names.k, spec.kv_rows), (names.v, spec.kv_rows))
+        fused = self._fused(prefix, parts, spec.qkv_bias)
+        if not self._interleaved:
+            return fused
+        q_order = deinterleaved_rows(spec.heads, spec.head_dim, spec.rope.rotary_dim)
+        k_order = deinterleaved_rows(spec.kv_heads, spec.head_dim, spec.rope.rotary_dim)
+        q, k, v = fused.parts
+        bias = fused.bias
+        if bias is not None:
+            q_bias, k_bias, v_bias = np.split(bias, [spec.q_rows, spec.q_rows + spec.kv_rows])
+            bias = np.concatenate([q_bias[q_order], k_bias[k_order], v_bias])
+        return Linear((take_rows(q, q_order), take_rows(k, k_order), v), bias)
+
+
+def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator[LayerWeights]:
+    """What `read` gives for 0 .. count - 1, a few read ahead on threads."""
+    with ThreadPoolExecutor(READ_THREADS, "read-weights") as pool:
+        ahead: deque[Future[LayerWeights]] = deque()
+        for index in range(count):
+            ahead.append(pool.submit(read, index))
+            if len(ahead) > PREFETCH_LAYERS:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def deinterleaved_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.intp]:
+    """Row order that turns pairs (2i, 2i + 1) of each head into pairs (i, i + rotated / 2)."""
+    head = np.arange(head_dim)
+    head[:rotated] = np.arange(rotated).reshape(-1, 2).T.reshape(-1)
+    order: npt.NDArray[np.intp] = (np.arange(heads)[:, None] * head_dim + head).reshape(-1)
+    return order
+
+
+def check_tensors(
+    checkpoint: Checkpoint,
+    names: TensorNames,
+    spec: DecoderSpec,
+    also_expected: Mapping[str, Shape] = NO_TENSORS,
+) -> None:
+    """Compare the header with what the spec asks for, and `also_expected`; raise ModelError naming
+    the
+    first tensor that is missing, misshapen or unexpected."""
+    expected = expected_shapes(names, spec) | dict(also_expected)
+    check_shapes(checkpoint, expected, _optional_shapes(names, spec), names.ignored)
+
+
+def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
+    """Of the matrices of layers all that may be rounded, experts' among them, but not what chooses
+    experts; some layers lack some."""
+    linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
+    of_experts = (names.expert_gate, names.expert_up, names.expert_down)
+    for index, layer in enumerate(spec.layers):
+        prefix = names.layer.format(index)
+        yield from (f"{prefix}{linear}.weight" for linear in linears)
+        if layer.experts is not None:
+            numbers = range(layer.experts.count)
+            for name in of_experts:
+                each = [name.format(number) for number in numbers] if "{}" in name else [name]
+                yield from (f"{prefix}{one}.weight" for one in each)
+
+
+def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
+    """Every tensor that must be there, with its shape."""
+    shapes: dict[str, Shape] = {
+        f"{names.embedding}.weight": (spec.vocab, spec.width),
+        f"{names.final_norm}.weight": (spec.width,),
+    }
+    if not spec.tied_head:
+        shapes[f"{names.head}.weight"] = (spec.vocab, spec.width)
+    kinds = {own.experts: _layer_shapes(names, spec, own.experts) for own in spec.layers}
+    for index, own in enumerate(spec.layers):
+        prefix = names.layer.format(index)
+        shapes.update({prefix + name: shape for name, shape in kinds[own.experts].items()})
+    return shapes
+
+
+def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
+    """Tensors that may be there: a copy of a tied head, the rope factors (the spec has those of
+    LongRoPE)."""
+    shapes: dict[str, Shape] = {f"{names.head}.weight": (spec.vocab, spec.width)}
+    if names.rope_factors is not None:
+        long = isinstance(spec.rope.scaling, LongRopeScaling)
+        for name in LONGROPE_FACTORS if long else (names.rope_factors,):
+            shapes[name] = (spec.rope.rotary_dim // 2,)
+    return shapes
+
+
+def _layer_shapes(
+    names: TensorNames, spec: DecoderSpec, experts: ExpertsSpec | None
+) -> dict[str, Shape]:
+    width, q, kv, ff = spec.width, spec.q_rows, spec.kv_rows, spec.ff
+    matrices = [
+        (names.q, q, width, spec.qkv_bias),
+        (names.k, kv, width, spec.qkv_bias),
+        (names.v, kv, width, spec.qkv_bias),
+        (names.output, width, q, spec.output_bias),
+    ]
+    shapes: dict[str, Shape] = {}
+    if experts is None:
+        matrices += [
+            (names.gate, ff, width, spec.mlp_bias),
+            (names.up, ff, width, spec.mlp_bias),
+            (names.down, width, ff, spec.mlp_bias),
+        ]
+    else:
+        shapes |= _expert_shapes(names, spec.width, experts)
+    for name, own_rows, columns, biased in matrices:
+        rows = own_rows + shapes.get(f"{name}.weight", (0,))[0]  # those of one name are one tensor
+        shapes[f"{name}.weight"] = (rows, columns)
+        if biased:
+            shapes[f"{name}.bias"] = (rows,)
+    if spec.sinks:
+        shapes[names.sinks] = (spec.heads,)
+    norms = {names.attention_norm: width, names.mlp_norm: width}
+    if spec.qk_norm:
+        norms |= {names.q_norm: spec.head_dim, names.k_norm: spec.head_dim}
+    if spec.sandwich_norms:
+        norms |= {names.attention_post_norm: width, names.mlp_post_norm: width}
+    return shapes | {f"{name}.weight": (size,) for name, size in norms.items()}
+
+
+def _expert_shapes(names: TensorNames, width: int, experts: ExpertsSpec) -> dict[str, Shape]:
+    count, ff = experts.count, experts.ff
+    shapes: dict[str, Shape] = {f"{names.router}.weight": (count, width)}
+    matrices = {
+        names.expert_gate: (ff, width),
+        names.expert_up: (ff, width),
+        names.expert_down: (width, ff),
+    }
+    if experts.biased:
+        shapes[f"{names.router}.bias"] = (count,)
+        shapes |= {f"{name}.bias": (count, rows) for name, (rows, _) in matrices.items()}
+    for name, shape in matrices.items():
+        if "{}" in name:
+            shapes |= {f"{name}.weight".format(expert): shape for expert in range(count)}
+        else:
+            shapes[f"{name}.weight"] = (count, *shape)
+    return shapes

@@ -1,0 +1,114 @@
+"""From whole sequences to a vector each: a body, pooling, linear layers, length one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.kernels.lora_slots import AdapterSlots
+from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.models.decoder.decoder import Decoder, Progress
+from penstock.models.decoder.weights import DecoderWeights
+from penstock.models.encoder.dense import Activation, DenseLayer
+from penstock.models.encoder.encoder import Encoder, PackedNorm, pack_norm
+from penstock.models.encoder.spec import EncoderSpec
+from penstock.models.encoder.weights import EncoderWeights
+from penstock.models.loader.model_loader import LoadedEmbedder
+from penstock.quant.weight_slices import linear_bytes
+
+Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class _Dense(Generic[Tensor]):
+    """A packed layer after the pooling."""
+
+    linear: Any
+    activation: Activation | None
+    norm: PackedNorm[Tensor] | None
+    norm_eps: float
+
+
+class Embedder(Generic[Tensor]):
+    """A model packed for one implementation of the ops. `max_model_len`: the longest sequence.
+    `width`: numbers of an embedding; `body`: what gives states, an encoder or a decoder whose head
+    is not used."""
+
+    def __init__(
+        self,
+        model: LoadedEmbedder,
+        ops: Ops[Tensor],
+        max_model_len: int,
+        progress: Progress | None = None,
+    ) -> None:
+        spec = model.spec
+        self._pooler = model.pooler
+        self.body: Encoder[Tensor] | Decoder[Tensor]
+        if isinstance(spec, EncoderSpec):
+            assert isinstance(model.weights, EncoderWeights)
+            self.body = Encoder(spec, model.weights, ops, max_model_len)
+            self._layers = spec.layers
+        else:
+            assert isinstance(model.weights, DecoderWeights)
+            self.body = Decoder(spec, model.weights, ops, max_model_len, progress)
+            self._layers = len(spec.layers)
+        self._dense: list[_Dense[Tensor]] = [_pack_dense(ops, layer) for layer in model.dense]
+        self.width = embedding_width(model)
+        dense_bytes = sum(linear_bytes(layer.linear) for layer in model.dense)
+        self.weight_bytes = self.body.weight_bytes + dense_bytes
+
+    def forward(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+        slots: AdapterSlots | None = None,
+    ) -> Tensor:
+        """Embeddings [R, W] of the sequences of a step, all of them whole. `sample_rows` are the
+        tokens that stand for their sequences, where there is no mean. `slots`: of the adapters that
+        sequences have, if any has one; for a decoder alone."""
+        if self._pooler.pooling == "mean":
+            states = self._states(ops, inputs, cache, None, slots)
+            x = ops.mean_rows(states, inputs.query_starts)
+        else:
+            x = self._states(ops, inputs, cache, inputs.sample_rows, slots)
+        for layer in self._dense:
+            x = _apply_dense(ops, x, layer)
+        return ops.l2_normalize(x) if self._pooler.normalize else x
+
+    def _states(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+        rows: Tensor | None,
+        slots: AdapterSlots | None,
+    ) -> Tensor:
+        """The last states of the tokens `rows` [S, W], or of all [T, W]."""
+        caches = [cache] * self._layers  # no layer reads what another one wrote
+        if isinstance(self.body, Decoder):
+            return self.body.hidden(ops, inputs, caches, rows, slots)
+        assert slots is None, "adapters are for decoders"
+        return self.body.hidden(ops, inputs, caches, rows)
+
+
+def embedding_width(model: LoadedEmbedder) -> int:
+    """How many numbers an embedding has."""
+    return model.dense[-1].linear.shape[0] if model.dense else model.spec.width
+
+
+def _pack_dense(ops: Ops[Tensor], layer: DenseLayer) -> _Dense[Tensor]:
+    norm: PackedNorm[Tensor] | None = None if layer.norm is None else pack_norm(ops, layer.norm)
+    return _Dense(ops.pack_linear(layer.linear), layer.activation, norm, layer.norm_eps)
+
+
+def _apply_dense(ops: Ops[Tensor], x: Tensor, layer: _Dense[Tensor]) -> Tensor:
+    x = ops.linear(x, layer.linear)
+    match layer.activation:
+        case "tanh":
+            x = ops.tanh(x)
+        case "gelu":
+            x = ops.gelu(x)
+    if layer.norm is not None:
+        x = ops.layer_norm(x, layer.norm.weight, layer.norm.bias, layer.norm_eps)
+    return x

@@ -1,0 +1,64 @@
+"""Models that say how well a document answers a query: a body, and a classifier of one label."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.embedding import gguf_rerankers
+from penstock.models.encoder.classifier import (
+    check_labels,
+    classifier_of_folder,
+    classifier_shapes,
+    read_classifier,
+)
+from penstock.models.encoder.sentence_transformers import PoolerSpec
+from penstock.models.families.architectures import is_reranker_folder, reranker_spec_of_folder
+from penstock.models.hub.model_files import ModelFiles, fingerprint
+from penstock.models.loader.model_loader import (
+    LoadedEmbedder,
+    backbone_weights,
+    open_backbone,
+    tokenizer_files,
+)
+from penstock.models.tokenizer.tokenizer_data import EmbeddingParts
+from penstock.quant.safetensors.folder_checkpoint import widened_bytes
+
+
+def is_reranker(files: ModelFiles) -> bool:
+    """Whether a model is for reranking: a folder of a classifier, or a GGUF file of a decoder that
+    says so. Raises ModelError."""
+    if files.kind == "gguf":
+        return gguf_rerankers.is_reranker(files.path)
+    return is_reranker_folder(files.path)
+
+
+def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
+    """As `load_embedder`, of a model for reranking: what it makes of a pair is one logit."""
+    if files.kind == "gguf":
+        return gguf_rerankers.load_reranker(files, dtype)
+    spec = reranker_spec_of_folder(files.path)
+    classifier = classifier_of_folder(files.path, spec.architecture)
+    checkpoint = open_backbone(files, dtype)
+    check_labels(checkpoint, classifier)
+    return LoadedEmbedder(
+        model_id=files.model_id,
+        fingerprint=fingerprint(files),
+        spec=spec,
+        weights=backbone_weights(
+            checkpoint, spec, dtype, classifier_shapes(classifier, spec.width)
+        ),
+        pooler=PoolerSpec(classifier.pooling),
+        dense=read_classifier(checkpoint, classifier),
+        widened_bytes=0 if dtype == "f32" else widened_bytes(checkpoint),
+    )
+
+
+def load_rerank_parts(files: ModelFiles) -> EmbeddingParts:
+    """The tokenizer, without reading a weight. Raises ModelError."""
+    if files.kind == "gguf":
+        return gguf_rerankers.load_parts(files)
+    spec = reranker_spec_of_folder(files.path)
+    supports_lora = isinstance(spec, DecoderSpec)
+    source = tokenizer_files(files, spec.vocab)
+    return EmbeddingParts(files.model_id, fingerprint(files), source, "", supports_lora)

@@ -1,0 +1,137 @@
+"""The head of a reranker: the linear layers that make one logit of the state of a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Dense, Linear
+from penstock.models.checkpoint.check_shapes import Shape
+from penstock.models.encoder.dense import Activation, DenseLayer
+from penstock.models.encoder.sentence_transformers import Pooling
+from penstock.models.encoder.weights import Norm
+from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.dequantize import dequantize
+from penstock.quant.json_file import read_json
+
+MODERNBERT_POOLINGS: Final[dict[str, Pooling]] = {"cls": "cls", "mean": "mean"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierSpec:
+    """`pooling` makes the state. `dense`, an activation and perhaps `norm` come before `output`,
+    where there are any. The four are names without `.weight` or `.bias`, "" for none; the biases
+    are theirs."""
+
+    pooling: Pooling
+    output: str
+    output_bias: bool = True
+    dense: str = ""
+    dense_bias: bool = True
+    activation: Activation = "tanh"
+    norm: str = ""
+    norm_bias: bool = False
+    norm_eps: float = 1e-5
+
+
+class _ModernBertConfig(msgspec.Struct):
+    norm_eps: float = 1e-5
+    norm_bias: bool = False
+    classifier_pooling: str = "cls"
+    classifier_bias: bool = False
+    classifier_activation: str = "gelu"
+
+
+_ROBERTA = ClassifierSpec("cls", "classifier.out_proj", dense="classifier.dense")
+_MODERNBERT = ClassifierSpec(
+    "cls", "classifier", dense="head.dense", activation="gelu", norm="head.norm"
+)
+_ENCODERS: Final = {
+    "bert": ClassifierSpec("cls", "classifier", dense="bert.pooler.dense"),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "mpnet": _ROBERTA,
+}
+_DECODER: Final = ClassifierSpec("last", "score", output_bias=False)
+
+
+def classifier_of_folder(folder: Path, architecture: str) -> ClassifierSpec:
+    """The head of a Hugging Face folder whose body is of this family. Raises ModelError naming a
+    key that is not supported."""
+    if architecture != "modernbert":
+        return _ENCODERS.get(architecture, _DECODER)
+    path = folder / "config.json"
+    config = read_json(path, _ModernBertConfig)
+    if config.classifier_activation != "gelu":
+        given = config.classifier_activation
+        raise ModelError(f"{path}: classifier_activation {given!r} is not supported, only 'gelu'")
+    if config.classifier_pooling not in MODERNBERT_POOLINGS:
+        raise ModelError(f"{path}: classifier_pooling {config.classifier_pooling!r} is not known")
+    return replace(
+        _MODERNBERT,
+        pooling=MODERNBERT_POOLINGS[config.classifier_pooling],
+        dense_bias=config.classifier_bias,
+        norm_bias=config.norm_bias,
+        norm_eps=config.norm_eps,
+    )
+
+
+def classifier_shapes(spec: ClassifierSpec, width: int) -> dict[str, Shape]:
+    """Every tensor of the head of a model of this width."""
+    shapes = dict(_linear_shapes(spec.output, 1, width, biased=spec.output_bias))
+    if spec.dense:
+        shapes |= dict(_linear_shapes(spec.dense, width, width, biased=spec.dense_bias))
+    if spec.norm:
+        shapes[f"{spec.norm}.weight"] = (width,)
+        if spec.norm_bias:
+            shapes[f"{spec.norm}.bias"] = (width,)
+    return shapes
+
+
+def check_labels(checkpoint: Checkpoint, spec: ClassifierSpec) -> None:
+    """Raise ModelError for a model that tells several classes apart."""
+    name = f"{spec.output}.weight"
+    info = checkpoint.tensors.get(name)
+    labels = 1 if info is None or not info.shape else info.shape[0]
+    if labels != 1:
+        raise ModelError(
+            f"{checkpoint.path}: {name} has {labels} labels; a reranker has one, and other"
+            " classifiers are not supported"
+        )
+
+
+def read_classifier(checkpoint: Checkpoint, spec: ClassifierSpec) -> tuple[DenseLayer, ...]:
+    """The layers in order, as float32, of a checkpoint with the shapes that they should have."""
+    output = DenseLayer(_linear(checkpoint, spec.output, biased=spec.output_bias))
+    if not spec.dense:
+        return (output,)
+    dense = _linear(checkpoint, spec.dense, biased=spec.dense_bias)
+    return DenseLayer(dense, spec.activation, _norm(checkpoint, spec), spec.norm_eps), output
+
+
+def _linear(checkpoint: Checkpoint, name: str, *, biased: bool) -> Linear:
+    weight = Dense(dequantize(checkpoint.matrix(f"{name}.weight")), "f32")
+    return Linear((weight,), checkpoint.vector(f"{name}.bias") if biased else None)
+
+
+def _norm(checkpoint: Checkpoint, spec: ClassifierSpec) -> Norm | None:
+    if not spec.norm:
+        return None
+    weight = checkpoint.vector(f"{spec.norm}.weight")
+    has_bias = spec.norm_bias
+    bias = checkpoint.vector(f"{spec.norm}.bias") if has_bias else np.zeros_like(weight)
+    return Norm(weight, bias)
+
+
+def _linear_shapes(
+    name: str, rows: int, columns: int, *, biased: bool
+) -> Iterator[tuple[str, Shape]]:
+    yield f"{name}.weight", (rows, columns)
+    if biased:
+        yield f"{name}.bias", (rows,)

@@ -1,0 +1,54 @@
+"""Linear layers after the pooling; those that a folder of sentence-transformers has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Linear
+from penstock.models.checkpoint.check_shapes import Shape, check_shapes
+from penstock.models.encoder.weights import Norm
+from penstock.quant.json_file import read_json
+from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
+
+Activation: TypeAlias = Literal["tanh", "gelu"]
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """A linear layer, and what is done with what it gives: an activation, and then a LayerNorm."""
+
+    linear: Linear
+    activation: Activation | None = None
+    norm: Norm | None = None
+    norm_eps: float = 0.0
+
+
+class _DenseConfig(msgspec.Struct):
+    in_features: int
+    out_features: int
+    bias: bool = True
+    activation_function: str = "torch.nn.modules.linear.Identity"
+
+
+def read_dense(folder: Path, width: int) -> DenseLayer:
+    """The layer in `folder`, which takes `width` numbers. Raises ModelError naming what is not
+    supported or does not fit."""
+    path = folder / "config.json"
+    config = read_json(path, _DenseConfig)
+    activation = config.activation_function
+    if activation.rpartition(".")[2] != "Identity":
+        raise ModelError(f"{path}: activation_function {activation!r} is not supported")
+    if config.in_features != width:
+        raise ModelError(f"{path}: in_features {config.in_features}, the layer gets {width}")
+    shapes: dict[str, Shape] = {"linear.weight": (config.out_features, config.in_features)}
+    if config.bias:
+        shapes["linear.bias"] = (config.out_features,)
+    checkpoint = SafetensorsFolder(folder)
+    check_shapes(checkpoint, shapes, {}, None)
+    bias = checkpoint.vector("linear.bias") if config.bias else None
+    return DenseLayer(Linear((checkpoint.matrix("linear.weight"),), bias))

@@ -1,0 +1,154 @@
+"""The encoder: the one definition of its computation, written over the ops.
+
+Sequences are computed whole and see nothing of each other, so one cache serves all layers: a layer
+writes its keys and values there and reads them before the next one writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.kernels.ops_interface import LayerCache, Ops, StepInputs
+from penstock.models.decoder.rope import identity_table, rope_table
+from penstock.models.encoder.relative_position_bias import relative_position_bias
+from penstock.models.encoder.spec import EncoderSpec
+from penstock.models.encoder.weights import EncoderLayerWeights, EncoderWeights, Norm
+from penstock.quant.weight_slices import linear_bytes, size_bytes
+
+Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class PackedNorm(Generic[Tensor]):
+    """Of a LayerNorm: [W] each."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer(Generic[Tensor]):
+    """A packed layer: weights as `Ops.pack_linear` gave them."""
+
+    qkv: Any
+    rope: Tensor
+    window: int
+    output: Any
+    attention_norm: PackedNorm[Tensor]
+    up: Any
+    down: Any
+    mlp_norm: PackedNorm[Tensor]
+
+
+class Encoder(Generic[Tensor]):
+    """An encoder whose weights are packed for one implementation of the ops, for sequences of up to
+    `max_model_len`. `weight_bytes` counts the source arrays."""
+
+    def __init__(
+        self, spec: EncoderSpec, weights: EncoderWeights, ops: Ops[Tensor], max_model_len: int
+    ) -> None:
+        self.spec = spec
+        word_embeddings, positions = weights.word_embeddings(), weights.positions(max_model_len)
+        self.weight_bytes = size_bytes(word_embeddings)
+        self._word_embeddings = ops.pack_embedding(word_embeddings)
+        self._positions: Any = None
+        if positions is not None:
+            self.weight_bytes += size_bytes(positions)
+            self._positions = ops.pack_embedding(positions)
+        self._embedding_norm: PackedNorm[Tensor] = pack_norm(ops, weights.embedding_norm())
+        biases = weights.relative_biases()
+        self._bias: Tensor | None = None
+        if biases is not None:
+            self._bias = ops.constant(relative_position_bias(biases))
+        self._rope, self._local_rope = self._ropes(ops, max_model_len)
+        self._layers: list[_Layer[Tensor]] = []
+        for index in range(spec.layers):
+            self._layers.append(self._pack_layer(index, weights.layer(index), ops))
+
+    def hidden(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        caches: Sequence[LayerCache[Tensor]],
+        rows: Tensor | None,
+    ) -> Tensor:
+        """The last layer's states, of the tokens `rows` [S, W] or of all [T, W]. `caches`: one a
+        layer, which may all be the same."""
+        spec = self.spec
+        heads = (spec.heads, spec.heads, spec.head_dim)
+        scale = spec.head_dim**-0.5
+        x = residual = self._embed(ops, inputs)
+        for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
+            qkv = ops.linear(x, layer.qkv)
+            q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, None)
+            seen = ops.bidirectional_attention(
+                q, inputs, cache, heads, scale, layer.window, self._bias
+            )
+            if rows is not None and index == len(self._layers) - 1:  # the others matter no more
+                seen, residual = ops.gather_rows(seen, rows), ops.gather_rows(residual, rows)
+            x = ops.linear(seen, layer.output)
+            x, residual = self._add_norm(ops, x, residual, layer.attention_norm)
+            x = ops.linear(self._activate(ops, ops.linear(x, layer.up)), layer.down)
+            x, residual = self._add_norm(ops, x, residual, layer.mlp_norm)
+        return x
+
+    def _embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Tensor:
+        """[T, W]: word_embeddings and positions, normalised."""
+        norm, eps = self._embedding_norm, self.spec.norm_eps
+        word_embeddings = ops.embedding(self._word_embeddings, inputs.tokens, 1.0)
+        if self._positions is None:
+            return ops.layer_norm(word_embeddings, norm.weight, norm.bias, eps)
+        places = ops.embedding(self._positions, inputs.positions, 1.0)
+        return ops.add_layer_norm(word_embeddings, places, norm.weight, norm.bias, eps)[0]
+
+    def _add_norm(
+        self, ops: Ops[Tensor], x: Tensor, residual: Tensor, norm: PackedNorm[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """What the next block reads, and what its result is added to."""
+        normed, total = ops.add_layer_norm(x, residual, norm.weight, norm.bias, self.spec.norm_eps)
+        return normed, total if self.spec.pre_norm else normed
+
+    def _activate(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
+        match self.spec.activation:
+            case "gelu":
+                return ops.gelu(x)
+            case "gelu_mul":
+                return ops.gelu_mul(x)
+            case "silu_mul":
+                return ops.silu_mul(x)
+
+    def _ropes(self, ops: Ops[Tensor], positions: int) -> tuple[Tensor, Tensor]:
+        """The rotations of layers that see everything and of those with a window."""
+        spec = self.spec
+        assert spec.rope is None or spec.segments == 1, "nobody has both"
+        if spec.rope is None:
+            table = ops.constant(identity_table(positions * spec.segments))
+            return table, table
+        table = ops.constant(rope_table(spec.rope, positions))
+        if spec.local_rope is None:
+            return table, table
+        return table, ops.constant(rope_table(spec.local_rope, positions))
+
+    def _pack_layer(
+        self, index: int, layer: EncoderLayerWeights, ops: Ops[Tensor]
+    ) -> _Layer[Tensor]:
+        window = self.spec.windows[index]
+        linears = (layer.qkv, layer.output, layer.up, layer.down)
+        self.weight_bytes += sum(map(linear_bytes, linears))
+        return _Layer(
+            qkv=ops.pack_linear(layer.qkv),
+            rope=self._local_rope if window else self._rope,
+            window=window,
+            output=ops.pack_linear(layer.output),
+            attention_norm=pack_norm(ops, layer.attention_norm),
+            up=ops.pack_linear(layer.up),
+            down=ops.pack_linear(layer.down),
+            mlp_norm=pack_norm(ops, layer.mlp_norm),
+        )
+
+
+def pack_norm(ops: Ops[Tensor], norm: Norm) -> PackedNorm[Tensor]:
+    """A norm as tensors of the ops."""
+    return PackedNorm(ops.constant(norm.weight), ops.constant(norm.bias))

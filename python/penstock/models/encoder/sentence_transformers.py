@@ -1,0 +1,164 @@
+"""How a model makes one vector of a text: the sentence-transformers files of its folder.
+
+`modules.json` lists what is done: a transformer, pooling, perhaps linear layers, perhaps a
+normalisation. What these files ask for and this build does not do is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.quant.json_file import read_json
+
+Pooling: TypeAlias = Literal["mean", "cls", "last"]
+
+MODULES = "modules.json"
+MAX_MODULES = 16
+POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+# What a module of its kind cannot be read without.
+MODULE_FILES = {"Pooling": ("config.json",), "Dense": ("config.json", "model.safetensors")}
+# How older folders spell them, those that are not supported too.
+POOLING_KEYS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolerSpec:
+    """`pooling`: the mean over all tokens, or the state of the first or the last one. `dense`:
+    folders of linear layers that follow. `max_tokens` None: as many as the model takes. `prompt`
+    goes before every text. `lower_case`: both lose case."""
+
+    pooling: Pooling = "mean"
+    normalize: bool = False
+    dense: tuple[Path, ...] = ()
+    max_tokens: int | None = None
+    prompt: str = ""
+    lower_case: bool = False
+
+
+class _Module(msgspec.Struct):
+    type: str
+    path: str = ""
+
+
+class _PoolingConfig(msgspec.Struct):
+    pooling_mode: str | list[str] | None = None
+    pooling_mode_cls_token: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_max_tokens: bool = False
+    pooling_mode_mean_sqrt_len_tokens: bool = False
+    pooling_mode_weightedmean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
+    include_prompt: bool = True
+
+
+class _TransformerConfig(msgspec.Struct):
+    max_seq_length: int | None = None
+    do_lower_case: bool | None = None
+
+
+class _PromptConfig(msgspec.Struct):
+    prompts: dict[str, str] = {}
+    default_prompt_name: str | None = None
+
+
+def is_sentence_transformers_folder(folder: Path) -> bool:
+    """Whether sentence-transformers wrote the folder."""
+    return (folder / MODULES).is_file()
+
+
+def pooler_spec(folder: Path) -> PoolerSpec:
+    """What the folder asks for; a mean of the tokens where it says nothing. Raises ModelError
+    naming file and key."""
+    if not is_sentence_transformers_folder(folder):
+        return PoolerSpec()
+    modules = read_json(folder / MODULES, list[_Module])
+    kinds = [module.type.rpartition(".")[2] for module in modules]
+    wanted = ["Transformer", "Pooling", *["Dense"] * kinds.count("Dense")]
+    normalize = kinds[-1:] == ["Normalize"]
+    if kinds != wanted + ["Normalize"] * normalize or len(kinds) > MAX_MODULES:
+        raise ModelError(f"{folder / MODULES}: {', '.join(kinds)} is not supported")
+    paths = [_inside(folder, module.path) for module in modules]
+    pooling, config = _pooling(paths[1] / "config.json", normalize and "Dense" not in kinds)
+    prompt = _prompt(folder)
+    if prompt and not config.include_prompt:
+        raise ModelError(f"{paths[1]}: include_prompt false is not supported")
+    transformer = _transformer(paths[0])
+    return PoolerSpec(
+        pooling=pooling,
+        normalize=normalize,
+        dense=tuple(p for p, kind in zip(paths, kinds, strict=True) if kind == "Dense"),
+        max_tokens=transformer.max_seq_length,
+        prompt=prompt,
+        lower_case=bool(transformer.do_lower_case),
+    )
+
+
+def module_files(folder: Path) -> list[str]:
+    """The files in folders of their own that the modules are read from, relative to `folder`.
+    Raises ModelError."""
+    if not is_sentence_transformers_folder(folder):
+        return []
+    files = []
+    for module in read_json(folder / MODULES, list[_Module]):
+        path = _inside(folder, module.path).relative_to(folder)
+        names = MODULE_FILES.get(module.type.rpartition(".")[2], ()) if path.name else ()
+        files += [str(path / name) for name in names]
+    return files
+
+
+def _inside(folder: Path, path: str) -> Path:
+    parts = PurePosixPath(path).parts
+    if ".." in parts or path.startswith("/") or "\0" in path:
+        raise ModelError(f"{folder / MODULES}: path {path!r} leaves the folder")
+    return folder.joinpath(*parts)
+
+
+def _pooling(path: Path, length_is_lost: bool) -> tuple[Pooling, _PoolingConfig]:
+    """`length_is_lost`: only the direction of the vector counts; then the sum over the root of the
+    number of tokens is a mean."""
+    config = read_json(path, _PoolingConfig)
+    if config.pooling_mode is not None:
+        mode = config.pooling_mode
+        modes = [mode] if isinstance(mode, str) else mode
+    else:
+        modes = [name for key, name in POOLING_KEYS.items() if getattr(config, key)]
+    if modes == ["mean_sqrt_len"] and length_is_lost:
+        modes = ["mean"]
+    pooling = POOLINGS.get(modes[0]) if len(modes) == 1 else None
+    if pooling is None:
+        asked = " and ".join(modes) or "nothing"
+        known = ", ".join(POOLINGS)
+        raise ModelError(f"{path}: pooling by {asked} is not supported, known are {known}")
+    return pooling, config
+
+
+def _transformer(folder: Path) -> _TransformerConfig:
+    path = folder / "sentence_bert_config.json"
+    config = read_json(path, _TransformerConfig) if path.exists() else _TransformerConfig()
+    length = config.max_seq_length
+    if length is not None and length < 1:
+        raise ModelError(f"{path}: max_seq_length {length} is not positive")
+    return config
+
+
+def _prompt(folder: Path) -> str:
+    path = folder / "config_sentence_transformers.json"
+    config = read_json(path, _PromptConfig) if path.exists() else _PromptConfig()
+    if config.default_prompt_name is None:
+        return ""
+    if config.default_prompt_name not in config.prompts:
+        name = config.default_prompt_name
+        raise ModelError(f"{path}: default_prompt_name {name!r} is none of the prompts")
+    return config.prompts[config.default_prompt_name]

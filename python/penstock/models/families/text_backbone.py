@@ -1,0 +1,131 @@
+"""The language model inside of a checkpoint that also reads images: its config, and where its
+tensors lie. The other parts stay on disk.
+
+Of text alone such a model computes what its language model does: positions in several dimensions
+(`mrope`) are all the same then, and no token sees those after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from penstock.models.decoder.tensor_names import TensorNames
+from penstock.quant.checkpoint import TensorInfo
+
+MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
+    "Gemma3ForConditionalGeneration": "gemma3_text",
+    "Idefics3ForConditionalGeneration": "llama",
+    "InternVLForConditionalGeneration": "qwen2",
+    "LlavaForConditionalGeneration": "llama",
+    "LlavaNextForConditionalGeneration": "llama",
+    "LlavaOnevisionForConditionalGeneration": "qwen2",
+    "Mistral3ForConditionalGeneration": "mistral",
+    "Qwen2VLForConditionalGeneration": "qwen2",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2",
+    "Qwen3VLForConditionalGeneration": "qwen3",
+    "SmolVLMForConditionalGeneration": "llama",
+}
+"""Architecture -> the type of its language model, where its config does not say."""
+
+_TYPES: Final = {
+    "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+}
+_VICUNA: Final = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "intermediate_size": 11_008,
+    "vocab_size": 32_000,
+}
+_QWEN: Final = _VICUNA | {"intermediate_size": 22_016, "vocab_size": 151_936}
+_QWEN2_VL: Final = {
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "intermediate_size": 29_568,
+    "vocab_size": 152_064,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+}
+_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "llama": _VICUNA,
+    "mistral": _VICUNA | {"intermediate_size": 14_336},
+    "qwen2": _QWEN,
+    "qwen3": _QWEN,
+    "qwen2_vl_text": _QWEN2_VL,
+    "qwen2_5_vl_text": _QWEN2_VL,
+    "qwen3_vl_text": _QWEN | {"max_position_embeddings": 128_000, "rope_theta": 5e5},
+    "gemma3_text": {
+        "hidden_size": 2304,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "intermediate_size": 9216,
+        "vocab_size": 262_208,
+    },
+}
+"""What a `text_config` means that lacks a key, beside `hf_defaults`: they are published with what
+differs alone. By its own type, as in transformers' config classes."""
+_ROOTS: Final = ("model.language_model.", "language_model.model.", "model.text_model.", "model.")
+_OTHERS: Final = re.compile(
+    r"(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|connector|image_newline)"
+    r"(\..*)?"
+)
+
+
+def text_backbone_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of the language model, which is `config` itself where nothing is around it.
+    Some write the keys of the text into `text_config`, older ones beside those of the images."""
+    if multimodal_architecture(config) is None:
+        return dict(config)
+    inner = config.get("text_config")
+    if not isinstance(inner, dict):
+        inner = config
+    kind = inner.get("model_type") or MULTIMODAL_ARCHITECTURES[config["architectures"][0]]
+    known = kind if isinstance(kind, str) else ""
+    return {
+        **_DEFAULTS.get(known, {}),
+        **inner,
+        "architectures": None,
+        "model_type": _TYPES.get(known, kind),
+        # Said of the whole; a head of its own tells by itself that none is tied.
+        "tie_word_embeddings": config.get("tie_word_embeddings", True),
+        "eos_token_id": config.get("eos_token_id", inner.get("eos_token_id")),
+    }
+
+
+def multimodal_architecture(config: Mapping[str, Any]) -> str | None:
+    """The architecture around the language model, if there is one."""
+    named = config.get("architectures")
+    name = named[0] if isinstance(named, list) and named else None
+    return name if isinstance(name, str) and name in MULTIMODAL_ARCHITECTURES else None
+
+
+def text_backbone_names(names: TensorNames, tensors: Collection[str]) -> TensorNames:
+    """`names` as they are inside of a checkpoint that has other parts, which are passed over."""
+    found = (root for root in _ROOTS if f"{root}embed_tokens.weight" in tensors)
+    root = next(found, _ROOTS[0])
+    return replace(
+        names,
+        embedding=f"{root}embed_tokens",
+        final_norm=f"{root}norm",
+        layer=f"{root}layers.{{}}.",
+        head="language_model.lm_head" if root == "language_model.model." else "lm_head",
+        ignored=_OTHERS if names.ignored is None else _either(_OTHERS, names.ignored),
+    )
+
+
+def non_text_bytes(tensors: Mapping[str, TensorInfo]) -> int:
+    """What the other parts take in the files of a checkpoint."""
+    return sum(info.size_bytes for name, info in tensors.items() if _OTHERS.fullmatch(name))
+
+
+def _either(*patterns: re.Pattern[str]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern.pattern})" for pattern in patterns))

@@ -1,0 +1,148 @@
+"""HTTP downloads: resumed where they broke off, checked against a hash, with progress."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from penstock.base.errors import ModelError
+from penstock.models.hub.progress import DownloadProgress, no_progress
+
+CHUNK_BYTES = 1 << 20
+ATTEMPTS = 5
+TIMEOUT = httpx.Timeout(30.0, connect=15.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A hash that a file must have. `git_blob`: the hash is of git's blob of the content."""
+
+    algorithm: str
+    hexdigest: str
+    git_blob: bool = False
+
+
+def download(
+    client: httpx.Client,
+    url: str,
+    target: Path,
+    digest: Digest | None,
+    progress: DownloadProgress = no_progress,
+) -> None:
+    """Fetch `url` to `target`, going on from `<target>.part` where one is left. What is there but
+    has another hash is of another revision, and fetched anew.
+
+    Raises ModelError when the server refuses, stays away, or gives content of another hash (which
+    is then deleted).
+    """
+    if target.exists():
+        if _is_right(target, digest):
+            return
+        target.unlink()
+    part = target.with_name(target.name + ".part")
+    was_begun = part.exists()
+    _fetch(client, url, part, progress)
+    if was_begun and not _is_right(part, digest):
+        part.unlink()
+        _fetch(client, url, part, progress)
+    if digest is not None and not _is_right(part, digest):
+        part.unlink()
+        raise ModelError(f"{_shown(url)}: the {digest.algorithm} of the content is wrong")
+    publish(part, target)
+
+
+def _is_right(path: Path, digest: Digest | None) -> bool:
+    return digest is None or file_digest(path, digest) == digest.hexdigest
+
+
+def _fetch(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:
+    """All that is missing of `part`, in as many requests as it takes; given up where ATTEMPTS of
+    them one after another brought no more than there was."""
+    most, vain = _size_of(part), 0
+    while True:
+        try:
+            _continue(client, url, part, progress)
+            return
+        except httpx.HTTPError as error:
+            size = _size_of(part)
+            most, vain = (size, 0) if size > most else (most, vain + 1)
+            if vain == ATTEMPTS:
+                raise ModelError(f"{_shown(url)}: {_reason(error)}") from None
+
+
+def _size_of(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def publish(part: Path, target: Path) -> None:
+    """Give a checked file its name, its content being on the disk before."""
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.rename(target)
+
+
+def file_digest(path: Path, digest: Digest) -> str:
+    """The hexadecimal hash of a file."""
+    state = hashlib.new(digest.algorithm, usedforsecurity=False)
+    if digest.git_blob:
+        state.update(b"blob %d\0" % path.stat().st_size)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            state.update(chunk)
+    return state.hexdigest()
+
+
+def _continue(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:
+    """One request for what is missing of `part`."""
+    done = _size_of(part)
+    # identity: a compressed answer has other offsets
+    headers = {"accept-encoding": "identity"} | ({"range": f"bytes={done}-"} if done else {})
+    with client.stream("GET", url, headers=headers) as response:
+        if response.status_code == 416:  # the part is whole, or longer than the file
+            if _length_in_range(response) != done:
+                part.unlink()
+                raise httpx.ReadError("the file has changed")
+            return
+        if response.status_code == 200:
+            done = 0  # the server does not resume
+        elif response.status_code != 206 or _start_of_range(response) != done:
+            raise refusal(response)
+        length = response.headers.get("content-length")
+        total = done + int(length) if length and length.isdigit() else None
+        with part.open("ab" if done else "wb") as file:
+            for chunk in response.iter_raw():
+                file.write(chunk)
+                done += len(chunk)
+                progress(part.stem, done, total)
+
+
+def _start_of_range(response: httpx.Response) -> int | None:
+    """`content-range: bytes 100-199/200` -> 100."""
+    start = response.headers.get("content-range", "").removeprefix("bytes ").partition("-")[0]
+    return int(start) if start.isdigit() else None
+
+
+def _length_in_range(response: httpx.Response) -> int | None:
+    """`content-range: bytes */200` -> 200."""
+    length = response.headers.get("content-range", "").rpartition("/")[2]
+    return int(length) if length.isdigit() else None
+
+
+def refusal(response: httpx.Response) -> ModelError:
+    """The error for an answer that is not the one asked for."""
+    url = _shown(str(response.request.url))
+    return ModelError(f"{url}: HTTP {response.status_code} {response.reason_phrase}")
+
+
+def _reason(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _shown(url: str) -> str:
+    """A URL for a message: without credentials and query."""
+    parsed = httpx.URL(url)
+    return str(parsed.copy_with(username=None, password=None, query=None))

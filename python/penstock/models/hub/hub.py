@@ -1,0 +1,205 @@
+"""The model hub over plain HTTPS: what a repository holds, and the files that a model needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import httpx
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.models.hub.download import (
+    TIMEOUT,
+    Digest,
+    download,
+    refusal,
+)
+from penstock.models.hub.folder_files import ALWAYS, TOOL_TEMPLATE, named_files
+from penstock.models.hub.hub_access import HubAccess
+from penstock.models.hub.progress import DownloadProgress, no_progress
+from penstock.quant.gguf.split_names import split_file_names
+from penstock.quant.safetensors.safetensors_file import INDEX_NAME, SINGLE_NAME
+
+MAX_LISTING_BYTES = 16 << 20
+SMALL_FILES = re.compile(
+    r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens"
+    r"|chat_template|modules|sentence_bert_config|config_sentence_transformers"
+    r"|model\.safetensors\.index)\.json|chat_template\.jinja"
+)
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class _Lfs(msgspec.Struct):
+    oid: str
+
+
+class _Entry(msgspec.Struct):
+    type: str
+    path: str
+    oid: str = ""
+    lfs: _Lfs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One revision of a hub's repository, called `repository` there (owner/name)."""
+
+    access: HubAccess
+    repository: str
+    name: str = "main"
+
+
+def fetch_repository(
+    revision: Revision,
+    file: str | None,
+    target: Path,
+    progress: DownloadProgress = no_progress,
+    sha256: str | None = None,
+) -> None:
+    """Download one file (and the others of the set that it begins), or (None) those of a
+    safetensors folder, into `target`.
+
+    They are checked against the hub's hashes, a single file against `sha256` if given.
+    Raises ModelError where the hub does not answer or has no such files."""
+    if file is not None:
+        fetch_files(revision, split_file_names(file), target, progress, sha256)
+        return
+    with _open(revision, target, progress) as source:
+        small = [name for name in source.entries if SMALL_FILES.fullmatch(name)]
+        weights = () if INDEX_NAME in small else (SINGLE_NAME,)
+        source.check((*ALWAYS, *weights))
+        source.fetch(small)
+        named = named_files(target)
+        source.enter({str(PurePosixPath(name).parent) for name in (*named, TOOL_TEMPLATE)})
+        optional = (TOOL_TEMPLATE,) if TOOL_TEMPLATE in source.entries else ()
+        source.check(named)
+        source.fetch((*optional, *named))
+
+
+def fetch_files(
+    revision: Revision,
+    names: Sequence[str],
+    target: Path,
+    progress: DownloadProgress = no_progress,
+    sha256: str | None = None,
+) -> None:
+    """Download files of the repository's top folder into `target`, and check them against the hub's
+    hashes, or all against `sha256`. Raises ModelError where the hub does not answer, or has not all
+    of them."""
+    with _open(revision, target, progress) as source:
+        source.check(names)
+        source.fetch(names, sha256)
+
+
+@contextmanager
+def _open(revision: Revision, target: Path, progress: DownloadProgress) -> Iterator[_Source]:
+    access = revision.access
+    if access.offline:
+        raise ModelError(f"{revision.repository} has not been fetched, and the hub is switched off")
+    headers = {"authorization": f"Bearer {access.token}"} if access.token else {}
+    with httpx.Client(headers=headers, timeout=TIMEOUT, follow_redirects=True) as client:
+        source = _Source(client, revision, target, progress)
+        yield source
+    source.drop_others()
+
+
+class _Source:
+    """One revision of a repository. `entries`: the files in the folders that were entered, by path;
+    such paths stay inside `target`."""
+
+    def __init__(
+        self,
+        client: httpx.Client,
+        revision: Revision,
+        target: Path,
+        progress: DownloadProgress,
+    ) -> None:
+        """Lists the top folder. Raises ModelError."""
+        self._client = client
+        self._endpoint = revision.access.endpoint
+        self._repository = revision.repository
+        self._revision = revision.name
+        self._target = target
+        self._progress = progress
+        self._fetched: set[Path] = set()
+        self._folders: set[str] = set()
+        self.entries: dict[str, _Entry] = {}
+        self._list("")
+
+    def enter(self, folders: Iterable[str]) -> None:
+        """List these folders of the top folder too; what is none of them has no files."""
+        for folder in sorted(self._folders.intersection(folders)):
+            self._list(folder)
+
+    def check(self, needed: Iterable[str]) -> None:
+        """Raises ModelError naming the files that are not there."""
+        missing = sorted(set(needed).difference(self.entries))
+        if not missing:
+            return
+        found = sorted(name for name in self.entries if name.endswith(".gguf"))
+        hint = f"; of its GGUF files name one, as {self._repository}/{found[0]}" if found else ""
+        others = f" (also {', '.join(found[1:])})" if found[1:] else ""
+        raise ModelError(
+            f"{self._endpoint}/{self._repository}: {' and '.join(missing)} not found at"
+            f" {self._revision}{hint}{others}"
+        )
+
+    def fetch(self, names: Iterable[str], sha256: str | None = None) -> None:
+        """Download files that are there, checked against the listing or all against `sha256`."""
+        for name in names:
+            url = f"{self._endpoint}/{self._repository}/resolve/{self._revision}/{name}"
+            digest = Digest("sha256", sha256) if sha256 else _digest(self.entries[name])
+            path = self._target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            download(self._client, url, path, digest, self._progress)
+            self._fetched.add(path)
+
+    def drop_others(self) -> None:
+        """Remove what an interrupted try left of another revision."""
+        for path in self._target.rglob("*"):
+            if path.is_file() and path not in self._fetched:
+                path.unlink()
+
+    def _list(self, folder: str) -> None:
+        for entry in self._listing(folder):
+            if not all(PLAIN_NAME.fullmatch(part) for part in entry.path.split("/")):
+                continue
+            if entry.type == "file":
+                self.entries[entry.path] = entry
+            elif entry.type == "directory":
+                self._folders.add(entry.path)
+
+    def _listing(self, folder: str) -> list[_Entry]:
+        inside = f"/{folder}" if folder else ""
+        url = f"{self._endpoint}/api/models/{self._repository}/tree/{self._revision}{inside}"
+        try:
+            response = self._client.get(url)
+        except httpx.HTTPError as error:
+            raise ModelError(
+                f"{self._endpoint} does not answer, {self._repository} cannot be fetched: {error};"
+                " without a network, name a file or a folder on disk"
+            ) from None
+        if response.status_code in (401, 403, 404):
+            raise ModelError(
+                f"{self._endpoint}/{self._repository}: HTTP {response.status_code}: no such model,"
+                " or it needs a token (HF_TOKEN) whose owner has accepted its terms"
+            )
+        if response.status_code != 200:
+            raise refusal(response)
+        if len(response.content) > MAX_LISTING_BYTES:
+            raise ModelError(f"{url}: a listing of {len(response.content)} bytes")
+        try:
+            return msgspec.json.decode(response.content, type=list[_Entry])
+        except msgspec.MsgspecError as error:
+            raise ModelError(f"{url}: not a listing of files: {error}") from None
+
+
+def _digest(entry: _Entry) -> Digest:
+    """Large files are named by SHA-256, small ones by git's hash of a blob."""
+    if entry.lfs is not None:
+        return Digest("sha256", entry.lfs.oid)
+    return Digest("sha1", entry.oid, git_blob=True)

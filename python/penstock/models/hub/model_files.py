@@ -1,0 +1,80 @@
+"""Where the files of a model lie, how a path that a user names is looked for, and a name for the
+content of files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from penstock.base.errors import ModelError
+from penstock.quant.gguf.split_names import split_file_names
+
+HEAD_BYTES = 1 << 16
+SAMPLE_BYTES = 4096
+SAMPLES = 64
+SHOWN_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model on disk: `path` is a .gguf file, the first of a set of them, or a folder with
+    config.json and safetensors."""
+
+    model_id: str
+    kind: Literal["gguf", "folder"]
+    path: Path
+
+
+def path_at(name: str) -> Path | None:
+    """What is there on disk under a name that a user gave, if anything. Raises ModelError for a
+    name that cannot be looked for."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError) as error:  # too long, not to be looked into, no such user's home
+        cause = error.strerror if isinstance(error, OSError) else error
+        shown = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}..."
+        raise ModelError(f"{shown} cannot be looked for: {cause}") from None
+
+
+def fingerprint(files: ModelFiles) -> str:
+    """16 hexadecimal digits that name the content: equal for equal files wherever they lie.
+
+    Hashed are sizes, heads and samples spread over each file, so that a start does not read a
+    model twice; a download's integrity is checked elsewhere, in full. Raises ModelError.
+    """
+    digest = hashlib.sha256()
+    try:
+        for path in _parts(files):
+            name = path.name if files.kind == "gguf" else path.relative_to(files.path).as_posix()
+            digest.update(f"{name} {path.stat().st_size}\n".encode())
+            _update_with_samples(digest, path)
+    except OSError as error:
+        raise ModelError(f"{files.path}: cannot be read: {error.strerror}") from None
+    return digest.hexdigest()[:16]
+
+
+def gguf_parts(path: Path) -> list[Path]:
+    """A GGUF file and, where it is the first of a set, those of the others that are there."""
+    others = map(path.with_name, split_file_names(path.name)[1:])
+    return [path, *(other for other in others if other.exists())]
+
+
+def _parts(files: ModelFiles) -> list[Path]:
+    if files.kind == "gguf":
+        return gguf_parts(files.path)
+    suffixes = {".json", ".safetensors", ".jinja"}
+    inside = (*files.path.glob("*"), *files.path.glob("*/*"))  # modules and templates have folders
+    return sorted(path for path in inside if path.suffix in suffixes and path.is_file())
+
+
+def _update_with_samples(digest: hashlib._Hash, path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        digest.update(file.read(HEAD_BYTES))
+        step = max((size - HEAD_BYTES) // SAMPLES, SAMPLE_BYTES)
+        for offset in range(HEAD_BYTES, size, step):
+            file.seek(offset)
+            digest.update(file.read(SAMPLE_BYTES))

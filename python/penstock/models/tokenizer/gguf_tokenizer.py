@@ -1,0 +1,157 @@
+"""The text parts of a GGUF file: `tokenizer.*` of its metadata."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.models.families.architectures import spec_of_gguf
+from penstock.models.families.gguf_config import sampling_defaults
+from penstock.models.tokenizer.special_tokens import HARMONY_END_OF_TURN
+from penstock.models.tokenizer.tokenizer_data import TextParts, TokenizerData, TokenType
+from penstock.quant.gguf.gguf_file import GgufFile
+
+log = logging.getLogger(__name__)
+
+# Metadata keys (tokenizer.ggml.<name>_token_id) of tokens that steer a model and are never text.
+STEERING: Final = ("bos", "eos", "eot", "eom")
+GPT2: Final = "gpt-2"
+UNNAMED: Final = ("", "default")  # of pre-tokenizers
+# Control tokens that end a turn in the templates of the families we know. A GGUF names one end
+# of text; chat models often end an answer with another.
+END_OF_TURN = frozenset(
+    {
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<end_of_turn>",
+    }
+)
+HARMONY_END_OF_MESSAGE = "<|end|>"  # which closes one of several, where such a turn has another end
+
+
+def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
+    """Everything that the text room needs. Raises ModelError naming the key at fault."""
+    spec, _ = spec_of_gguf(file)
+    data = tokenizer_data(file)
+    if len(data.tokens) > spec.vocab:
+        raise ModelError(
+            f"{file.path}: tokenizer.ggml.tokens has {len(data.tokens)} entries, the embedding"
+            f" {spec.vocab} rows"
+        )
+    return TextParts(
+        model_id=model_id,
+        fingerprint=fingerprint,
+        tokenizer=data,
+        chat_template=file.text("tokenizer.chat_template", "") or None,
+        bos_token=None if data.bos_id is None else data.tokens[data.bos_id],
+        eos_token=None if data.eos_id is None else data.tokens[data.eos_id],
+        stop_ids=_stop_ids(file, data),
+        generation_defaults=sampling_defaults(file),
+        max_model_len=spec.max_model_len,
+        vocab_size=spec.vocab,
+        tool_template=file.text("tokenizer.chat_template.tool_use", "") or None,
+    )
+
+
+def tokenizer_data(file: GgufFile) -> TokenizerData:
+    """The tokenizer as the metadata describe it."""
+    tokens = file.strings("tokenizer.ggml.tokens")
+    if not tokens:
+        raise ModelError(f"{file.path}: tokenizer.ggml.tokens is missing")
+    return TokenizerData(
+        model=file.text("tokenizer.ggml.model"),
+        pre=_pre(file),
+        tokens=tokens,
+        token_types=_token_types(file, tokens),
+        scores=_parallel(file, "tokenizer.ggml.scores", len(tokens)).tolist(),
+        merges=file.strings("tokenizer.ggml.merges"),
+        bos_id=_token_id(file, "bos", len(tokens)),
+        eos_id=_token_id(file, "eos", len(tokens)),
+        unknown_id=_token_id(file, "unknown", len(tokens)),
+        cls_id=_token_id(file, "cls", len(tokens)),
+        sep_id=_token_id(file, "seperator", len(tokens)),  # as the format spells it
+        add_bos=file.boolean("tokenizer.ggml.add_bos_token"),
+        add_eos=file.boolean("tokenizer.ggml.add_eos_token"),
+        add_space_prefix=file.boolean("tokenizer.ggml.add_space_prefix"),
+        where=str(file.path),
+    )
+
+
+def _pre(file: GgufFile) -> str | None:
+    """The pre-tokenizer's name. A byte-level vocabulary without one gets GPT-2's, as llama.cpp
+    does: older converters wrote none, or "default"."""
+    key = "tokenizer.ggml.pre"
+    name = file.text(key, "")
+    if name not in UNNAMED or file.text("tokenizer.ggml.model") != "gpt2":
+        return name or None
+    found = f"{key} is {name!r}" if name else f"{key} is missing"
+    log.warning(
+        "%s: %s; text is split as GPT-2 does it, which may make answers worse: a newer file of this"
+        " model names its own",
+        *(file.path, found),
+    )
+    return GPT2
+
+
+def _token_types(file: GgufFile, tokens: list[str]) -> list[int]:
+    """The type of each token. A token that the metadata name as a begin or an end is a control
+    token whatever its type says: otherwise a template's mark is tokenized as letters. A single
+    character keeps its type, as it occurs in ordinary text."""
+    key = "tokenizer.ggml.token_type"
+    types: list[int] = _parallel(file, key, len(tokens)).tolist()
+    types = types or [int(TokenType.NORMAL)] * len(tokens)
+    for name in STEERING:
+        token = _token_id(file, name, len(tokens))
+        if token is None or types[token] == TokenType.CONTROL or len(tokens[token]) < 2:
+            continue
+        log.warning(
+            "%s: %s says %s of %r, which is the %s token; it is read as a control token",
+            *(file.path, key, _type_name(types[token]), tokens[token], name),
+        )
+        types[token] = int(TokenType.CONTROL)
+    return types
+
+
+def _type_name(number: int) -> str:
+    return TokenType(number).name if number in TokenType.__members__.values() else str(number)
+
+
+def _parallel(file: GgufFile, key: str, length: int) -> npt.NDArray[Any]:
+    """An array of numbers as long as the vocabulary, or absent."""
+    values = file.numbers(key)
+    if len(values) not in (0, length):
+        raise ModelError(f"{file.path}: {key} has {len(values)} entries for {length} tokens")
+    return values
+
+
+def _token_id(file: GgufFile, name: str, length: int) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    if key not in file.metadata:
+        return None
+    token = file.integer(key)
+    if not 0 <= token < length:
+        raise ModelError(f"{file.path}: {key} {token} is not in the vocabulary of {length}")
+    return token
+
+
+def _stop_ids(file: GgufFile, data: TokenizerData) -> tuple[int, ...]:
+    named = [_token_id(file, name, len(data.tokens)) for name in STEERING if name != "bos"]
+    control = {
+        text: token
+        for token, (text, kind) in enumerate(zip(data.tokens, data.token_types, strict=False))
+        if kind == TokenType.CONTROL
+    }
+    harmony = control.keys() >= HARMONY_END_OF_TURN
+    ends = END_OF_TURN | HARMONY_END_OF_TURN if harmony else END_OF_TURN
+    stops = {token for token in named if token is not None}
+    stops |= {token for text, token in control.items() if text in ends}
+    if harmony:
+        stops.discard(control.get(HARMONY_END_OF_MESSAGE, -1))
+    return tuple(sorted(stops))

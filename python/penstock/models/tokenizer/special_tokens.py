@@ -1,0 +1,136 @@
+"""The tokens that a folder declares beside its tokenizer.json.
+
+Read in transformers' order and with its precedence: special_tokens_map.json and added_tokens.json
+count only where tokenizer_config.json does not list the added tokens itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from penstock.models.tokenizer.tokenizer_data import DeclaredToken
+from penstock.quant.json_file import read_json
+
+HARMONY_END_OF_TURN: Final = frozenset({"<|call|>", "<|return|>"})
+"""Both end a turn of gpt-oss, and of nothing else: a vocabulary that has both is its."""
+
+
+class _Token(msgspec.Struct):
+    content: str
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool | None = None
+    special: bool = False
+
+
+_Named: TypeAlias = str | _Token | None
+_NAMES: Final = tuple(
+    f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+)
+
+
+class _Names(msgspec.Struct):
+    bos_token: _Named = None
+    eos_token: _Named = None
+    unk_token: _Named = None
+    sep_token: _Named = None
+    pad_token: _Named = None
+    cls_token: _Named = None
+    mask_token: _Named = None
+    additional_special_tokens: list[str | _Token] | None = None
+    extra_special_tokens: list[str | _Token] | dict[str, str | _Token] | None = None
+
+    def named(self) -> list[tuple[str, str | _Token]]:
+        """The tokens that have a name, in transformers' order."""
+        pairs = [(name, getattr(self, name)) for name in _NAMES]
+        return [(name, token) for name, token in pairs if token is not None]
+
+    def others(self) -> Iterator[str | _Token]:
+        """The special tokens without one."""
+        extra = self.extra_special_tokens or self.additional_special_tokens or ()
+        yield from extra.values() if isinstance(extra, dict) else extra
+
+
+class _Config(_Names):
+    added_tokens_decoder: dict[str, _Token] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """`bos`, `eos`: as a template may write them. `declared`: all that the files declare, in the
+    order in which those that tokenizer.json lacks are added."""
+
+    bos: str | None
+    eos: str | None
+    declared: tuple[DeclaredToken, ...]
+
+
+def read_special_tokens(folder: Path) -> SpecialTokens:
+    """Raises ModelError naming the file at fault."""
+    path = folder / "tokenizer_config.json"
+    config = read_json(path, _Config) if path.exists() else _Config()
+    if config.added_tokens_decoder is not None:
+        names, others = dict(config.named()), list(config.others())
+        listed = _listed(config.added_tokens_decoder)
+    else:
+        path = folder / "special_tokens_map.json"
+        older = read_json(path, _Names) if path.exists() else _Names()
+        names = dict(config.named()) | dict(older.named())
+        names = {name: names[name] for name in _NAMES if name in names}
+        others = [*config.others(), *older.others()]
+        listed = _older(folder, {_content(token) for token in (*names.values(), *others)})
+    declared = [*listed, *map(_special, names.values()), *map(_special, others)]
+    first: dict[str, DeclaredToken] = {}
+    for token in declared:
+        first.setdefault(token.content, token)
+    bos, eos = (_content(names[name]) if name in names else None for name in _NAMES[:2])
+    return SpecialTokens(bos, eos, tuple(first.values()))
+
+
+def _listed(tokens: dict[str, _Token]) -> list[DeclaredToken]:
+    """Those with an id of their own, lowest first."""
+    numbered = [(_number(key), token) for key, token in tokens.items()]
+    return [
+        _declared(token, index, special=token.special)
+        for index, token in sorted(numbered, key=lambda pair: pair[0])
+    ]
+
+
+def _number(key: str) -> int:
+    """-1, which no vocabulary has, where the key is no id."""
+    return int(key) if key.isascii() and key.isdigit() and len(key) < 10 else -1
+
+
+def _older(folder: Path, special: set[str]) -> list[DeclaredToken]:
+    path = folder / "added_tokens.json"
+    ids = read_json(path, dict[str, int]) if path.exists() else {}
+    return [
+        _declared(_Token(content), index, special=content in special)
+        for content, index in sorted(ids.items(), key=lambda pair: pair[1])
+    ]
+
+
+def _special(token: str | _Token) -> DeclaredToken:
+    return _declared(_Token(token) if isinstance(token, str) else token, None, special=True)
+
+
+def _declared(token: _Token, index: int | None, *, special: bool) -> DeclaredToken:
+    return DeclaredToken(
+        content=token.content,
+        id=index,
+        special=special,
+        normalized=not special if token.normalized is None else token.normalized,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        single_word=token.single_word,
+    )
+
+
+def _content(token: str | _Token) -> str:
+    return token.content if isinstance(token, _Token) else token

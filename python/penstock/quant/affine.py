@@ -1,0 +1,95 @@
+"""Integers in groups of columns, with scales and zero points, or scales and minima, as `Affine`:
+exactly, in the smallest of its forms that are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.regroup import split_groups
+from penstock.kernels.weights import Affine, Matrix
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+def affine_from_zero_points(
+    bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, zero: Bytes, where: str
+) -> Affine:
+    """w = scale * (q - zero). `q`: as in `Affine`; `scale`, `zero`: [N, G], of `group` columns
+    each, the last perhaps of fewer. Raises ModelError that opens with `where` where no form is
+    exact."""
+    if (zero == zero[0, 0]).all():
+        (held,) = narrow_to_float16(scale)
+        return Affine(bits, group, q, held, None, int(zero[0, 0]))
+    return affine_from_minima(bits, group, q, scale, minimum_of(scale, zero, where))
+
+
+def affine_from_minima(
+    bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, minimum: Floats
+) -> Affine:
+    """w = scale * q + minimum. Arguments as those of `affine_from_zero_points`."""
+    return Affine(bits, group, q, *narrow_to_float16(scale, minimum))
+
+
+def narrow_to_float16(*arrays: Floats) -> tuple[npt.NDArray[np.generic], ...]:
+    """All as float16 where that changes none of their numbers, else as they are."""
+    with np.errstate(over="ignore"):
+        halves = tuple(np.ascontiguousarray(array, np.float16) for array in arrays)
+    if all(map(np.array_equal, halves, arrays)):
+        return halves
+    return tuple(map(np.ascontiguousarray, arrays))
+
+
+def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int, where: str) -> Floats:
+    """-scale * zero in float32. Raises ModelError, opening with `where`, where one is not exact."""
+    exact = -scale.astype(np.float64) * zero
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(np.float32)
+    if not np.array_equal(rounded, exact):
+        raise ModelError(f"{where}: scales of 24 bits with zero points that differ: not supported")
+    return rounded
+
+
+def unpack(words: npt.NDArray[np.generic], bits: Literal[4, 8]) -> Bytes:
+    """[..., W] words of 32 bits as [..., W * 32 / bits] integers, the lowest bits first."""
+    stored = np.ascontiguousarray(words).view(np.uint8)
+    if bits == 8:
+        return stored
+    return np.stack((stored & 15, stored >> 4), axis=-1).reshape(*stored.shape[:-1], -1)
+
+
+def unify_affine(matrices: Sequence[Matrix], where: str) -> tuple[Matrix, ...]:
+    """The same numbers, alike in their groups and the types of scales, and all with minima or none:
+    what lies in one tensor on a GPU. Other kinds are left as they are. Raises ModelError as
+    `affine_from_zero_points` does."""
+    affine = [one for one in matrices if isinstance(one, Affine) and one.super_scale is None]
+    if len(affine) < len(matrices) or len({_form(one) for one in affine}) == 1:
+        return tuple(matrices)
+    group = math.gcd(*(one.group for one in affine))
+    affine = [split_groups(one, group) for one in affine]
+    same_zeros = len({(one.minimum is None, one.zero_point) for one in affine}) == 1
+    if not same_zeros:
+        affine = [_with_minimum(one, where) for one in affine]
+    return tuple(map(_in_float32, affine))
+
+
+def _form(one: Affine) -> tuple[object, ...]:
+    return one.group, one.minimum is None, one.zero_point, one.scale.dtype
+
+
+def _with_minimum(one: Affine, where: str) -> Affine:
+    if one.minimum is not None:
+        return one
+    return replace(one, minimum=minimum_of(one.scale, one.zero_point, where), zero_point=0)
+
+
+def _in_float32(one: Affine) -> Affine:
+    minimum = None if one.minimum is None else one.minimum.astype(np.float32)
+    return replace(one, scale=one.scale.astype(np.float32), minimum=minimum)

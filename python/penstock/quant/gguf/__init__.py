@@ -1,0 +1,1 @@
+"""GGUF files and GGML's block formats."""

@@ -1,0 +1,195 @@
+"""GGUF, versions 2 and 3, little-endian: metadata by type, tensors converted when asked for.
+
+Arrays of strings (a vocabulary is 150,000 of them) are stepped over when a file is opened and
+decoded only when asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Dense, Matrix
+from penstock.quant.affine import unify_affine
+from penstock.quant.checkpoint import TensorInfo
+from penstock.quant.dequantize import dequantize
+from penstock.quant.gguf.ggml_blocks import convert
+from penstock.quant.gguf.ggml_types import SUPPORTED
+from penstock.quant.gguf.gguf_header import GgufHeader, StringArray, Value
+from penstock.quant.gguf.split_names import split_file_names
+from penstock.quant.mapped_file import MappedFile
+from penstock.quant.mxfp4 import mxfp4_pattern
+
+
+def read_head(path: Path) -> Mapping[str, Value]:
+    """The metadata before the tokenizer's, which is where files tell what they hold, read without
+    the rest. Raises ModelError."""
+    return GgufHeader(MappedFile(path), until="tokenizer.").metadata
+
+
+class GgufFile:
+    """An opened GGUF file, or set of them: `metadata`, and the tensors as a Checkpoint gives
+    them."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the headers; of a set `path` is the first file. Raises ModelError naming the file
+        and the key or tensor at fault."""
+        self.path = path
+        opened = _open_set(path)
+        self.metadata: Mapping[str, Value] = opened[0][1].metadata
+        self._types: dict[str, int] = {}
+        self._files: dict[str, MappedFile] = {}
+        tensors: dict[str, TensorInfo] = {}
+        for file, header in opened:
+            if twice := tensors.keys() & header.tensors.keys():
+                raise ModelError(f"{file.path}: {min(twice)}: is in another file of the set too")
+            tensors |= header.tensors
+            self._types |= header.types
+            self._files |= dict.fromkeys(header.tensors, file)
+        self.tensors: Mapping[str, TensorInfo] = tensors
+        count = self.integer("split.tensors.count", len(tensors))
+        if count != len(tensors):
+            raise ModelError(f"{path}: split.tensors.count: {count}, but there are {len(tensors)}")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """An integer of the metadata; an absent one is `default`, or an error without one."""
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ModelError(f"{self.path}: {key}: expected an integer")
+        return value
+
+    def real(self, key: str, default: float | None = None) -> float:
+        """A finite number of the metadata."""
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ModelError(f"{self.path}: {key}: expected a number")
+        if not np.isfinite(value):
+            raise ModelError(f"{self.path}: {key}: {value} is not finite")
+        return float(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string of the metadata."""
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise ModelError(f"{self.path}: {key}: expected a string")
+        return value
+
+    def boolean(self, key: str) -> bool | None:
+        """A truth value of the metadata; None where it is absent."""
+        value = self.metadata.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise ModelError(f"{self.path}: {key}: expected true or false")
+        return value
+
+    def strings(self, key: str) -> list[str]:
+        """An array of strings; empty where it is absent."""
+        value = self.metadata.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, StringArray):
+            raise ModelError(f"{self.path}: {key}: expected an array of strings")
+        return value.decode()
+
+    def numbers(self, key: str) -> npt.NDArray[Any]:
+        """An array of numbers; empty where it is absent."""
+        value = self.metadata.get(key)
+        if value is None:
+            return np.empty(0)
+        if not isinstance(value, np.ndarray):
+            raise ModelError(f"{self.path}: {key}: expected an array of numbers")
+        return value
+
+    def matrix(self, name: str) -> Matrix:
+        """See Checkpoint. A type that we do not convert is refused by name."""
+        info = self._supported(name)
+        if len(info.shape) != 2:
+            raise ModelError(f"{self.path}: {name}: expected a matrix, the shape is {info.shape}")
+        return self._converted(info, self._raw(info), (info.shape[0], info.shape[1]))
+
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """See Checkpoint."""
+        info = self._supported(name)
+        if len(info.shape) != 3:
+            raise ModelError(f"{self.path}: {name}: expected matrices, the shape is {info.shape}")
+        count, rows, columns = info.shape
+        raw = self._raw(info).reshape(count, -1)
+        each = tuple(self._converted(info, one, (rows, columns)) for one in raw)
+        return unify_affine(each, f"{self.path}: {name}")
+
+    def pattern(self, name: str) -> Matrix:
+        """See Checkpoint."""
+        kind = SUPPORTED[self._types[self._supported(name).name]]
+        if kind.name == "MXFP4":
+            return mxfp4_pattern()
+        return convert(kind.name, np.zeros(kind.size_bytes, np.uint8), (1, kind.block))
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """See Checkpoint."""
+        info = self._supported(name)
+        if len(info.shape) != 1:
+            raise ModelError(f"{self.path}: {name}: expected a vector, the shape is {info.shape}")
+        row = self._converted(info, self._raw(info), (1, info.shape[0]))
+        if not isinstance(row, Dense):
+            raise ModelError(f"{self.path}: {name}: a vector of type {info.type_name}")
+        return np.array(dequantize(row)[0])
+
+    def _converted(
+        self, info: TensorInfo, raw: npt.NDArray[np.uint8], shape: tuple[int, int]
+    ) -> Matrix:
+        try:
+            return convert(info.type_name, raw, shape)
+        except ValueError as error:
+            raise ModelError(f"{self.path}: {info.name}: {error}") from None
+
+    def _raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
+        return self._files[info.name].bytes(info.offset, info.size_bytes)
+
+    def _value(self, key: str, default: Value | None) -> Value:
+        value = self.metadata.get(key, default)
+        if value is None:
+            raise ModelError(f"{self.path}: {key} is missing")
+        return value
+
+    def _supported(self, name: str) -> TensorInfo:
+        info = self.tensors.get(name)
+        if info is None:
+            raise ModelError(f"{self.path}: tensor {name} is missing")
+        if self._types[name] not in SUPPORTED:
+            known = ", ".join(kind.name for kind in SUPPORTED.values())
+            raise ModelError(
+                f"{self.path}: tensor {name} has type {info.type_name}, supported are {known}"
+            )
+        return info
+
+
+def _open_set(path: Path) -> list[tuple[MappedFile, GgufHeader]]:
+    """A file and, where it is the first of a set, those that follow it. The first has the metadata;
+    each has tensors of its own, or none. Raises ModelError."""
+    file = MappedFile(path)
+    header = GgufHeader(file)
+    opened = [(file, header)]
+    count = header.metadata.get("split.count", 1)
+    if count == 1:
+        return opened
+    names = split_file_names(path.name)
+    if header.metadata.get("split.no") != 0 or len(names) != count:
+        raise ModelError(
+            f"{path}: split.count: one of a set of {count} files: name the first, which ends in"
+            f" -00001-of-{count:05}.gguf"
+        )
+    for number, name in enumerate(names[1:], 1):
+        other = path.with_name(name)
+        file = MappedFile(other)
+        header = GgufHeader(file)
+        place = header.metadata.get("split.no"), header.metadata.get("split.count")
+        if place != (number, count):
+            raise ModelError(
+                f"{other}: split.no: not the file {number + 1} of the {count} of a set"
+            )
+        opened.append((file, header))
+    return opened

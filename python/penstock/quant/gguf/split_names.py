@@ -1,0 +1,28 @@
+"""The names of a GGUF that was cut into a set of files: NAME-00001-of-00003.gguf and so on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+
+def split_file_names(name: str) -> list[str]:
+    """All names of the set whose first file has this name; only `name` where it begins no set."""
+    match = _NAME.fullmatch(name)
+    if match is None or int(match[2]) != 1:
+        return [name]
+    return [f"{match[1]}-{number:05}-of-{match[3]}.gguf" for number in range(1, int(match[3]) + 1)]
+
+
+def model_name(path: Path) -> str:
+    """The name of a file without its ending, and without its place where it begins a set."""
+    match = _NAME.fullmatch(path.name)
+    return path.stem if match is None or int(match[2]) != 1 else match[1]
+
+
+def is_later_split(name: str) -> bool:
+    """Whether a file with this name is one of a set, and not its first."""
+    match = _NAME.fullmatch(name)
+    return match is not None and int(match[2]) > 1

@@ -1,0 +1,100 @@
+"""Float weights rounded to integers at the load, in groups of 32 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.weights import Affine, Dense
+from penstock.quant.dequantize import dequantize
+
+Bits: TypeAlias = Literal[4, 8]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+GROUP: Final = 32
+_LEVELS: Final = 15  # above a group's least, of 4 bits
+_STEPS: Final = 127  # to each side of zero, of 8 bits
+_CHUNK_ELEMENTS: Final = 1 << 19  # float32 numbers that stay in a cache
+# Float16 holds the scales of a matrix whose largest one is no less than the first, and whose
+# numbers are no larger than the second: what it rounds moves none by a tenth of the largest step.
+_NARROW: Final = (2.0**-14, 65_504.0)
+
+
+def quantize_affine(matrix: Dense, bits: Bits) -> Affine:
+    """The numbers of `matrix` [N, K], each rounded to a level of its group.
+
+    8 bits: 127 levels to each side of zero. 4 bits: 16 levels from a group's least number to its
+    largest, moved once to where they fit best (least squares). Scales and minima are float16, of a
+    matrix whose numbers that does not hold float32. K must be a multiple of GROUP. Raises
+    ValueError where not all numbers are finite."""
+    rows, columns = matrix.shape
+    assert columns % GROUP == 0
+    largest = max((float(np.abs(part).max()) for part in _chunks(matrix)), default=0.0)
+    if not np.isfinite(largest):
+        raise ValueError("not all numbers are finite")
+    scale = largest / (_LEVELS if bits == 4 else _STEPS)
+    narrow = scale == 0 or (_NARROW[0] <= scale and largest <= _NARROW[1])
+    dtype = np.dtype(np.float16 if narrow else np.float32)
+    round_part = _to_4_bits if bits == 4 else _to_8_bits
+    parts = [round_part(part.reshape(-1, GROUP), dtype) for part in _chunks(matrix)]
+    q, scales, minima = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return Affine(
+        bits,
+        GROUP,
+        q.reshape(rows, -1),
+        scales.reshape(rows, -1),
+        minima.reshape(rows, -1) if bits == 4 else None,
+        zero_point=0 if bits == 4 else 128,
+    )
+
+
+def _chunks(matrix: Dense) -> Iterator[Floats]:
+    """Some rows at a time, widened."""
+    rows, columns = matrix.shape
+    step = max(_CHUNK_ELEMENTS // columns, 1)
+    for first in range(0, rows, step):
+        yield dequantize(Dense(matrix.data[first : first + step], matrix.dtype))
+
+
+def _to_8_bits(values: Floats, dtype: np.dtype[Any]) -> tuple[Any, Any, Any]:
+    """[G, 32] -> codes, scales [G], and no minima."""
+    scale = (np.abs(values).max(axis=1) / np.float32(_STEPS)).astype(dtype)
+    levels = np.rint(values * _inverse(scale)[:, None])
+    codes = np.clip(levels, -_STEPS, _STEPS) + np.float32(128)
+    return codes.astype(np.uint8), scale, scale[:0]
+
+
+def _to_4_bits(values: Floats, dtype: np.dtype[Any]) -> tuple[Any, Any, Any]:
+    """[G, 32] -> codes two to a byte, scales and minima [G]."""
+    least = values.min(axis=1)
+    scale = (values.max(axis=1) - least) / np.float32(_LEVELS)
+    scale, least = _fitted(values, _levels(values, scale, least), scale, least)
+    scale, least = scale.astype(dtype), least.astype(dtype)
+    codes = _levels(values, scale.astype(np.float32), least.astype(np.float32)).astype(np.uint8)
+    return codes[:, ::2] | codes[:, 1::2] << 4, scale, least
+
+
+def _levels(values: Floats, scale: Floats, least: Floats) -> Floats:
+    levels: Floats = np.rint((values - least[:, None]) * _inverse(scale)[:, None])
+    return np.clip(levels, 0, _LEVELS, out=levels)
+
+
+def _fitted(values: Floats, levels: Floats, scale: Floats, least: Floats) -> tuple[Floats, Floats]:
+    """Scale and minimum of the line through (level, value) that is nearest in each group; as they
+    are where all levels are one."""
+    mean_level, mean = levels.mean(axis=1), values.mean(axis=1)
+    apart = levels - mean_level[:, None]
+    spread = np.einsum("gk,gk->g", apart, apart)
+    slope = np.einsum("gk,gk->g", apart, values) / np.where(spread == 0, 1, spread)
+    bent = spread != 0
+    return np.where(bent, slope, scale), np.where(bent, mean - slope * mean_level, least)
+
+
+def _inverse(scale: npt.NDArray[Any]) -> Floats:
+    """1 / scale, 0 where that is 0."""
+    wide: Floats = scale.astype(np.float32)
+    inverse: Floats = np.divide(np.float32(1), wide, out=np.zeros_like(wide), where=wide != 0)
+    return inverse

@@ -1,0 +1,77 @@
+"""A checkpoint some of whose float matrices are rounded to integers as they are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Dense, Matrix
+from penstock.quant.checkpoint import Checkpoint, TensorInfo
+from penstock.quant.quantize import GROUP, Bits, quantize_affine
+from penstock.quant.weight_slices import size_bytes
+
+
+class QuantizingCheckpoint:
+    """`checkpoint`, whose matrices in `bits` have so many, where they are floats and their columns
+    make whole groups. The others are read as they are."""
+
+    def __init__(self, checkpoint: Checkpoint, bits: Mapping[str, Bits]) -> None:
+        self.path = checkpoint.path
+        self._inner = checkpoint
+        self._bits = {name: own for name, own in bits.items() if self._can_be_quantized(name)}
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """See Checkpoint: as the file has them."""
+        return self._inner.tensors
+
+    def matrix(self, name: str) -> Matrix:
+        """See Checkpoint. Raises ModelError also for a number that is not finite, of one that is
+        rounded."""
+        return self._quantized(name, self._inner.matrix(name))
+
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """See Checkpoint; raises as `matrix`."""
+        return tuple(self._quantized(name, matrix) for matrix in self._inner.stack(name))
+
+    def pattern(self, name: str) -> Matrix:
+        """See Checkpoint."""
+        inner = self._inner.pattern(name)
+        if name not in self._bits:
+            return inner
+        return quantize_affine(Dense(np.zeros((1, GROUP), np.float32), "f32"), self._bits[name])
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """See Checkpoint."""
+        return self._inner.vector(name)
+
+    @property
+    def saved_bytes(self) -> int:
+        """By how much matrices shrink as they are rounded."""
+        return sum(map(self._saved_bytes, self._bits))
+
+    def _saved_bytes(self, name: str) -> int:
+        count = math.prod(self.tensors[name].shape)
+        patterns = (self._inner.pattern(name), self.pattern(name))
+        before, after = (Fraction(size_bytes(one), math.prod(one.shape)) for one in patterns)
+        return math.floor(count * (before - after))
+
+    def _can_be_quantized(self, name: str) -> bool:
+        info = self._inner.tensors.get(name)
+        if info is None or len(info.shape) < 2 or info.shape[-1] % GROUP:
+            return False
+        return isinstance(self._inner.pattern(name), Dense)
+
+    def _quantized(self, name: str, matrix: Matrix) -> Matrix:
+        if name not in self._bits:
+            return matrix
+        assert isinstance(matrix, Dense), "as its pattern is"
+        try:
+            return quantize_affine(matrix, self._bits[name])
+        except ValueError as error:
+            raise ModelError(f"{self.path}: {name}: {error}") from None

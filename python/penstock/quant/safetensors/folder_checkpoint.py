@@ -1,0 +1,32 @@
+"""The weights of a Hugging Face folder, whichever way its config says that they are stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.safetensors.float8_checkpoint import Float8Checkpoint, Float8Storage
+from penstock.quant.safetensors.integer_checkpoint import IntegerCheckpoint
+from penstock.quant.safetensors.mxfp4_checkpoint import Mxfp4Checkpoint
+from penstock.quant.safetensors.quantization_config import read_scheme
+from penstock.quant.safetensors.quantization_schemes import IntegerScheme, Mxfp4Scheme
+from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
+
+
+def open_checkpoint(folder: Path, held: Float8Storage) -> Checkpoint:
+    """The weights of a Hugging Face folder. `held`: what 8-bit floats become. Raises ModelError."""
+    scheme = read_scheme(folder / "config.json")
+    plain = SafetensorsFolder(folder)
+    if scheme is None:
+        return plain
+    if isinstance(scheme, IntegerScheme):
+        return IntegerCheckpoint(plain, scheme)
+    if isinstance(scheme, Mxfp4Scheme):
+        return Mxfp4Checkpoint(plain)
+    return Float8Checkpoint(plain, scheme, held)
+
+
+def widened_bytes(checkpoint: Checkpoint) -> int:
+    """What the matrices of a checkpoint take beyond its files: see each kind of it."""
+    kinds = (Float8Checkpoint, IntegerCheckpoint, Mxfp4Checkpoint)
+    return checkpoint.widened_bytes if isinstance(checkpoint, kinds) else 0

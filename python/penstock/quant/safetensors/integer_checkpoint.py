@@ -1,0 +1,242 @@
+"""A safetensors folder some of whose matrices are integers in groups: GPTQ, AWQ, compressed-tensors
+and MLX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.regroup import split_groups
+from penstock.kernels.weights import Affine, Matrix
+from penstock.quant.affine import affine_from_minima, affine_from_zero_points, unify_affine
+from penstock.quant.checkpoint import TensorInfo
+from penstock.quant.safetensors.integer_layouts import FLOAT_TYPES, LAYOUTS, Layout, Size
+from penstock.quant.safetensors.quantization_schemes import IntegerScheme
+from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
+from penstock.quant.weight_slices import ACTIVATION_GROUP, size_bytes
+
+LARGEST_FACTOR = np.finfo(np.float32).max / 512
+"""Of scales and minima: the numbers that they make of 8 bits are finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A matrix, or `count` of them in one tensor. `parts`: its tensors, by the last part of
+    their names."""
+
+    count: int | None
+    size: Size
+    parts: Mapping[str, TensorInfo]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        own = self.size.rows, self.size.columns
+        return own if self.count is None else (self.count, *own)
+
+    @property
+    def float_types(self) -> set[str]:
+        return {info.type_name for info in self.parts.values() if info.type_name in FLOAT_TYPES}
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(info.size_bytes for info in self.parts.values())
+
+
+class IntegerCheckpoint:
+    """`folder` read by `scheme`, as a Checkpoint: a matrix and what belongs to it are one tensor,
+    `weight`. Matrices that were left as floats are read as they are."""
+
+    def __init__(self, folder: SafetensorsFolder, scheme: IntegerScheme) -> None:
+        """Raises ModelError naming a matrix that lacks a tensor, or has one of a type or a shape
+        that does not fit it. No data are read."""
+        self.path = folder.path
+        self._folder = folder
+        self._scheme = scheme
+        self._layout: Layout = LAYOUTS[scheme.layout]
+        self._stored: dict[str, _Stored] = {}
+        tensors = dict(folder.tensors)
+        for info in folder.tensors.values():
+            module, dot, last = info.name.rpartition(".")
+            if last != self._layout.quants or not self._has_integers(info):
+                continue
+            stored = self._open(module, dot, info)
+            for part in stored.parts.values():
+                del tensors[part.name]
+            name = f"{module}{dot}weight"
+            if name in tensors:
+                raise ModelError(f"{self.path}: {name} is there beside {info.name}")
+            self._stored[name] = stored
+            tensors[name] = TensorInfo(
+                name, stored.shape, self._type_name(stored), info.offset, stored.size_bytes
+            )
+        self.tensors: Mapping[str, TensorInfo] = tensors
+
+    def matrix(self, name: str) -> Matrix:
+        """See Checkpoint. Raises ModelError also for columns in another order than that of their
+        groups, and for a factor that is not finite."""
+        stored = self._stored.get(name)
+        if stored is None:
+            return self._folder.matrix(name)
+        if stored.count is not None:
+            raise ModelError(f"{self.path}: {name}: expected a matrix, it is {stored.shape}")
+        return self._converted(name, stored, self._arrays(stored))
+
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """See Checkpoint."""
+        stored = self._stored.get(name)
+        if stored is None:
+            return self._folder.stack(name)
+        if stored.count is None:
+            raise ModelError(f"{self.path}: {name}: expected matrices, it is {stored.shape}")
+        arrays = self._arrays(stored)
+        each = (
+            self._converted(name, stored, {last: one[index] for last, one in arrays.items()})
+            for index in range(stored.count)
+        )
+        return unify_affine(tuple(each), f"{self.path}: {name}")
+
+    def pattern(self, name: str) -> Matrix:
+        """See Checkpoint. Which form is exact is known when the data are read: this is the largest
+        that it may be."""
+        stored = self._stored.get(name)
+        return self._folder.pattern(name) if stored is None else self._pattern(stored)
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """See Checkpoint."""
+        return self._folder.vector(name)
+
+    @property
+    def widened_bytes(self) -> int:
+        """What the matrices may take beyond the files on a CPU, where the scales of coarse groups
+        are repeated."""
+        row_bytes: dict[tuple[str, int], int] = {}  # of matrices that are stored alike
+        taken = 0
+        for stored in self._stored.values():
+            alike = self._type_name(stored), stored.size.columns
+            if alike not in row_bytes:
+                row_bytes[alike] = size_bytes(split_groups(self._pattern(stored), ACTIVATION_GROUP))
+            taken += row_bytes[alike] * math.prod(stored.shape[:-1]) - stored.size_bytes
+        return max(taken, 0)
+
+    def _has_integers(self, info: TensorInfo) -> bool:
+        """Of a tensor with the name of quants. A `weight` may be one of floats."""
+        part = self._layout.parts[self._layout.quants]
+        return self._layout.quants != "weight" or info.type_name in part.types
+
+    def _type_name(self, stored: _Stored) -> str:
+        """What decides the form of a matrix, as far as the header tells."""
+        types, size = "/".join(sorted(stored.float_types)), stored.size
+        return f"{self._scheme.layout} {size.grouping.bits} bits, groups of {size.group}, {types}"
+
+    def _open(self, module: str, dot: str, quants: TensorInfo) -> _Stored:
+        last_dimensions = quants.shape[-2:]
+        stacked = self._scheme.layout == "mlx" and len(quants.shape) == 3
+        if len(quants.shape) != 2 and not stacked:
+            raise ModelError(
+                f"{self.path}: {quants.name}: expected a matrix, the shape is {quants.shape}"
+            )
+        size = self._layout.size(last_dimensions, self._scheme.grouping_of(module))
+        count = quants.shape[0] if stacked else None
+        if 0 in quants.shape:
+            raise ModelError(f"{self.path}: {quants.name}: is empty, the shape is {quants.shape}")
+        if size.columns % ACTIVATION_GROUP:
+            raise ModelError(
+                f"{self.path}: {quants.name}: {size.columns} columns are not supported, multiples "
+                f"of {ACTIVATION_GROUP} are"
+            )
+        parts = self._parts(f"{module}{dot}", size, () if count is None else (count,))
+        return _Stored(count, size, parts)
+
+    def _parts(self, prefix: str, size: Size, stacked: tuple[int, ...]) -> dict[str, TensorInfo]:
+        """The tensors of a matrix that are there, each of a type and a shape that fit."""
+        found = {}
+        for last, part in self._layout.parts.items():
+            info = self._folder.tensors.get(prefix + last)
+            if info is None:
+                if part.optional:
+                    continue
+                raise ModelError(f"{self.path}: tensor {prefix}{last} is missing")
+            if part.other is not None and info.type_name in part.other.types:
+                part = part.other
+            if info.type_name not in part.types:
+                raise ModelError(
+                    f"{self.path}: tensor {info.name} has type {info.type_name}, expected "
+                    f"{' or '.join(part.types)}"
+                )
+            shapes = tuple(stacked + shape for shape in part.shapes(size))
+            if info.shape not in shapes:
+                raise ModelError(
+                    f"{self.path}: tensor {info.name} has shape {info.shape}, expected {shapes[0]}"
+                )
+            found[last] = info
+        return found
+
+    def _arrays(self, stored: _Stored) -> dict[str, npt.NDArray[Any]]:
+        """The tensors of a matrix. Raises ModelError for factors that are not finite."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for last, info in stored.parts.items():
+            if info.type_name not in FLOAT_TYPES:
+                arrays[last] = self._folder.integers(info.name)
+                continue
+            arrays[last] = self._folder.floats(info.name)
+            if not (np.abs(arrays[last]) <= LARGEST_FACTOR).all():
+                raise ModelError(f"{self.path}: {info.name}: not all numbers are finite")
+        return arrays
+
+    def _converted(
+        self, name: str, stored: _Stored, arrays: Mapping[str, npt.NDArray[Any]]
+    ) -> Affine:
+        where, size = f"{self.path}: {name}", stored.size
+        self._check_order(stored, arrays)
+        self._check_shape(stored, arrays)
+        try:
+            numbers = self._layout.read(arrays, size)
+        except ValueError as error:
+            raise ModelError(f"{where}: {error}") from None
+        bits, group = size.grouping.bits, size.group
+        if numbers.minimum is not None:
+            return affine_from_minima(bits, group, numbers.q, numbers.scale, numbers.minimum)
+        assert numbers.zero is not None
+        return affine_from_zero_points(bits, group, numbers.q, numbers.scale, numbers.zero, where)
+
+    def _check_order(self, stored: _Stored, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """That column k is of group k // group; a list of -1 alone was never filled."""
+        last, size = self._layout.order, stored.size
+        if last is None or last not in arrays:
+            return
+        given = arrays[last]
+        plain = np.arange(size.columns) // size.group
+        if np.array_equal(given, plain) or (given == -1).all():
+            return
+        name = stored.parts[last].name
+        if not ((given >= 0) & (given < size.groups)).all():
+            raise ModelError(f"{self.path}: {name}: not all are in 0..{size.groups - 1}")
+        raise ModelError(
+            f"{self.path}: {name}: columns are reordered (desc_act, actorder), which is not "
+            "supported: a group must be of neighbouring columns"
+        )
+
+    def _check_shape(self, stored: _Stored, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        given = arrays.get("weight_shape")
+        if given is not None and tuple(given.tolist()) != stored.shape:
+            raise ModelError(
+                f"{self.path}: {stored.parts['weight_shape'].name}: {given.tolist()}, but the "
+                f"numbers are of {list(stored.shape)}"
+            )
+
+    def _pattern(self, stored: _Stored) -> Affine:
+        """One row, in the largest of the forms that it may have."""
+        bits, size = stored.size.grouping.bits, stored.size
+        halves = stored.float_types == {"F16"}
+        minima = not self._scheme.symmetric
+        if minima and self._scheme.layout != "mlx":
+            halves = False  # -scale * zero has up to 19 significant bits
+        factor = np.zeros((1, size.groups), np.float16 if halves else np.float32)
+        q = np.zeros((1, size.columns * bits // 8), np.uint8)
+        return Affine(bits, size.group, q, factor, factor if minima else None)

@@ -1,0 +1,108 @@
+"""A safetensors folder some of whose stacks of matrices are MXFP4, as gpt-oss was published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Matrix
+from penstock.quant.affine import unify_affine
+from penstock.quant.checkpoint import TensorInfo
+from penstock.quant.mxfp4 import GROUP, look_up_pairs, mxfp4_matrix, mxfp4_pattern
+from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
+
+MXFP4: Final = "MXFP4"
+"""The type of such tensors."""
+
+ALL_ROWS: Final = slice(None)
+_BLOCKS, _SCALES = "_blocks", "_scales"
+
+
+class Mxfp4Checkpoint:
+    """`folder` as a Checkpoint in which `<name>_blocks` [E, N, K / 32, 16], two codes a byte, and
+    `<name>_scales` [E, N, K / 32] are one tensor `<name>` [E, N, K]. All others are as they are."""
+
+    def __init__(self, folder: SafetensorsFolder) -> None:
+        """Raises ModelError naming a tensor whose scales are missing, or do not fit it."""
+        self.path = folder.path
+        self._folder = folder
+        self._stored: dict[str, tuple[TensorInfo, TensorInfo]] = {}
+        tensors = dict(folder.tensors)
+        for blocks in folder.tensors.values():
+            if not blocks.name.endswith(_BLOCKS):
+                continue
+            name = blocks.name.removesuffix(_BLOCKS)
+            scales = self._scales_of(name, blocks)
+            shape = (*scales.shape[:-1], scales.shape[-1] * GROUP)
+            num_bytes = blocks.size_bytes + scales.size_bytes
+            self._stored[name] = blocks, scales
+            del tensors[blocks.name], tensors[scales.name]
+            tensors[name] = TensorInfo(name, shape, MXFP4, blocks.offset, num_bytes)
+        self.tensors: Mapping[str, TensorInfo] = tensors
+
+    def matrix(self, name: str) -> Matrix:
+        """See Checkpoint. None is MXFP4."""
+        return self._folder.matrix(name)
+
+    def stack(self, name: str, rows: slice = ALL_ROWS) -> tuple[Matrix, ...]:
+        """See Checkpoint. `rows`: which of each matrix, of one that is MXFP4. Raises ModelError
+        also for a scale that is not supported."""
+        if name not in self._stored:
+            assert rows == ALL_ROWS
+            return self._folder.stack(name)
+        blocks, scales = (self._folder.integers(part.name) for part in self._stored[name])
+        where = f"{self.path}: {name}"
+        pairs = zip(blocks.view(np.uint8), scales.view(np.uint8), strict=True)
+        try:
+            each = tuple(_matrix(codes[rows], exponents[rows]) for codes, exponents in pairs)
+        except ValueError as error:
+            raise ModelError(f"{where}{_SCALES}: {error}") from None
+        return unify_affine(each, where)
+
+    def pattern(self, name: str) -> Matrix:
+        """See Checkpoint."""
+        return mxfp4_pattern() if name in self._stored else self._folder.pattern(name)
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """See Checkpoint."""
+        return self._folder.vector(name)
+
+    @property
+    def widened_bytes(self) -> int:
+        """What the matrices may take beyond the files on a CPU, which holds four bits of each
+        number and the scales."""
+        group_bytes = GROUP // 2 + int(mxfp4_pattern().scale.nbytes)
+        groups = sum(math.prod(scales.shape) for _, scales in self._stored.values())
+        return group_bytes * groups - sum(self.tensors[name].size_bytes for name in self._stored)
+
+    def _scales_of(self, name: str, blocks: TensorInfo) -> TensorInfo:
+        scales = self._folder.tensors.get(name + _SCALES)
+        if scales is None:
+            raise ModelError(f"{self.path}: tensor {name}{_SCALES} is missing")
+        for info in (blocks, scales):
+            if info.type_name != "U8":
+                raise ModelError(
+                    f"{self.path}: tensor {info.name} has type {info.type_name}, expected U8"
+                )
+        if len(blocks.shape) != 4 or blocks.shape[-1] != GROUP // 2 or 0 in blocks.shape:
+            raise ModelError(
+                f"{self.path}: tensor {blocks.name} has shape {blocks.shape}, expected matrices of "
+                f"rows of groups of {GROUP // 2} bytes"
+            )
+        if scales.shape != blocks.shape[:-1]:
+            raise ModelError(
+                f"{self.path}: tensor {scales.name} has shape {scales.shape}, expected "
+                f"{blocks.shape[:-1]}"
+            )
+        return scales
+
+
+def _matrix(codes: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> Matrix:
+    """Of [N, K / 32, 16] codes and [N, K / 32] exponents."""
+    q = look_up_pairs(np.ascontiguousarray(codes)).reshape(len(codes), -1)
+    return mxfp4_matrix(q, np.ascontiguousarray(exponents))

@@ -1,0 +1,165 @@
+"""Rows and columns of a weight: taking some of them, and how much memory they hold."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.regroup import split_groups
+from penstock.kernels.weights import Affine, Dense, Experts, Float8, Linear, Matrix
+from penstock.quant.dequantize import fold_super_scales
+
+SUPER_GROUP = 256
+"""Columns that share a super scale."""
+
+ACTIVATION_GROUP = 32
+"""Columns whose activations are quantized together beside integer weights."""
+
+
+def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
+    """The matrix whose row n is row `rows[n]` of `matrix`. Exact in every layout: groups lie
+    inside a row."""
+    if isinstance(matrix, Dense):
+        return Dense(matrix.data[rows], matrix.dtype)
+    if isinstance(matrix, Float8):
+        height, width = matrix.block
+        return Float8(matrix.codes[rows], matrix.scale[rows // height], (1, width))
+    return _of_rows(matrix, lambda array: array[rows])
+
+
+def row_range(matrix: Matrix, rows: slice) -> Matrix:
+    """Neighbouring rows of `matrix`: views, and blocks of 8-bit floats stay as large as they are,
+    where none is cut or all rows are of one."""
+    assert rows.step is None and 0 <= rows.start <= rows.stop <= matrix.shape[0]
+    if isinstance(matrix, Dense):
+        return Dense(matrix.data[rows], matrix.dtype)
+    if isinstance(matrix, Float8):
+        height, width = matrix.block
+        first, last = rows.start // height, (rows.stop - 1) // height
+        if rows.start % height == 0 or first == last:
+            scale = matrix.scale[first : last + 1]
+            return Float8(matrix.codes[rows], scale, (min(height, max(_length(rows), 1)), width))
+        return take_rows(matrix, np.arange(rows.start, rows.stop))
+    return _of_rows(matrix, lambda array: array[rows])
+
+
+def split_rows(matrix: Matrix, sizes: Sequence[int]) -> tuple[Matrix, ...]:
+    """The matrix as its parts of so many rows each, one after the other: see `row_range`."""
+    if len(sizes) == 1:
+        return (matrix,)
+    ends = list(itertools.accumulate(sizes))
+    assert ends[-1] == matrix.shape[0]
+    firsts = [0, *ends[:-1]]
+    return tuple(row_range(matrix, slice(*part)) for part in zip(firsts, ends, strict=True))
+
+
+def pad_rows(matrix: Matrix, num_rows: int) -> Matrix:
+    """The matrix with rows of zeros after its own, `num_rows` in all."""
+    missing = num_rows - matrix.shape[0]
+    if missing == 0:
+        return matrix
+    if isinstance(matrix, Dense):
+        return Dense(_padded(matrix.data, missing), matrix.dtype)
+    if isinstance(matrix, Float8):
+        scales = -(-num_rows // matrix.block[0]) - len(matrix.scale)
+        codes = _padded(matrix.codes, missing)
+        return Float8(codes, _padded(matrix.scale, scales), matrix.block)
+    return _of_rows(matrix, lambda array: _padded(array, missing))
+
+
+def column_step(matrix: Matrix) -> int:
+    """A range of columns that begins at a multiple of this, and ends at one or at the end, can be
+    taken exactly, and gives the part of the products that they are."""
+    if isinstance(matrix, Affine):
+        return ACTIVATION_GROUP
+    if isinstance(matrix, Float8) and matrix.block[1] < matrix.shape[1]:
+        return int(matrix.block[1])
+    return 1
+
+
+def take_columns(matrix: Matrix, columns: slice) -> Matrix:
+    """Neighbouring columns of `matrix`, in arrays of their own: see `column_step`. Scales of two
+    levels are multiplied out, which is exact, where a super scale's columns are cut, and those of
+    coarse groups are repeated where a group is."""
+    width, step = matrix.shape[1], column_step(matrix)
+    assert columns.step is None and 0 <= columns.start < columns.stop <= width
+    assert columns.start % step == 0 and (columns.stop % step == 0 or columns.stop == width)
+    if isinstance(matrix, Dense):
+        return Dense(_part(matrix.data, columns), matrix.dtype)
+    if isinstance(matrix, Float8):
+        height, group = matrix.block[0], min(matrix.block[1], width)
+        block = height, group if group < width else _length(columns)
+        return Float8(_part(matrix.codes, columns), _part(matrix.scale, columns, group), block)
+    if columns.start % SUPER_GROUP or (columns.stop % SUPER_GROUP and columns.stop < width):
+        matrix = fold_super_scales(matrix)
+    matrix = split_groups(matrix, math.gcd(matrix.group, columns.start))
+    return replace(
+        matrix,
+        q=_part(matrix.q, columns, 8 // matrix.bits),
+        scale=_part(matrix.scale, columns, matrix.group),
+        minimum=_part_of(matrix.minimum, columns, matrix.group),
+        super_scale=_part_of(matrix.super_scale, columns, SUPER_GROUP),
+        super_minimum=_part_of(matrix.super_minimum, columns, SUPER_GROUP),
+    )
+
+
+def _length(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def _of_rows(matrix: Affine, take: Callable[[Any], Any]) -> Affine:
+    """What `take` makes of each array, whose first dimension is rows."""
+    return replace(
+        matrix,
+        q=take(matrix.q),
+        scale=take(matrix.scale),
+        minimum=None if matrix.minimum is None else take(matrix.minimum),
+        super_scale=None if matrix.super_scale is None else take(matrix.super_scale),
+        super_minimum=None if matrix.super_minimum is None else take(matrix.super_minimum),
+    )
+
+
+def _padded(array: Any, missing: int) -> Any:
+    return np.pad(array, ((0, missing), (0, 0)))
+
+
+def _part(array: Any, columns: slice, group: int = 1) -> Any:
+    """Of an array [N, K / group] the entries of some of the K columns."""
+    return np.ascontiguousarray(array[:, columns.start // group : -(-columns.stop // group)])
+
+
+def _part_of(array: Any, columns: slice, group: int) -> Any:
+    return None if array is None else _part(array, columns, group)
+
+
+def size_bytes(matrix: Matrix) -> int:
+    """Bytes of the arrays of a weight."""
+    return sum(array.nbytes for array in _arrays(matrix))
+
+
+def linear_bytes(linear: Linear) -> int:
+    """Bytes of the arrays of a linear layer."""
+    bias = 0 if linear.bias is None else linear.bias.nbytes
+    return bias + sum(map(size_bytes, linear.parts))
+
+
+def expert_bytes(experts: Experts) -> int:
+    """Bytes of the arrays of all experts of a layer."""
+    biases = (experts.gate_up_bias, experts.down_bias)
+    held = sum(int(bias.nbytes) for bias in biases if bias is not None)
+    return held + sum(map(size_bytes, experts.gate + experts.up + experts.down))
+
+
+def _arrays(matrix: Matrix) -> list[npt.NDArray[np.generic]]:
+    if isinstance(matrix, Dense):
+        return [matrix.data]
+    if isinstance(matrix, Float8):
+        return [matrix.codes, matrix.scale]
+    optional = (matrix.minimum, matrix.super_scale, matrix.super_minimum)
+    return [matrix.q, matrix.scale, *(array for array in optional if array is not None)]

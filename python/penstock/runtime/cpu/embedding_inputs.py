@@ -1,0 +1,63 @@
+"""A step of whole sequences: nothing is cached from one step to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.ops_interface import StepInputs
+from penstock.runtime.adapter_rows import group_rows
+
+StandsFor: TypeAlias = Literal["first", "last"]
+Ints = npt.NDArray[np.int32]
+
+
+def whole_sequences(
+    sequences: Sequence[Sequence[int]],
+    block_size: int,
+    stands_for: StandsFor,
+    adapter_slots: Sequence[int] = (),
+    second_starts: Sequence[int] = (),
+    second_offset: int = 0,
+) -> StepInputs[Ints]:
+    """The inputs of a step that computes `sequences`, each in blocks of its own from block 0 on.
+    `stands_for`: which token of each is a sampled row. `adapter_slots`: of the adapter of each,
+    negative for none; empty where none has one. `second_starts`: where the second text of each
+    begins, whose positions count from `second_offset` on."""
+    lengths = np.array([len(sequence) for sequence in sequences], np.int32)
+    starts = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=starts[1:])
+    blocks = -(-lengths // block_size)
+    first_block = np.cumsum(blocks) - blocks
+    positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], lengths)
+    slots = np.repeat(first_block * block_size, lengths) + positions
+    if second_starts and second_offset:
+        starts_of_tokens = np.repeat(np.array(second_starts, np.int32), lengths)
+        positions = positions + np.int32(second_offset) * (positions >= starts_of_tokens)
+    tables = first_block[:, None] + np.arange(blocks.max())
+    tokens = np.fromiter((token for row in sequences for token in row), np.int32, int(starts[-1]))
+    adapters = sampled = None
+    if max(adapter_slots, default=-1) >= 0:
+        of_rows = np.array(adapter_slots, np.int32)
+        grouped = group_rows(np.repeat(of_rows, lengths), of_rows, len(of_rows))
+        assert grouped is not None
+        adapters, sampled = grouped
+    return StepInputs(
+        tokens=tokens,
+        positions=positions,
+        slots=slots.astype(np.int32),
+        query_starts=starts,
+        context_lens=lengths,
+        block_tables=np.minimum(tables, blocks.sum() - 1).astype(np.int32),
+        sample_rows=starts[:-1].copy() if stands_for == "first" else starts[1:] - np.int32(1),
+        adapters=adapters,
+        sampled_adapters=sampled,
+    )
+
+
+def most_blocks(step_tokens: int, max_rows: int, block_size: int) -> int:
+    """Blocks that any step of these sizes fits into: each sequence may leave one unfilled."""
+    return -(-step_tokens // block_size) + max_rows

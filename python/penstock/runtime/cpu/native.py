@@ -1,0 +1,139 @@
+"""The backend of a CPU: weights packed for its instruction set, a step recorded once as a plan and
+replayed by the thread pool with no Python in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.base.errors import ModelError
+from penstock.base.resources import available_cores
+from penstock.config import EngineSettings
+from penstock.kernels.isa.instruction_sets import IsaSelection
+from penstock.kernels.lora_slots import AdapterSlots
+from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
+from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.models.decoder.decoder import Decoder, Progress
+from penstock.models.loader.model_loader import LoadedModel
+from penstock.runtime.adapters import slot_adapters
+from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.cpu.kv_cache import KvCache
+from penstock.runtime.memory import MemoryPlan
+from penstock.scheduler import MAX_DRAFT_TOKENS
+
+MAX_HEAD_DIM: Final = 1024
+
+
+class NativeBackend:
+    """A `Backend` of the sizes that `memory` says.
+
+    Raises ModelError where weights cannot be read, or where the kernels do not take the model's
+    sizes or the settings' block size.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        memory: MemoryPlan,
+        settings: EngineSettings,
+        progress: Progress | None = None,
+        levels: IsaSelection | None = None,
+    ) -> None:
+        """`levels` None: the widest that the CPU has."""
+        check_block_size(settings.block_size)
+        check_head_dim(model.model_id, model.spec.head_dim)
+        pool = Pool(settings.threads or available_cores())
+        self._ops = NativeOps.eager(pool, levels)
+        self._pool = KvCache(memory.cache)
+        self.caches = self._pool.caches
+        try:
+            self._decoder: Decoder[Any] = Decoder(
+                model.spec, model.weights, self._ops, memory.max_model_len, progress
+            )
+            self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
+            max_rows = min(memory.sizes.max_num_seqs, memory.step_tokens)
+            recorded = [self._record(memory, max_rows, None)]
+            if self.adapters is not None:
+                recorded.append(self._record(memory, max_rows, self.adapters.slots))
+            self._plan, *adapted = finish_together(recorded)
+            self._adapter_plan: Any = adapted[0] if adapted else None
+        except ValueError as refusal:
+            raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._decoder.weight_bytes
+
+    @property
+    def buffer_bytes(self) -> int:
+        return int(self._plan.arena_bytes)
+
+    def logits(self, inputs: StepInputs[Ints]) -> Floats:
+        """See `Backend`: a view of the plan's memory. A step without adapters has a plan of its
+        own, in the same memory."""
+        plan = self._plan if inputs.adapters is None else self._adapter_plan
+        logits: Floats = plan.run(*plan_arguments(inputs))
+        return logits
+
+    def eager_logits(self, inputs: StepInputs[Ints]) -> Floats:
+        """The same step by one kernel call after another: for telling what a plan does wrong."""
+        slots = None if self.adapters is None else self.adapters.slots
+        logits: Floats = self._decoder.forward(self._ops, inputs, self.caches, slots)
+        return logits
+
+    def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
+        return self._ops.sample(logits, rows)
+
+    def top_logprobs(
+        self, logits: Floats, rows: Ints, tokens: Ints, count: int
+    ) -> tuple[Floats, Ints, Floats]:
+        return self._ops.top_logprobs(logits, rows, tokens, count)
+
+    def prepare(self, used_blocks: int) -> bool:
+        """See `Backend`."""
+        return self._pool.prepare(used_blocks)
+
+    def close(self) -> None:
+        """The plan holds weights and cache; they go with it."""
+        del self._plan, self._adapter_plan, self._decoder, self.adapters, self._pool
+        self.caches = []
+
+    def _record(
+        self, memory: MemoryPlan, max_rows: int, slots: AdapterSlots | None
+    ) -> tuple[PlanOps, Any]:
+        max_blocks = -(-memory.max_model_len // memory.cache.block_size)
+        max_samples = min(max_rows + MAX_DRAFT_TOKENS, memory.step_tokens)
+        recorder = self._ops.recorder(
+            memory.step_tokens, max_rows, max_samples, max_blocks, adapters=slots is not None
+        )
+        logits = self._decoder.forward(recorder, recorder.inputs, self.caches, slots)
+        return recorder, logits
+
+
+def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
+    """The plans of recorders and their outputs, in the memory of the largest: they must not run
+    at the same time."""
+    plans = [recorder.finish(output) for recorder, output in recorded]
+    largest = max(plans, key=lambda plan: int(plan.arena_bytes))
+    return [
+        plan if plan is largest else recorder.finish(output, largest)
+        for plan, (recorder, output) in zip(plans, recorded, strict=True)
+    ]
+
+
+def check_head_dim(model_id: str, head_dim: int) -> None:
+    """What the kernels of attention take, told before a weight is read."""
+    if head_dim % 8 or head_dim > MAX_HEAD_DIM:
+        raise ModelError(
+            f"{model_id}: head_dim is {head_dim}; the CPU kernels take multiples of 8 up to"
+            f" {MAX_HEAD_DIM}"
+        )
+
+
+def check_block_size(block_size: int) -> None:
+    """What every instruction-set level takes, so that a setting means the same on all machines."""
+    if block_size % 16 or (64 % block_size and block_size % 64):
+        raise ModelError(
+            f"block_size is {block_size}; the CPU kernels take 16, 32 and multiples of 64"
+        )

@@ -1,0 +1,79 @@
+"""The backend of the reference bodies: slow, plain, right by definition. Imports torch.
+
+It serves `kernels = "reference"`, for tests and for telling a kernel's fault from a model's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from penstock.config import EngineSettings
+from penstock.kernels.numpy_bridge import as_tensors
+from penstock.kernels.ops_interface import LayerCache, StepInputs
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.models.decoder.decoder import Decoder, Progress
+from penstock.models.loader.model_loader import LoadedModel
+from penstock.runtime.adapters import slot_adapters
+from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.memory import MemoryPlan
+
+
+class ReferenceBackend:
+    """A `Backend` of the sizes that `memory` says. Raises ModelError where weights cannot be
+    read."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        memory: MemoryPlan,
+        settings: EngineSettings,
+        progress: Progress | None = None,
+    ) -> None:
+        self._ops = ReferenceOps()
+        self._decoder: Decoder[torch.Tensor] = Decoder(
+            model.spec, model.weights, self._ops, memory.max_model_len, progress
+        )
+        self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
+        shape = memory.cache
+        dtype = torch.float32 if shape.item_bytes == 4 else torch.float16
+        self.caches = [
+            LayerCache(
+                torch.zeros(shape.keys_shape, dtype=dtype),
+                torch.zeros(shape.values_shape, dtype=dtype),
+            )
+            for _ in range(shape.layers)
+        ]
+        self.buffer_bytes = memory.buffer_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._decoder.weight_bytes
+
+    def logits(self, inputs: StepInputs[Ints]) -> Floats:
+        """See `Backend`."""
+        tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
+        with torch.inference_mode():
+            slots = None if self.adapters is None else self.adapters.slots
+            result = self._decoder.forward(self._ops, tensors, self.caches, slots)
+        logits: Floats = result.numpy()
+        return logits
+
+    def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
+        tokens: Ints = self._ops.sample(torch.from_numpy(logits), rows).numpy().astype(np.int32)
+        return tokens
+
+    def top_logprobs(
+        self, logits: Floats, rows: Ints, tokens: Ints, count: int
+    ) -> tuple[Floats, Ints, Floats]:
+        scores, chosen, sampled = (torch.from_numpy(array) for array in (logits, rows, tokens))
+        own, ids, values = self._ops.top_logprobs(scores, chosen, sampled, count)
+        return own.numpy(), ids.numpy(), values.numpy()
+
+    def prepare(self, used_blocks: int) -> bool:
+        """See `Backend`: never."""
+        return False
+
+    def close(self) -> None:
+        self.caches = []

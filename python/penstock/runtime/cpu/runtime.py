@@ -1,0 +1,60 @@
+"""The runtime of a CPU: rows, one backend, and the sampling of tokens. Imports no torch."""
+
+from __future__ import annotations
+
+from penstock.runtime.adapters import RuntimeAdapters
+from penstock.runtime.backend import Backend
+from penstock.runtime.protocol import Masks, RuntimeInfo
+from penstock.runtime.row_table import RowTable
+from penstock.runtime.sampler import Sampler
+from penstock.scheduler.types import StepPlan, StepResult
+
+
+class CpuRuntime:
+    """A `Runtime`. `report`: see there; `rows` and `backend` are of the sizes that `info` says."""
+
+    def __init__(self, rows: RowTable, backend: Backend, info: RuntimeInfo, report: str) -> None:
+        self._rows = rows
+        self._backend = backend
+        self._sampler = Sampler(rows, backend)
+        self._info = info
+        self._report = report
+        self._done: StepResult | None = None
+        self._used_blocks = 0  # the highest block that was ever used, and one
+
+    @property
+    def info(self) -> RuntimeInfo:
+        return self._info
+
+    @property
+    def report(self) -> str:
+        return self._report
+
+    @property
+    def adapters(self) -> RuntimeAdapters | None:
+        return self._backend.adapters
+
+    def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
+        """See `Runtime.submit`: computed at once."""
+        self._done = self.execute(plan, masks)
+
+    def collect(self) -> StepResult:
+        """See `Runtime.collect`."""
+        done, self._done = self._done, None
+        assert done is not None, "collect() without submit()"
+        return done
+
+    def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
+        """Both in one."""
+        self._rows.apply(plan)
+        for append in plan.blocks:
+            self._used_blocks = max(self._used_blocks, max(append.blocks, default=0) + 1)
+        logits = self._backend.logits(self._rows.inputs(plan.chunks))
+        return self._sampler.finish(plan, logits, masks)
+
+    def prepare(self) -> bool:
+        """See `Runtime.prepare`."""
+        return self._backend.prepare(self._used_blocks)
+
+    def close(self) -> None:
+        self._backend.close()

@@ -1,0 +1,1 @@
+"""The GPU runtime: CUDA graphs, device rows, the CPU KV cache, device memory."""

@@ -1,0 +1,95 @@
+"""The host's part of a device's cache: blocks that go there before they are overwritten, and come
+back before a step reads them.
+
+A block that goes is copied aside on the device, in the order of the steps, which takes
+microseconds; from there a copy stream takes it to pinned memory. A block that comes back is
+brought by the
+copy stream, and the step that reads it waits for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+
+from penstock.runtime.gpu.copy_stream import CopyStream
+from penstock.runtime.gpu.memory import ARRIVING_BLOCKS
+from penstock.runtime.gpu.pinned_memory import PinnedMemory
+from penstock.scheduler.types import CopyBlock, StepPlan
+
+
+class CpuKvCache:
+    """`pool: [L, 2, B, K, P, D]`, the device's; `cpu_blocks` blocks of the host. A step saves
+    `most_saves` at most. Bits are copied, whatever their type. Raises ModelError where the host's
+    memory cannot be pinned."""
+
+    def __init__(
+        self, pool: torch.Tensor, cpu_blocks: int, most_saves: int, copy_stream: CopyStream
+    ) -> None:
+        self._blocks = pool.view(torch.int32).permute(2, 0, 1, 3, 4, 5)
+        _, *block = self._blocks.shape
+        self._copy_stream = copy_stream
+        with copy_stream.on_device():
+            self._pinned = PinnedMemory((cpu_blocks, *block), torch.int32, pool.device)
+        self._host = self._pinned.data
+        self._aside = self._room(most_saves)
+        self._arriving = self._room(min(cpu_blocks, ARRIVING_BLOCKS))
+        self._saved: Any = None
+        self._restored: deque[tuple[int, Any]] = deque()
+        self._last_restored = 0
+
+    @property
+    def last_restored(self) -> int:
+        """The last step of which all has arrived that it and those before it bring back."""
+        while self._restored and self._copy_stream.is_past(self._restored[0][1]):
+            self._last_restored, _ = self._restored.popleft()
+        return self._last_restored
+
+    def prepare(self, plan: StepPlan) -> None:
+        """Launch what a step copies; before the step itself, on its stream."""
+        if plan.saves:
+            self._save(plan.saves)
+        if plan.restores:
+            self._copy_stream.follow_steps()
+            self._restored.append(
+                (plan.step, self._copy_stream.run(lambda: self._bring(plan.restores)))
+            )
+        for step, mark in self._restored:
+            if step <= plan.awaits:
+                self._copy_stream.let_steps_wait(mark)
+
+    def close(self) -> None:
+        """Give the host's memory back, when all steps and copies are done."""
+        self._pinned.close()
+
+    def _save(self, copies: tuple[CopyBlock, ...]) -> None:
+        self._copy_stream.let_steps_wait(self._saved)  # there it went from where these are put
+        leaving = self._places([copy.block for copy in copies])
+        torch.index_select(self._blocks, 0, leaving, out=self._aside[: len(copies)])
+        self._copy_stream.follow_steps()
+        self._saved = self._copy_stream.run(lambda: self._take(copies))
+
+    def _take(self, copies: tuple[CopyBlock, ...]) -> None:
+        for aside, copy in zip(self._aside, copies, strict=False):
+            self._host[copy.cpu_block].copy_(aside, non_blocking=True)
+
+    def _bring(self, copies: tuple[CopyBlock, ...]) -> None:
+        most = len(self._arriving)
+        for begin in range(0, len(copies), most):
+            batch = copies[begin : begin + most]
+            for arriving, copy in zip(self._arriving, batch, strict=False):
+                arriving.copy_(self._host[copy.cpu_block], non_blocking=True)
+            places = self._places([copy.block for copy in batch])
+            self._blocks.index_copy_(0, places, self._arriving[: len(batch)])
+
+    def _places(self, blocks: list[int]) -> torch.Tensor:
+        """Indices on the device, without waiting for what the stream has to do."""
+        device = self._blocks.device
+        there = torch.tensor(blocks, pin_memory=device.type == "cuda")
+        return there.to(device, non_blocking=True)
+
+    def _room(self, blocks: int) -> torch.Tensor:
+        _, *block = self._blocks.shape
+        return torch.empty(blocks, *block, dtype=torch.int32, device=self._blocks.device)

@@ -1,0 +1,283 @@
+"""What the host tells a device of a step, packed into one array: `kernels.persistent_batch` says
+how.
+
+The host's own table of rows may lag: tokens that a step in flight samples are not in it yet. A row
+whose last token the device knows better is *carried*: its next chunk says no more than that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.persistent_batch import CHUNK_WORDS, RUN_WORDS, UPDATE_WORDS
+from penstock.runtime.gpu.adapter_groups import GroupWords
+from penstock.runtime.row_table import RowTable
+from penstock.scheduler import MAX_DRAFT_TOKENS
+from penstock.scheduler.types import AppendBlocks, Chunk, StepPlan
+
+Ints = npt.NDArray[np.int32]
+_NO_UPDATES: Ints = np.empty((0, UPDATE_WORDS), np.int32)
+
+
+class StepSizes(NamedTuple):
+    """Of a step, with what fills it up: `places` whose logits are wanted, of which `sampled` are
+    sampled from."""
+
+    chunks: int
+    tokens: int
+    places: int
+    sampled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A step as packed: `num_words` words, of which none need to be sent where the device has them
+    already. `chunks` with what fills them up, `tokens`, `places` whose logits are wanted, of which
+    `sampled` are sampled from; `blocks` of the longest context, 0: of any; `groups` None: no row
+    has
+    an adapter. For the rest see `Upload`."""
+
+    num_words: int
+    chunks: int
+    tokens: int
+    places: int
+    sampled: int
+    tokens_at: int = 0
+    updates_at: int = 0
+    num_updates: int = 0
+    runs_at: int = 0
+    num_runs: int = 0
+    blocks: int = 0
+    groups: GroupWords | None = None
+
+
+def is_decode(plan: StepPlan) -> bool:
+    """Whether every chunk of a step is one token that samples the next one, and guesses nothing."""
+    return all(
+        chunk.length == 1 and chunk.samples and not chunk.draft_tokens and not chunk.num_scores
+        for chunk in plan.chunks
+    )
+
+
+def most_words(
+    max_num_seqs: int, max_chunks: int, step_tokens: int, max_blocks: int, num_slots: int
+) -> int:
+    """Words of the largest step: see `StepPacker`."""
+    most_tokens = max(step_tokens, max_chunks)
+    places = min(most_tokens, max_chunks + max_num_seqs + MAX_DRAFT_TOKENS)
+    chunks = GroupWords(min(max_chunks, num_slots), max_chunks, most_tokens, places).end
+    updates = max_num_seqs * UPDATE_WORDS
+    runs = (2 * max_num_seqs + MAX_DRAFT_TOKENS) * RUN_WORDS
+    return chunks + updates + runs + max_num_seqs * max_blocks + step_tokens
+
+
+class StepPacker:
+    """Packs steps over `rows`. `max_chunks`: the most of a step, with what fills it up; there are
+    `num_slots` slots for adapters."""
+
+    def __init__(
+        self,
+        rows: RowTable,
+        *,
+        max_num_seqs: int,
+        max_chunks: int,
+        step_tokens: int,
+        max_blocks: int,
+        block_size: int,
+        num_slots: int = 0,
+    ) -> None:
+        self._rows = rows
+        self._num_slots = num_slots
+        self._block_size = block_size
+        self._scratch = max_num_seqs
+        self._carried = np.zeros(max_num_seqs, bool)
+        self._num_blocks = [0] * max_num_seqs
+        self._sent: tuple[list[int], int] = ([], 0)
+        self._decode = np.zeros((max_chunks, CHUNK_WORDS), np.int32)
+        self._decode[:, 1] = -1
+        self._decode[:, 2] = 1
+        self._decode[:, 3] = self._decode[:, 4] = np.arange(max_chunks)
+        self._decode[:, 6] = -1
+        self.most_words = most_words(max_num_seqs, max_chunks, step_tokens, max_blocks, num_slots)
+
+    def pack(self, plan: StepPlan, words: Ints, fill_up_to: int = 0) -> Packed:
+        """Pack a step into `words`. The table of rows has taken the plan in. A step of decodes gets
+        chunks of nobody up to `fill_up_to`; with 0 the step is no larger than it needs."""
+        changed = self._take(plan)
+        decode = is_decode(plan)
+        if decode:
+            changed |= self._settle([chunk.row for chunk in plan.chunks])
+        updates = sorted(changed)
+        blocks = 0 if fill_up_to else self._longest(plan.chunks)
+        if decode:
+            rows = [chunk.row for chunk in plan.chunks]
+            count = max(len(rows), fill_up_to)
+            sizes = StepSizes(count, count, count, count)
+            if not updates and not plan.blocks and self._sent == (rows, count):
+                words_of_groups = self.groups_of(count) if self.is_adapted(plan) else None
+                return Packed(0, *sizes, blocks=blocks, groups=words_of_groups)
+            sent, tokens = self._decodes(rows, count), np.empty(0, np.int32)
+            self._sent = (rows, count)
+        else:
+            self._sent = ([], 0)
+            sent, tokens, sizes = self._mixed(plan.chunks)
+        self._carry(plan.chunks)
+        groups = self._write_groups(words, plan, sizes)
+        words[: sent.size] = sent.reshape(-1)
+        begin = sent.size if groups is None else groups.end
+        packed = Packed(begin, *sizes, blocks=blocks, groups=groups)
+        told = self._updates(updates) if updates else _NO_UPDATES
+        return _Changes(told, *self._runs(plan.blocks), tokens).write(words, packed)
+
+    def pack_dummy(self, words: Ints, count: int, groups: GroupWords | None = None) -> Packed:
+        """A step of `count` decodes of nobody, which may have adapters."""
+        self._sent = ([], 0)
+        sent = self._decodes([], count)
+        words[: sent.size] = sent.reshape(-1)
+        end = sent.size
+        if groups is not None:
+            groups.write_dummy(words)
+            end = groups.end
+        return Packed(end, count, count, count, count, groups=groups)
+
+    def is_adapted(self, plan: StepPlan) -> bool:
+        """Whether any row of a step has an adapter."""
+        if not self._num_slots:
+            return False
+        slots = self._rows.adapter_slots([chunk.row for chunk in plan.chunks])
+        return bool(slots.max() >= 0)
+
+    def groups_of(self, count: int) -> GroupWords:
+        """Where the groups of a step of `count` decodes are."""
+        return self._group_words(count, count, count)
+
+    def forget(self, plan: StepPlan) -> None:
+        """What the step drew, the host drew: the device knows less of its rows."""
+        self._carried[[chunk.row for chunk in plan.chunks]] = False
+
+    def _group_words(self, chunks: int, tokens: int, places: int) -> GroupWords:
+        return GroupWords(min(chunks, self._num_slots), chunks, tokens, places)
+
+    def _write_groups(self, words: Ints, plan: StepPlan, sizes: StepSizes) -> GroupWords | None:
+        """The groups of a step of these `sizes`, of which nobody may fill up the end."""
+        if not self.is_adapted(plan):
+            return None
+        groups = self._group_words(sizes.chunks, sizes.tokens, sizes.places)
+        slots = self._rows.adapter_slots([chunk.row for chunk in plan.chunks])
+        groups.write(words, plan.chunks, slots)
+        return groups
+
+    def _longest(self, chunks: tuple[Chunk, ...]) -> int:
+        """Blocks of the longest context."""
+        ends = (chunk.start + chunk.length + len(chunk.draft_tokens) for chunk in chunks)
+        return -(-max(ends) // self._block_size)
+
+    def _decodes(self, rows: list[int], count: int) -> Ints:
+        """`count` chunks of a carried token: of `rows`, and of nobody."""
+        sent = self._decode[:count]
+        sent[:, 0] = self._scratch
+        sent[: len(rows), 0] = rows
+        return sent
+
+    def _take(self, plan: StepPlan) -> set[int]:
+        """Note what the plan changes; the rows of which the device must be told."""
+        admitted = [admit.row for admit in plan.admissions]
+        for row in admitted:
+            self._num_blocks[row] = 0
+        self._carried[admitted] = False
+        self._carried[[forced.row for forced in plan.forced]] = False
+        return set(admitted)
+
+    def _settle(self, rows: list[int]) -> set[int]:
+        """Let all of `rows` be carried; those that were not."""
+        fresh = {row for row in rows if not self._carried[row]}
+        self._carried[list(fresh)] = True
+        return fresh
+
+    def _carry(self, chunks: tuple[Chunk, ...]) -> None:
+        """What a chunk samples without a draft, the device knows first."""
+        for chunk in chunks:
+            self._carried[chunk.row] = chunk.samples and not chunk.draft_tokens
+
+    def _mixed(self, chunks: tuple[Chunk, ...]) -> tuple[Ints, Ints, StepSizes]:
+        """Chunks of any kind: their words, the tokens of the step, its sizes."""
+        sampled = sum(1 + len(chunk.draft_tokens) for chunk in chunks if chunk.samples)
+        tokens = np.zeros(sum(chunk.length + len(chunk.draft_tokens) for chunk in chunks), np.int32)
+        described = []
+        first, place, score_place = 0, 0, sampled
+        for chunk in chunks:
+            start, draft = chunk.start, len(chunk.draft_tokens)
+            length = chunk.length + draft
+            if self._carried[chunk.row] and length == 1:
+                start = -1
+            else:
+                known = self._rows.tokens_after(chunk.row, chunk.start - 1, chunk.length)
+                tokens[first : first + chunk.length] = known
+                tokens[first + chunk.length : first + length] = chunk.draft_tokens
+            sampled_at = place if chunk.samples else -1
+            samples = (sampled_at, draft, score_place, chunk.score_from, chunk.num_scores)
+            described.append((chunk.row, start, length, first, *samples))
+            first += length
+            place += 1 + draft if chunk.samples else 0
+            score_place += chunk.num_scores
+        sizes = StepSizes(len(chunks), first, score_place, sampled)
+        return np.array(described, np.int32), tokens, sizes
+
+    def _updates(self, rows: list[int]) -> Ints:
+        known, last, temperature, top_k, top_p, min_p, seed = self._rows.facts(rows)
+        packed = np.empty((len(rows), UPDATE_WORDS), np.int32)
+        halves = seed.view(np.int32).reshape(-1, 2)  # little-endian: the low half first
+        floats = [part.view(np.int32) for part in (temperature, top_p, min_p)]
+        columns = [np.array(rows), known, last, *floats, halves[:, 0], halves[:, 1]]
+        packed[:, (0, 1, 2, 3, 5, 6, 7, 8)] = np.stack(columns, axis=1)
+        packed[:, 4] = top_k
+        penalties, counts = self._rows.adjustments(rows)
+        packed[:, 9:12], packed[:, 12:] = penalties.view(np.int32), counts
+        return packed
+
+    def _runs(self, blocks: tuple[AppendBlocks, ...]) -> tuple[Ints, list[int]]:
+        described: list[tuple[int, ...]] = []
+        given: list[int] = []
+        for append in blocks:
+            begin, count = self._num_blocks[append.row], len(append.blocks)
+            described.append((append.row, begin, count, len(given)))
+            given += append.blocks
+            self._num_blocks[append.row] = begin + count
+        return np.array(described, np.int32).reshape(-1, RUN_WORDS), given
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What follows the chunks of a step: `updates` [n, UPDATE_WORDS] of rows; `runs` [n, RUN_WORDS]
+    of the blocks `given`, counted from the first of them; `tokens`."""
+
+    updates: Ints
+    runs: Ints
+    given: list[int]
+    tokens: Ints
+
+    def write(self, words: Ints, packed: Packed) -> Packed:
+        """The step with these behind the words that `packed` has."""
+        updates_at = packed.num_words
+        runs_at = updates_at + self.updates.size
+        blocks_at = runs_at + self.runs.size
+        tokens_at = blocks_at + len(self.given)
+        end = tokens_at + len(self.tokens)
+        self.runs[:, 3] += blocks_at
+        words[updates_at:runs_at] = self.updates.reshape(-1)
+        words[runs_at:blocks_at] = self.runs.reshape(-1)
+        words[blocks_at:tokens_at] = self.given
+        words[tokens_at:end] = self.tokens
+        return replace(
+            packed,
+            num_words=end,
+            tokens_at=tokens_at,
+            updates_at=updates_at,
+            num_updates=len(self.updates),
+            runs_at=runs_at,
+            num_runs=len(self.runs),
+        )

@@ -1,0 +1,1 @@
+"""Tensor parallelism: the processes of the ranks and the messages between them."""

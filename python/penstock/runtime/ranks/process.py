@@ -1,0 +1,94 @@
+"""A rank of a model on several devices: `python -m penstock.runtime.ranks.process`.
+
+Reads its task as one line of JSON from standard input (`messages.RankTask`), writes lines of JSON
+on how it starts to standard output (`messages.RankStatus`), does what rank 0 tells it through the
+sockets of the task, and ends when rank 0 hangs up, or standard input closes: it never outlives
+rank 0, not even in the middle of a step.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.base.logs import configure_logging
+from penstock.base.output import take_standard_output
+from penstock.runtime.ranks.follower import Follower
+from penstock.runtime.ranks.load import start_follower
+from penstock.runtime.ranks.messages import (
+    Channel,
+    RankStatus,
+    RankTask,
+    ToPacker,
+    ToRank,
+)
+
+
+def main() -> int:
+    gc.disable()  # what is being loaded is no garbage
+    configure_logging()
+    say = partial(_say, take_standard_output())
+    for number in (signal.SIGINT, signal.SIGTERM):  # are for the server, which drains
+        signal.signal(number, signal.SIG_IGN)
+    with open(0, "rb", buffering=0, closefd=False) as lines:
+        task = msgspec.json.decode(lines.readline(), type=RankTask)
+    threading.Thread(target=_end_with_input, args=(task,), daemon=True).start()
+    steps: Channel[ToRank] = _channel(task.steps, ToRank)
+    adapters: Channel[ToPacker] = _channel(task.adapters, ToPacker)
+    try:
+        runtime, ranks = start_follower(task, steps, say)
+    except ModelError as error:
+        say(RankStatus("failed", str(error)))
+        return 1
+    follower = Follower(runtime, steps, adapters)
+    gc.freeze()
+    gc.enable()
+    say(RankStatus("ready"))
+    follower.run()
+    follower.close()
+    ranks.close()
+    if _input_has_ended():
+        _forget(task)
+    return 0
+
+
+def _channel(descriptor: int, kinds: Any) -> Channel[Any]:
+    os.set_inheritable(descriptor, False)
+    return Channel(socket.socket(fileno=descriptor), kinds)
+
+
+def _say(output: BinaryIO, status: RankStatus) -> None:
+    output.write(msgspec.json.encode(status) + b"\n")
+    output.flush()
+
+
+def _end_with_input(task: RankTask) -> None:
+    while os.read(0, 4096):
+        pass
+    _forget(task)
+    os._exit(0)  # the main thread may be waiting for rank 0 where nothing reaches it
+
+
+def _input_has_ended() -> bool:
+    return bool(select.select([0], [], [], 0)[0])
+
+
+def _forget(task: RankTask) -> None:
+    """Rank 0 can remove the folder of the rendezvous no more."""
+    shutil.rmtree(Path(task.rendezvous).parent, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

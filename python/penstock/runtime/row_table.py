@@ -1,0 +1,306 @@
+"""The fixed table of rows: what the runtime remembers of each request between steps.
+
+A plan carries only what changed; the table holds the rest as arrays, so that the inputs of a step
+are built by whole-array operations, whatever the number of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.dialog import Sampling
+from penstock.kernels.ops_interface import StepInputs
+from penstock.kernels.sampler_inputs import SamplingRows
+from penstock.runtime.adapter_rows import GroupedRows, group_rows
+from penstock.runtime.logits_processors import LogitsProcessorTable, RowLogitsProcessors
+from penstock.runtime.min_tokens import FilledMasks, apply_min_tokens
+from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, StepPlan
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+Index = npt.NDArray[np.intp]
+_UINT64_MASK = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class _StepRows:
+    """What depends only on the rows of a step and on their blocks."""
+
+    rows: list[int] = field(default_factory=list)
+    index: Index = field(default_factory=lambda: np.empty(0, np.intp))
+    tables: Ints | None = None
+    adapters: GroupedRows | None = None
+
+
+@dataclass(slots=True)
+class _SampledRows:
+    """What depends only on the sampled rows and on their tenants."""
+
+    rows: list[int] = field(default_factory=list)
+    index: Index = field(default_factory=lambda: np.empty(0, np.intp))
+    parameters: tuple[npt.NDArray[Any], ...] = ()
+
+
+class RowTable:
+    """`max_num_seqs` rows of up to `max_model_len` tokens in blocks of `block_size`.
+
+    `tokens: [rows, context]`, `tables: [rows, blocks of a context]`: what lies past `known[row]`
+    tokens and past the appended blocks is undefined. `first_slots` has the shape of `tables`: a
+    token at position p of a row goes to slot first_slots[row, p // P] + p.
+
+    What depends only on which rows a step has is kept from one step to the next: between steps
+    the weights of the model have swept these arrays and this code out of the processor's caches,
+    and every operation saved there saves microseconds.
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+        self._block_size = block_size
+        max_blocks = -(-max_model_len // block_size)
+        self._tokens = np.zeros((max_num_seqs, max_model_len), np.int32)
+        self._tables = np.zeros((max_num_seqs, max_blocks), np.int32)
+        self._first_slots = np.zeros((max_num_seqs, max_blocks), np.int32)
+        self._known = np.zeros(max_num_seqs, np.int64)
+        self._num_blocks = [0] * max_num_seqs
+        self._temperature = np.zeros(max_num_seqs, np.float32)
+        self._top_k = np.zeros(max_num_seqs, np.int32)
+        self._top_p = np.ones(max_num_seqs, np.float32)
+        self._min_p = np.zeros(max_num_seqs, np.float32)
+        self._seed = np.zeros(max_num_seqs, np.uint64)
+        self.top_logprobs: list[int | None] = [None] * max_num_seqs
+        self.prompt_logprobs: list[int | None] = [None] * max_num_seqs
+        self._adapter_slots = np.full(max_num_seqs, NO_ADAPTER, np.int32)
+        self._features = LogitsProcessorTable()
+        self._counting = np.arange(max_num_seqs + 1, dtype=np.int32)
+        self._step = _StepRows()
+        self._sampled = _SampledRows()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._tokens.nbytes + self._tables.nbytes + self._first_slots.nbytes
+
+    def apply(self, plan: StepPlan) -> None:
+        """Take in the plan's releases, admissions, blocks and forced tokens. (What a released row
+        held in the arrays is undefined until its next admission.)"""
+        for row in plan.releases:
+            self._features.release(row)
+        for admit in plan.admissions:
+            self._admit(admit)
+            self._sampled = _SampledRows()
+        for append in plan.blocks:
+            row, begin = append.row, self._num_blocks[append.row]
+            end = begin + len(append.blocks)
+            self._tables[row, begin:end] = append.blocks
+            slots = (self._tables[row, begin:end] - np.arange(begin, end)) * self._block_size
+            self._first_slots[row, begin:end] = slots
+            self._num_blocks[row] = end
+            self._step = _StepRows()
+        for forced in plan.forced:
+            self.extend(forced.row, forced.token_ids)
+
+    def inputs(self, chunks: tuple[Chunk, ...]) -> StepInputs[Ints]:
+        """The inputs of a step that computes `chunks`: C-contiguous arrays, to be read only. Its
+        logits are those of the chunks that sample, then those of the positions to be scored."""
+        rows = [chunk.row for chunk in chunks]
+        if self._step.rows != rows:
+            self._step = _StepRows(rows, np.array(rows))
+        starts = np.array([chunk.start for chunk in chunks], np.int32)
+        if all(chunk.length == 1 and chunk.samples and not chunk.draft_tokens for chunk in chunks):
+            return self._decode_inputs(starts)
+        for chunk in chunks:
+            if chunk.draft_tokens:  # past the known tokens, where anything may stand
+                begin = chunk.start + chunk.length
+                self._tokens[chunk.row, begin : begin + len(chunk.draft_tokens)] = (
+                    chunk.draft_tokens
+                )
+        lengths = np.array([chunk.length + len(chunk.draft_tokens) for chunk in chunks], np.int32)
+        query_starts = np.zeros(len(chunks) + 1, np.int32)
+        np.cumsum(lengths, out=query_starts[1:])
+        shifts = np.repeat(starts - query_starts[:-1], lengths)
+        positions = np.arange(query_starts[-1], dtype=np.int32) + shifts
+        token_rows = np.repeat(self._step.index, lengths)
+        sample_rows = _sample_rows(chunks, query_starts)
+        of_tokens = self._adapter_slots[token_rows]
+        return self._inputs(
+            positions=positions,
+            token_rows=token_rows,
+            context_lens=starts + lengths,
+            query_starts=query_starts,
+            sample_rows=sample_rows,
+            adapters=group_rows(of_tokens, of_tokens[sample_rows], len(rows)),
+        )
+
+    def sampling(self, rows: list[int], ahead: Index | None = None) -> SamplingRows:
+        """The sampling parameters of `rows`, for the token that follows their known ones, or for
+        the one that is so many places `ahead: [S]` of it."""
+        kept = self._sampling_of(rows)
+        temperature, top_k, top_p, min_p, seed = kept.parameters
+        known = self._known[kept.index]
+        position = (known if ahead is None else known + ahead).view(np.uint64)
+        bias, seen, dry = self._features.lists(rows)
+        return SamplingRows(
+            temperature, top_k, top_p, min_p, seed, position, bias=bias, seen=seen, dry=dry
+        )
+
+    def tokens_after(self, row: int, begin: int, count: int) -> Ints:
+        """The known tokens of `row` that follow `count` positions from `begin` on."""
+        return self._tokens[row, begin + 1 : begin + 1 + count]
+
+    def adapter_slots(self, rows: list[int]) -> Ints:
+        """Of the adapter of each of `rows`, negative for none."""
+        return self._adapter_slots[rows]
+
+    def facts(self, rows: list[int]) -> tuple[npt.NDArray[Any], ...]:
+        """Of each of `rows`: known tokens, the last of them, temperature, top-k, top-p, min-p and
+        seed. See `adjustments` for what changes their logits."""
+        index = np.array(rows, np.intp)
+        known = self._known[index]
+        columns = (self._temperature, self._top_k, self._top_p, self._min_p, self._seed)
+        last = self._tokens[index, known - 1]
+        return known, last, *(column[index] for column in columns)
+
+    def adjustments(self, rows: list[int]) -> tuple[Floats, Ints]:
+        """See `LogitsProcessorTable.numbers`."""
+        return self._features.numbers(rows)
+
+    def features(self, row: int) -> RowLogitsProcessors | None:
+        """What changes the logits of a row before its draw, except for masks; None for nothing."""
+        return self._features.of(row)
+
+    def need_host(self, rows: list[int]) -> bool:
+        """Whether the logits of any of `rows` are changed before the draw in a way that a device
+        cannot, except for masks."""
+        return self._features.need_host(rows)
+
+    def apply_min_tokens(
+        self, rows: list[int], ahead: Index | None, masks: FilledMasks | None, vocab_size: int
+    ) -> FilledMasks | None:
+        """`masks`, and those of the tokens held back of `rows`. `ahead`: as in `sampling`."""
+        held = self._features.held(rows)
+        if held is None:
+            return masks
+        known = self._known[self._sampling_of(rows).index]
+        return apply_min_tokens(masks, held, known if ahead is None else known + ahead, vocab_size)
+
+    def has_state(self, row: int) -> bool:
+        """Whether the next draw of `row` depends on the token sampled before it."""
+        return self._features.has_state(row)
+
+    def append(self, rows: list[int], token_ids: Ints) -> None:
+        """`token_ids[i]` follows the known tokens of `rows[i]`, as the next of its answer. Rows
+        are distinct."""
+        index = self._sampling_of(rows).index
+        known = self._known[index]
+        self._tokens[index, known] = token_ids
+        self._known[index] = known + 1
+        self._features.append(rows, token_ids)
+
+    def extend(self, row: int, token_ids: Sequence[int]) -> None:
+        """Several tokens follow the known ones of one row."""
+        begin, count = int(self._known[row]), len(token_ids)
+        self._tokens[row, begin : begin + count] = token_ids
+        self._known[row] = begin + count
+        self._features.extend(row, self._tokens[row, begin : begin + count])
+
+    def _decode_inputs(self, positions: Ints) -> StepInputs[Ints]:
+        """Of a step in which each row has one token, which is sampled."""
+        count = len(positions)
+        return self._inputs(
+            positions=positions,
+            token_rows=self._step.index,
+            context_lens=positions + np.int32(1),
+            query_starts=self._counting[: count + 1],
+            sample_rows=self._counting[:count],
+            adapters=self._adapters_of_rows(),
+        )
+
+    def _inputs(
+        self,
+        *,
+        positions: Ints,
+        token_rows: Index,
+        context_lens: Ints,
+        query_starts: Ints,
+        sample_rows: Ints,
+        adapters: GroupedRows | None,
+    ) -> StepInputs[Ints]:
+        of_tokens, of_samples = (None, None) if adapters is None else adapters
+        first_slots = self._first_slots[token_rows, positions // self._block_size]
+        return StepInputs(
+            tokens=self._tokens[token_rows, positions],
+            positions=positions,
+            slots=first_slots + positions,
+            query_starts=query_starts,
+            context_lens=context_lens,
+            block_tables=self._step_tables(int(context_lens.max())),
+            sample_rows=sample_rows,
+            adapters=of_tokens,
+            sampled_adapters=of_samples,
+        )
+
+    def _adapters_of_rows(self) -> GroupedRows | None:
+        """Of a step in which each row has one token, which is sampled."""
+        step = self._step
+        if step.adapters is None:
+            slots = self._adapter_slots[step.index]
+            step.adapters = group_rows(slots, slots, len(slots))
+        return step.adapters
+
+    def _step_tables(self, longest_context: int) -> Ints:
+        step, width = self._step, -(-longest_context // self._block_size)
+        if step.tables is None or step.tables.shape[1] != width:
+            step.tables = self._tables[step.index, :width]
+        return step.tables
+
+    def _sampling_of(self, rows: list[int]) -> _SampledRows:
+        if self._sampled.rows != rows:
+            index = np.array(rows)
+            columns = (self._temperature, self._top_k, self._top_p, self._min_p, self._seed)
+            parameters = tuple(column[index] for column in columns)
+            self._sampled = _SampledRows(rows, index, parameters)
+        return self._sampled
+
+    def _admit(self, admit: Admit) -> None:
+        row, length = admit.row, len(admit.token_ids)
+        self._tokens[row, :length] = admit.token_ids
+        self._known[row] = length
+        self._num_blocks[row] = 0
+        self._set_sampling(row, admit.sampling)
+        self._seed[row] = admit.seed & _UINT64_MASK
+        self.top_logprobs[row] = admit.top_logprobs
+        self.prompt_logprobs[row] = admit.prompt_logprobs
+        self._adapter_slots[row] = admit.adapter_slot
+        self._features.admit(self._tokens[row, :length], admit)
+
+    def _set_sampling(self, row: int, sampling: Sampling) -> None:
+        """None means off; a temperature of None means 1."""
+        self._temperature[row] = 1.0 if sampling.temperature is None else sampling.temperature
+        self._top_k[row] = max(sampling.top_k or 0, 0)
+        self._top_p[row] = 1.0 if sampling.top_p is None else sampling.top_p
+        self._min_p[row] = sampling.min_p or 0.0
+
+
+def _sample_rows(chunks: tuple[Chunk, ...], query_starts: Ints) -> Ints:
+    """The tokens of a step whose logits are wanted: those that draw, each followed by its draft's,
+    then those to be scored."""
+    samples = [index for index, chunk in enumerate(chunks) if chunk.samples]
+    rows = query_starts[1:][samples] - np.int32(1)
+    if any(chunk.draft_tokens for chunk in chunks):
+        counts = np.array([1 + len(chunk.draft_tokens) for chunk in chunks if chunk.samples])
+        rows = (np.repeat(rows, counts) - _countdown(counts)).astype(np.int32)
+    scored = [
+        np.arange(chunk.num_scores, dtype=np.int32) + (start + chunk.score_from - chunk.start)
+        for chunk, start in zip(chunks, query_starts.tolist(), strict=False)
+        if chunk.num_scores
+    ]
+    return np.concatenate([rows, *scored]) if scored else rows
+
+
+def _countdown(counts: Index) -> Index:
+    """For each count n: n - 1, ..., 1, 0."""
+    ends = np.cumsum(counts)
+    return np.repeat(ends, counts) - 1 - np.arange(ends[-1])

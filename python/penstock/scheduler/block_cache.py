@@ -1,0 +1,212 @@
+"""The blocks of sequences: the pool and the prefix index working together.
+
+Every block of a sequence is held once by it. What is computed and full is published, so that
+others find it; what is being computed is promised, so that others may wait for it.
+"""
+
+from __future__ import annotations
+
+from penstock.scheduler.block_pool import BlockPool
+from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex
+from penstock.scheduler.prefix_index import Key, PrefixIndex
+from penstock.scheduler.sequence import Sequence
+
+
+class BlockCache:
+    """`prefix_caching` False: blocks are only counted, never found again. `cpu_cache`: where
+    blocks go
+    that are overwritten, and come back from."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        prefix_caching: bool,
+        secret: bytes | None = None,
+        cpu_cache: CpuKvCacheIndex | None = None,
+    ) -> None:
+        self.cpu_cache = cpu_cache or CpuKvCacheIndex()
+        self.pool = BlockPool(num_blocks)
+        self.index = PrefixIndex(num_blocks, secret)
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.lookups = 0
+        self.hits = 0
+        self._promised: dict[Key, Sequence] = {}
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that all blocks together hold."""
+        return self.pool.num_blocks * self.block_size
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that `num_tokens` tokens take."""
+        return -(-num_tokens // self.block_size)
+
+    def find_prefix(self, sequence: Sequence) -> list[int]:
+        """The blocks that hold the longest cached prefix of `sequence`, not held yet."""
+        if not self.prefix_caching:
+            return []
+        limit = self._most_found(sequence)
+        self._hash(sequence, limit)
+        found: list[int] = []
+        while len(found) < limit:
+            block = self.index.find(sequence.keys[len(found) + 1])
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def awaits_prefix(self, sequence: Sequence) -> bool:
+        """Whether a waiting `sequence` should not run yet: others are computing half or more of
+        what it misses, which it will find. It is not looked up again before the one that computes
+        the next block has published enough to change that."""
+        other = sequence.awaits
+        if other is not None and other.row >= 0 and other.published < sequence.awaits_blocks:
+            return True
+        sequence.awaits = None
+        num_found = len(self.find_prefix(sequence))
+        missing = len(sequence.tokens) - num_found * self.block_size
+        promised = self.promised_tokens(sequence, num_found)
+        if 2 * promised < missing:
+            return False
+        sequence.awaits = other = self._promised[sequence.keys[num_found + 1]]
+        sequence.awaits_blocks = other.published + (2 * promised - missing) // self.block_size + 1
+        return True
+
+    def promised_tokens(self, sequence: Sequence, num_found: int) -> int:
+        """How many tokens after the first `num_found` blocks (`find_prefix` was called) others are
+        computing right now."""
+        if not self.prefix_caching or not self._promised:
+            return 0
+        count = 0
+        for key in sequence.keys[num_found + 1 :]:
+            if key not in self._promised:
+                break
+            count += 1
+        return count * self.block_size
+
+    def count_missing(self, sequence: Sequence, found: list[int]) -> int:
+        """How many tokens of a waiting `sequence` must be computed if it is admitted now with the
+        blocks `found` (of `find_prefix`)."""
+        first = len(found)
+        saved = 0
+        if self.prefix_caching:
+            keys = sequence.keys[first + 1 : self._most_found(sequence) + 1]
+            saved = self.cpu_cache.count_known(keys)
+        return len(sequence.tokens) - (first + saved) * self.block_size
+
+    def count_needed(self, sequence: Sequence) -> int:
+        """How many of the free blocks a waiting `sequence` takes when it is admitted, after others
+        have computed what they are computing of its prefix."""
+        found = self.find_prefix(sequence)
+        held = sum(1 for block in found if self.pool.holders(block) > 0)
+        promised = self.promised_tokens(sequence, len(found)) // self.block_size
+        return self.blocks_for(len(sequence.tokens)) - held - promised
+
+    def try_admit(self, sequence: Sequence, found: list[int], reserve: int) -> bool:
+        """Give a waiting `sequence` blocks for all its known tokens, the first of them `found`.
+        What the host has of those that follow is brought back. False, and nothing changed, unless
+        `reserve` blocks stay free."""
+        needed = self.blocks_for(len(sequence.tokens)) - len(found)
+        newly_held = sum(1 for block in found if self.pool.holders(block) == 0)
+        if needed + newly_held + reserve > self.pool.num_free:
+            return False
+        for block in found:
+            self.pool.acquire(block)
+        saved = self._find_saved(sequence, len(found))
+        sequence.blocks = found + [self._take() for _ in range(needed)]
+        sequence.published = len(found)
+        cached = len(found) + len(saved)
+        sequence.computed = cached * self.block_size
+        if saved:
+            sequence.restored_by = self.cpu_cache.restore(
+                saved, sequence.blocks[len(found) : cached]
+            )
+        if self.prefix_caching:
+            self.lookups += 1
+            self.hits += bool(cached)
+            for key in sequence.keys[len(found) + 1 :]:
+                self._promised.setdefault(key, sequence)
+        return True
+
+    def extend(self, sequence: Sequence) -> int:
+        """One block more for `sequence`. The pool must have a free one."""
+        block = self._take()
+        sequence.blocks.append(block)
+        return block
+
+    def publish(self, sequence: Sequence) -> None:
+        """Let others find the blocks of `sequence` that became full and computed."""
+        full = (sequence.computed - sequence.in_flight_tokens) // self.block_size
+        if not self.prefix_caching or full == sequence.published:
+            return
+        self._hash(sequence, full)
+        for position in range(sequence.published, full):
+            key = sequence.keys[position + 1]
+            self._promised.pop(key, None)
+            self.index.publish(key, sequence.blocks[position])
+        sequence.published = full
+
+    def free(self, sequence: Sequence) -> None:
+        """Take all blocks from `sequence`. The last of them are reused first: a block is found
+        only through those before it."""
+        self._break_promises(sequence)
+        self.cpu_cache.await_restores(
+            sequence.restored_by
+        )  # whoever gets its blocks writes to them
+        sequence.restored_by = 0
+        for block in reversed(sequence.blocks):
+            self.pool.release(block, worth_keeping=self.index.holds(block))
+        sequence.blocks = []
+        sequence.published = 0
+        sequence.computed = 0
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """What `sequence` computed is not to be trusted: nobody finds its blocks any more."""
+        for block in sequence.blocks:
+            self.index.withdraw(block)
+        for key in sequence.keys[1:]:
+            self.cpu_cache.forget(key)
+
+    def has_arrived(self, sequence: Sequence) -> bool:
+        """Whether nothing is still on its way from the host to the blocks of `sequence`."""
+        return sequence.restored_by <= self.cpu_cache.last_restored
+
+    def _take(self) -> int:
+        block = self.pool.take()
+        key = self.index.evict(block)
+        if key is not None:
+            self.cpu_cache.save(key, block)
+        return block
+
+    def _find_saved(self, sequence: Sequence, num_found: int) -> list[int]:
+        """The host's blocks that hold what follows the first `num_found` blocks of a sequence
+        (`find_prefix` was called)."""
+        if not self.prefix_caching:
+            return []
+        keys = sequence.keys[num_found + 1 : self._most_found(sequence) + 1]
+        return self.cpu_cache.read(keys[: self.cpu_cache.count_known(keys)])
+
+    def _most_found(self, sequence: Sequence) -> int:
+        """How many blocks of a sequence need not be computed. At least one token is left over,
+        since only a computed token has logits; and all whose logits are wanted to score the
+        prompt."""
+        most = sequence.next_score if sequence.unscored else len(sequence.tokens) - 1
+        return most // self.block_size
+
+    def _hash(self, sequence: Sequence, count: int) -> None:
+        """Know the keys of the first `count` blocks, which are full: `keys[i + 1]` is the one of
+        block i, `keys[0]` the root. Each is hashed once in the life of the sequence."""
+        keys, size = sequence.keys, self.block_size
+        if not keys:
+            keys.append(self.index.root(sequence.salt, sequence.adapter))
+        for position in range(len(keys) - 1, count):
+            content = sequence.tokens[position * size : (position + 1) * size]
+            keys.append(self.index.child(keys[position], content))
+
+    def _break_promises(self, sequence: Sequence) -> None:
+        for key in sequence.keys[sequence.published + 1 :]:
+            if self._promised.get(key) is sequence:
+                del self._promised[key]

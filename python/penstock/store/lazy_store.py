@@ -1,0 +1,99 @@
+"""A store that may open while the server already answers: what is asked of it waits until it is
+open. See `probe`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.config import SettingsError, StoreSettings
+from penstock.store.errors import StorageUnavailable
+
+if TYPE_CHECKING:
+    from penstock.store.approvals import Approvals
+    from penstock.store.files import Files
+    from penstock.store.response_events import ResponseEvents
+    from penstock.store.responses import Responses
+    from penstock.store.sessions import HeldSession, Sessions
+    from penstock.store.skills import Skills
+    from penstock.store.store import Store
+
+
+class LazyStore:
+    """The parts of a `Store`, to be used at once. It opens with the first use, or with `open`.
+
+    Beside what the store raises, every method may raise StorageUnavailable: it cannot be opened.
+    The next call tries again.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._settings = settings
+        self._opening: asyncio.Future[Store] | None = None
+        self.responses = cast("Responses", _Part(self._opened, "responses"))
+        self.response_events = cast("ResponseEvents", _Part(self._opened, "response_events"))
+        self.files = cast("Files", _Part(self._opened, "files"))
+        self.sessions = cast("Sessions", _SessionsPart(self._opened, "sessions"))
+        self.skills = cast("Skills", _Part(self._opened, "skills"))
+        self.approvals = cast("Approvals", _Part(self._opened, "approvals"))
+
+    async def open(self) -> None:
+        """Return when the store is open. Raises SettingsError where it cannot be."""
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(_open(self._settings))
+        opening = self._opening
+        try:
+            await asyncio.shield(opening)
+        except SettingsError:
+            if self._opening is opening:
+                self._opening = None
+            raise
+
+    async def close(self) -> None:
+        """Finish what is being written, also where it is still opening: that cannot be broken
+        off."""
+        if self._opening is not None:
+            with contextlib.suppress(SettingsError):
+                await (await self._opening).close()
+
+    async def _opened(self) -> Store:
+        try:
+            await self.open()
+        except SettingsError:
+            raise StorageUnavailable from None
+        assert self._opening is not None
+        return self._opening.result()
+
+
+class _Part:
+    """One part of the store: has its coroutine methods."""
+
+    def __init__(self, opened: Callable[[], Awaitable[Store]], name: str) -> None:
+        self._opened = opened
+        self._name = name
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            part = getattr(await self._opened(), self._name)
+            return await getattr(part, method)(*arguments, **named)
+
+        return call
+
+
+class _SessionsPart(_Part):
+    @asynccontextmanager
+    async def held(self, id: str) -> AsyncIterator[HeldSession]:
+        async with (await self._opened()).sessions.held(id) as held:
+            yield held
+
+
+async def _open(settings: StoreSettings) -> Store:
+    return await (await asyncio.to_thread(_import_store)).open(settings)
+
+
+def _import_store() -> type[Store]:
+    from penstock.store.store import Store
+
+    return Store

@@ -1,0 +1,97 @@
+"""Brings a database to the tables of `schema`: makes them in a new one, and changes an older one
+step by step, each step in one transaction. Several processes may start at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy import Connection, func, insert, inspect, select, text, update
+
+from penstock.base.ids import new_id
+from penstock.config import SettingsError
+from penstock.store.sql.database import Database, write_in
+from penstock.store.sql.probe import VERSION
+from penstock.store.sql.schema import (
+    identity,
+    metadata,
+    response_events,
+    responses,
+    responses_by_age,
+    skill_versions,
+)
+
+Step = Callable[[Connection], None]
+
+
+def _add_response_events(connection: Connection) -> None:
+    response_events.create(connection)
+
+
+def _add_sizes(connection: Connection) -> None:
+    """Of skills that are there already the size stays 0."""
+    for table in (responses, skill_versions):
+        connection.execute(
+            text(f"ALTER TABLE {table.name} ADD COLUMN size_bytes BIGINT DEFAULT 0 NOT NULL")
+        )
+    events = select(func.coalesce(func.sum(func.length(response_events.c.frames)), 0)).where(
+        response_events.c.response_id == responses.c.id
+    )
+    size = func.length(responses.c.body) + func.length(responses.c.conversation)
+    connection.execute(update(responses).values(size_bytes=size + events.scalar_subquery()))
+    responses_by_age.create(connection)
+
+
+def _name_bodies(connection: Connection) -> None:
+    """Bodies lay under the ids of their files."""
+    connection.execute(text("ALTER TABLE files ADD COLUMN body VARCHAR(192) DEFAULT '' NOT NULL"))
+    connection.execute(text("UPDATE files SET body = 'files/' || id"))
+
+
+# STEPS[k] takes the tables of version k + 1 to those of version k + 2.
+STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes, _name_bodies)
+assert len(STEPS) + 1 == VERSION
+# Of PostgreSQL's advisory locks, ours.
+LOCK_KEY: Final = 0x70656E73746F636B
+
+
+def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
+    """Make the tables current; the id of the store.
+
+    Raises SettingsError for a database of a newer version, SQLAlchemyError.
+    """
+    newest = len(steps) + 1
+    with database.engine.connect() as connection:
+        while write_in(connection, lambda c: _advance(c, steps)) < newest:
+            pass
+        store_id: str = connection.execute(select(identity.c.store_id)).scalar_one()
+        return store_id
+
+
+def _advance(connection: Connection, steps: tuple[Step, ...]) -> int:
+    """Make the tables, or take one step; the version after it."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
+    newest = len(steps) + 1
+    version = _version(connection)
+    if version is None:
+        metadata.create_all(connection)
+        connection.execute(insert(identity).values(store_id=new_id(""), version=newest))
+        return newest
+    if version > newest:
+        raise SettingsError(
+            f"[store] url: the database has version {version}, and this Penstock knows {newest}; "
+            "use the newer Penstock, or another database"
+        )
+    if version < newest:
+        steps[version - 1](connection)
+        version += 1
+        connection.execute(update(identity).values(version=version))
+    return version
+
+
+def _version(connection: Connection) -> int | None:
+    if not inspect(connection).has_table(identity.name):
+        return None
+    version: int = connection.execute(select(identity.c.version)).scalar_one()
+    return version

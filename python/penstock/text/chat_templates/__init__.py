@@ -1,0 +1,1 @@
+"""Chat templates: rendering under limits, and what a template lacks."""

@@ -1,0 +1,283 @@
+"""Chat templates: messages to the text that a model was trained on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jinja2
+
+from penstock.base.errors import InvalidRequest, ModelError
+from penstock.dialog import FunctionTool, Message, ReasoningPolicy
+from penstock.text.chat_templates.capabilities import TemplateCapabilities, probe_capabilities
+from penstock.text.chat_templates.message_fallbacks import with_fallbacks
+from penstock.text.chat_templates.render_budget import Budget, TemplateLimit, measure
+from penstock.text.chat_templates.role_order import alternates
+from penstock.text.chat_templates.sandbox import BUDGET, ChatEnvironment, Refusal
+from penstock.text.chat_templates.template_messages import template_messages, template_tools
+from penstock.text.tokenizers.tokenizer import Tokenizer
+from penstock.text.tool_parsers.syntax import ToolSyntax
+from penstock.text.tool_parsers.tool_syntaxes import HERMES, REASONING_SYNTAXES
+
+log = logging.getLogger(__name__)
+
+MAX_TEMPLATE_CHARS = 256 * 1024
+TEMPLATE_DECIDES = ReasoningPolicy()
+# fmt: off
+_FAILURES = (
+    jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
+)
+# fmt: on
+FIRST_MARK, LAST_MARK = 0x100000, 0x10FFFD
+"""Private-use code points; one that the request does not use breaks control tokens in its text."""
+
+
+class ChatTemplate:
+    """The compiled template of one model. It comes from the model's own files only, never from a
+    request. Raises ModelError where it is too large or not a template.
+
+    A control token that a request writes into a message ("<|im_end|>" in a user's text) reaches the
+    model as plain text: `encode` breaks it in two before the text is tokenized. Control tokens of
+    the template itself count as such.
+
+    What the template cannot show (tools, calls, results, a system message, an order of roles) is
+    said in messages that it can, calls in the syntax `calls` (None: Hermes's). `for_tools`:
+    the template of requests with tools, where the model has another for them.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        calls: ToolSyntax | None = None,
+        for_tools: ChatTemplate | None = None,
+    ) -> None:
+        if len(source) > MAX_TEMPLATE_CHARS:
+            raise ModelError(
+                f"tokenizer.chat_template has {len(source)} characters;"
+                f" at most {MAX_TEMPLATE_CHARS} are read"
+            )
+        self._template = _compile(source)
+        self._knows_developer = "developer" in source
+        self._wants_thinking = "message.thinking" in source
+        self._calls = calls if calls is not None else HERMES
+        self._for_tools = for_tools
+        self._globals = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
+
+    @cached_property
+    def capabilities(self) -> TemplateCapabilities:
+        """What the template can show; found out at the first use, some milliseconds."""
+        return probe_capabilities(self.render_plain)
+
+    @cached_property
+    def _wants_parts(self) -> bool:
+        """Whether it shows what is said only where that is a list of parts."""
+        asked = {"role": "user", "content": "probe-user"}
+        return not self._shows(asked) and self._shows(_in_parts(asked))
+
+    def _shows(self, asked: dict[str, Any]) -> bool:
+        try:
+            return "probe-user" in self._rendered({"messages": [asked], "tools": None})
+        except InvalidRequest:
+            return False
+
+    def render_plain(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    ) -> str:
+        """Messages and tools in the template's own terms, shown as they are. Raises as `render`."""
+        return self._render({"messages": messages, "tools": tools})
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[FunctionTool] = (),
+        reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
+    ) -> str:
+        """The prompt text, up to where the assistant speaks.
+
+        Raises InvalidRequest with the template's own words where it refuses the messages, and for
+        messages that it cannot render or that make it exceed its limits.
+        """
+        if tools and self._for_tools is not None:
+            return self._for_tools.render(messages, tools=tools, reasoning=reasoning)
+        inputs = self._template_inputs(messages, tools, reasoning)
+        return self._render(self._variables(inputs))
+
+    def encode(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[FunctionTool] = (),
+        reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
+        answer_prefix: str = "",
+    ) -> list[int]:
+        """The prompt's token ids; `answer_prefix`: what the assistant has said of its answer
+        already.
+        Raises as `render` does."""
+        if tools and self._for_tools is not None:
+            return self._for_tools.encode(
+                tokenizer, messages, tools=tools, reasoning=reasoning, answer_prefix=answer_prefix
+            )
+        inputs = self._template_inputs(messages, tools, reasoning)
+        if not _any_text([inputs, answer_prefix], tokenizer.mentions_control):
+            return tokenizer.encode(self._render_with_prefix(inputs, answer_prefix))
+        mark = _unused_mark([inputs, answer_prefix])
+        # Broken before the fallbacks: what is written around calls then is the model's own.
+        broken = _map_text(inputs, lambda text: tokenizer.break_control(text, mark))
+        text = self._render_with_prefix(broken, tokenizer.break_control(answer_prefix, mark))
+        return tokenizer.encode_pieces(text.split(mark))
+
+    def _render_with_prefix(self, inputs: dict[str, Any], answer_prefix: str) -> str:
+        """The prompt text up to what is said of the answer already. That is no reasoning: where the
+        template opens some, it ends before."""
+        text = self._render(self._variables(inputs))
+        if not answer_prefix:
+            return text
+        opened = next(
+            (tags for tags in REASONING_SYNTAXES if text.rstrip().endswith(tags.open)), None
+        )
+        return (
+            text + answer_prefix
+            if opened is None
+            else f"{text.rstrip()}\n\n{opened.close}\n\n{answer_prefix}"
+        )
+
+    def _template_inputs(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[FunctionTool],
+        reasoning: ReasoningPolicy,
+    ) -> dict[str, Any]:
+        """What the request says, under the names that templates have for it."""
+        inputs: dict[str, Any] = {
+            "messages": template_messages(messages, knows_developer=self._knows_developer),
+            "tools": template_tools(tools),
+        }
+        if reasoning.enabled is not None:
+            inputs["enable_thinking"] = inputs["thinking"] = reasoning.enabled
+        if reasoning.effort is not None:
+            inputs["reasoning_effort"] = inputs["reasoning_strength"] = reasoning.effort
+        return inputs
+
+    def _variables(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The same in messages that the template can show."""
+        shown, defined = inputs["messages"], inputs["tools"]
+        if defined or not alternates(shown) or any("tool_calls" in m for m in shown):
+            shown, defined = with_fallbacks(shown, defined, self.capabilities, self._calls)
+        if self._wants_thinking:
+            shown = [_with_thinking(message) for message in shown]
+        return {**inputs, "messages": shown, "tools": defined}
+
+    def _render(self, variables: dict[str, Any]) -> str:
+        if self._wants_parts:
+            messages = [_in_parts(message) for message in variables["messages"]]
+            variables = {**variables, "messages": messages}
+        return self._rendered(variables)
+
+    def _rendered(self, variables: dict[str, Any]) -> str:
+        try:
+            return self._attempt(variables, "messages")
+        except InvalidRequest:
+            if not variables["tools"]:
+                raise
+        self._attempt({**variables, "tools": None}, "messages")
+        return self._attempt(variables, "tools")  # without them there is nothing wrong
+
+    def _attempt(self, variables: dict[str, Any], field: str) -> str:
+        """What is wrong is said of `field`."""
+        token = BUDGET.set(Budget(measure(variables)))
+        try:
+            return self._template.render(
+                **self._globals, **variables, documents=None, add_generation_prompt=True
+            )
+        except Refusal as error:
+            raise InvalidRequest(
+                f"the model's chat template refuses these {field}: {error}", field=field
+            ) from error
+        except (TemplateLimit, RecursionError, MemoryError) as error:
+            log.warning("the chat template exceeded its limits: %s", error)
+            reason = str(error) if isinstance(error, TemplateLimit) else "it goes too deep"
+            raise InvalidRequest(
+                f"the model's chat template exceeded its limits with these {field}: {reason}",
+                field=field,
+                code="chat_template_limit",
+            ) from error
+        except _FAILURES as error:
+            log.info("the chat template failed: %r", error)
+            raise InvalidRequest(
+                f"the model's chat template cannot render these {field}", field=field
+            ) from error
+        finally:
+            BUDGET.reset(token)
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
+    """The reasoning before calls under the name that gpt-oss's template has for it."""
+    if "reasoning_content" not in message or "tool_calls" not in message or message["content"]:
+        return message
+    return {**message, "thinking": message["reasoning_content"]}
+
+
+@lru_cache(maxsize=8)
+def _compile(source: str) -> jinja2.Template:
+    token = BUDGET.set(Budget(len(source)))
+    try:
+        return ChatEnvironment().from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise ModelError(
+            f"tokenizer.chat_template, line {error.lineno}: {error.message}"
+        ) from error
+    except (jinja2.TemplateError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ModelError(f"tokenizer.chat_template cannot be compiled: {error}") from error
+    finally:
+        BUDGET.reset(token)
+
+
+def _unused_mark(inputs: Any) -> str:
+    used: set[str] = set()
+
+    def note(text: str) -> bool:
+        used.update(text)
+        return False
+
+    _any_text(inputs, note)
+    for code in range(FIRST_MARK, LAST_MARK + 1):
+        if chr(code) not in used:
+            return chr(code)
+    raise InvalidRequest("the messages use every private code point", field="messages")
+
+
+def _any_text(value: Any, test: Callable[[str], object]) -> bool:
+    """Whether a string in plain data passes, names of fields included."""
+    if isinstance(value, str):
+        return bool(test(value))
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if test(name) or _any_text(item, test):
+                return True
+    elif isinstance(value, list | tuple):
+        for item in value:
+            if _any_text(item, test):
+                return True
+    return False
+
+
+def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+    """Plain data with every string changed, names of fields included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_map_text(k, change): _map_text(v, change) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_map_text(item, change) for item in value]
+    return value

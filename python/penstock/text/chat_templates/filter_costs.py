@@ -1,0 +1,84 @@
+"""Costs of the filters of chat templates, accounted for before a filter runs (see `budget`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sized
+from typing import Any, Final
+
+from jinja2.exceptions import SecurityError
+
+from penstock.text.chat_templates.render_budget import Budget, TemplateLimit
+
+ESCAPED_CHARS: Final = 6
+"""The longest escape of a character in HTML."""
+QUOTED_CHARS: Final = 12
+"""The longest escape of a character in a URL: four bytes of three."""
+WRAP_WORK: Final = 100
+"""textwrap copies the rest of a long word, or of blanks, for each line that it makes of it:
+characters squared, over the width and this, are the steps that it takes."""
+_PIECES: Final = re.compile(r"\S+|\s+")
+
+
+def check_filter(budget: Budget, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    value = args[0] if args else None
+    if name == "replace" and len(args) >= 3:
+        check_replace(budget, budget.text(value), args[1], args[2])
+    elif name == "join":
+        glue = kwargs.get("d", args[1] if len(args) > 1 else "")
+        count = len(value) if isinstance(value, Sized) else 0
+        budget.grow(count * len(budget.text(glue)))
+    elif name == "format":
+        budget.check_pattern(budget.text(value), (args[1:], kwargs))
+    elif name in ("center", "indent", "batch"):
+        rows = budget.text(value).count("\n") + 1 if name == "indent" else 1
+        for width in (*args[1:2], *kwargs.values()):
+            budget.check_width(len(width) if isinstance(width, str) else width, rows)
+    elif name == "round":
+        digits = kwargs.get("precision", args[1] if len(args) > 1 else 0)
+        if isinstance(digits, int) and abs(digits) > 100:
+            raise TemplateLimit("too many digits")
+    elif name in _GROWTH:
+        budget.grow(_GROWTH[name] * len(budget.text(value)))
+    elif name == "wordwrap":
+        _check_wrap(budget, budget.text(value), args[1:], kwargs)
+    elif name == "slice":
+        slices = kwargs.get("slices", args[1] if len(args) > 1 else 0)
+        budget.spend(slices if isinstance(slices, int) and slices > 0 else 0)
+    elif name == "pprint":
+        budget.grow(_printed_chars(budget, value))
+    elif name == "sum" and len(args) > 2 | ("start" in kwargs):
+        raise SecurityError("sum takes no start in a chat template")
+
+
+def check_replace(budget: Budget, text: str, old: Any, new: Any) -> None:
+    if isinstance(old, str) and isinstance(new, str):
+        budget.grow(len(text) + text.count(old) * len(new))
+
+
+_GROWTH: Final = {"e": ESCAPED_CHARS, "escape": ESCAPED_CHARS, "urlencode": QUOTED_CHARS}
+
+
+def _check_wrap(
+    budget: Budget, text: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    width = kwargs.get("width", args[0] if args else 79)
+    glue = kwargs.get("wrapstring", args[2] if len(args) > 2 else None)
+    budget.grow(len(text) * (1 + len(budget.text(glue or ""))))
+    if isinstance(width, int) and width > 0:
+        squares = sum(len(piece) ** 2 for piece in _PIECES.findall(text))
+        budget.spend(squares // (width * WRAP_WORK))
+
+
+def _printed_chars(budget: Budget, value: Any, column: int = 1) -> int:
+    """At most so many characters does `pprint` make of a value that begins in this column: each
+    word of a text, and each item, may get a line of its own."""
+    budget.spend()
+    if isinstance(value, str):
+        return (len(value.split()) + value.count("\n") + 1) * (column + 4) + len(repr(value))
+    if isinstance(value, Mapping):
+        ends = {key: column + len(repr(key)) + 4 for key in value}
+        return sum(end + _printed_chars(budget, value[key], end) for key, end in ends.items())
+    if isinstance(value, list | tuple):
+        return sum(column + _printed_chars(budget, item, column + 2) for item in value)
+    return len(budget.text(value)) + 2

@@ -1,0 +1,94 @@
+"""Tokens to text as they come, without ever showing half a character."""
+
+from __future__ import annotations
+
+from codecs import utf_8_decode
+from collections.abc import Sequence
+
+from penstock._native import TokenTexts
+from penstock.text.tokenizers.tokenizer import Tokenizer
+
+
+def plain_texts(tokenizer: Tokenizer) -> TokenTexts:
+    """The bytes of tokens for lanes; control tokens have none. Not for the tokenizer to keep: no
+    garbage collection would find the circle."""
+    bytes_of, control = tokenizer.bytes_of, tokenizer.control_ids
+    return TokenTexts(lambda token_id: None if token_id in control else bytes_of[token_id])
+
+
+class IncrementalDetokenizer:
+    """The text of a growing sequence.
+
+    Bytes of an unfinished code point are held back until it is whole; what cannot be UTF-8 becomes
+    U+FFFD, exactly as decoding all bytes at once with "replace" would give. Control tokens have no
+    text, but for the `shown` ones, which channel parsers must see. `after`: the token before the
+    first one (of a prompt), None at the start of a text: a SentencePiece model's space prefix is
+    taken off only where encoding would have put one. `held`: the bytes held back.
+    """
+
+    __slots__ = (
+        "_at_start",
+        "_bytes_of",
+        "_control",
+        "_shown",
+        "_space_prefix",
+        "_text_of",
+        "held",
+    )
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        after: int | None = None,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
+        self._bytes_of = tokenizer.bytes_of
+        self._text_of = tokenizer.text_of
+        self._control = tokenizer.control_ids
+        self._shown = shown
+        self._space_prefix = tokenizer.space_prefix
+        self._at_start = tokenizer.space_prefix and (after is None or after in self._control)
+        self.held = b""
+
+    @property
+    def in_text(self) -> bool:
+        """Whether the bytes of the next token are taken as they are, unless it is a control
+        token."""
+        return not self._at_start
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; empty where it completes none."""
+        if token_id in self._control:
+            self._at_start = self._space_prefix
+            if token_id not in self._shown:
+                return ""
+            return self.finish() + self._bytes_of[token_id].decode()
+        data = self._bytes_of[token_id]
+        if self._at_start and data:
+            self._at_start = False
+            if data[0] == 0x20:
+                data = data[1:]
+        return self._decode(data)
+
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """As `push` of one after the other, joined."""
+        if not self.held and not self._at_start:
+            texts = [self._text_of[token_id] for token_id in token_ids]
+            if None not in texts:
+                return "".join(texts)  # type: ignore[arg-type]
+        if self._at_start or not self._control.isdisjoint(token_ids):
+            return "".join(map(self.push, token_ids))
+        return self._decode(b"".join(map(self._bytes_of.__getitem__, token_ids)))
+
+    def finish(self) -> str:
+        """Decode what is held back, half a character, as U+FFFD, since nothing completes it."""
+        text, _ = utf_8_decode(self.held, "replace", True)
+        self.held = b""
+        return text
+
+    def _decode(self, data: bytes) -> str:
+        if self.held:
+            data = self.held + data
+        text, used = utf_8_decode(data, "replace", False)
+        self.held = b"" if used == len(data) else data[used:]
+        return text

@@ -1,0 +1,63 @@
+"""Filling a gap in a text: models that were trained for it have tokens that mark what is around."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class FimTokens:
+    """Token ids of a model. `suffix_first`: the text after the gap comes before the one before it.
+    `stop_ids`: tokens that end what is filled in, beside those that end any answer."""
+
+    prefix: int
+    suffix: int
+    middle: int | None
+    stop_ids: frozenset[int]
+    suffix_first: bool = False
+
+    def tokens(self, before: list[int], after: list[int]) -> list[int]:
+        """The prompt that asks for what stands between the two."""
+        if self.suffix_first:
+            ids = [self.suffix, *after, self.prefix, *before]
+        else:
+            ids = [self.prefix, *before, self.suffix, *after]
+        return ids if self.middle is None else [*ids, self.middle]
+
+
+# prefix, suffix, middle; "" for a family without a mark of its own for the middle
+_FAMILIES: Final = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+    ("[PREFIX]", "[SUFFIX]", ""),
+)
+_STOPS: Final = (
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+    "<|file_separator|>",
+    "<fim_pad>",
+    "<file_sep>",
+    "▁<EOT>",
+)
+
+
+def fim_tokens_of(tokens: Mapping[str, int]) -> FimTokens | None:
+    """The marks among a model's added tokens (text -> id); None where it has none."""
+    for prefix, suffix, middle in _FAMILIES:
+        if prefix in tokens and suffix in tokens and (not middle or middle in tokens):
+            marks = {prefix, suffix, middle, *_STOPS}
+            return FimTokens(
+                prefix=tokens[prefix],
+                suffix=tokens[suffix],
+                middle=tokens[middle] if middle else None,
+                stop_ids=frozenset(index for text, index in tokens.items() if text in marks),
+                suffix_first=not middle,
+            )
+    return None

@@ -1,0 +1,106 @@
+"""Texts to the token ids that an embedding model takes, framed as its tokenizer says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import processors
+
+from penstock.models.tokenizer.tokenizer_data import TokenizerData, TokenizerSource
+from penstock.text.prompt_length_check import needs_length_check, overfull_start
+from penstock.text.tokenizers.backend import bos_eos_tokens, build_backend
+from penstock.text.tokenizers.panic_guard import errors_naming
+from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json
+from penstock.text.tokenizers.wordpiece import word_pieces
+
+TEXTS_AT_ONCE: Final = 64
+"""The library keeps some 80 bytes for each character of a batch until it is done."""
+LONGEST_TOKEN_CHARS: Final = 512
+"""No token of a model covers more, so a text that is longer than so many a token cannot fit."""
+
+
+class EmbeddingTokenizer:
+    """Encodes whole texts: with what goes before and after each ([CLS] and [SEP], an end token).
+    `lower_case`: they lose case first.
+    Safe to use from several threads."""
+
+    def __init__(self, backend: Backend, *, lower_case: bool = False) -> None:
+        self._backend = backend
+        self._lower_case = lower_case
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        return [encoding.ids for encoding in self._encode(texts)]
+
+    def encode_starts(self, texts: Sequence[str], most_tokens: int) -> list[list[int]]:
+        """The same, of the start of a text that makes more than `most_tokens`: the tokens around
+        it stay."""
+        return [_start(encoding, most_tokens) for encoding in self._encode(texts)]
+
+    def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text, without those around it."""
+        return [encoding.ids for encoding in self._encode(texts, framed=False)]
+
+    def enough_of(self, text: str, most_tokens: int) -> str:
+        """So much of the start of a text as tells whether it makes more than `most_tokens`; all of
+        one that may fit."""
+        start = text[: most_tokens * LONGEST_TOKEN_CHARS]
+        if needs_length_check(len(start), most_tokens):
+            start = overfull_start(self.count, start, most_tokens)
+        return start
+
+    def count(self, text: str) -> int:
+        """How many token ids a text makes, without those around it."""
+        (encoding,) = self._encode_batch((text,), framed=False)
+        return len(encoding.ids)
+
+    def _encode(self, texts: Sequence[str], *, framed: bool = True) -> Iterator[Any]:
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            yield from self._encode_batch(texts[start : start + TEXTS_AT_ONCE], framed=framed)
+
+    def _encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[Any]:
+        if self._lower_case:  # the names of control tokens too, as sentence-transformers does it
+            texts = [text.lower() for text in texts]
+        try:
+            return list(self._backend.encode_batch_fast(list(texts), add_special_tokens=framed))
+        except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
+            clean = [t.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for t in texts]
+            return list(self._backend.encode_batch_fast(clean, add_special_tokens=framed))
+
+
+def load_embedding_tokenizer(source: TokenizerSource) -> EmbeddingTokenizer:
+    """Raises ModelError naming the file and the key at fault."""
+    if isinstance(source, TokenizerData):
+        framed = word_pieces if source.model == "bert" else _of_decoder
+        with errors_naming(source.where):
+            return EmbeddingTokenizer(framed(source))
+    return EmbeddingTokenizer(read_tokenizer_json(source).backend, lower_case=source.lower_case)
+
+
+def _of_decoder(data: TokenizerData) -> Backend:
+    """Texts between the tokens that the metadata ask for: most often one at the end, whose state
+    stands for the text."""
+    backend = build_backend(data)
+    before, after = bos_eos_tokens(data)
+    if before or after:
+        around = {data.tokens[token]: token for token in (*before, *after)}
+        names = [data.tokens[token] for token in before] + ["$A"]
+        names += [data.tokens[token] for token in after]
+        backend.post_processor = processors.TemplateProcessing(
+            single=names, special_tokens=list(around.items())
+        )
+    return backend
+
+
+def _start(encoding: Any, most_tokens: int) -> list[int]:
+    ids: list[int] = encoding.ids
+    if len(ids) <= most_tokens:
+        return ids
+    added: list[int] = encoding.special_tokens_mask
+    before = next((i for i, mark in enumerate(added) if not mark), len(added))
+    after = next((i for i, mark in enumerate(reversed(added)) if not mark), 0)
+    room = max(most_tokens - before - after, 0)
+    end = len(ids) - after
+    return (ids[: before + room] + ids[end:])[:most_tokens]

@@ -1,0 +1,160 @@
+"""Python literals as JSON, converted while they are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from penstock.text.tool_parsers.json_text import escaped
+from penstock.text.tool_parsers.stream_reader import Malformed, Reader, Reading
+
+Emit = Callable[[str], None]
+
+MAX_DEPTH: Final = 64
+WORDS: Final = {
+    "True": "true",
+    "False": "false",
+    "None": "null",
+    "true": "true",
+    "false": "false",
+    "null": "null",
+}
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
+_CODES: Final = {"x": 2, "u": 4, "U": 8}
+
+
+def python_value(reader: Reader, emit: Emit, depth: int = 0) -> Reading[None]:
+    """Read one literal and hand on its JSON. Raises Malformed for anything that is none."""
+    if depth > MAX_DEPTH:
+        raise Malformed("nested too deeply")
+    first = yield from reader.peek()
+    if first in ("'", '"'):
+        yield from _string(reader, emit)
+    elif first in ("[", "("):
+        yield from _list(reader, emit, depth)
+    elif first == "{":
+        yield from _dict(reader, emit, depth)
+    else:
+        emit(as_json((yield from read_token(reader))))
+
+
+def read_token(reader: Reader) -> Reading[str]:
+    """A number or a word, up to a character that neither has."""
+    token = ""
+    while (char := (yield from reader.peek())) and (char.isalnum() or char in "+-._"):
+        token += reader.advance(1)
+    if not token:
+        raise Malformed("expected a value")
+    return token
+
+
+def as_json(token: str) -> str:
+    """The JSON of a number or of a constant. Raises Malformed."""
+    if token in WORDS:
+        return WORDS[token]
+    try:
+        digits = token.replace("_", "").lstrip("+-")
+        value = int(token) if digits.isdigit() else float(token)
+        return json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise Malformed(f"{token!r} is no value") from error
+
+
+def _string(reader: Reader, emit: Emit) -> Reading[None]:
+    quote = yield from reader.expect('"""', "'''", '""', "''", '"', "'")
+    if len(quote) == 2:
+        emit('""')
+        return
+    emit('"')
+    while True:
+        ended, text = yield from _run(reader, quote)
+        emit(escaped(text))
+        if ended:
+            break
+    emit('"')
+
+
+def _run(reader: Reader, quote: str) -> Reading[tuple[bool, str]]:
+    """A stretch of a string: (whether it is its end, its text)."""
+    window = yield from reader.some()
+    plain = next((i for i, char in enumerate(window) if char in ("\\", quote[0])), len(window))
+    if plain:
+        return False, reader.advance(plain)
+    if window[0] == "\\":
+        return False, (yield from _escape(reader))
+    if (yield from reader.literal(quote)):
+        return True, ""
+    return False, reader.advance(1)
+
+
+def _escape(reader: Reader) -> Reading[str]:
+    if not (yield from reader.need(2)):
+        raise Malformed("the text ended")
+    letter = reader.window()[1]
+    if letter not in _CODES:
+        reader.advance(2)
+        return _ESCAPES.get(letter, letter if letter in "\\'\"" else "\\" + letter)
+    code = yield from _code(reader, 2 + _CODES[letter])
+    if 0xD800 <= code < 0xDC00 and (yield from reader.literal("\\u")):  # JSON spells one in two
+        reader.back(2)
+        low = yield from _code(reader, 2 + _CODES["u"])
+        if 0xDC00 <= low < 0xE000:
+            return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
+    if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
+        raise Malformed("not an escape")
+    return chr(code)
+
+
+def _code(reader: Reader, size: int) -> Reading[int]:
+    """The number of an escape that takes so many characters."""
+    if not (yield from reader.need(size)):
+        raise Malformed("the text ended")
+    try:
+        code = int(reader.window()[2:size], 16)
+    except ValueError as error:
+        raise Malformed("not an escape") from error
+    reader.advance(size)
+    return code
+
+
+def _list(reader: Reader, emit: Emit, depth: int) -> Reading[None]:
+    close = "]" if reader.advance(1) == "[" else ")"
+    lead = "["
+    while True:
+        yield from reader.spaces()
+        if (yield from reader.literal(close)):
+            break
+        emit(lead)
+        yield from python_value(reader, emit, depth + 1)
+        yield from _separator(reader, close)
+        lead = ", "
+    emit("[]" if lead == "[" else "]")
+
+
+def _dict(reader: Reader, emit: Emit, depth: int) -> Reading[None]:
+    reader.advance(1)
+    lead = "{"
+    while True:
+        yield from reader.spaces()
+        if (yield from reader.literal("}")):
+            break
+        emit(lead)
+        key: list[str] = []
+        yield from python_value(reader, key.append, depth + 1)
+        name = "".join(key)
+        yield from reader.spaces()
+        yield from reader.expect(":")
+        yield from reader.spaces()
+        emit((name if name.startswith('"') else f'"{escaped(name)}"') + ": ")
+        yield from python_value(reader, emit, depth + 1)
+        yield from _separator(reader, "}")
+        lead = ", "
+    emit("{}" if lead == "{" else "}")
+
+
+def _separator(reader: Reader, close: str) -> Reading[None]:
+    """A comma, unless the end comes."""
+    yield from reader.spaces()
+    if (yield from reader.peek()) != close:
+        yield from reader.expect(",")

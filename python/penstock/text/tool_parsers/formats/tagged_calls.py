@@ -1,0 +1,253 @@
+"""Calls whose arguments stand between tags, each with its key: converted to JSON as they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.dialog import FunctionTool
+from penstock.grammar.json_schema.argument_schema import (
+    Unenforceable,
+    count_of,
+    member_of,
+    members_of,
+    options_of,
+    others_of,
+    required_of,
+    standalone,
+    unknown_keyword,
+    values_of,
+)
+from penstock.grammar.json_schema.value_types import types_of
+from penstock.grammar.lark import LarkGrammar
+from penstock.text.tool_parsers.call_format import (
+    MAX_NAME_CHARS,
+    CallReader,
+    Trigger,
+    arguments_schema,
+    read_calls,
+)
+from penstock.text.tool_parsers.json_text import dump, escaped
+from penstock.text.tool_parsers.stream_reader import Malformed, Reading, pass_text
+from penstock.text.tool_parsers.typed_values import to_json
+
+MAX_VALUE_CHARS = 1 << 22
+_OBJECT_KEYWORDS: Final = frozenset({"type", "properties", "required", "additionalProperties"})
+_LISTED_KEYWORDS: Final = frozenset({"type", "enum", "const"})
+_TEXT_KEYWORDS: Final = frozenset({"type", "minLength", "maxLength"})
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedCalls:
+    """A call: `call_open` name `name_end`, its arguments, `call_close`. An argument: `key_open` key
+    `key_close`, `value_open` value `value_close`.
+
+    `wrapped`: a newline goes before and after a value and belongs to neither. `typed`: the tag of
+    the key says whether the value is a string: ... string="true">. Of `name_ends` the first is what
+    the family writes; one that is not in `kept_ends` is read past.
+    """
+
+    call_open: str
+    name_ends: tuple[str, ...]
+    call_close: str
+    key_open: str
+    key_close: str
+    value_close: str
+    value_open: str = ""
+    kept_ends: tuple[str, ...] = ()
+    wrapped: bool = False
+    typed: bool = False
+
+    def marks(self) -> tuple[str, ...]:
+        found = (self.call_open, self.call_close, self.key_open, self.value_open, self.value_close)
+        return tuple(m for m in (*found, self.key_close) if m) + self.name_ends
+
+    @property
+    def around(self) -> tuple[str, str]:
+        return ("", "")
+
+    @property
+    def between(self) -> str:
+        return "\n"
+
+    def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
+        parts = [self.call_open + name + self._name_end]
+        for key, value in arguments.items():
+            text = value if isinstance(value, str) else dump(value)
+            parts.append(self._argument_text(key, isinstance(value, str), text))
+        return "\n".join([*parts, self.call_close] if self.call_close else parts)
+
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+        schema = arguments_schema(tool)
+        if tool.strict:
+            _refuse_unenforced(tool, schema)
+        forms = [self._members(grammar, form, schema, tool) for form in options_of(schema, schema)]
+        head = grammar.literal(lead + self.call_open + tool.name + self._name_end)
+        close = grammar.literal("\n" + self.call_close) if self.call_close else '""'
+        return f"{head} {grammar.one_of(forms)} {close}"
+
+    def _members(
+        self, grammar: LarkGrammar, form: dict[str, Any], root: dict[str, Any], tool: FunctionTool
+    ) -> str:
+        """The arguments of one alternative of a schema, in the order of its properties."""
+        members, others = members_of(form), others_of(form)
+        if not members and "properties" not in form and others is not None:
+            return self._any_members(grammar, others, root, tool)
+        required = required_of(form)
+        items = []
+        for key, inner in members.items():
+            kinds = types_of(member_of(root, key), root)  # as the reader sees it
+            value = self._value(grammar, inner, root, kinds, tool)
+            is_string = kinds == {"string"}
+            items.append(("\n" + self._key_text(key, is_string), value, key in required))
+        return grammar.members(items, "")
+
+    def _any_members(
+        self, grammar: LarkGrammar, inner: Any, root: dict[str, Any], tool: FunctionTool
+    ) -> str:
+        kinds = types_of(inner, root)
+        lead = grammar.literal("\n" + self.key_open)
+        key_end = self._key_text("", kinds == {"string"})
+        name = grammar.terminal(r"/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
+        end = grammar.literal(key_end.removeprefix(self.key_open))
+        value = self._value(grammar, inner, root, kinds, tool)
+        return grammar.repeated(f"{lead} {name} {end} {value}", "")
+
+    @property
+    def _name_end(self) -> str:
+        return "" if self.name_ends[0] == "\n" else self.name_ends[0]
+
+    def _key_text(self, key: str, is_string: bool) -> str:
+        attribute = f' string="{dump(is_string)}">' if self.typed else ""
+        space = "\n" if self.value_open or self.wrapped else ""
+        return self.key_open + key + self.key_close + attribute + space + self.value_open
+
+    def _argument_text(self, key: str, is_string: bool, text: str) -> str:
+        space = "\n" if self.wrapped else ""
+        return self._key_text(key, is_string) + text + space + self.value_close
+
+    def _value(
+        self,
+        grammar: LarkGrammar,
+        inner: Any,
+        root: dict[str, Any],
+        kinds: frozenset[str],
+        tool: FunctionTool,
+    ) -> str:
+        """An expression for a value and what closes it."""
+        close = ("\n" if self.wrapped else "") + self.value_close
+        options = options_of(inner, root)
+        free = [o for o in options if "string" in types_of(o, root) and not values_of(o, root)]
+        if len(free) == 1:  # next to any text, the other alternatives add nothing
+            least, most = count_of(free[0], "minLength") or 0, count_of(free[0], "maxLength")
+            if least or most is not None:
+                return grammar.counted_up_to(close, least, most)
+        if free:
+            return grammar.up_to(close)
+        found = []
+        for option in options:
+            values = values_of(option, root)
+            if values is not None:
+                found += [grammar.literal(_spelled(value, kinds) + close) for value in values]
+                continue
+            json = grammar.schema(standalone(option, root), strict=tool.strict)
+            found.append(f"{json} {grammar.literal(close)}")
+        return grammar.one_of(found)
+
+    def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
+        return ()
+
+    @property
+    def early(self) -> str:
+        return ""
+
+    def read(self, io: CallReader) -> Reading[None]:
+        yield from read_calls(io, self.call_open, self._call)
+
+    def _call(self, io: CallReader) -> Reading[None]:
+        reader = io.reader
+        head, end = yield from reader.upto(self.name_ends, MAX_NAME_CHARS)
+        if end in self.kept_ends:
+            reader.back(len(end))
+        name = head.strip()
+        io.begin(name)
+        io.arguments("{")
+        lead = ""
+        schema = io.parameters(name)
+        while True:
+            yield from reader.spaces()
+            if not (yield from reader.literal(self.key_open)):
+                break
+            yield from self._argument(io, schema, lead)
+            lead = ", "
+        if not (yield from reader.peek()):
+            raise Malformed("the text ended")
+        if self.call_close and not (yield from reader.literal(self.call_close)):
+            reader.rewind()
+        io.arguments("}")
+        io.end()
+
+    def _argument(self, io: CallReader, schema: dict[str, Any], lead: str) -> Reading[None]:
+        reader = io.reader
+        key, _ = yield from reader.upto((self.key_close,), MAX_NAME_CHARS)
+        key = key.strip()
+        is_string: bool | None = None
+        if self.typed:
+            attribute, _ = yield from reader.upto((">",), MAX_NAME_CHARS)
+            is_string = "true" in attribute
+        if self.value_open:
+            yield from reader.spaces()
+            yield from reader.expect(self.value_open)
+        types = types_of(member_of(schema, key), schema)
+        if is_string is None:
+            is_string = types == {"string"}
+        prefix = f'{lead}"{escaped(key)}": '
+        if is_string:
+            yield from self._string(io, prefix)
+            return
+        if self.wrapped and (yield from reader.peek()) == "\n":
+            reader.advance(1)
+        text, _ = yield from reader.upto((self.value_close,), MAX_VALUE_CHARS)
+        text = text.removesuffix("\n") if self.wrapped else text
+        io.arguments(prefix + to_json(text, types))
+
+    def _string(self, io: CallReader, prefix: str) -> Reading[None]:
+        """A value that is a string, handed on while it is written."""
+        reader = io.reader
+        if self.wrapped and (yield from reader.peek()) == "\n":
+            reader.advance(1)
+        io.arguments(prefix + '"')
+        marks: tuple[str, ...] = (self.value_close,)
+        if self.wrapped:
+            marks = ("\n" + self.value_close, self.value_close)
+        yield from pass_text(reader, marks, lambda text: io.arguments(escaped(text)))
+        io.arguments('"')
+
+
+def _spelled(value: Any, kinds: frozenset[str]) -> str:
+    """A value as it is read back: a string without quotes, unless it would be taken for another
+    value."""
+    text = value if isinstance(value, str) else dump(value)
+    return text if kinds == {"string"} or to_json(text, kinds) == dump(value) else dump(value)
+
+
+def _refuse_unenforced(tool: FunctionTool, root: dict[str, Any]) -> None:
+    """Raises Unenforceable for what free text cannot keep. JSON between tags is kept in full."""
+    for form in options_of(root, root):
+        if (keyword := unknown_keyword(form, _OBJECT_KEYWORDS)) is not None:
+            raise Unenforceable(tool, "", keyword)
+        for name, inner in members_of(form).items():
+            place = f"/properties/{name}"
+            _refuse_value(tool, place, inner, root)
+        if isinstance(others := form.get("additionalProperties"), dict):
+            _refuse_value(tool, "/additionalProperties", others, root)
+
+
+def _refuse_value(tool: FunctionTool, place: str, inner: Any, root: dict[str, Any]) -> None:
+    options = options_of(inner, root)
+    texts = [option for option in options if "string" in types_of(option, root)]
+    free = any(values_of(option, root) is None for option in texts)
+    for option in options if free else texts:
+        known = _LISTED_KEYWORDS if values_of(option, root) else _TEXT_KEYWORDS
+        if (keyword := unknown_keyword(option, known)) is not None:
+            raise Unenforceable(tool, place, keyword)

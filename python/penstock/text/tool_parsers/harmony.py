@@ -1,0 +1,96 @@
+"""Harmony, the channels of gpt-oss.
+
+    <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary
+    to=functions.f <|constrain|>json<|message|>{...}<|call|>
+    ... <|channel|>final<|message|>...
+
+`analysis` is reasoning; `final`, and `commentary` that goes to nobody, are the answer; a message to
+a function is a call.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from penstock.text.tool_parsers.call_format import CallReader
+from penstock.text.tool_parsers.json_text import pass_container
+from penstock.text.tool_parsers.output_builder import OutputBuilder
+from penstock.text.tool_parsers.stream_reader import Malformed, Reading, pass_text
+
+MESSAGE: Final = "<|message|>"
+ENDS: Final = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
+MAX_HEADER_CHARS: Final = 512
+
+_RECIPIENT: Final = re.compile(r"to=(?:functions\.)?([^\s<]+)")
+_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
+
+
+class HarmonyParser:
+    """Reads messages from behind the `<|start|>assistant` of the prompt."""
+
+    def __init__(self, io: CallReader, report: OutputBuilder) -> None:
+        self._io = io
+        self._report = report
+
+    def run(self) -> Reading[None]:
+        reader = self._io.reader
+        while (yield from reader.need(1)):
+            reader.hold()
+            try:
+                header, _ = yield from reader.upto((MESSAGE,), MAX_HEADER_CHARS)
+            except Malformed:  # no message at all: whatever it is, it is text
+                reader.rewind()
+                reader.release()
+                yield from self._text()
+                continue
+            reader.release()
+            yield from self._message(header)
+
+    def _message(self, header: str) -> Reading[None]:
+        channel = _CHANNEL.search(header)
+        recipient = _RECIPIENT.search(header)
+        if recipient is not None and self._io.knows(recipient[1]):
+            yield from self._call(recipient[1])
+        elif channel is not None and channel[1] == "analysis":
+            yield from self._analysis()
+        else:
+            yield from self._text()
+
+    def _analysis(self) -> Reading[None]:
+        reader, report = self._io.reader, self._report
+        report.begin_thought()
+        try:
+            yield from pass_text(reader, ENDS, report.think)
+        except Malformed:
+            report.think(reader.advance(len(reader.window())))
+            return
+        report.end_thought()
+
+    def _text(self) -> Reading[None]:
+        reader = self._io.reader
+        try:
+            yield from pass_text(reader, ENDS, self._say)
+        except Malformed:
+            self._say(reader.advance(len(reader.window())))
+
+    def _say(self, text: str) -> None:
+        self._report.say(text, self._io.reader.position)
+
+    def _call(self, name: str) -> Reading[None]:
+        reader, io = self._io.reader, self._io
+        io.begin(name)
+        try:
+            yield from reader.spaces()
+            if (yield from reader.peek()) == "{":
+                yield from pass_container(reader, io.arguments)
+                io.end()
+                yield from reader.spaces()
+                yield from reader.literal(*ENDS)
+            else:
+                yield from reader.expect(*ENDS)
+                io.arguments("{}")
+                io.end()
+        except Malformed:
+            io.abandon()
+        reader.release()

@@ -1,0 +1,1 @@
+"""Puts the helpers of this folder on the import path of its subfolders."""

@@ -1,0 +1,40 @@
+"""Runtimes of a device, rehearsed on CPU tensors: over the reference bodies, or over the Triton
+kernels where Triton interprets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from penstock.config import EngineSettings
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.torch_ops import TorchOps
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.hub.sources import files_at
+from penstock.models.loader.model_loader import load_model
+from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.memory import plan_device_memory
+from penstock.runtime.gpu.runtime import GpuRuntime
+from penstock.runtime.weight_quantization import integer_bits
+from tests.support.triton_interpreter import INTERPRETED
+
+FREE_BYTES = 1 << 30
+
+
+def gpu_ops_on_cpu(settings: EngineSettings) -> TorchOps:
+    if not INTERPRETED:
+        return ReferenceOps()
+    from penstock.kernels.triton import TritonOps
+
+    products = "invariant" if settings.deterministic else "measured"
+    return TritonOps("cpu", torch.float32, products=products)
+
+
+def start_gpu_runtime_on_cpu(path: Path, settings: EngineSettings) -> GpuRuntime:
+    """The runtime that a GPU would have, on the CPU."""
+    torch.set_num_threads(1)  # more only get into each other's way at these sizes
+    files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
+    model = load_model(files, settings.dtype, float8="float8", bits=integer_bits(settings))
+    memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
+    return place(model, memory, settings, gpu_ops_on_cpu(settings))

@@ -1,0 +1,94 @@
+"""Drives a Decoder over the reference ops as a runtime would: paged cache, chunks, samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from penstock.kernels.ops.lora import ReferenceSlots
+from penstock.kernels.ops_interface import AdapterRows, LayerCache, StepInputs
+from penstock.kernels.reference import ReferenceOps
+from penstock.models.decoder.decoder import Decoder
+from penstock.models.hub.model_files import ModelFiles
+from penstock.models.loader.model_loader import load_model
+
+BLOCK_TOKENS = 16
+
+
+def load_decoder(
+    path: Path, dtype: Literal["auto", "f32"] = "auto"
+) -> tuple[Decoder[torch.Tensor], ReferenceOps]:
+    """A folder or a .gguf file, packed for the reference ops."""
+    files = ModelFiles("test", "folder" if path.is_dir() else "gguf", path)
+    model = load_model(files, dtype)
+    ops = ReferenceOps()
+    return Decoder(model.spec, model.weights, ops, max_model_len=256), ops
+
+
+@dataclass
+class Stepper:
+    """Sequences of up to `max_tokens` tokens, each with its own scattered blocks. `slots`: all of
+    them have the adapter in slot 0."""
+
+    decoder: Decoder[torch.Tensor]
+    ops: ReferenceOps
+    sequences: int = 1
+    max_tokens: int = 64
+    slots: ReferenceSlots | None = None
+    lengths: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        spec = self.decoder.spec
+        per_sequence = -(-self.max_tokens // BLOCK_TOKENS)
+        blocks = self.sequences * per_sequence
+        order = torch.randperm(blocks, generator=torch.Generator().manual_seed(0))
+        self.tables = order.to(torch.int32).reshape(self.sequences, per_sequence)
+        self.lengths = [0] * self.sequences
+        shape = (blocks, spec.kv_heads)
+        self.caches = [
+            LayerCache(
+                self._undefined(*shape, spec.head_dim, BLOCK_TOKENS),
+                self._undefined(*shape, BLOCK_TOKENS, spec.head_dim),
+            )
+            for _ in spec.layers
+        ]
+
+    def step(self, chunks: dict[int, list[int]], all_rows: bool = False) -> torch.Tensor:
+        """Compute a chunk of some sequences. Logits of the last token of each chunk, in order, or
+        of all tokens."""
+        tokens, positions, slots, starts, contexts, samples = [], [], [], [0], [], []
+        for row, chunk in chunks.items():
+            first = self.lengths[row]
+            for position in range(first, first + len(chunk)):
+                block = int(self.tables[row, position // BLOCK_TOKENS])
+                slots.append(block * BLOCK_TOKENS + position % BLOCK_TOKENS)
+                positions.append(position)
+            tokens += chunk
+            self.lengths[row] += len(chunk)
+            starts.append(len(tokens))
+            contexts.append(self.lengths[row])
+            samples.append(len(tokens) - 1)
+        rows = list(range(len(tokens))) if all_rows else samples
+        inputs = StepInputs(
+            *(_int32(x) for x in (tokens, positions, slots, starts, contexts)),
+            block_tables=self.tables[list(chunks)],
+            sample_rows=_int32(rows),
+            adapters=self._adapted(len(tokens)),
+            sampled_adapters=self._adapted(len(rows)),
+        )
+        return self.decoder.forward(self.ops, inputs, self.caches, self.slots)
+
+    def _adapted(self, count: int) -> AdapterRows[torch.Tensor] | None:
+        if self.slots is None:
+            return None
+        return AdapterRows(_int32([0]), _int32(list(range(count))), _int32([0, count]))
+
+    def _undefined(self, *shape: int) -> torch.Tensor:
+        return torch.full(shape, float("nan"), dtype=self.ops.dtype)
+
+
+def _int32(values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)

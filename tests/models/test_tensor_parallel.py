@@ -1,0 +1,389 @@
+"""The shards of a decoder, each computed by a rank of its own, compute what the decoder does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from decoder_stepper import Stepper
+from random_checkpoint import dense, random_weights
+from thread_ranks import ThreadRanks, on_ranks
+
+from penstock.adapters.adapter import Adapter, Factors
+from penstock.adapters.shard import shard_adapter
+from penstock.base.errors import ModelError
+from penstock.kernels.communicator import SINGLE_RANK, Communicator
+from penstock.kernels.lora_slots import SlotSizes
+from penstock.kernels.ops.lora import ReferenceSlots
+from penstock.kernels.reference import ReferenceOps
+from penstock.models.decoder.decoder import Decoder
+from penstock.models.decoder.lora_targets import linear_sizes
+from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.models.decoder.tensor_names import GGUF_NAMES
+from penstock.models.decoder.weights import DecoderWeights
+from penstock.models.loader.model_loader import LoadedModel
+from penstock.models.loader.tensor_parallel import ShardWeights, shard_model, shard_spec
+from penstock.quant.dequantize import dequantize
+from penstock.quant.weight_slices import size_bytes
+from penstock.runtime.adapters import factors_of
+
+PROMPT = [3, 17, 5, 40, 2, 9, 44, 31, 8, 8, 12, 30, 7, 23, 1, 40, 33, 6, 19]
+
+# Columns of a rank of four: whole groups of every integer format, no whole super group.
+LLAMA = DecoderSpec(
+    architecture="llama",
+    width=64,
+    heads=4,
+    kv_heads=2,
+    head_dim=32,
+    ff=256,
+    vocab=50,  # no multiple of four
+    norm_eps=1e-6,
+    rope=RopeSpec(10_000.0, 32),
+    layers=(LayerSpec(),) * 2,
+    max_model_len=64,
+)
+MIXTURE = LayerSpec(experts=ExpertsSpec(6, 2, 128, renormalize=True))
+GEMMA = replace(
+    LLAMA,
+    sandwich_norms=True,
+    qk_norm=True,
+    norm_offset=1.0,
+    embedding_scale=8.0,
+    attention_scale=0.2,
+    activation="gelu_tanh",
+    tied_head=True,
+    local_rope=RopeSpec(100.0, 32),
+    layers=(LayerSpec(window=5), LayerSpec(), LayerSpec(window=5)),
+)
+GPT_OSS = replace(
+    LLAMA,
+    architecture="gpt_oss",
+    qkv_bias=True,
+    output_bias=True,
+    sinks=True,
+    layers=(
+        LayerSpec(5, experts=ExpertsSpec(6, 2, 128, True, biased=True, activation="swiglu_oai")),
+        LayerSpec(experts=ExpertsSpec(6, 2, 256, True, biased=True, activation="swiglu_oai")),
+    ),
+)
+CASES: dict[str, tuple[DecoderSpec, str]] = {
+    "llama": (LLAMA, "f32"),
+    "llama in bfloat16, tied": (replace(LLAMA, tied_head=True), "bf16"),
+    "llama with as many kv heads": (replace(LLAMA, kv_heads=4), "f16"),
+    "llama with one kv head": (replace(LLAMA, kv_heads=1), "f32"),
+    "biases everywhere": (replace(LLAMA, qkv_bias=True, output_bias=True, mlp_bias=True), "f32"),
+    "qwen2": (replace(LLAMA, qkv_bias=True), "f32"),
+    "qwen3": (replace(LLAMA, qk_norm=True), "f32"),
+    "gemma3": (GEMMA, "f32"),
+    "phi3": (replace(LLAMA, architecture="phi3", rope=RopeSpec(10_000.0, 24)), "f32"),
+    "glm4": (
+        replace(
+            LLAMA,
+            architecture="glm4",
+            interleaved_rope=True,
+            sandwich_norms=True,
+            qkv_bias=True,
+            rope=RopeSpec(10_000.0, 16),
+        ),
+        "f32",
+    ),
+    "ernie4_5": (replace(LLAMA, interleaved_rope=True), "f32"),
+    "phi3 of Q4_K": (replace(LLAMA, architecture="phi3"), "q4_k"),
+    "phi3 of 8-bit floats, tiles": (
+        replace(LLAMA, architecture="phi3", head_dim=128, ff=512, layers=(LayerSpec(),)),
+        "f8_tile",
+    ),
+    "granite": (replace(LLAMA, embedding_scale=54.0, logit_scale=0.125, norm_eps=1e-3), "f32"),
+    "a vocabulary of fewer rows than the ranks want": (replace(LLAMA, vocab=45), "f32"),
+    "smollm3": (replace(LLAMA, layers=(LayerSpec(), LayerSpec(rotary=False))), "f32"),
+    "a mixture": (replace(LLAMA, layers=(MIXTURE, LayerSpec())), "f32"),
+    "a mixture in every layer": (replace(LLAMA, ff=3, layers=(MIXTURE,) * 2), "bf16"),
+    "a mixture of Q4_0": (replace(LLAMA, layers=(MIXTURE,)), "q4_0"),
+    "a mixture of 8-bit floats": (replace(LLAMA, layers=(MIXTURE,)), "f8_row"),
+    "gpt-oss": (GPT_OSS, "f32"),
+    "gpt-oss in MXFP4": (GPT_OSS, "mxfp4"),
+    "gpt-oss with one kv head": (replace(GPT_OSS, kv_heads=1), "f32"),
+    "Q4_0": (LLAMA, "q4_0"),
+    "Q4_1": (LLAMA, "q4_1"),
+    "Q5_1": (LLAMA, "q5_1"),
+    "Q8_0": (LLAMA, "q8_0"),
+    "Q2_K": (LLAMA, "q2_k"),
+    "Q3_K": (LLAMA, "q3_k"),
+    "Q4_K": (LLAMA, "q4_k"),
+    "Q5_K": (LLAMA, "q5_k"),
+    "Q6_K": (LLAMA, "q6_k"),
+    "Q6_K, tied": (replace(LLAMA, tied_head=True), "q6_k"),
+    "8-bit floats, a scale a row": (LLAMA, "f8_row"),
+    "8-bit floats, one scale": (LLAMA, "f8_all"),
+    "8-bit floats, tiles": (replace(LLAMA, head_dim=128, ff=512, layers=(LayerSpec(),)), "f8_tile"),
+    "8-bit floats, groups": (
+        replace(LLAMA, head_dim=128, ff=512, layers=(LayerSpec(),)),
+        "f8_group",
+    ),
+}
+COUNTS = [2, 4]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread_a_rank() -> Iterator[None]:
+    """Small products only wait for threads of their own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def model_of(spec: DecoderSpec, weights: DecoderWeights) -> LoadedModel:
+    return LoadedModel("drawn", "", spec, weights)
+
+
+def logits_of(
+    model: LoadedModel,
+    ranks: Communicator[torch.Tensor] = SINGLE_RANK,
+    adapter: Adapter | None = None,
+) -> torch.Tensor:
+    """Of every token of the prompt in float64: chunks, then a decode."""
+    ops = ReferenceOps(torch.float64)
+    decoder = Decoder(model.spec, model.weights, ops, ranks=ranks)
+    slots = None
+    if adapter is not None:
+        sizes = SlotSizes(1, 4, linear_sizes(model.spec))
+        slots = ReferenceSlots(sizes, dtype=torch.float64)
+        slots.install(0, slots.pack(factors_of(adapter, model.spec)))
+    stepper = Stepper(decoder, ops, slots=slots)
+    chunks = [PROMPT[:7], PROMPT[7:-1], PROMPT[-1:]]
+    return torch.cat([stepper.step({0: chunk}, all_rows=True) for chunk in chunks])
+
+
+def sharded_logits(
+    model: LoadedModel, count: int, adapter: Adapter | None = None
+) -> list[torch.Tensor]:
+    def work(ranks: ThreadRanks) -> torch.Tensor:
+        part = shard_model(model, ranks.rank, count)
+        own = None if adapter is None else shard_adapter(adapter, model.spec, ranks.rank, count)
+        return logits_of(part, ranks, own)
+
+    return on_ranks(count, work)
+
+
+def assert_close(found: list[torch.Tensor], expected: torch.Tensor, within: float) -> None:
+    for logits in found:
+        assert torch.equal(logits, found[0])
+    torch.testing.assert_close(found[0], expected, atol=within, rtol=within)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("case", list(CASES))
+def test_shards_give_the_logits_of_the_model(case: str, count: int) -> None:
+    spec, form = CASES[case]
+    model = model_of(spec, random_weights(spec, form))
+    assert_close(sharded_logits(model, count), logits_of(model), 1e-10)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_heads_are_cut_after_their_rows_are_put_in_order(count: int) -> None:
+    """As in GGUF files of the llama architecture, biases included."""
+    spec = replace(LLAMA, qkv_bias=True)
+    model = model_of(spec, random_weights(spec, "q8_0", interleaved=True))
+    plain = model_of(spec, random_weights(spec, "q8_0"))
+    expected = logits_of(model)
+    assert not torch.allclose(expected, logits_of(plain))
+    assert_close(sharded_logits(model, count), expected, 1e-10)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_experts_that_are_one_tensor_are_cut_too(count: int) -> None:
+    """As in GGUF files."""
+    spec = replace(LLAMA, layers=(MIXTURE, LayerSpec()))
+    model = model_of(spec, random_weights(spec, "q4_k", names=GGUF_NAMES))
+    assert_close(sharded_logits(model, count), logits_of(model), 1e-10)
+
+
+NAMES = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+
+
+def random_adapter(spec: DecoderSpec, *names: str) -> Adapter:
+    random = np.random.default_rng(7)
+    q, kv, ff, width = spec.q_rows, spec.kv_rows, spec.ff, spec.width
+    sizes = {"q": (q, width), "k": (kv, width), "v": (kv, width), "o": (width, q)}
+    sizes |= {"gate": (ff, width), "up": (ff, width), "down": (width, ff)}
+
+    def factors(rows: int, columns: int) -> Factors:
+        a, b = random.standard_normal((4, columns)), random.standard_normal((rows, 4))
+        return Factors((a / columns**0.5).astype(np.float32), b.astype(np.float32))
+
+    layers = tuple({name: factors(*sizes[name]) for name in names} for _ in spec.layers)
+    size = sum(one.a.nbytes + one.b.nbytes for layer in layers for one in layer.values())
+    return Adapter("drawn", 4, size, layers)
+
+
+def merged(spec: DecoderSpec, adapter: Adapter) -> LoadedModel:
+    weights = random_weights(spec)
+    changed = {}
+    for index, layer in enumerate(adapter.layers):
+        whole = weights.layer(index)
+        linears = (whole.qkv, whole.output, whole.gate_up, whole.down)
+        parts = [part for linear in linears if linear is not None for part in linear.parts]
+        for (name, module), part in zip(NAMES.items(), parts, strict=True):
+            if name in layer:
+                change = layer[name].b.astype(np.float64) @ layer[name].a.astype(np.float64)
+                changed[f"model.layers.{index}.{module}.weight"] = dense(dequantize(part) + change)
+    return model_of(spec, random_weights(spec, changed=changed))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("names", [tuple(NAMES), ("q", "v"), ("o",), ("k", "up", "down")])
+def test_shards_of_an_adapter_add_what_it_adds(names: tuple[str, ...], count: int) -> None:
+    adapter = random_adapter(LLAMA, *names)
+    model = model_of(LLAMA, random_weights(LLAMA))
+    found = sharded_logits(model, count, adapter)
+    assert_close(found, logits_of(model, adapter=adapter), 1e-10)
+    assert_close(found, logits_of(merged(LLAMA, adapter)), 1e-4)  # those are rounded to float32
+    assert not torch.allclose(found[0], logits_of(model), atol=0.1)
+
+
+def test_shard_of_an_adapter_counts_its_own_bytes() -> None:
+    adapter = random_adapter(LLAMA, "up", "down")
+    part = shard_adapter(adapter, LLAMA, 1, 4)
+    numbers = 4 * (LLAMA.width + LLAMA.ff // 4) * 2  # a and b of both
+    assert part.size_bytes == 4 * numbers * len(LLAMA.layers)
+    assert part.rank == 4
+    assert all(one.a.flags.c_contiguous for layer in part.layers for one in layer.values())
+
+
+def test_a_rank_that_is_alone_gives_back_what_it_is_given() -> None:
+    x = torch.ones(2, 3)
+    assert SINGLE_RANK.all_reduce(x) is x
+    assert SINGLE_RANK.all_gather(x, 3) is x
+    assert (SINGLE_RANK.rank, SINGLE_RANK.count) == (0, 1)
+
+
+def test_a_shard_among_one_is_the_model() -> None:
+    model = model_of(LLAMA, random_weights(LLAMA, "q4_k"))
+    assert shard_spec(LLAMA, 1, "") == LLAMA
+    assert torch.equal(logits_of(shard_model(model, 0, 1)), logits_of(model))
+
+
+def test_fewer_kv_heads_than_ranks_are_had_by_several() -> None:
+    assert shard_spec(replace(LLAMA, heads=8), 8, "").kv_heads == 1
+    weights = random_weights(replace(LLAMA, heads=8))
+    parts = [ShardWeights(weights, replace(LLAMA, heads=8), rank, 8) for rank in range(8)]
+    keys = [part.layer(0).qkv.parts[1].data for part in parts]
+    whole = weights.layer(0).qkv.parts[1].data
+    for rank, key in enumerate(keys):
+        np.testing.assert_array_equal(key, whole[:32] if rank < 4 else whole[32:])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tied"), [("llama", False), ("llama", True), ("phi3", False)]
+)
+@pytest.mark.parametrize("form", ["f32", "bf16", "q4_1", "q8_0", "f8_row"])
+@pytest.mark.parametrize("count", COUNTS)
+def test_counted_bytes_are_those_of_the_shard(
+    count: int, form: str, architecture: str, tied: bool
+) -> None:
+    """But for a scale a row of 8-bit floats, which a shard's shorter rows have as well."""
+    layers = (MIXTURE if architecture == "llama" else LayerSpec(), LayerSpec())
+    spec = replace(LLAMA, architecture=architecture, tied_head=tied, qk_norm=True, layers=layers)
+    model = model_of(spec, random_weights(spec, form))
+    part = shard_model(model, 1, count)
+    assert isinstance(part.weights, ShardWeights)
+    decoder = Decoder(part.spec, part.weights, ReferenceOps())
+    norms = spec.width * (2 * len(spec.layers) + 1) + 2 * spec.head_dim * len(spec.layers)
+    counted = part.weights.packed_bytes(size_bytes)
+    assert counted == pytest.approx(decoder.weight_bytes + 4 * norms, rel=0.02 * (form == "f8_row"))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_sinks_and_biases_of_experts_are_counted(count: int) -> None:
+    model = model_of(GPT_OSS, random_weights(GPT_OSS, "mxfp4"))
+    part = shard_model(model, 0, count)  # the only one that has the bias of output
+    decoder = Decoder(part.spec, part.weights, ReferenceOps())
+    norms = GPT_OSS.width * (2 * len(GPT_OSS.layers) + 1)
+    sinks = part.spec.heads * len(GPT_OSS.layers)
+    counted = part.weights.packed_bytes(size_bytes)
+    assert counted == decoder.weight_bytes + 4 * (norms + sinks)
+
+
+def test_savings_of_8_bit_floats_are_those_of_the_shard() -> None:
+    part = ShardWeights(random_weights(LLAMA), LLAMA, 1, 4)
+    saved = 0
+    for layer in part.layers():
+        assert layer.gate_up is not None and layer.down is not None
+        for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
+            for matrix in linear.parts:
+                rows, columns = matrix.shape
+                saved += size_bytes(matrix) - rows * columns - 4 * rows
+    assert part.float8_savings(size_bytes) == saved
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "message"),
+    [
+        ({}, 3, "heads 4 cannot be divided among 3 ranks"),
+        ({"heads": 12, "kv_heads": 6}, 4, "key-value heads 6 cannot be divided among 4"),
+        ({"heads": 12, "kv_heads": 3}, 4, "key-value heads 3 cannot be divided among 4"),
+        ({"ff": 102}, 4, "feed-forward width 102 cannot be divided among 4"),
+        (
+            {"layers": (LayerSpec(experts=ExpertsSpec(4, 2, 34, True)),)},
+            4,
+            "feed-forward width of an expert 34 cannot be divided among 4",
+        ),
+    ],
+)
+def test_sizes_that_cannot_be_divided_are_named(
+    change: dict[str, object], count: int, message: str
+) -> None:
+    spec = replace(LLAMA, **change)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=f"m: {message}"):
+        shard_spec(spec, count, "m")
+    with pytest.raises(ModelError, match=f"drawn: {message}"):
+        shard_model(model_of(spec, random_weights(spec)), 0, count)
+
+
+@pytest.mark.parametrize(
+    ("form", "change", "count", "message"),
+    [
+        (
+            "q4_0",
+            {"ff": 160},
+            2,
+            r"drawn: model.layers.0.mlp.down_proj.weight: 160 columns in groups of 32 cannot be "
+            "divided among 2 ranks",
+        ),
+        ("f8_tile", {"ff": 384}, 2, "layers.0.mlp.down_proj.weight: 384 columns in groups of 128"),
+        (
+            "q6_k",
+            {"head_dim": 16},
+            4,
+            "layers.0.self_attn.o_proj.weight: 64 columns in groups of 32 cannot be divided",
+        ),
+        (
+            "q4_0",
+            {"layers": (LayerSpec(experts=ExpertsSpec(4, 2, 96, True)),)},
+            2,
+            "layers.0.mlp.experts.0.down_proj.weight: 96 columns in groups of 32 cannot",
+        ),
+    ],
+)
+def test_groups_of_columns_that_would_be_cut_are_named(
+    form: str, change: dict[str, object], count: int, message: str
+) -> None:
+    spec = replace(LLAMA, **change)  # type: ignore[arg-type]
+    if "head_dim" in change:
+        spec = replace(spec, rope=RopeSpec(10_000.0, 16))
+    for rank in range(count):
+        with pytest.raises(ModelError, match=message):
+            list(ShardWeights(random_weights(spec, form), spec, rank, count).layers())

@@ -1,0 +1,114 @@
+"""The trials by which levels are chosen: matrices that are stored as the model's are, and each
+arithmetic that the levels have, by each level that can compute it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from native_isas import ISAS, native
+
+from penstock.kernels.isa.choice import ROWS
+from penstock.kernels.isa.instruction_sets import KernelShapes, MatrixForm, form_name
+from penstock.kernels.native import Pool
+from penstock.kernels.native.isa_trials import candidate_isas, isa_trials, random_like
+from penstock.kernels.native.pack import matrix_source
+from penstock.kernels.weights import Dense, Matrix
+from penstock.quant.gguf.ggml_blocks import convert
+from penstock.quant.gguf.ggml_types import SUPPORTED
+from penstock.quant.mxfp4 import mxfp4_pattern
+
+HEIGHT, WIDTH = 64, 1024
+
+
+def pattern(name: str) -> Matrix:
+    """As `Checkpoint.pattern` gives it of a GGUF file."""
+    if name == "MXFP4":
+        return mxfp4_pattern()
+    kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
+    return convert(name, np.zeros(kind.size_bytes, np.uint8), (1, kind.block))
+
+
+def stored(name: str) -> Matrix:
+    """A matrix of a file of this type, with every value that its quants may have."""
+    kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
+    count = HEIGHT * WIDTH // kind.block * kind.size_bytes
+    raw = np.random.default_rng(0).integers(0, 256, count, np.uint8)
+    if name == "MXFP4":
+        raw[:: kind.size_bytes] = 30  # an exponent that float16 scales do not hold
+    return convert(name, raw, (HEIGHT, WIDTH))
+
+
+def packed(matrix: Matrix) -> Any:
+    kernels, pool = native.KernelSet(candidate_isas()[-1]), native.ThreadPool(1)
+    return native.PackedLinear(kernels, pool, [matrix_source(matrix)])
+
+
+@pytest.mark.parametrize("name", sorted({kind.name for kind in SUPPORTED.values()}))
+def test_a_drawn_matrix_is_packed_as_the_models_own(name: str) -> None:
+    own, trial = packed(stored(name)), packed(random_like(pattern(name), HEIGHT, WIDTH))
+    assert (trial.shape, trial.size_bytes) == (own.shape, own.size_bytes)
+    for level in candidate_isas():
+        for family in ("affine", "dense"):
+            kernels = native.KernelSet(candidate_isas()[-1])
+            assert kernels.serves(family, level, trial) == kernels.serves(family, level, own)
+
+
+@pytest.mark.parametrize("columns", [64, 96, 1056])
+@pytest.mark.parametrize("group", [64, 128])
+def test_a_drawn_matrix_may_have_coarse_groups_and_any_columns(group: int, columns: int) -> None:
+    source = pattern("Q4_1")
+    assert not isinstance(source, Dense)
+    matrix = random_like(replace(source, group=group), 32, columns)  # type: ignore[type-var]
+    assert matrix.shape == (32, columns) and packed(matrix).shape == (32, columns)
+
+
+def shapes(
+    forms: list[str],
+    cache_dtype: Literal["float16", "float32"] = "float16",
+    reach: Literal["back", "both"] = "back",
+) -> KernelShapes:
+    return KernelShapes(
+        forms=tuple(MatrixForm(pattern(name), 200, 256, 200 * 256 * 10) for name in forms),
+        heads=(6, 2, 24),
+        cache_dtype=cache_dtype,
+        block_size=16,
+        inner=96,
+        reach=reach,
+    )
+
+
+@pytest.mark.parametrize(
+    ("forms", "cache_dtype", "reach"),
+    [
+        (["Q4_1", "Q8_0"], "float16", "back"),
+        (["Q4_K", "Q6_K"], "float32", "back"),
+        (["BF16"], "float16", "both"),
+        (["F16", "Q4_0"], "float32", "both"),
+    ],
+)
+def test_every_arithmetic_is_tried_by_its_own_level(
+    forms: list[str], cache_dtype: Any, reach: Any
+) -> None:
+    levels = [level for level in ISAS if level != "scalar"]
+    trials = isa_trials(shapes(forms, cache_dtype, reach), levels, Pool(2))
+    cells = [trial.cell for trial in trials]
+    assert len(set(cells)) == len(cells)
+    for trial in trials:
+        trial.run()
+    products = {(cell.own, cell.isa) for cell in cells if cell.kind == "products"}
+    owns = {own for own, _ in products}
+    assert {(own, own) for own in owns} <= products
+    assert {level for _, level in products} == set(levels)
+    for own, level in products:
+        rows = {c.rows for c in cells if (c.kind, c.own, c.isa) == ("products", own, level)}
+        assert rows == {count for count, _ in ROWS}
+    for kind in ("attention", "other"):
+        assert levels[-1] in {cell.own for cell in cells if cell.kind == kind}
+
+
+def test_forms_are_told_apart_by_how_they_are_stored() -> None:
+    names = [form_name(pattern(name)) for name in ("Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0", "BF16")]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,1 @@
+"""What several suites of tests share."""

@@ -1,0 +1,1 @@
+"""Small models, adapters and tokenizers that tests write to disk."""

@@ -1,0 +1,55 @@
+"""Small rerankers with random weights, as transformers writes their folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+
+from tests.support.checkpoints.embedding_checkpoints import small_body, word_pieces
+
+ROBERTA = {"pad_token_id": 1, "max_position_embeddings": 82}
+MODERN = {"num_hidden_layers": 5, "local_attention": 16} | dict.fromkeys(
+    ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0
+)
+
+
+def small_reranker(name: str, **options: Any) -> Any:
+    """A classifier of one label; with `num_labels` of several."""
+    model = small_body(name, "ForSequenceClassification", **({"num_labels": 1} | options))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(
+                2.0 if parameter.ndim == 2 else 1.0
+            )  # or all pairs have nearly one logit
+    return model
+
+
+def save_reranker(folder: Path, model: Any) -> Path:
+    """The folder with a tokenizer that frames pairs and tells their texts apart."""
+    model.save_pretrained(folder)
+    pair_pieces().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def pair_pieces() -> tokenizers.Tokenizer:
+    """The tokenizer of `embedding_checkpoints` for pairs too: [CLS] is 2, [SEP] is 3, a is 4."""
+    tokenizer = word_pieces()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return tokenizer
+
+
+@torch.no_grad()
+def expected_logit(model: Any, tokens: list[int], second_start: int) -> torch.Tensor:
+    """[1]: what transformers computes, with token types where the model has any."""
+    types = [int(index >= second_start) for index in range(len(tokens))]
+    given = {"input_ids": torch.tensor([tokens])}
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        given["token_type_ids"] = torch.tensor([types])
+    return model(**given).logits[0]

@@ -1,0 +1,84 @@
+"""The cache's memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from penstock.runtime.cpu.kv_cache import AHEAD_BYTES, LARGE_PAGE_BYTES, KvCache
+from penstock.runtime.memory import CacheShape
+
+SHAPE = CacheShape(blocks=5, block_size=16, layers=3, kv_heads=2, head_dim=8, item_bytes=2)
+# Half a large page of keys a block, and as much of values: a block is a page.
+LARGE = CacheShape(blocks=400, block_size=64, layers=4, kv_heads=16, head_dim=128, item_bytes=2)
+PAGES_AHEAD = AHEAD_BYTES // LARGE_PAGE_BYTES
+
+
+def test_each_layer_has_zeroed_keys_and_values_of_its_own() -> None:
+    caches = KvCache(SHAPE).caches
+    arrays = [array for cache in caches for array in (cache.keys, cache.values)]
+    assert len(caches) == SHAPE.layers
+    for index, array in enumerate(arrays):
+        assert array.dtype == np.float16
+        assert not array.any()  # nothing written so far reaches it
+        array[...] = index + 1
+    for index, array in enumerate(arrays):
+        assert (array == index + 1).all()
+
+
+def test_shapes_are_those_of_the_plan_and_its_formula_counts_all_bytes() -> None:
+    caches = KvCache(SHAPE).caches
+    assert {cache.keys.shape for cache in caches} == {SHAPE.keys_shape}
+    assert {cache.values.shape for cache in caches} == {SHAPE.values_shape}
+    assert sum(c.keys.nbytes + c.values.nbytes for c in caches) == SHAPE.size_bytes
+
+
+def test_pools_start_at_large_pages() -> None:
+    first = KvCache(SHAPE).caches[0]
+    assert first.keys.ctypes.data % LARGE_PAGE_BYTES == 0
+    assert first.values.ctypes.data % LARGE_PAGE_BYTES == 0
+
+
+def test_memory_is_prepared_a_page_at_a_time_and_so_far_ahead_of_use() -> None:
+    pool = KvCache(LARGE)
+    before = resident_bytes()
+    assert pool.prepare(0)
+    assert 0 < resident_bytes() - before < 2 * LARGE_PAGE_BYTES
+    assert prepared_pages(pool, 0) == PAGES_AHEAD - 1
+    assert resident_bytes() - before > 0.9 * AHEAD_BYTES
+    assert prepared_pages(pool, 0) == 0
+    assert prepared_pages(pool, 4) == 4  # two pages of keys and two of values are in use now
+    assert not any(cache.keys.any() or cache.values.any() for cache in pool.caches)
+
+
+def test_as_much_again_as_is_in_use_is_prepared() -> None:
+    pool = KvCache(LARGE)
+    assert prepared_pages(pool, LARGE.blocks // 4) == LARGE.blocks // 4
+
+
+def test_pages_in_use_are_not_prepared() -> None:
+    pool = KvCache(LARGE)
+    assert prepared_pages(pool, LARGE.blocks - 2) == 2  # the last one of keys, and of values
+    assert prepared_pages(pool, LARGE.blocks) == 0
+
+
+def test_preparing_keeps_what_is_there() -> None:
+    pool = KvCache(SHAPE)
+    pool.caches[1].keys[...] = 3.0
+    assert prepared_pages(pool, 0) == 2  # a part of a page each
+    assert (pool.caches[1].keys == 3.0).all()
+
+
+def prepared_pages(pool: KvCache, used_blocks: int) -> int:
+    count = 0
+    while pool.prepare(used_blocks):
+        count += 1
+    return count
+
+
+def resident_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")

@@ -1,0 +1,137 @@
+"""Answers that may call functions: free until a call begins, bound from there on."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from test_answer_grammar import CALLS, FAMILIES, MASKERS, THINK, TOKENIZERS
+
+from penstock.dialog import FunctionTool
+from penstock.grammar.guides import LazyGrammarGuide
+from penstock.grammar.trigger_matcher import TriggerMatcher
+from penstock.grammar.types import GrammarTriggers
+from penstock.grammar.vocabulary import compile_grammar
+from penstock.text.grammar_vocabulary import reserved_tokens
+from penstock.text.tool_parsers import TOOL_SYNTAXES, AnswerSyntax, Harmony
+from penstock.text.tool_parsers.call_grammar import call_grammar
+from tests.support.model_output_examples import TOOLS, WEATHER
+
+WORDS = "Just words, 2 < 3, {braces}, [lists] and get_weather() to name it.\n"
+
+
+class Followed:
+    """An answer followed token by token. `bound`: whether the grammar holds at its end; `broken`:
+    the text that it did not allow, "" if none."""
+
+    def __init__(
+        self,
+        kind: str,
+        channels: AnswerSyntax,
+        text: str,
+        tools: tuple[FunctionTool, ...] = TOOLS,
+        **triggers: Any,
+    ) -> None:
+        tokenizer, masker = TOKENIZERS[kind], MASKERS[kind]
+        rules, marks = call_grammar(channels, reserved_tokens(tokenizer), tools)
+        value = json.dumps({"grammars": [{"lark_grammar": rules}]})
+        start = compile_grammar(masker, value)
+        watch = TriggerMatcher(
+            GrammarTriggers(marks.texts, marks.first, **triggers), tokenizer.token_bytes
+        )
+        guide = LazyGrammarGuide(start, watch)
+        self.broken = ""
+        for token in tokenizer.encode(text):
+            was_bound = guide.bound is not None
+            assert guide.accept(token)
+            if was_bound and guide.bound is None and not self.broken:
+                self.broken = tokenizer.token_bytes(token).decode()
+        self.bound = guide.bound is not None
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("name", FAMILIES)
+class TestEveryFamily:
+    def test_a_call_is_bound_where_it_stands(self, name: str, kind: str) -> None:
+        syntax = TOOL_SYNTAXES[name]
+        assert not isinstance(syntax, Harmony)
+        before = "" if not syntax.section.open else WORDS
+        text = before + syntax.write(CALLS)
+        followed = Followed(kind, AnswerSyntax(syntax), text)
+        assert followed.bound and not followed.broken
+        wrong = Followed(kind, AnswerSyntax(syntax), text.replace("3", "x"))
+        assert wrong.broken[:1] == "x" or "x" in wrong.broken
+
+    def test_text_costs_nothing(self, name: str, kind: str) -> None:
+        syntax = TOOL_SYNTAXES[name]
+        assert not isinstance(syntax, Harmony)
+        assert not Followed(kind, AnswerSyntax(syntax), WORDS * 3).bound
+
+    def test_reasoning_is_free(self, name: str, kind: str) -> None:
+        syntax = TOOL_SYNTAXES[name]
+        assert not isinstance(syntax, Harmony)
+        call = syntax.write(CALLS)
+        tags = {"reasoning_open": THINK.open, "reasoning_close": THINK.close}
+        for lead, opened in ((f"\n{THINK.open}", False), ("", True)):
+            thought = f"{lead}Perhaps {call}"
+            channels = AnswerSyntax(syntax, THINK)
+            for text, bound in ((thought, False), (f"{thought}{THINK.close}\n{call}", True)):
+                followed = Followed(kind, channels, text, reasoning_opened=opened, **tags)
+                assert followed.bound == bound and not followed.broken
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("text", [
+    '<tool_call>\n{"arguments": {"city": %s}, "name": "get_weather"}\n</tool_call>',
+    '```json\n{\n  "name": "get_weather",\n  "arguments": {"city": %s}\n}\n```',
+    '{"type": "function", "function": {"name": "get_weather", "parameters": {"city": %s}}}',
+])  # fmt: skip
+def test_json_calls_are_bound_in_any_order_and_wrapping(kind: str, text: str) -> None:
+    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
+    followed = Followed(kind, channels, text % '"Oslo"')
+    assert followed.bound and not followed.broken
+    assert Followed(kind, channels, text % "7", (WEATHER,)).broken == "7"
+    assert Followed(kind, channels, text % r'"a\q"').broken == "q"
+
+
+def test_the_other_forms_of_a_family_are_bound_too() -> None:
+    channels = AnswerSyntax(TOOL_SYNTAXES["llama3"])
+    assert Followed("plain", channels, '<function=get_weather>{"city": 7}').broken == "7"
+    channels = AnswerSyntax(TOOL_SYNTAXES["deepseek_v3"])
+    call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+    assert Followed("apart", channels, call + '{"city": 7').broken == "7"
+
+
+@pytest.mark.parametrize("header", [
+    "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>",
+    " to=functions.%s<|channel|>commentary json<|message|>",
+    "<|channel|>commentary to=%s<|message|>",
+])  # fmt: skip
+def test_harmony_binds_what_a_header_addresses(header: str) -> None:
+    harmony = AnswerSyntax(TOOL_SYNTAXES["harmony"])
+    analysis = "<|channel|>analysis<|message|>I write to=functions.ping.<|end|><|start|>assistant"
+    for name, good, bad in (("get_weather", '{"city": "', "7"), ("ping", "{", "[")):
+        begun = analysis + header % name
+        followed = Followed("apart", harmony, begun + good)
+        assert followed.bound and not followed.broken
+        assert Followed("apart", harmony, begun + bad).broken == bad
+    assert not Followed("apart", harmony, analysis + "<|channel|>final<|message|>7").broken
+    free = Followed("apart", harmony, analysis + header % "other" + "7")
+    assert not free.broken
+
+
+def test_functions_whose_names_begin_alike_are_told_apart() -> None:
+    integer = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    tools = (FunctionTool("get", None, {"type": "object"}), FunctionTool("get_one", None, integer))
+    harmony = "<|channel|>commentary to=functions.get_one <|constrain|>json<|message|>"
+    assert (
+        Followed("apart", AnswerSyntax(TOOL_SYNTAXES["harmony"]), harmony + '{"b"', tools).broken
+        == "b"
+    )
+    for name in ("hermes", "mistral", "pythonic"):
+        syntax = TOOL_SYNTAXES[name]
+        assert not isinstance(syntax, Harmony)
+        call = syntax.write([("get_one", {"b": 1})])
+        assert re.match("b", Followed("plain", AnswerSyntax(syntax), call, tools).broken)
