@@ -193,6 +193,6 @@ def test_test_files_have_names_of_their_own() -> None:
     """Their folders are no packages: pytest imports each by its name, and fails at the second."""
     places = defaultdict(list)
     for path in (ROOT / "tests").rglob("*.py"):
-        if path.name != "conftest.py":
+        if path.name not in {"conftest.py", "__init__.py"}:
             places[path.name].append(str(path.relative_to(ROOT)))
     assert [paths for paths in places.values() if len(paths) > 1] == []
