@@ -1,4 +1,4 @@
-// AdapterSlots and PackedAdapter.
+// Python bindings of AdapterSlots and PackedAdapter.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 

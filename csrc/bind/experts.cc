@@ -1,4 +1,4 @@
-// PackedExperts.
+// Python binding of PackedExperts.
 #include "bind/packed_experts.h"
 
 #include <stdexcept>

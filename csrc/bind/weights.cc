@@ -1,4 +1,4 @@
-// MatrixSource and PackedLinear.
+// Python bindings of MatrixSource and PackedLinear.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -14,13 +14,12 @@
 namespace penstock::bind {
 namespace {
 
-// A source with the arrays that it borrows from.
+// A source and the numpy arrays whose memory it borrows.
 struct HeldSource {
     cpu::MatrixSource source;
     std::vector<py::array> arrays;
 
-    // The data of a C-contiguous [rows, columns] array of one of `dtypes`, held for as long as
-    // this.
+    // Borrows the data of a C-contiguous [rows, columns] array of one of `dtypes`.
     TensorView take(const py::array& array, const char* name, int64_t rows, int64_t columns,
                     std::initializer_list<DType> dtypes) {
         const TensorView view = array_operand(array, name).view;

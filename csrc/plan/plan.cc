@@ -15,8 +15,8 @@ int64_t nanoseconds_since(Clock::time_point start) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
-// The steps that may use a buffer at the same time as the buffer's own: blocks of rows are at
-// different steps of a segment.
+// Widens a buffer's lifetime to whole segments: blocks of rows are at different steps of a segment
+// at the same time.
 Lifetime widened(const PlanBuffer& buffer, const std::vector<Segment>& segments) {
     Lifetime life{std::max(buffer.first_step, 0), std::max(buffer.last_step, 0), buffer.bytes};
     for (const Segment& segment : segments) {
@@ -30,7 +30,7 @@ Lifetime widened(const PlanBuffer& buffer, const std::vector<Segment>& segments)
     return life;
 }
 
-// A buffer in the slabs needs memory here for steps that run kernel by kernel only.
+// A buffer in the slabs needs arena memory only for steps that run kernel by kernel.
 ArenaLayout layout_of(const Recorder& recorder, int32_t output, const Segments& segments,
                       const RowBlocks& blocks) {
     std::vector<Lifetime> lifetimes;
@@ -102,7 +102,7 @@ void Plan::resize(const StepSize& size) {
     }
 }
 
-// The arguments of `step` for rows [first, first + count), with a thread's slab.
+// The arguments of `step` for rows [first, first + count), with the slab of a thread.
 Arguments Plan::of_rows(const PlanStep& step, int64_t first, int64_t count, std::byte* slab) const {
     Arguments call = step.arguments;
     for (size_t i = 0; i < step.tensors.size(); ++i) {
@@ -121,7 +121,7 @@ Arguments Plan::of_rows(const PlanStep& step, int64_t first, int64_t count, std:
     return call;
 }
 
-// Takes one block of rows through a segment.
+// Runs one block of rows through a segment.
 void Plan::walk(const Walk& walk, int64_t block, const Workspace& workspace) const {
     const int64_t first = walk.cut.first(block), count = walk.cut.first(block + 1) - first;
     auto* const slab = static_cast<std::byte*>(workspace.data);
@@ -144,7 +144,7 @@ void Plan::walk(const Walk& walk, int64_t block, const Workspace& workspace) con
     }
 }
 
-// A segment as a call: one task for each block.
+// Runs a segment as a kernel: one task per block.
 const Kernel Plan::walk_kernel{
     "walk", [](const Arguments&) { return 1; },
     [](const Arguments& call, int) { return static_cast<const Walk*>(call.object)->cut.blocks; },

@@ -9,7 +9,7 @@ namespace {
 struct DTypeEntry {
     DType dtype;
     const char* name;
-    const char* numpy; // kind and item size
+    const char* numpy; // kind and item size, as numpy spells them
 };
 
 constexpr std::array<DTypeEntry, 7> dtypes{{{DType::f32, "float32", "f4"},
@@ -35,7 +35,7 @@ DType dtype_of(const py::array& array, const std::string& where) {
     throw py::type_error(where + ": no kernel takes " + std::string(py::str(dtype)));
 }
 
-// Only the first dimension may have gaps: kernels step through it by its stride.
+// Only the first dimension may be strided: kernels step through it by its stride.
 void check_layout(const TensorView& view, const std::string& where) {
     const auto last = static_cast<size_t>(view.rank - 1);
     if (view.shape[last] > 1 && view.stride[last] != 1) {

@@ -29,7 +29,7 @@ void check_row_of_blocks(const ChunkViews& chunks, int64_t row, int64_t blocks_u
 void check_below(const TensorView& values, int64_t below, const std::string& where) {
     const int64_t rows = values.rank > 1 ? values.shape[0] : 1;
     const int64_t columns = values.rank > 1 ? values.shape[1] : values.shape[0];
-    // As unsigned, a negative number is too large: one comparison, which vectorises.
+    // As unsigned, a negative number is too large: one comparison, which vectorizes.
     uint32_t largest = 0;
     for (int64_t row = 0; row < rows; ++row) {
         const auto* value = values.row<int32_t>(row);
@@ -45,7 +45,7 @@ void check_below(const TensorView& values, int64_t below, const std::string& whe
 
 void DistinctCheck::operator()(const TensorView& values, const std::string& where) {
     const auto* value = static_cast<const int32_t*>(values.data);
-    if (++call_ == 0) { // after 2^32 calls, the numbers begin again
+    if (++call_ == 0) { // the 32-bit call number wrapped around
         std::fill(last_call_.begin(), last_call_.end(), 0);
         call_ = 1;
     }

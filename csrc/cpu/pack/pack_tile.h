@@ -7,7 +7,7 @@
 
 namespace penstock::cpu {
 
-// Where a table has each q; -1 where it has not.
+// Maps a q to its index in a table; -1 if the table lacks it.
 constexpr std::array<int8_t, 256> places_in(const uint8_t (&table)[16]) {
     std::array<int8_t, 256> places{};
     places.fill(-1);
