@@ -11,7 +11,7 @@ namespace {
 
 constexpr float most_i8 = 127.0f;
 
-// What the largest magnitude of a rank's row or column is stored over.
+// The number that a rank's row or column is divided by, given its largest magnitude.
 float unit_of(AdapterDType store, float largest) {
     if (store == AdapterDType::f32 || largest == 0.0f) {
         return 1.0f;
@@ -51,7 +51,7 @@ struct SliceBytes {
     size_t a, b, scale;
 };
 
-// The ranks of a packed tile of B.
+// Number of ranks stored per packed tile of B.
 int64_t stored_ranks(AdapterDType store, int64_t rank) {
     return store == AdapterDType::i8 ? padded_to(rank, 2) : rank;
 }
@@ -63,7 +63,7 @@ SliceBytes bytes_of(AdapterDType store, int64_t rank, int64_t depth, int64_t row
             line_bytes(padded_rank(rank), sizeof(float))};
 }
 
-// Where A's element (r, k) lies.
+// Index of A's element (r, k).
 int64_t place_in_a(int64_t r, int64_t k, int64_t depth) {
     const int64_t block = r / kAdapterRanks, tile = k / kAdapterTile;
     const int64_t tiles = padded_to(depth, kAdapterTile) / kAdapterTile;
@@ -71,7 +71,7 @@ int64_t place_in_a(int64_t r, int64_t k, int64_t depth) {
            k % kAdapterTile;
 }
 
-// Where B's element (n, r) lies.
+// Index of B's element (n, r).
 int64_t place_in_b(AdapterDType store, int64_t n, int64_t r, int64_t rank) {
     const int64_t packed_tile =
         n / kAdapterOutputTile * stored_ranks(store, rank) * kAdapterOutputTile;

@@ -21,7 +21,7 @@ void keep_best(Candidate* candidates, int64_t n, int64_t k) {
         std::nth_element(candidates, candidates + k, candidates + n, better);
 }
 
-// Rows of equal logits arrive sorted.
+// Candidates with equal logits arrive sorted.
 void sort_best_first(Candidate* candidates, int64_t n) {
     if (!std::is_sorted(candidates, candidates + n, better)) {
         std::sort(candidates, candidates + n, better);
