@@ -1,11 +1,11 @@
-// RMSNorm, alone and after the addition of a residual: one block a row, which stays in registers.
+// RMSNorm, alone and fused with a residual addition: one block per row, which is kept in registers.
 #pragma once
 
 #include "cuda/device.h"
 
 namespace penstock::cuda {
 
-// The sum over the block, in an order that depends on its size alone.
+// The sum over the block, in an order that depends only on its size.
 __device__ __forceinline__ float block_sum(float value) {
     __shared__ float of_warp[kWarp];
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;

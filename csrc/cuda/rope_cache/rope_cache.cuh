@@ -1,4 +1,5 @@
-// Head norm, rotation and cache write in one pass: one warp a head of q, k or v of one token.
+// Head norm, rotary embedding and KV cache write in one pass: one warp per token and head of q, k
+// or v.
 #pragma once
 
 #include "cuda/device.h"
@@ -7,7 +8,7 @@ namespace penstock::cuda {
 
 struct RopeCache {
     Bf16* out;  // [T, H * D]
-    void* keys; // a block and KV head: [P, D]; bfloat16, or e4m3 with a scale for each KV head
+    void* keys; // per block and KV head [P, D]; bfloat16, or e4m3 with a scale per KV head
     void* values;
     const float* key_scales;
     const float* value_scales;
@@ -24,7 +25,8 @@ struct RopeCache {
 
 constexpr int kWarpsOfRope = 4;
 constexpr int kMostDim = 256;
-// A lane holds pairs of neighbours, 64 elements apart: of the rotated halves, and of the rest.
+// A lane holds pairs of adjacent elements, 64 elements apart: of the rotated halves, and of the
+// rest.
 constexpr int kMostPairs = kMostDim / 2 / (2 * kWarp);
 constexpr int kMostRest = kMostDim / (2 * kWarp);
 
@@ -41,7 +43,7 @@ __device__ __forceinline__ void store_pair(E4m3* address, float low, float high)
     *reinterpret_cast<uint16_t*>(address) = static_cast<uint16_t>(pair);
 }
 
-// Where a head of q, k or v goes: into the result, or into the cache, divided by its scale.
+// Destination of a head of q, k or v: the result, or the cache (divided by its scale).
 template <class Cached>
 struct Target {
     Bf16* result;
