@@ -19,7 +19,7 @@ class StallGuard {
     static constexpr int64_t longest_pause_ns = 200'000'000;
     static constexpr int64_t tolerated_wait_ns = 300'000;
     // a wait is acceptable after this many times its length without one
-    static constexpr int64_t fair_price = 2;
+    static constexpr int64_t tolerated_gap_in_waits = 2;
 
     // True while the caller should work alone. Reads `now_ns` only during a pause.
     template <class Now>
@@ -43,7 +43,7 @@ class StallGuard {
             return;
         }
         ++stalls_;
-        if (now_ns - waited_ns - together_since_ns_ >= fair_price * waited_ns) {
+        if (now_ns - waited_ns - together_since_ns_ >= tolerated_gap_in_waits * waited_ns) {
             together_since_ns_ = now_ns;
             pause_ns_ = 0;
             return;
