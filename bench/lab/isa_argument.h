@@ -15,11 +15,11 @@ namespace penstock::lab {
 inline std::optional<cpu::Isa> isa_argument(std::string_view name) {
     const auto isa = cpu::find_isa(name);
     if (!isa) {
-        std::fprintf(stderr, "no such level: %s\n", std::string(name).c_str());
+        std::fprintf(stderr, "unknown ISA: %s\n", std::string(name).c_str());
         return std::nullopt;
     }
     if (const auto missing = cpu::missing_feature(*isa); !missing.empty()) {
-        std::fprintf(stderr, "level %s cannot run here: it needs %s\n", std::string(name).c_str(),
+        std::fprintf(stderr, "ISA %s cannot run here: it needs %s\n", std::string(name).c_str(),
                      std::string(missing).c_str());
         return std::nullopt;
     }

@@ -94,7 +94,7 @@ void install(cpu::AdapterSlots& slots, int64_t slot,
              const std::shared_ptr<cpu::PackedAdapter>& adapter) {
     check_slot(slots, slot);
     if (!adapter->fits(slots)) {
-        throw py::value_error("adapter: was packed for other slots");
+        throw py::value_error("adapter: was packed for slots of other shapes");
     }
     slots.install(slot, adapter);
 }

@@ -69,7 +69,7 @@ bool serves(const KernelSet& kernels, const std::string& family_name, const std:
             const py::object& object, bool shared_halves) {
     const auto family = cpu::family_named(family_name);
     if (!family) {
-        throw py::value_error("no such family of kernels: " + family_name);
+        throw py::value_error("unknown kernel family: " + family_name);
     }
     const cpu::Isa own = kernels.isa(*family), isa = resolve_isa(isa_name);
     if (*family == cpu::Family::attention) {

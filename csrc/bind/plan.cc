@@ -35,7 +35,7 @@ class PyRecorder {
     // adapters.
     std::vector<PlanTensor> inputs(int64_t max_blocks, bool adapters) {
         if (has_inputs_) {
-            throw py::value_error("inputs: were already made");
+            throw py::value_error("inputs: may be called only once");
         }
         if (max_blocks < 1 || max_blocks > most_extent) {
             throw py::value_error("max_blocks: must be in 1..2^24");

@@ -69,7 +69,7 @@ template <class State>
 void append_each(const py::list& states, const Ints& tokens) {
     const auto values = tokens.unchecked<1>();
     if (py::len(states) != static_cast<size_t>(values.shape(0))) {
-        throw std::invalid_argument("tokens: needs one for each state");
+        throw std::invalid_argument("tokens: must have one per state");
     }
     for (py::ssize_t i = 0; i < values.shape(0); ++i) {
         const py::handle state = states[static_cast<size_t>(i)];
@@ -101,7 +101,7 @@ Lists count_lists(const py::list& states) {
 Lists match_lists(const py::list& states, const Ints& least) {
     const auto leasts = least.unchecked<1>();
     if (py::len(states) != static_cast<size_t>(leasts.shape(0))) {
-        throw std::invalid_argument("least: needs one for each state");
+        throw std::invalid_argument("least: must have one per state");
     }
     std::vector<int32_t> starts{0}, tokens, lengths;
     for (py::ssize_t row = 0; row < leasts.shape(0); ++row) {

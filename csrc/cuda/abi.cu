@@ -59,7 +59,7 @@ int penstock_cuda_runtime() {
 }
 
 const char* penstock_cuda_error(int) {
-    return "extents that the kernel does not serve";
+    return "extents that the kernel does not support";
 }
 #else
 int penstock_cuda_runtime() {
@@ -68,7 +68,7 @@ int penstock_cuda_runtime() {
 
 const char* penstock_cuda_error(int code) {
     if (code < 0)
-        return "extents that the kernel does not serve";
+        return "extents that the kernel does not support";
     return cudaGetErrorString(static_cast<cudaError_t>(code));
 }
 #endif

@@ -79,7 +79,7 @@ void check_extents(const CheckedCall& call, Symbols& symbols) {
                         where_of(*call.signature, parameters[i]) + ": dimension " +
                         std::to_string(d) + " is " + std::to_string(actual.value) + ", expected " +
                         expression + " = " + std::to_string(expected ? expected->value : -1) +
-                        (same ? ", and of the same kind (fixed, or free in the same way)" : ""));
+                        (same ? ", with the same axis (fixed, tokens, rows or samples)" : ""));
                 }
             }
         }
@@ -106,8 +106,9 @@ const void* check_adapters(const Signature& signature, const CallArguments& give
 
 void check_isa(const KernelSet& kernels, const Signature& signature, cpu::Isa packed_for) {
     if (packed_for != kernels.isa()) {
-        throw py::value_error(signature.kernel + ": object: was packed for level " +
-                              std::string(cpu::isa_name(packed_for)));
+        throw py::value_error(signature.kernel + ": object: was packed for ISA " +
+                              std::string(cpu::isa_name(packed_for)) + ", not " +
+                              std::string(cpu::isa_name(kernels.isa())));
     }
 }
 
@@ -148,7 +149,8 @@ const void* check_object(const KernelSet& kernels, const Signature& signature,
     const auto& packed = object.cast<const PackedWeights&>();
     check_isa(kernels, signature, packed.isa);
     if (signature.object == ObjectKind::packed_rows && packed.linear.use() != cpu::Use::rows) {
-        throw py::value_error(signature.kernel + ": object: was packed for products only");
+        throw py::value_error(signature.kernel +
+                              ": object: was packed for products, not for gathering rows");
     }
     const cpu::LinearWeights& packed_tiles = *packed.linear.packed_tiles();
     symbols.set("K", {packed_tiles.depth});

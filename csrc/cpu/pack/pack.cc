@@ -122,16 +122,16 @@ std::string affine_refusal(const MatrixSource& source) {
     if (!two_level && !is_float_scale(source.scale_dtype))
         return "unsupported type of scales";
     if (two_level != (source.super_scale != nullptr)) {
-        return "super scales belong to integer scales, and only to them";
+        return "integer scales need super scales, other scales must not have them";
     }
     if (source.minimum == nullptr)
         return {};
     if (two_level != is_multiplier(source.minimum_dtype) ||
         two_level == is_float_scale(source.minimum_dtype)) {
-        return "minima must have the form of the scales";
+        return "scales and minima must both be integers or both be floats";
     }
     if (two_level != (source.super_minimum != nullptr)) {
-        return "super minima belong to integer minima, and only to them";
+        return "integer minima need super minima, other minima must not have them";
     }
     return {};
 }
