@@ -208,7 +208,7 @@ constexpr double kPairsError = 0.02;
 
 struct Measured {
     const Kernel& kernel;
-    double most_error;
+    double max_error;
     std::string_view filter;
 };
 
@@ -221,7 +221,7 @@ void measure(const char* name, const Measured& of, ThreadPool& pool, Heads heads
     ThreadPool::Lease lease = pool.acquire(kernel.workspace_bytes(problem.call));
     lease.run(kernel, problem.call);
     const double error = problem.error();
-    if (!(error < of.most_error)) {
+    if (!(error < of.max_error)) {
         std::printf("%-22s WRONG by %g\n", name, error);
         std::exit(1);
     }

@@ -13,9 +13,9 @@
 namespace penstock::bind {
 namespace {
 
-constexpr int64_t most_slots = 1 << 16;
-constexpr int64_t most_rank = 1 << 14;
-constexpr int64_t most_extent = int64_t{1} << 24;
+constexpr int64_t slot_limit = 1 << 16;
+constexpr int64_t rank_limit = 1 << 14;
+constexpr int64_t extent_limit = int64_t{1} << 24;
 
 using Factors = std::optional<std::pair<py::array, py::array>>;
 
@@ -31,14 +31,14 @@ cpu::AdapterDType adapter_dtype_named(const std::string& name) {
 std::shared_ptr<cpu::AdapterSlots>
 make_slots(int64_t capacity, int64_t max_rank, const std::string& store,
            const std::vector<std::pair<int64_t, std::vector<int64_t>>>& linears) {
-    if (capacity < 1 || capacity > most_slots || max_rank < 1 || max_rank > most_rank) {
+    if (capacity < 1 || capacity > slot_limit || max_rank < 1 || max_rank > rank_limit) {
         throw py::value_error("capacity, max_rank: must be at least 1, and below 2^16 and 2^14");
     }
     std::vector<cpu::AdapterSlots::Shape> shapes;
     for (const auto& [depth, rows] : linears) {
-        bool fits = depth >= 1 && depth <= most_extent && !rows.empty();
+        bool fits = depth >= 1 && depth <= extent_limit && !rows.empty();
         for (const int64_t count : rows) {
-            fits = fits && count >= 1 && count <= most_extent;
+            fits = fits && count >= 1 && count <= extent_limit;
         }
         if (!fits) {
             throw py::value_error("linears: extents must be in 1..2^24");

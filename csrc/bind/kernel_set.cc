@@ -7,14 +7,14 @@ std::vector<RowsIsa>
 resolve_ranges(const std::string& family,
                const std::vector<std::pair<std::optional<int64_t>, std::string>>& given) {
     std::vector<RowsIsa> ranges;
-    for (const auto& [most_rows, name] : given) {
-        const int64_t most = most_rows.value_or(KernelChoice::unlimited);
-        if (most < 1 || (!ranges.empty() && most <= ranges.back().most_rows)) {
+    for (const auto& [max_rows, name] : given) {
+        const int64_t max = max_rows.value_or(KernelChoice::unlimited);
+        if (max < 1 || (!ranges.empty() && max <= ranges.back().max_rows)) {
             throw pybind11::value_error("by_rows: " + family + ": the ranges must ascend");
         }
-        ranges.push_back({most, resolve_isa(name)});
+        ranges.push_back({max, resolve_isa(name)});
     }
-    if (ranges.size() >= KernelChoice::most_ranges) {
+    if (ranges.size() >= KernelChoice::max_ranges) {
         throw pybind11::value_error("by_rows: " + family + ": too many ranges");
     }
     return ranges;

@@ -23,15 +23,15 @@ namespace penstock::bind {
 // this machine cannot run, naming the missing CPU feature.
 cpu::Isa resolve_isa(const std::string& name);
 
-// The ISA for calls of at most `most_rows` rows.
+// The ISA for calls of at most `max_rows` rows.
 struct RowsIsa {
-    int64_t most_rows = 0;
+    int64_t max_rows = 0;
     cpu::Isa isa = cpu::Isa::scalar;
 };
 
 class KernelSet {
   public:
-    // Per kernel family: (most rows or None for no limit, ISA), in ascending order.
+    // Per kernel family: (maximum rows or None for no limit, ISA), in ascending order.
     using ByRows =
         std::map<std::string, std::vector<std::pair<std::optional<int64_t>, std::string>>>;
 

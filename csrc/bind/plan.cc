@@ -16,7 +16,7 @@
 namespace penstock::bind {
 namespace {
 
-constexpr int64_t most_extent = int64_t{1} << 24;
+constexpr int64_t extent_limit = int64_t{1} << 24;
 
 // A Recorder that keeps the Python objects of its calls alive.
 class PyRecorder {
@@ -25,7 +25,7 @@ class PyRecorder {
                int64_t max_samples)
         : kernels_(std::move(kernels)), recorder_({max_tokens, max_rows, max_samples}) {
         for (const int64_t most : {max_tokens, max_rows, max_samples}) {
-            if (most < 1 || most > most_extent) {
+            if (most < 1 || most > extent_limit) {
                 throw py::value_error("max_tokens, max_rows, max_samples: must be in 1..2^24");
             }
         }
@@ -37,7 +37,7 @@ class PyRecorder {
         if (has_inputs_) {
             throw py::value_error("inputs: may be called only once");
         }
-        if (max_blocks < 1 || max_blocks > most_extent) {
+        if (max_blocks < 1 || max_blocks > extent_limit) {
             throw py::value_error("max_blocks: must be in 1..2^24");
         }
         constexpr PerInput<Axis> axes{Axis::tokens,     Axis::tokens,  Axis::tokens,

@@ -58,11 +58,11 @@ inline void barrier_arrive_expecting(uint64_t* barrier, uint32_t bytes) {
 }
 
 template <int kRegisters>
-void keep_registers() {
+void warpgroup_reg_dealloc() {
     static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
 }
 template <int kRegisters>
-void take_registers() {
+void warpgroup_reg_alloc() {
     static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
 }
 

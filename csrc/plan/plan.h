@@ -46,18 +46,19 @@ class Plan {
 
   private:
     // Shared by the tasks of a segment. `nanoseconds` is indexed by step, or null.
-    struct Walk {
+    struct SegmentRun {
         const Plan& plan;
         const Segment& segment;
         BlockCut cut;
         std::atomic<int64_t>* nanoseconds;
     };
-    static const Kernel walk_kernel;
+    static const Kernel segment_kernel;
 
     std::byte* address(const PlanTensor& tensor) const;
     void run(ThreadPool::Lease& lease, std::atomic<int64_t>* nanoseconds);
-    void walk(const Walk& walk, int64_t block, const Workspace& workspace) const;
-    Arguments of_rows(const PlanStep& step, int64_t first, int64_t count, std::byte* slab) const;
+    void run_block(const SegmentRun& segment_run, int64_t block, const Workspace& workspace) const;
+    Arguments arguments_for_rows(const PlanStep& step, int64_t first, int64_t count,
+                                 std::byte* slab) const;
 
     StepSize largest_;
     StepSize size_;

@@ -97,7 +97,7 @@ void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& c
     const int64_t rows = chunks.context_lens.shape[0];
     const auto* starts = static_cast<const int32_t*>(chunks.query_starts.data);
     const auto* contexts = static_cast<const int32_t*>(chunks.context_lens.data);
-    const int64_t most_context = chunks.block_tables.shape[1] * cache.block_size;
+    const int64_t max_context = chunks.block_tables.shape[1] * cache.block_size;
     if (starts[0] != 0 || starts[rows] != tokens) {
         refuse("query_starts: must run from 0 to the number of tokens, " + std::to_string(tokens));
     }
@@ -106,9 +106,9 @@ void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& c
         if (chunk < 1) {
             refuse(at("query_starts", row + 1) + ": chunk " + std::to_string(row) + " is empty");
         }
-        if (contexts[row] < chunk || contexts[row] > most_context) {
+        if (contexts[row] < chunk || contexts[row] > max_context) {
             refuse(at("context_lens", row) + ": " + std::to_string(contexts[row]) + " is not in " +
-                   std::to_string(chunk) + ".." + std::to_string(most_context) +
+                   std::to_string(chunk) + ".." + std::to_string(max_context) +
                    " (the chunk, the block table)");
         }
         const int64_t blocks_used = (contexts[row] + cache.block_size - 1) / cache.block_size;

@@ -29,7 +29,7 @@ struct AmxNumerics : Bf16Numerics {
 struct AmxRows {
     static constexpr int64_t kBlock = 16; // rows of a matrix tile
     static constexpr int kUnitK = AmxNumerics::kDepthUnit;
-    static constexpr int kMostVectors = 4; // vectors of sums computed together
+    static constexpr int kMaxVectors = 4; // vectors of sums computed together
     const Task<uint16_t>& task;
     const Step& step;
     const Buffers<AmxNumerics>& buffer;
@@ -53,7 +53,7 @@ struct AmxRows {
         const Seen all = seen_by_some(tile, 0, task.rows);
         convert_keys(tile, all, prefetcher);
         convert_values(tile, all, prefetcher);
-        const bool apart = !(all == seen_by_all(tile, 0, task.rows)) && !finite_values(all);
+        const bool by_token = !(all == seen_by_all(tile, 0, task.rows)) && !finite_values(all);
         const int64_t blocks = (task.rows + kBlock - 1) / kBlock;
         for (int64_t b = 0; b < blocks + 2; ++b) {
             if (b < blocks)
@@ -61,7 +61,7 @@ struct AmxRows {
             if (b >= 1 && b - 1 < blocks)
                 weigh(tile, b - 1);
             if (b >= 2)
-                apart ? add_values_apart(tile, b - 2) : add_values(tile, b - 2);
+                by_token ? add_values_by_token(tile, b - 2) : add_values(tile, b - 2);
         }
     }
 
@@ -175,10 +175,10 @@ struct AmxRows {
 
     template <bool kAdd>
     static void multiply(Product product, int vectors) {
-        for (; vectors >= kMostVectors; vectors -= kMostVectors) {
-            multiply_vectors<kAdd, kMostVectors>(product);
-            product.b += kMostVectors * product.b_stride;
-            product.c += kMostVectors * kLanes;
+        for (; vectors >= kMaxVectors; vectors -= kMaxVectors) {
+            multiply_vectors<kAdd, kMaxVectors>(product);
+            product.b += kMaxVectors * product.b_stride;
+            product.c += kMaxVectors * kLanes;
         }
         switch (vectors) {
         case 3: multiply_vectors<kAdd, 3>(product); break;
@@ -258,7 +258,7 @@ struct AmxRows {
     }
 
     // Adds values token by token, each with only the values that it sees.
-    void add_values_apart(int64_t tile, int64_t block) {
+    void add_values_by_token(int64_t tile, int64_t block) {
         const int64_t end = block * kBlock + rows_of(block);
         for (int64_t row = block * kBlock; row < end;) {
             const int64_t next = smaller(end, (row / step.group + 1) * step.group);

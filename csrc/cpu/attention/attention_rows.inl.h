@@ -185,13 +185,13 @@ struct TileRows {
     // + count).
     void add_steps(int64_t tile, int64_t row, int count, int begin, int end,
                    Prefetcher& prefetcher) const {
-        constexpr int kMost = 1024 / kLanes;
+        constexpr int kMax = 1024 / kLanes;
         const int vectors = static_cast<int>(task.padded / kLanes);
         const Packed* weights = buffer.weights + (row - first) * kTile;
         float* to = buffer.sums + row * task.padded;
         if (!task.direct) {
             NoPrefetch no_prefetch;
-            const Packed* from[kMost];
+            const Packed* from[kMax];
             for (int v = 0; v < vectors; ++v)
                 from[v] = buffer.values + (v * kTile + begin) * kLanes;
             multiply<typename Numerics::TileProducts>(count, weights + begin, kTile, from, vectors,
@@ -202,7 +202,7 @@ struct TileRows {
         while (begin < end) { // one KV block at a time
             const int64_t left = step.block_size - remainder(tile + begin, step.block_size);
             const int n = static_cast<int>(smaller(left, end - begin));
-            const Cached* from[kMost];
+            const Cached* from[kMax];
             from[0] = task.value_row(tile + begin);
             for (int v = 1; v < vectors; ++v)
                 from[v] = from[v - 1] + kLanes;

@@ -23,7 +23,7 @@ constexpr int kVectorsAtOnce = kPackedTilesAtOnce * kPackedTileVectors;
 // Unpacked units fill half of an L1 cache.
 constexpr int64_t kUnpackedBytes = 16 * 1024;
 template <int kBits, int kGroup>
-constexpr int64_t kMostUnits =
+constexpr int64_t kMaxUnits =
     kUnpackedBytes /
     (kPackedTilesAtOnce * static_cast<int64_t>(sizeof(UnpackedUnit<kBits, kGroup>)));
 
@@ -43,7 +43,7 @@ PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
 template <int kBits, int kGroup>
 struct UnpackedBuffers {
     alignas(64) float sums[kRowBlock][kPackedTilesAtOnce * kPackedTileRows];
-    UnpackedUnit<kBits, kGroup> packed_tile[kPackedTilesAtOnce][kMostUnits<kBits, kGroup>];
+    UnpackedUnit<kBits, kGroup> packed_tile[kPackedTilesAtOnce][kMaxUnits<kBits, kGroup>];
 };
 
 constexpr size_t kUnpackedBuffersBytes =
@@ -287,7 +287,7 @@ PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const Lin
         const int64_t all = product.all_units();
         const int64_t each = part.scale_form == ScaleForm::two_level
                                  ? kUnitsPerSuper
-                                 : ceil_div(all, ceil_div(all, kMostUnits<kBits, kGroup>));
+                                 : ceil_div(all, ceil_div(all, kMaxUnits<kBits, kGroup>));
         const uint8_t* from[kPackedTilesAtOnce];
         for (int64_t j = 0; j < product.packed_tiles; ++j)
             from[j] = part.data + (first + j) * part.packed_tile_bytes;

@@ -66,11 +66,11 @@ PENSTOCK_INLINE float largest_of(const float* from, int64_t n) {
 
 // Quantizes n numbers to row m of `to`.
 PENSTOCK_INLINE void narrow_row(const float* from, int64_t n, const Narrow& to, int64_t m) {
-    constexpr float kMost = 32767.0f, kLeast = 1e-30f; // below this the inverse would overflow
+    constexpr float kMax = 32767.0f, kLeast = 1e-30f; // below this the inverse would overflow
     constexpr int64_t kStep = 2 * kLanes;
     const float largest = largest_of(from, n);
     const bool usable = largest > kLeast;
-    const F32 inverse = broadcast(kMost / largest);
+    const F32 inverse = broadcast(kMax / largest);
     const auto narrowed = [&](F32 x) { return to_int(x * inverse); };
     int16_t* values = to.row(m);
     int64_t i = 0;
@@ -85,7 +85,7 @@ PENSTOCK_INLINE void narrow_row(const float* from, int64_t n, const Narrow& to, 
         }
         store_i16(values + i, part[0], part[1]);
     }
-    to.scale[m] = usable ? largest / kMost : largest < kLeast ? 0.0f : largest;
+    to.scale[m] = usable ? largest / kMax : largest < kLeast ? 0.0f : largest;
 }
 
 // Calls f(range) for consecutive ranges of at most `most` elements of 0 .. count.

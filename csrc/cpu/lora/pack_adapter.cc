@@ -9,7 +9,7 @@
 namespace penstock::cpu {
 namespace {
 
-constexpr float most_i8 = 127.0f;
+constexpr float max_i8 = 127.0f;
 
 // The number that a rank's row or column is divided by, given its largest magnitude.
 float unit_of(AdapterDType store, float largest) {
@@ -17,7 +17,7 @@ float unit_of(AdapterDType store, float largest) {
         return 1.0f;
     }
     if (store == AdapterDType::i8) {
-        return largest / most_i8;
+        return largest / max_i8;
     }
     int exponent = 0;
     std::frexp(largest, &exponent);
@@ -30,7 +30,7 @@ void put(AdapterDType store, void* to, int64_t index, float value) {
     case AdapterDType::f16: static_cast<uint16_t*>(to)[index] = f32_to_f16(value); return;
     case AdapterDType::i8:
         static_cast<int8_t*>(to)[index] =
-            static_cast<int8_t>(std::clamp(std::nearbyint(value), -most_i8, most_i8));
+            static_cast<int8_t>(std::clamp(std::nearbyint(value), -max_i8, max_i8));
         return;
     }
 }
@@ -109,7 +109,7 @@ PackedAdapter::PackedAdapter(const AdapterSlots& slots, std::span<const AdapterF
     for (size_t s = 0; s < factors.size(); ++s) {
         size_bytes_ += bytes(s).a + bytes(s).b + bytes(s).scale;
     }
-    memory_ = WeightBlock::allocate_apart(size_bytes_);
+    memory_ = WeightBlock::allocate_unshared(size_bytes_);
     uint8_t* next = memory_.data();
     const auto take = [&next](size_t taken) {
         uint8_t* const first = next;

@@ -271,8 +271,8 @@ void pack_tile(const MatrixSource& source, const PackedMatrix& part, int64_t pac
     switch (part.encoding) {
     case Encoding::affine4: pack_affine<Affine4>(source, part, rows, to); break;
     case Encoding::affine6: pack_affine<Affine6>(source, part, rows, to); break;
-    case Encoding::table4: pack_affine<Tabled<kPlaceInTable4>>(source, part, rows, to); break;
-    case Encoding::float4: pack_affine<Tabled<kPlaceInFloat4>>(source, part, rows, to); break;
+    case Encoding::table4: pack_affine<Tabled<kTable4Index>>(source, part, rows, to); break;
+    case Encoding::float4: pack_affine<Tabled<kFloat4Index>>(source, part, rows, to); break;
     case Encoding::affine8: pack_affine<Affine8>(source, part, rows, to); break;
     case Encoding::dense_f32: pack_dense(source, rows, reinterpret_cast<uint32_t*>(to)); break;
     case Encoding::dense_f16: pack_dense(source, rows, reinterpret_cast<uint16_t*>(to)); break;

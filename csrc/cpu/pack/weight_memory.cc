@@ -71,7 +71,7 @@ WeightBlock WeightBlock::allocate(size_t bytes) {
     return {std::move(chunk), data};
 }
 
-WeightBlock WeightBlock::allocate_apart(size_t bytes) {
+WeightBlock WeightBlock::allocate_unshared(size_t bytes) {
     auto chunk = std::make_shared<WeightChunk>(std::max<size_t>(bytes, 1));
     uint8_t* data = chunk->take(bytes);
     return {std::move(chunk), data};

@@ -21,7 +21,7 @@ class WeightBlock {
     static WeightBlock allocate(size_t bytes);
 
     // Like `allocate`, zeroed, and in a chunk of its own: destroying it returns the memory.
-    static WeightBlock allocate_apart(size_t bytes);
+    static WeightBlock allocate_unshared(size_t bytes);
 
     uint8_t* data() const { return data_; }
 

@@ -48,7 +48,7 @@ PENSTOCK_INLINE double sum_kept(const Row& row, const Kept& kept) {
 
 // Returns the first kept id whose cumulative weight exceeds `target`, or the last id of any weight
 // if rounding leaves none.
-PENSTOCK_INLINE int32_t draw(const Row& row, const Kept& kept, double target) {
+PENSTOCK_INLINE int32_t choose_token(const Row& row, const Kept& kept, double target) {
     double mass = 0.0;
     int64_t chosen = 0;
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
@@ -144,7 +144,7 @@ PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
         return draw_of_best(row, scale, settings);
     if (!limited && settings.top_p >= 1.0f) {
         const double total = weigh(row, scale, settings.min_p);
-        return draw(row, {-kInfinity, INT64_MAX, settings.min_p}, settings.uniform * total);
+        return choose_token(row, {-kInfinity, INT64_MAX, settings.min_p}, settings.uniform * total);
     }
     const double all = weigh(row, scale, 0.0f);
     // Weights of lower logits are zero and were not computed.
@@ -158,7 +158,7 @@ PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
     }
     kept.least = settings.min_p;
     const double total = sum_kept(row, kept);
-    return draw(row, kept, settings.uniform * total);
+    return choose_token(row, kept, settings.uniform * total);
 }
 
 int64_t tasks(const Arguments& call, int) {
@@ -189,7 +189,7 @@ void sample_run(const Arguments& call, int, int64_t task, Workspace& workspace) 
     const float min_p = call.tensor[4].row<float>(0)[task];
     const Settings settings{call.tensor[1].row<float>(0)[task], call.tensor[3].row<float>(0)[task],
                             min_p < 1.0f ? min_p : 1.0f, call.tensor[2].row<int32_t>(0)[task],
-                            draw_uniform(seed, position)};
+                            random_uniform(seed, position)};
     call.tensor[7].row<int32_t>(0)[task] = sample_row(row_of_task(call, task, workspace), settings);
 }
 

@@ -38,7 +38,7 @@ struct MassMeasure {
 constexpr int kPivots = 4;
 constexpr int64_t kSample = 128;
 constexpr int64_t kFew = 256;
-constexpr int kMostPasses = 12;
+constexpr int kMaxPasses = 12;
 
 // Computes the measure of the logits at or above each pivot. Pivots descend and are finite. Floats
 // are summed over eight chunks, then added in double.
@@ -201,7 +201,7 @@ PENSTOCK_INLINE Kept shortest_prefix(const Row& row, Measure measure, LogitInter
             const double ties = __builtin_ceil((wanted - interval.above) / each);
             return {interval.low, ties > 1.0 ? nth_equal(row, interval.low, ties) : any, 0.0f};
         }
-        const int64_t limit = pass < kMostPasses ? kFew : row.vocabulary;
+        const int64_t limit = pass < kMaxPasses ? kFew : row.vocabulary;
         count = gather(row, interval.low, interval.high, row.candidates, limit);
         if (count <= limit)
             break;

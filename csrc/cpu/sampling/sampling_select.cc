@@ -33,7 +33,7 @@ void sort_by_id(Candidate* candidates, int64_t n) {
 }
 
 // Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-double draw_uniform(uint64_t seed, uint64_t position) {
+double random_uniform(uint64_t seed, uint64_t position) {
     std::array<uint32_t, 4> counter{static_cast<uint32_t>(position),
                                     static_cast<uint32_t>(position >> 32), 0, 0};
     auto key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);

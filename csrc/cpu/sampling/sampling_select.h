@@ -21,6 +21,6 @@ void sort_by_id(Candidate* candidates, int64_t n);
 
 // A uniform random number in [0, 1), a multiple of 2^-24: the first word of Philox 4x32-10 with key
 // = seed and counter = position, as defined in kernels/sampler_inputs.py.
-double draw_uniform(uint64_t seed, uint64_t position);
+double random_uniform(uint64_t seed, uint64_t position);
 
 } // namespace penstock::cpu

@@ -17,7 +17,7 @@ PENSTOCK_INLINE Kept best(const Row& row, float highest, int64_t k) {
     return shortest_prefix(row, CountMeasure{}, interval, static_cast<double>(k));
 }
 
-constexpr int kMostTrials = 24;
+constexpr int kMaxTrials = 24;
 
 // Number of chunks with a logit of at least `low`.
 PENSTOCK_INLINE int64_t chunks_reaching(const Row& row, float low) {
@@ -38,13 +38,13 @@ PENSTOCK_INLINE float reached_by(const Row& row, float highest, int64_t k) {
     int trials = 0;
     while (chunks_reaching(row, highest - depth) < k) {
         depth *= 2.0f;
-        if (++trials == kMostTrials)
+        if (++trials == kMaxTrials)
             return -kInfinity;
     }
     float low = highest - depth;
     // reached by fewer than k chunks, or by few
     float high = trials > 0 ? highest - depth / 2.0f : highest;
-    for (; trials < kMostTrials && chunks_reaching(row, low) > 2 * k; ++trials) {
+    for (; trials < kMaxTrials && chunks_reaching(row, low) > 2 * k; ++trials) {
         const float middle = low + (high - low) / 2.0f;
         (chunks_reaching(row, middle) < k ? high : low) = middle;
     }

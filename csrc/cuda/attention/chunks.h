@@ -10,13 +10,13 @@ namespace penstock::cuda {
 
 constexpr int kWholeChunk = 256; // number of keys from which on a chunk is worth a program
 constexpr int kFewChunks = 16;   // a context has at most this many smaller chunks
-constexpr int kMostChunks = 64;
+constexpr int kMaxChunks = 64;
 
-// Keys per chunk: `least`, doubled until at most kMostChunks chunks (kFewChunks if they are small)
+// Keys per chunk: `least`, doubled until at most kMaxChunks chunks (kFewChunks if they are small)
 // hold the context.
 __host__ __device__ inline int chunk_tokens(int context, int least) {
     int64_t size = least;
-    while (size * (size < kWholeChunk ? kFewChunks : kMostChunks) < context)
+    while (size * (size < kWholeChunk ? kFewChunks : kMaxChunks) < context)
         size *= 2;
     return static_cast<int>(size);
 }

@@ -43,9 +43,9 @@ __device__ __forceinline__ Item item_of(const DecodeAttention& call, int number,
 
 // Locates the tiles of an item in the KV cache. Each lane holds the block of one of the next 32
 // tiles.
-class Places {
+class TileAddresses {
   public:
-    __device__ Places(const DecodeAttention& call, const Item& item, const Keys& keys)
+    __device__ TileAddresses(const DecodeAttention& call, const Item& item, const Keys& keys)
         : call_(call), keys_(keys),
           table_(call.tables + static_cast<int64_t>(item.row) * call.table_width) {}
 
@@ -78,7 +78,7 @@ __device__ __forceinline__ void load_queries(QueryTile<kDim>& tile, const Decode
     const int query = first + lane / 4;
     const bool present = query < queries;
     const Bf16* const from =
-        call.q + (present ? query_place<kDim>(call, item, query) : 0) + lane % 4 * 8;
+        call.q + (present ? query_offset<kDim>(call, item, query) : 0) + lane % 4 * 8;
 #pragma unroll
     for (int c = 0; c < kDim / 32; ++c) {
         const Words4 words = present ? load16(from + 32 * c) : Words4{};
@@ -110,13 +110,13 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
     const Keys keys = keys_of(item);
     const auto* const cached_keys = static_cast<const Cached*>(call.keys);
     const auto* const cached_values = static_cast<const Cached*>(call.values);
-    Places places(call, item, keys);
-    int64_t key_place, value_place;
+    TileAddresses addresses(call, item, keys);
+    int64_t key_offset, value_offset;
     KeyTile<kDim, Cached> key_tile;
     ValueTile<kDim, Cached> value_tile;
-    places.template find<kDim>(0, item.kv_head, key_place, value_place);
-    load_keys<kDim>(key_tile, cached_keys + key_place, lane);
-    load_values<kDim>(value_tile, cached_values + value_place, keys.last - keys.base, lane);
+    addresses.template find<kDim>(0, item.kv_head, key_offset, value_offset);
+    load_keys<kDim>(key_tile, cached_keys + key_offset, lane);
+    load_values<kDim>(value_tile, cached_values + value_offset, keys.last - keys.base, lane);
     QueryTile<kDim> query_tile;
     load_queries<kDim>(query_tile, call, item, first, queries, lane);
     const Seen seen = seen_by(call, item, keys.last, first);
@@ -128,13 +128,13 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
         float scores[4] = {};
         add_scores<kDim>(scores, key_tile, query_tile);
         if (next < keys.last) {
-            places.template find<kDim>(tile + 1, item.kv_head, key_place, value_place);
-            load_keys<kDim>(key_tile, cached_keys + key_place, lane);
+            addresses.template find<kDim>(tile + 1, item.kv_head, key_offset, value_offset);
+            load_keys<kDim>(key_tile, cached_keys + key_offset, lane);
         }
         weigh<kDim>(scores, partial, scale, base, seen, lane / 4);
         add_outputs<kDim>(partial, scores, value_tile, lane);
         if (next < keys.last)
-            load_values<kDim>(value_tile, cached_values + value_place, keys.last - next, lane);
+            load_values<kDim>(value_tile, cached_values + value_offset, keys.last - next, lane);
     }
     // Eight lanes hold disjoint keys of a query.
 #pragma unroll
@@ -162,7 +162,7 @@ __device__ __forceinline__ void write_item(const DecodeAttention& call, const It
             factor /= mass > 0.0f ? mass : 1.0f;
         }
         const int64_t part = static_cast<int64_t>(item.number) * call.lanes + query;
-        const int64_t place = query_place<kDim>(call, item, query);
+        const int64_t place = query_offset<kDim>(call, item, query);
 #pragma unroll
         for (int u = 0; u < kDim / 64; ++u) {
             float outputs[8];
@@ -236,7 +236,7 @@ __device__ __forceinline__ void add_parts(const DecodeAttention& call, const Ite
             const float factor = rescale / (mass[i] > 0.0f ? mass[i] : 1.0f);
             const Words2 words{{pack_bf16(outputs[i][0] * factor, outputs[i][1] * factor),
                                 pack_bf16(outputs[i][2] * factor, outputs[i][3] * factor)}};
-            *reinterpret_cast<Words2*>(call.out + query_place<kDim>(call, item, query) + dim) =
+            *reinterpret_cast<Words2*>(call.out + query_offset<kDim>(call, item, query) + dim) =
                 words;
         }
     }

@@ -55,8 +55,8 @@ __device__ __forceinline__ Keys keys_of(const Item& item) {
 
 // Offset of a query of the item in q and in the result.
 template <int kDim>
-__device__ __forceinline__ int64_t query_place(const DecodeAttention& call, const Item& item,
-                                               int query) {
+__device__ __forceinline__ int64_t query_offset(const DecodeAttention& call, const Item& item,
+                                                int query) {
     const int shared = call.q_heads / call.kv_heads;
     const int64_t token = item.start + query / shared;
     return (token * call.q_heads + item.kv_head * shared + query % shared) * kDim;

@@ -22,10 +22,10 @@ namespace penstock::cuda {
 // Blocks that begin at `last` or later are filled with zeros.
 template <int kDim>
 __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& map, Buffer& buffer,
-                                          const Turn& turn, const PrefillAttention& call,
+                                          const PipelineState& state, const PrefillAttention& call,
                                           const Tile& tile, int base, int lane) {
     using Memory = PrefillMemory<kDim>;
-    barrier_wait(&buffer.empty, turn.phase ^ 1);
+    barrier_wait(&buffer.empty, state.phase ^ 1);
     if (lane == 0)
         barrier_arrive_expecting(&buffer.full, Memory::kPieces * Memory::kPieceBytes);
     __syncwarp();
@@ -44,10 +44,10 @@ __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& ma
 
 // The same for bytes, a box per block.
 template <int kDim>
-__device__ __forceinline__ void copy_narrow(unsigned char* to, const TensorMap& map, Buffer& buffer,
-                                            const Turn& turn, const PrefillAttention& call,
-                                            const Tile& tile, int base, int lane) {
-    barrier_wait(&buffer.empty, turn.phase ^ 1);
+__device__ __forceinline__ void
+copy_narrow(unsigned char* to, const TensorMap& map, Buffer& buffer, const PipelineState& state,
+            const PrefillAttention& call, const Tile& tile, int base, int lane) {
+    barrier_wait(&buffer.empty, state.phase ^ 1);
     if (lane == 0)
         barrier_arrive_expecting(&buffer.full, NarrowMemory<kDim>::kBytes);
     __syncwarp();
@@ -83,7 +83,7 @@ __device__ __forceinline__ void copy_tiles(typename MemoryOf<kDim, Cached>::Type
                                            const PrefillAttention& call, const PrefillMaps& maps,
                                            int lane) {
     constexpr bool kNarrow = sizeof(Cached) == 1;
-    Turn turn;
+    PipelineState state;
     uint32_t queries_phase = 0;
     for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
         const Tile tile = tile_of(call, item);
@@ -91,17 +91,17 @@ __device__ __forceinline__ void copy_tiles(typename MemoryOf<kDim, Cached>::Type
             continue;
         copy_queries<kDim>(memory, maps.queries, queries_phase, call, tile, lane);
         queries_phase ^= 1;
-        for (int base = tile.begin; base < tile.last; base += kTileKeys, turn.next()) {
-            const int stage = turn.stage;
+        for (int base = tile.begin; base < tile.last; base += kTileKeys, state.next()) {
+            const int stage = state.stage;
             if constexpr (kNarrow) {
                 copy_narrow<kDim>(memory.narrow_keys[stage], maps.keys,
-                                  memory.of_narrow_keys[stage], turn, call, tile, base, lane);
+                                  memory.of_narrow_keys[stage], state, call, tile, base, lane);
                 copy_narrow<kDim>(memory.narrow_values[stage], maps.values,
-                                  memory.of_narrow_values[stage], turn, call, tile, base, lane);
+                                  memory.of_narrow_values[stage], state, call, tile, base, lane);
             } else {
-                copy_tile<kDim>(memory.keys[stage], maps.keys, memory.of_keys[stage], turn, call,
+                copy_tile<kDim>(memory.keys[stage], maps.keys, memory.of_keys[stage], state, call,
                                 tile, base, lane);
-                copy_tile<kDim>(memory.values[stage], maps.values, memory.of_values[stage], turn,
+                copy_tile<kDim>(memory.values[stage], maps.values, memory.of_values[stage], state,
                                 call, tile, base, lane);
             }
         }
@@ -115,10 +115,10 @@ __device__ __forceinline__ void copy_tiles(typename MemoryOf<kDim, Cached>::Type
 template <int kDim>
 __device__ __forceinline__ void widen_tile(unsigned char* to, Buffer& wide,
                                            const unsigned char* from, Buffer& narrow,
-                                           const Turn& turn, int thread) {
+                                           const PipelineState& state, int thread) {
     constexpr int kWords = kDim / 8; // per key
-    barrier_wait(&narrow.full, turn.phase);
-    barrier_wait(&wide.empty, turn.phase ^ 1);
+    barrier_wait(&narrow.full, state.phase);
+    barrier_wait(&wide.empty, state.phase ^ 1);
 #pragma unroll 4
     for (int i = thread; i < kTileKeys * kWords; i += kWideners) {
         const int key = i / kWords, word = i % kWords;
@@ -137,17 +137,17 @@ __device__ __forceinline__ void widen_tile(unsigned char* to, Buffer& wide,
 template <int kDim>
 __device__ __forceinline__ void widen_tiles(NarrowMemory<kDim>& memory,
                                             const PrefillAttention& call, int thread) {
-    Turn turn;
+    PipelineState state;
     for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
         const Tile tile = tile_of(call, item);
         if (tile.tokens == 0)
             continue;
-        for (int base = tile.begin; base < tile.last; base += kTileKeys, turn.next()) {
-            const int stage = turn.stage;
+        for (int base = tile.begin; base < tile.last; base += kTileKeys, state.next()) {
+            const int stage = state.stage;
             widen_tile<kDim>(memory.keys[stage], memory.of_keys[stage], memory.narrow_keys[stage],
-                             memory.of_narrow_keys[stage], turn, thread);
+                             memory.of_narrow_keys[stage], state, thread);
             widen_tile<kDim>(memory.values[stage], memory.of_values[stage],
-                             memory.narrow_values[stage], memory.of_narrow_values[stage], turn,
+                             memory.narrow_values[stage], memory.of_narrow_values[stage], state,
                              thread);
         }
     }
@@ -343,29 +343,29 @@ __device__ __forceinline__ void weigh_tile(const PrefillAttention& call, const T
 template <int kDim, class Cached>
 __device__ __forceinline__ void
 attend_tile(PrefillMemory<kDim>& memory, const PrefillAttention& call, const Tile& tile,
-            Share<kDim>& share, Turn& turn, int group, int t, int lane) {
+            Share<kDim>& share, PipelineState& state, int group, int t, int lane) {
     const uint32_t queries = shared_address(memory.queries) + group * 64 * 2 * kBoxColumns;
     {
         float scores[kTileKeys / 2];
-        barrier_wait(&memory.of_keys[turn.stage].full, turn.phase);
-        start_scores<kDim>(scores, queries, shared_address(memory.keys[turn.stage]));
+        barrier_wait(&memory.of_keys[state.stage].full, state.phase);
+        start_scores<kDim>(scores, queries, shared_address(memory.keys[state.stage]));
         products_wait<0>();
         hold(scores);
-        release(memory.of_keys[turn.stage], lane);
+        release(memory.of_keys[state.stage], lane);
         weigh_tile<kDim, Cached>(call, tile, share, scores, tile.begin, t);
         round_weights<kDim>(share, scores);
     }
-    Turn before = turn;
-    turn.next();
+    PipelineState before = state;
+    state.next();
     for (int base = tile.begin + kTileKeys; base < tile.last; base += kTileKeys) {
         float scores[kTileKeys / 2];
-        barrier_wait(&memory.of_keys[turn.stage].full, turn.phase);
-        start_scores<kDim>(scores, queries, shared_address(memory.keys[turn.stage]));
+        barrier_wait(&memory.of_keys[state.stage].full, state.phase);
+        start_scores<kDim>(scores, queries, shared_address(memory.keys[state.stage]));
         barrier_wait(&memory.of_values[before.stage].full, before.phase);
         start_outputs<kDim>(share, shared_address(memory.values[before.stage]));
         products_wait<1>();
         hold(scores);
-        release(memory.of_keys[turn.stage], lane);
+        release(memory.of_keys[state.stage], lane);
         weigh_tile<kDim, Cached>(call, tile, share, scores, base, t);
         products_wait<0>();
         hold(share.outputs);
@@ -373,8 +373,8 @@ attend_tile(PrefillMemory<kDim>& memory, const PrefillAttention& call, const Til
         release(memory.of_values[before.stage], lane);
         fade_outputs<kDim>(share);
         round_weights<kDim>(share, scores);
-        before = turn;
-        turn.next();
+        before = state;
+        state.next();
     }
     release(memory.of_queries, lane);
     barrier_wait(&memory.of_values[before.stage].full, before.phase);
@@ -393,7 +393,7 @@ __device__ __forceinline__ void attend_tiles(PrefillMemory<kDim>& memory,
     const int t = lane % 4;
     const int row = group * 64 + threadIdx.x % kGroup / kWarp * 16 + lane / 4;
     const int shared = call.q_heads / call.kv_heads;
-    Turn turn;
+    PipelineState state;
     uint32_t queries_phase = 0;
     for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
         const Tile tile = tile_of(call, item);
@@ -404,7 +404,7 @@ __device__ __forceinline__ void attend_tiles(PrefillMemory<kDim>& memory,
         share.position[1] = tile.position + (row + 8) / shared;
         barrier_wait(&memory.of_queries.full, queries_phase);
         queries_phase ^= 1;
-        attend_tile<kDim, Cached>(memory, call, tile, share, turn, group, t, lane);
+        attend_tile<kDim, Cached>(memory, call, tile, share, state, group, t, lane);
         write_outputs<kDim, Cached>(call, tile, share, row, t);
     }
 }
@@ -446,7 +446,7 @@ prefill_attention(unsigned char* given, const PrefillAttention& call, const Pref
     const int group = threadIdx.x / kGroup, lane = threadIdx.x % kWarp;
     // Registers are allocated in multiples of eight: 40 and twice 232 per thread fit.
     if (group == 0) {
-        keep_registers<40>();
+        warpgroup_reg_dealloc<40>();
         if (threadIdx.x < kWarp) {
             copy_tiles<kDim, Cached>(memory, call, maps, lane);
         } else {
@@ -454,7 +454,7 @@ prefill_attention(unsigned char* given, const PrefillAttention& call, const Pref
                 widen_tiles<kDim>(memory, call, threadIdx.x - kWarp);
         }
     } else {
-        take_registers<232>();
+        warpgroup_reg_alloc<232>();
         attend_tiles<kDim, Cached>(memory, call, group - 1, lane);
     }
 }

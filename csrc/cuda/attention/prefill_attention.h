@@ -104,7 +104,7 @@ struct MemoryOf<kDim, E4m3> {
 constexpr int kSwizzleBytes = 1024; // alignment of a tile in memory
 
 // The next buffer of a ring, and the phase of its barriers.
-struct Turn {
+struct PipelineState {
     int stage = 0;
     uint32_t phase = 0;
     __device__ __forceinline__ void next() {

@@ -17,11 +17,11 @@ __device__ __forceinline__ float block_sum(float value) {
     return warp_sum(lane < warps ? of_warp[lane] : 0.0f);
 }
 
-constexpr int kMostNormThreads = 1024;
+constexpr int kMaxNormThreads = 1024;
 
 // A thread holds kVectors times eight elements, blockDim.x * 8 apart. Null residual: none.
 template <int kVectors>
-__global__ void __launch_bounds__(kMostNormThreads)
+__global__ void __launch_bounds__(kMaxNormThreads)
     rms_norm_kernel(Bf16* out, Bf16* total, const Bf16* x, const Bf16* residual,
                     const float* weight, float eps, int width) {
     let_later_start();

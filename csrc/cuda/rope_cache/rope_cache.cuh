@@ -24,11 +24,11 @@ struct RopeCache {
 };
 
 constexpr int kWarpsOfRope = 4;
-constexpr int kMostDim = 256;
+constexpr int kMaxDim = 256;
 // A lane holds pairs of adjacent elements, 64 elements apart: of the rotated halves, and of the
 // rest.
-constexpr int kMostPairs = kMostDim / 2 / (2 * kWarp);
-constexpr int kMostRest = kMostDim / (2 * kWarp);
+constexpr int kMaxPairs = kMaxDim / 2 / (2 * kWarp);
+constexpr int kMaxRest = kMaxDim / (2 * kWarp);
 
 __device__ __forceinline__ uint32_t load_pair(const Bf16* address) {
     return *reinterpret_cast<const uint32_t*>(address);
@@ -92,10 +92,10 @@ __global__ void rope_cache_kernel(RopeCache call) {
     const bool turns = head < call.q_heads + call.kv_heads;
     const int rotated = turns ? call.rotated : 0, half = rotated / 2;
 
-    float first[kMostPairs][2], second[kMostPairs][2], rest[kMostRest][2];
+    float first[kMaxPairs][2], second[kMaxPairs][2], rest[kMaxRest][2];
     float squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kMostPairs; ++i) {
+    for (int i = 0; i < kMaxPairs; ++i) {
         const int at = (i * kWarp + lane) * 2;
         if (at >= half)
             continue;
@@ -107,7 +107,7 @@ __global__ void rope_cache_kernel(RopeCache call) {
             squares += first[i][j] * first[i][j] + second[i][j] * second[i][j];
     }
 #pragma unroll
-    for (int i = 0; i < kMostRest; ++i) {
+    for (int i = 0; i < kMaxRest; ++i) {
         const int at = rotated + (i * kWarp + lane) * 2;
         if (at >= call.dim)
             continue;
@@ -123,7 +123,7 @@ __global__ void rope_cache_kernel(RopeCache call) {
         scale = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(call.dim) + call.eps);
     const float* angles = call.rope + static_cast<int64_t>(call.positions[token]) * call.rotated;
 #pragma unroll
-    for (int i = 0; i < kMostPairs; ++i) {
+    for (int i = 0; i < kMaxPairs; ++i) {
         const int at = (i * kWarp + lane) * 2;
         if (at >= half)
             continue;
@@ -140,7 +140,7 @@ __global__ void rope_cache_kernel(RopeCache call) {
         to.store(half + at, high[0], high[1]);
     }
 #pragma unroll
-    for (int i = 0; i < kMostRest; ++i) {
+    for (int i = 0; i < kMaxRest; ++i) {
         const int at = rotated + (i * kWarp + lane) * 2;
         if (at >= call.dim)
             continue;

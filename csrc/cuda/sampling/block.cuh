@@ -43,10 +43,10 @@ __device__ __forceinline__ T block_highest(T value, T (&of_warp)[kSampleWarps]) 
 template <class T>
 __device__ __forceinline__ void sort_descending(T* values, int count) {
     for (int run = 2; run <= count; run *= 2) {
-        for (int apart = run / 2; apart > 0; apart /= 2) {
+        for (int distance = run / 2; distance > 0; distance /= 2) {
             __syncthreads();
             for (int i = threadIdx.x; i < count / 2; i += kSampleThreads) {
-                const int low = i / apart * apart * 2 + i % apart, high = low + apart;
+                const int low = i / distance * distance * 2 + i % distance, high = low + distance;
                 const bool descends = (low & run) == 0;
                 const T left = values[low], right = values[high];
                 if ((left < right) == descends) {

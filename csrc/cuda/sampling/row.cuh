@@ -30,7 +30,7 @@ struct Row {
 // Calls `use(token, logit)` for the thread's share of the row, by ascending ids. Four loads are in
 // flight at a time, of four logits or of one.
 template <class Use>
-__device__ __forceinline__ void for_share(const Row& row, const Use& use) {
+__device__ __forceinline__ void for_each_logit(const Row& row, const Use& use) {
     constexpr int kTogether = 4;
     if (!row.wide) {
 #pragma unroll 4
@@ -84,14 +84,14 @@ __device__ __forceinline__ float weight_of(const Row& row, float logit) {
 // Number of logits that are at least `key`.
 __device__ __forceinline__ int count_from(const Row& row, uint32_t key, SampleScratch& scratch) {
     int32_t count = 0;
-    for_share(row, [&](int, float logit) { count += ordered(logit) >= key; });
+    for_each_logit(row, [&](int, float logit) { count += ordered(logit) >= key; });
     return block_sum_of(count, scratch.ints);
 }
 
 // The mass of the logits greater than `key`.
 __device__ __forceinline__ float mass_above(const Row& row, uint32_t key, SampleScratch& scratch) {
     float mass = 0.0f;
-    for_share(row, [&](int, float logit) {
+    for_each_logit(row, [&](int, float logit) {
         mass += ordered(logit) > key ? weight_of(row, logit) : 0.0f;
     });
     return block_sum_of(mass, scratch.floats);

@@ -26,13 +26,13 @@ struct Sample {
     bool wide; // see Row
 };
 
-constexpr int kMostCandidates = 2048;
+constexpr int kMaxCandidates = 2048;
 constexpr int kEstimatedTopP = 512; // number of logits that usually hold the mass of top-p
 
 struct Candidates {
     uint32_t of_thread[kSampleThreads];
     // Ordered logit in the upper half; below it the inverted id, so that lower ids are higher.
-    uint64_t entries[kMostCandidates];
+    uint64_t entries[kMaxCandidates];
     int32_t count;
 };
 
@@ -50,7 +50,7 @@ __device__ __forceinline__ int find_highest(Row& row, uint32_t (&of_thread)[kSam
                                             SampleScratch& scratch) {
     float best = -INFINITY;
     int32_t place = row.vocabulary, broken = 0;
-    for_share(row, [&](int token, float logit) {
+    for_each_logit(row, [&](int token, float logit) {
         broken |= logit != logit;
         if (logit > best || (logit == best && token < place))
             best = logit, place = token;
@@ -71,19 +71,19 @@ __device__ __forceinline__ bool collect(Candidates& candidates, const Row& row, 
         candidates.count = 0;
     __syncthreads();
     float own = 0.0f;
-    for_share(row, [&](int token, float logit) {
+    for_each_logit(row, [&](int token, float logit) {
         const uint32_t key = ordered(logit);
         own += weight_of(row, logit);
         if (key < floor || logit == -INFINITY)
             return;
         const int place = atomicAdd(&candidates.count, 1);
-        if (place < kMostCandidates) {
+        if (place < kMaxCandidates) {
             const uint32_t lower_first = ~static_cast<uint32_t>(token);
             candidates.entries[place] = static_cast<uint64_t>(key) << 32 | lower_first;
         }
     });
     mass = block_sum_of(own, scratch.floats);
-    return candidates.count <= kMostCandidates;
+    return candidates.count <= kMaxCandidates;
 }
 
 // Sorts `count` entries in descending order, padded with zeros up to a power of two.
@@ -100,7 +100,7 @@ __device__ __forceinline__ void sort_entries(uint64_t* entries, int count) {
 // `target` (or with `reaches`, is at least the target); their total mass in `mass`.
 __device__ __forceinline__ int count_below(Candidates& candidates, const Row& row, int count,
                                            float target, bool reaches, SampleScratch& scratch) {
-    constexpr int kEntriesPerThread = kMostCandidates / kSampleThreads;
+    constexpr int kEntriesPerThread = kMaxCandidates / kSampleThreads;
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     float weights[kEntriesPerThread], own = 0.0f;
 #pragma unroll

@@ -14,24 +14,24 @@ namespace penstock {
 
 class KernelChoice {
   public:
-    static constexpr size_t most_ranges = 8;
+    static constexpr size_t max_ranges = 8;
     static constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
 
     KernelChoice() = default;
     // One kernel for any number of rows.
     KernelChoice(const Kernel& kernel) { add(unlimited, kernel); } // NOLINT(google-explicit-*)
 
-    // Adds the kernel for calls of at most `most_rows` rows. Ranges must be added in ascending
+    // Adds the kernel for calls of at most `max_rows` rows. Ranges must be added in ascending
     // order.
-    void add(int64_t most_rows, const Kernel& kernel) {
-        assert(count_ < most_ranges && (count_ == 0 || most_rows > ranges_[count_ - 1].most_rows));
-        ranges_[count_++] = {most_rows, &kernel};
+    void add(int64_t max_rows, const Kernel& kernel) {
+        assert(count_ < max_ranges && (count_ == 0 || max_rows > ranges_[count_ - 1].max_rows));
+        ranges_[count_++] = {max_rows, &kernel};
     }
 
     // The kernel for a call of `rows` rows. The last range must be unlimited.
     const Kernel& of(int64_t rows) const {
         size_t i = 0;
-        while (rows > ranges_[i].most_rows)
+        while (rows > ranges_[i].max_rows)
             ++i;
         return *ranges_[i].kernel;
     }
@@ -55,10 +55,10 @@ class KernelChoice {
 
   private:
     struct Range {
-        int64_t most_rows = 0;
+        int64_t max_rows = 0;
         const Kernel* kernel = nullptr;
     };
-    std::array<Range, most_ranges> ranges_{};
+    std::array<Range, max_ranges> ranges_{};
     size_t count_ = 0;
 };
 
