@@ -25,11 +25,11 @@ cpu::AdapterDType adapter_dtype_named(const std::string& name) {
                : name == "f16" ? cpu::AdapterDType::f16
                                : cpu::AdapterDType::i8;
     }
-    throw py::value_error("store: must be f32, f16 or i8, got " + name);
+    throw py::value_error("dtype: must be f32, f16 or i8, got " + name);
 }
 
 std::shared_ptr<cpu::AdapterSlots>
-make_slots(int64_t capacity, int64_t max_rank, const std::string& store,
+make_slots(int64_t capacity, int64_t max_rank, const std::string& dtype,
            const std::vector<std::pair<int64_t, std::vector<int64_t>>>& linears) {
     if (capacity < 1 || capacity > slot_limit || max_rank < 1 || max_rank > rank_limit) {
         throw py::value_error("capacity, max_rank: must be at least 1, and below 2^16 and 2^14");
@@ -45,7 +45,7 @@ make_slots(int64_t capacity, int64_t max_rank, const std::string& store,
         }
         shapes.push_back({depth, rows});
     }
-    return std::make_shared<cpu::AdapterSlots>(capacity, max_rank, adapter_dtype_named(store),
+    return std::make_shared<cpu::AdapterSlots>(capacity, max_rank, adapter_dtype_named(dtype),
                                                shapes);
 }
 
@@ -117,7 +117,7 @@ void bind_adapters(py::module_& module) {
     py::class_<cpu::PackedAdapter, std::shared_ptr<cpu::PackedAdapter>>(module, "PackedAdapter")
         .def_property_readonly("size_bytes", &cpu::PackedAdapter::size_bytes);
     py::class_<cpu::AdapterSlots, std::shared_ptr<cpu::AdapterSlots>>(module, "AdapterSlots")
-        .def(py::init(&make_slots), py::arg("capacity"), py::arg("max_rank"), py::arg("store"),
+        .def(py::init(&make_slots), py::arg("capacity"), py::arg("max_rank"), py::arg("dtype"),
              py::arg("linears"))
         .def("pack", &pack, py::arg("factors"))
         .def("install", &install, py::arg("slot"), py::arg("adapter"))

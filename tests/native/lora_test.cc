@@ -44,9 +44,9 @@ struct Layer {
     AdapterSlots slots;
     std::vector<std::vector<Factors>> factors;
 
-    Layer(const Shape& of, AdapterDType store, int64_t count)
+    Layer(const Shape& of, AdapterDType dtype, int64_t count)
         : shape(of),
-          slots(count, of.rank, store, std::vector{AdapterSlots::Shape{of.depth, of.rows}}) {
+          slots(count, of.rank, dtype, std::vector{AdapterSlots::Shape{of.depth, of.rows}}) {
         for (int64_t slot = 0; slot < count; ++slot) {
             std::vector<Factors> own;
             for (const int64_t rows : shape.rows) {
@@ -135,14 +135,14 @@ double error(const Layer& layer, const Numbers& x, const std::vector<int32_t>& o
     return largest / std::sqrt(squares / static_cast<double>(at));
 }
 
-void products_equal_the_definition(Isa isa, const Shape& shape, AdapterDType store) {
-    const Layer layer(shape, store, 4);
+void products_equal_the_definition(Isa isa, const Shape& shape, AdapterDType dtype) {
+    const Layer layer(shape, dtype, 4);
     const std::vector<int32_t> of_row{2, 0, -1, 0, 1, 3, 0, 2, 1, 1, 1, 3};
     const auto depth = static_cast<size_t>(shape.depth);
     const Numbers x = random_numbers(of_row.size() * depth, 7);
     const Numbers got = added(isa, layer, x, of_row, 1);
-    const double bound = store == AdapterDType::f32   ? 1e-5
-                         : store == AdapterDType::f16 ? 4e-3
+    const double bound = dtype == AdapterDType::f32   ? 1e-5
+                         : dtype == AdapterDType::f16 ? 4e-3
                                                       : 8e-2;
     CHECK(error(layer, x, of_row, got) < bound);
     CHECK(added(isa, layer, x, of_row, 64) == got);
@@ -164,10 +164,10 @@ int main(int count, char** names) {
         const bool named = std::find(names + 1, names + count, isa_name(isa)) != names + count;
         if (count > 1 ? !named : !missing_feature(isa).empty())
             continue;
-        for (const AdapterDType store : {AdapterDType::f32, AdapterDType::f16, AdapterDType::i8}) {
-            products_equal_the_definition(isa, {32, 1, {8}}, store);
-            products_equal_the_definition(isa, {50, 13, {21, 9, 70}}, store);
-            products_equal_the_definition(isa, {96, 40, {64, 545}}, store);
+        for (const AdapterDType dtype : {AdapterDType::f32, AdapterDType::f16, AdapterDType::i8}) {
+            products_equal_the_definition(isa, {32, 1, {8}}, dtype);
+            products_equal_the_definition(isa, {50, 13, {21, 9, 70}}, dtype);
+            products_equal_the_definition(isa, {96, 40, {64, 545}}, dtype);
         }
     }
     return 0;

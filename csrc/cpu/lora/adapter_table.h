@@ -28,8 +28,8 @@ constexpr int kAdapterTaskRows = 512;
 
 enum class AdapterDType : uint8_t { f32, f16, i8 };
 
-constexpr int64_t adapter_dtype_bytes(AdapterDType store) {
-    return store == AdapterDType::f32 ? 4 : store == AdapterDType::f16 ? 2 : 1;
+constexpr int64_t adapter_dtype_bytes(AdapterDType dtype) {
+    return dtype == AdapterDType::f32 ? 4 : dtype == AdapterDType::f16 ? 2 : 1;
 }
 
 constexpr int64_t padded_to(int64_t count, int64_t unit) {
@@ -73,7 +73,7 @@ struct AdapterTable {
     int64_t num_slices = 0;
     int64_t capacity = 0;
     int64_t max_rank = 0;
-    AdapterDType store = AdapterDType::f32;
+    AdapterDType dtype = AdapterDType::f32;
 };
 
 constexpr int64_t tasks_of(const AdapterSlice& slice, const AdapterSliceShape& shape, int phase) {

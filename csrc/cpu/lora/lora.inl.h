@@ -159,7 +159,7 @@ void run_as(const Arguments& arguments, int phase, int64_t index, Workspace& wor
 }
 
 void run(const Arguments& call, int phase, int64_t index, Workspace& workspace) {
-    switch (static_cast<const AdapterTable*>(call.object)->store) {
+    switch (static_cast<const AdapterTable*>(call.object)->dtype) {
     case AdapterDType::f32: run_as<float>(call, phase, index, workspace); break;
     case AdapterDType::f16: run_as<uint16_t>(call, phase, index, workspace); break;
     case AdapterDType::i8: run_as<int8_t>(call, phase, index, workspace); break;

@@ -38,7 +38,7 @@ class PackedAdapter {
     WeightBlock memory_;
     size_t size_bytes_ = 0;
     std::vector<AdapterSlice> slices_;
-    AdapterDType store_;
+    AdapterDType dtype_;
     std::vector<int64_t> extents_; // depth and rows of each slice
 };
 
@@ -50,7 +50,7 @@ class AdapterSlots {
         int64_t depth;
         std::vector<int64_t> rows;
     };
-    AdapterSlots(int64_t capacity, int64_t max_rank, AdapterDType store,
+    AdapterSlots(int64_t capacity, int64_t max_rank, AdapterDType dtype,
                  std::span<const Shape> linears);
     AdapterSlots(const AdapterSlots&) = delete;
     AdapterSlots& operator=(const AdapterSlots&) = delete;
