@@ -32,7 +32,7 @@ std::shared_ptr<cpu::AdapterSlots>
 make_slots(int64_t capacity, int64_t max_rank, const std::string& dtype,
            const std::vector<std::pair<int64_t, std::vector<int64_t>>>& linears) {
     if (capacity < 1 || capacity > slot_limit || max_rank < 1 || max_rank > rank_limit) {
-        throw py::value_error("capacity, max_rank: must be at least 1, and below 2^16 and 2^14");
+        throw py::value_error("capacity, max_rank: must be in 1..2^16 and 1..2^14");
     }
     std::vector<cpu::AdapterSlots::Shape> shapes;
     for (const auto& [depth, rows] : linears) {
