@@ -1,14 +1,13 @@
-// Measures paged_attention beside the floor of its arithmetic and of its cache traffic, and checks
-// each measured result against a double-precision sum first.
+// Measures paged_attention against the floors of its arithmetic and of its KV cache traffic, after
+// checking each result against a double-precision sum.
 //
 //   attention_bench [ISA = avx2] [threads = 1] [H K D = 9 3 64] [FILTER]
 //
-// FILTER: a part of the name of the shapes that are wanted.
+// FILTER: measure only shapes whose name contains it.
 //
 // Columns: the shape; microseconds per call (median); GFLOP/s and the cache's GB/s over all
-// threads. Compare with the FMA peak (lanes * 4 * GHz a core at two FMA units) and the copy
-// bandwidth printed at the head, which is measured by the same threads over a buffer of the cache's
-// size.
+// threads. Compare with the FMA peak (lanes * 4 * GHz per core with two FMA units) and the copy
+// bandwidth in the header, which the same threads measure over a buffer of the cache's size.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -19,8 +18,8 @@
 #include <vector>
 
 #include "cpu/attention/attention_split.h"
-#include "cpu/simd/half.h"
 #include "cpu/isa/isa.h"
+#include "cpu/simd/half.h"
 #include "isa_argument.h"
 #include "plan/thread_pool.h"
 
@@ -53,7 +52,7 @@ TensorView view(std::vector<T>& data, DType dtype, std::vector<int64_t> shape) {
     return result;
 }
 
-// A step over scattered blocks of a random float16 cache.
+// A step over scattered KV blocks of a random float16 cache.
 struct Problem {
     Heads heads;
     std::vector<Chunk> chunks;
@@ -113,7 +112,7 @@ struct Problem {
         call.real = {1.0f / std::sqrt(static_cast<float>(heads.dim))};
     }
 
-    // Largest error over the first and last tokens, against double precision.
+    // The largest error in the first, a middle and the last token, against double precision.
     double error() const {
         double worst = 0;
         for (int64_t token : {int64_t{0}, int64_t{starts.back() / 2}, int64_t{starts.back() - 1}}) {
@@ -154,7 +153,7 @@ struct Problem {
         const float* got = out.data() + (token * heads.q + head) * dim;
         for (int64_t d = 0; d < dim; ++d) {
             const double error = std::abs(got[d] - result[static_cast<size_t>(d)] / mass);
-            worst = error <= worst ? worst : error; // a NaN counts as worst
+            worst = error <= worst ? worst : error; // a NaN counts as the worst
         }
         return worst;
     }
@@ -188,7 +187,7 @@ double median(std::vector<double> values) {
 }
 
 struct Times {
-    double wall_us, processor_us; // medians; the second is of the calling thread
+    double wall_us, processor_us; // medians; processor_us: of the calling thread
 };
 
 template <class Body>
@@ -204,12 +203,12 @@ Times time_of(const Body& body) {
     return {median(wall), median(processor)};
 }
 
-// Scores of size 2 whose operands are rounded to bf16, and weights and values that are.
+// Error bound for scores of magnitude 2 with operands, weights and values rounded to bf16.
 constexpr double kPairsError = 0.02;
 
 struct Measured {
     const Kernel& kernel;
-    double most_error;
+    double max_error;
     std::string_view filter;
 };
 
@@ -222,7 +221,7 @@ void measure(const char* name, const Measured& of, ThreadPool& pool, Heads heads
     ThreadPool::Lease lease = pool.acquire(kernel.workspace_bytes(problem.call));
     lease.run(kernel, problem.call);
     const double error = problem.error();
-    if (!(error < of.most_error)) {
+    if (!(error < of.max_error)) {
         std::printf("%-22s WRONG by %g\n", name, error);
         std::exit(1);
     }

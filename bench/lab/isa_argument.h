@@ -1,4 +1,4 @@
-// The ISA that a benchmark is told to measure.
+// Parses the ISA argument of a benchmark.
 #pragma once
 
 #include <cstdio>
@@ -10,16 +10,16 @@
 
 namespace penstock::lab {
 
-// The ISA of that name, if it can run here; else says why not. Obtains the permission to use
-// tiles, so call it before threads start.
+// Returns the ISA of that name, or prints why it cannot run here and returns nullopt. Requests the
+// permission to use AMX tiles, so call it before threads start.
 inline std::optional<cpu::Isa> isa_argument(std::string_view name) {
     const auto isa = cpu::find_isa(name);
     if (!isa) {
-        std::fprintf(stderr, "no such level: %s\n", std::string(name).c_str());
+        std::fprintf(stderr, "unknown ISA: %s\n", std::string(name).c_str());
         return std::nullopt;
     }
     if (const auto missing = cpu::missing_feature(*isa); !missing.empty()) {
-        std::fprintf(stderr, "level %s cannot run here: it needs %s\n", std::string(name).c_str(),
+        std::fprintf(stderr, "ISA %s cannot run here: it needs %s\n", std::string(name).c_str(),
                      std::string(missing).c_str());
         return std::nullopt;
     }

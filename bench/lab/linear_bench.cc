@@ -1,12 +1,13 @@
-// Speed of the linear kernels of one ISA, over the shapes of small models, without Python.
+// Measures the linear kernels of one ISA over the shapes of small models, without Python.
 //
-//     linear_bench LEVEL [THREADS [FILTER [M]]]
-//     linear_bench LEVEL THREADS step [M]
+//     linear_bench ISA [THREADS [FILTER [M]]]
+//     linear_bench ISA THREADS step [M]
 //
-// The first form rotates the copies of one shape through more memory than the last cache holds, and
-// prints GB/s of packed weights and multiply-accumulates per cycle and thread, of the best round.
-// The second runs the products of a whole decoding step in their order, layer after layer and the
-// head, and prints medians: what a shape costs behind others is not what it costs behind itself.
+// The first form rotates copies of one shape through more memory than the last-level cache holds,
+// and prints GB/s of packed weights and multiply-accumulates per cycle and thread, for the best
+// round. The second runs the products of a whole decode step in order, layer by layer and then the
+// LM head, and prints medians: a shape after other shapes has another speed than a shape after
+// itself.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -18,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "cpu/simd/half.h"
 #include "cpu/isa/isa.h"
 #include "cpu/pack/pack.h"
+#include "cpu/simd/half.h"
 #include "isa_argument.h"
 #include "plan/aligned_buffer.h"
 #include "plan/thread_pool.h"
@@ -35,7 +36,7 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Wall time for several threads; for one its own CPU time, which a busy machine disturbs less.
+// Wall time for several threads; for one thread its CPU time, which a busy machine disturbs less.
 double now_s(int threads) {
     if (threads > 1)
         return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -44,14 +45,14 @@ double now_s(int threads) {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// In three cycles of dependent instructions.
+// Takes three cycles of dependent instructions.
 inline void three_cycles(uint64_t& value) {
 #if defined(__x86_64__)
     asm volatile("imul %0, %0" : "+r"(value));
 #else
     for (int i = 0; i < 3; ++i) {
         value += value;
-        asm volatile("" : "+r"(value)); // one addition after the other
+        asm volatile("" : "+r"(value)); // forces one addition after the other
     }
 #endif
 }
@@ -88,7 +89,8 @@ constexpr Shape kShapes[] = {
     {"1.5B gate-up", "q3_k", 17920, 1536}, {"1.5B gate-up", "iq4_xs", 17920, 1536},
 };
 
-constexpr size_t kStepShapes = 5; // the first of these are a step's: the 135M model's, head last
+// the first kStepShapes shapes form a step of the 135M model, LM head last
+constexpr size_t kStepShapes = 5;
 constexpr size_t kStepLayers = 30;
 
 std::vector<uint8_t> noise(size_t bytes) {
@@ -173,7 +175,7 @@ std::unique_ptr<PackedLinear> packed(const MatrixSource& source, Isa isa) {
     return linear;
 }
 
-// `rows` rows times a matrix of one shape, whose copies take turns.
+// Multiplies `rows` rows by a matrix of one shape, rotating through its copies.
 class Product {
   public:
     Product(const Shape& shape, Isa isa, int64_t rows, bool affine, int threads)
@@ -262,7 +264,7 @@ double median_of(std::vector<double>& values) {
     return values[values.size() / 2];
 }
 
-// Each of a step's shapes once a layer, the last one, the head, once.
+// Measures a step: each shape once per layer, except the LM head, which comes last and once.
 void measure_step(Isa isa, int64_t rows, ThreadPool& pool) {
     std::vector<Product> products;
     std::vector<std::vector<std::unique_ptr<PackedLinear>>> weights(kStepShapes);

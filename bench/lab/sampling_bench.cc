@@ -1,11 +1,12 @@
-// Measures a row of sampling: microseconds of processor time per row, one thread.
+// Measures sampling of one row: microseconds of CPU time per row, one thread.
 //
 //   sampling_bench [ISA = avx2]
 //
-// Logits: "peaked", normal with a few tokens raised by up to 15, as a model's are; "flat", normal
-// with standard deviation 3; "level", uniform in [0, 1), so that all tokens are about as likely;
-// "steps", rounded to quarters, so that thousands are equal; "equal", all the same; "cluster", one
-// token far above values that are close to each other. The floor of a row is one read of it.
+// Logits: "peaked", normal with a few tokens raised by up to 15, like a model's; "flat", normal
+// with standard deviation 3; "level", uniform in [0, 1), so that all tokens are about equally
+// likely; "steps", rounded to quarters, so that thousands are equal; "equal", all the same;
+// "cluster", one token far above values that are close to each other. The floor of a row is one
+// read of it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -60,7 +61,7 @@ double processor_us() {
 
 constexpr const char* kShapes[] = {"peaked", "flat", "level", "steps", "equal", "cluster"};
 
-std::vector<float> draw_logits(int64_t vocabulary, std::string_view shape) {
+std::vector<float> random_logits(int64_t vocabulary, std::string_view shape) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.0f, 3.0f);
     std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
@@ -103,7 +104,7 @@ void measure(const cpu::KernelTable& kernels, int64_t vocabulary) {
     for (Case item : kCases) {
         std::printf("  %-25s", item.name);
         for (const char* shape : kShapes) {
-            std::vector<float> logits = draw_logits(vocabulary, shape);
+            std::vector<float> logits = random_logits(vocabulary, shape);
             int32_t token = 0;
             int64_t seed = 7, position = 11;
             Arguments call;

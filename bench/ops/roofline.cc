@@ -1,8 +1,10 @@
-// What the machine can do, as a JSON line: read bandwidth by working set, and peaks of arithmetic.
+// Prints the limits of this machine as a JSON line: read bandwidth by working set, and peak
+// arithmetic rates.
 //
 //   roofline <threads> <seconds of each measurement>
 //
-// Compiled with -march=native where it runs. `operations` count a multiply-add as two.
+// Compile with -march=native on the machine to be measured. `operations` count a multiply-add as
+// two.
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,8 +28,8 @@ double seconds_since(Clock::time_point began) {
     return std::chrono::duration<double>(Clock::now() - began).count();
 }
 
-// Runs `work(thread)`, which returns its units done, again and again on every thread for `seconds`;
-// returns the best units per second over three rounds.
+// Calls `work(thread)`, which returns the units it did, repeatedly on every thread for `seconds`.
+// Returns the best units per second over three rounds.
 double rate(int threads, double seconds, const std::function<double(int)>& work) {
     double best = 0;
     for (int round = 0; round < 3; ++round) {
@@ -36,7 +38,7 @@ double rate(int threads, double seconds, const std::function<double(int)>& work)
         std::vector<std::thread> pool;
         for (int thread = 0; thread < threads; ++thread) {
             pool.emplace_back([&, thread] {
-                double units = work(thread); // warm
+                double units = work(thread); // warm-up
                 ++ready;
                 while (ready < threads) {
                 }
@@ -70,7 +72,7 @@ using Vector = __m256i;
 using Vector = __m128i;
 #endif
 
-// Bytes per second that all threads read together from their shares of `bytes`.
+// Bytes per second that all threads together read from their shares of `bytes`.
 double read_rate(int threads, double seconds, size_t bytes) {
     constexpr size_t kPage = 4096;
     const size_t share = bytes / static_cast<size_t>(threads) / kPage * kPage;
@@ -85,7 +87,7 @@ double read_rate(int threads, double seconds, size_t bytes) {
         const size_t passes = share < (1u << 20) ? (1u << 20) / share : 1;
         for (size_t pass = 0; pass < passes; ++pass) {
             for (size_t at = 0; at < share / sizeof(Vector); at += 8) {
-                // The compiler must have each vector in a register, and nothing more.
+                // Makes the compiler load each vector into a register, and do no more.
                 for (size_t i = 0; i < 8; ++i)
                     asm volatile("" ::"x"(data[at + i]));
             }
@@ -142,7 +144,7 @@ struct alignas(64) TileShapes {
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Four tiles of sums, so that their latencies overlap.
+// Four accumulator tiles, so that their latencies overlap.
 double tile_rate(int threads, double seconds) {
     constexpr int kRequestPermission = 0x1023, kTileData = 18;
     if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0)

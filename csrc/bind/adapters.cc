@@ -1,4 +1,4 @@
-// AdapterSlots and PackedAdapter.
+// Python bindings of AdapterSlots and PackedAdapter.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -13,9 +13,9 @@
 namespace penstock::bind {
 namespace {
 
-constexpr int64_t most_slots = 1 << 16;
-constexpr int64_t most_rank = 1 << 14;
-constexpr int64_t most_extent = int64_t{1} << 24;
+constexpr int64_t slot_limit = 1 << 16;
+constexpr int64_t rank_limit = 1 << 14;
+constexpr int64_t extent_limit = int64_t{1} << 24;
 
 using Factors = std::optional<std::pair<py::array, py::array>>;
 
@@ -25,27 +25,27 @@ cpu::AdapterDType adapter_dtype_named(const std::string& name) {
                : name == "f16" ? cpu::AdapterDType::f16
                                : cpu::AdapterDType::i8;
     }
-    throw py::value_error("store: must be f32, f16 or i8, got " + name);
+    throw py::value_error("dtype: must be f32, f16 or i8, got " + name);
 }
 
 std::shared_ptr<cpu::AdapterSlots>
-make_slots(int64_t capacity, int64_t max_rank, const std::string& store,
+make_slots(int64_t capacity, int64_t max_rank, const std::string& dtype,
            const std::vector<std::pair<int64_t, std::vector<int64_t>>>& linears) {
-    if (capacity < 1 || capacity > most_slots || max_rank < 1 || max_rank > most_rank) {
-        throw py::value_error("capacity, max_rank: must be at least 1, and below 2^16 and 2^14");
+    if (capacity < 1 || capacity > slot_limit || max_rank < 1 || max_rank > rank_limit) {
+        throw py::value_error("capacity, max_rank: must be in 1..2^16 and 1..2^14");
     }
     std::vector<cpu::AdapterSlots::Shape> shapes;
     for (const auto& [depth, rows] : linears) {
-        bool fits = depth >= 1 && depth <= most_extent && !rows.empty();
+        bool fits = depth >= 1 && depth <= extent_limit && !rows.empty();
         for (const int64_t count : rows) {
-            fits = fits && count >= 1 && count <= most_extent;
+            fits = fits && count >= 1 && count <= extent_limit;
         }
         if (!fits) {
             throw py::value_error("linears: extents must be in 1..2^24");
         }
         shapes.push_back({depth, rows});
     }
-    return std::make_shared<cpu::AdapterSlots>(capacity, max_rank, adapter_dtype_named(store),
+    return std::make_shared<cpu::AdapterSlots>(capacity, max_rank, adapter_dtype_named(dtype),
                                                shapes);
 }
 
@@ -94,7 +94,7 @@ void install(cpu::AdapterSlots& slots, int64_t slot,
              const std::shared_ptr<cpu::PackedAdapter>& adapter) {
     check_slot(slots, slot);
     if (!adapter->fits(slots)) {
-        throw py::value_error("adapter: was packed for other slots");
+        throw py::value_error("adapter: was packed for slots of other shapes");
     }
     slots.install(slot, adapter);
 }
@@ -117,7 +117,7 @@ void bind_adapters(py::module_& module) {
     py::class_<cpu::PackedAdapter, std::shared_ptr<cpu::PackedAdapter>>(module, "PackedAdapter")
         .def_property_readonly("size_bytes", &cpu::PackedAdapter::size_bytes);
     py::class_<cpu::AdapterSlots, std::shared_ptr<cpu::AdapterSlots>>(module, "AdapterSlots")
-        .def(py::init(&make_slots), py::arg("capacity"), py::arg("max_rank"), py::arg("store"),
+        .def(py::init(&make_slots), py::arg("capacity"), py::arg("max_rank"), py::arg("dtype"),
              py::arg("linears"))
         .def("pack", &pack, py::arg("factors"))
         .def("install", &install, py::arg("slot"), py::arg("adapter"))

@@ -1,4 +1,4 @@
-// What a caller must know to size attention's memory.
+// Python binding for the size of attention's scratch memory.
 #include "bind/bindings.h"
 #include "cpu/attention/attention_split.h"
 

@@ -1,4 +1,4 @@
-// The parts of the module `penstock._native`, one function each.
+// One function per part of the Python module `penstock._native`.
 #pragma once
 
 #include <pybind11/pybind11.h>

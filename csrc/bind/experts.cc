@@ -1,4 +1,4 @@
-// PackedExperts.
+// Python binding of PackedExperts.
 #include "bind/packed_experts.h"
 
 #include <stdexcept>
@@ -19,7 +19,7 @@ cpu::ExpertLayer layer_of(const PackedWeights& packed, int64_t parts_each,
     parts.assign(layer.packed_tiles.parts, layer.packed_tiles.parts + layer.packed_tiles.num_parts);
     for (size_t i = 0; i < parts.size(); ++i) {
         if (parts[i].rows != parts[0].rows) {
-            throw std::invalid_argument("experts: their matrices differ in rows");
+            throw std::invalid_argument("experts: all matrices must have the same number of rows");
         }
         parts[i].column = static_cast<int64_t>(i) % parts_each * parts[i].rows;
     }
@@ -33,7 +33,7 @@ cpu::ExpertActivation activation_named(const std::string& name) {
         return cpu::ExpertActivation::silu;
     if (name == "swiglu_oai")
         return cpu::ExpertActivation::swiglu_oai;
-    throw std::invalid_argument("experts: activation: must be silu or swiglu_oai, not " + name);
+    throw std::invalid_argument("experts: activation: must be silu or swiglu_oai, got " + name);
 }
 
 int64_t row_bytes_of(const cpu::ExpertLayer& layer) {

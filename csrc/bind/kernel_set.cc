@@ -7,15 +7,15 @@ std::vector<RowsIsa>
 resolve_ranges(const std::string& family,
                const std::vector<std::pair<std::optional<int64_t>, std::string>>& given) {
     std::vector<RowsIsa> ranges;
-    for (const auto& [most_rows, name] : given) {
-        const int64_t most = most_rows.value_or(KernelChoice::unlimited);
-        if (most < 1 || (!ranges.empty() && most <= ranges.back().most_rows)) {
+    for (const auto& [max_rows, name] : given) {
+        const int64_t max = max_rows.value_or(KernelChoice::unlimited);
+        if (max < 1 || (!ranges.empty() && max <= ranges.back().max_rows)) {
             throw pybind11::value_error("by_rows: " + family + ": the ranges must ascend");
         }
-        ranges.push_back({most, resolve_isa(name)});
+        ranges.push_back({max, resolve_isa(name)});
     }
-    if (ranges.size() >= KernelChoice::most_ranges) {
-        throw pybind11::value_error("by_rows: " + family + ": has too many ranges");
+    if (ranges.size() >= KernelChoice::max_ranges) {
+        throw pybind11::value_error("by_rows: " + family + ": too many ranges");
     }
     return ranges;
 }
@@ -31,10 +31,10 @@ cpu::Isa resolve_isa(const std::string& name) {
         std::string known = "auto";
         for (const cpu::Isa one : cpu::kIsas)
             known += ", " + std::string(cpu::isa_name(one));
-        throw pybind11::value_error("no such level: " + name + " (" + known + ")");
+        throw pybind11::value_error("unknown ISA: " + name + " (" + known + ")");
     }
     if (const auto missing = cpu::missing_feature(*isa); !missing.empty()) {
-        throw pybind11::value_error("level " + name + " cannot run here: it needs " +
+        throw pybind11::value_error("ISA " + name + " cannot run here: it needs " +
                                     std::string(missing));
     }
     return *isa;
@@ -48,7 +48,7 @@ KernelSet::KernelSet(const std::string& isa, const std::string& attention, const
     for (const auto& [name, ranges] : by_rows) {
         const auto family = cpu::family_named(name);
         if (!family) {
-            throw pybind11::value_error("by_rows: no such family of kernels: " + name);
+            throw pybind11::value_error("by_rows: unknown kernel family: " + name);
         }
         by_rows_[static_cast<size_t>(*family)] = resolve_ranges(name, ranges);
     }
@@ -68,7 +68,7 @@ cpu::Isa KernelSet::isa(cpu::Family family) const {
 const Kernel& find_kernel(cpu::Isa isa, const std::string& name) {
     const Kernel* kernel = cpu::kernels(isa).find(name);
     if (kernel == nullptr) {
-        throw pybind11::key_error("level " + std::string(cpu::isa_name(isa)) + " has no kernel " +
+        throw pybind11::key_error("ISA " + std::string(cpu::isa_name(isa)) + " has no kernel " +
                                   name);
     }
     return *kernel;

@@ -1,5 +1,4 @@
-// The kernels of one ISA or of several that agree, as Python holds them, and the packed weights
-// that they take.
+// The set of kernels that serves a model (one ISA or several), and packed weights.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -20,31 +19,31 @@
 
 namespace penstock::bind {
 
-// "auto" or the name of an ISA. Raises ValueError for an unknown name, and for an ISA that this
-// machine cannot run, naming the CPU feature it lacks.
+// Resolves "auto" or the name of an ISA. Raises ValueError for an unknown name, and for an ISA that
+// this machine cannot run, naming the missing CPU feature.
 cpu::Isa resolve_isa(const std::string& name);
 
-// The ISA of calls of at most `most_rows` rows.
+// The ISA for calls of at most `max_rows` rows.
 struct RowsIsa {
-    int64_t most_rows = 0;
+    int64_t max_rows = 0;
     cpu::Isa isa = cpu::Isa::scalar;
 };
 
 class KernelSet {
   public:
-    // By the name of a family: most rows (none: any number) and ISA, ascending.
+    // Per kernel family: (maximum rows or None for no limit, ISA), in ascending order.
     using ByRows =
         std::map<std::string, std::vector<std::pair<std::optional<int64_t>, std::string>>>;
 
-    // `isa`: whose arithmetic products have, and that weights are packed for; `attention` and
-    // `other`: likewise of attention and of all else, `isa` where empty. `by_rows`: ISAs that
-    // serve where they give the bits of these. Raises ValueError as resolve_isa does, and for
-    // ranges that do not ascend.
+    // `isa` sets the arithmetic of matrix products and the format of packed weights. `attention`
+    // and `other` set the ISA of attention and of all other kernels; empty means `isa`. `by_rows`
+    // lists ISAs that may serve a call if they give the same bits as these. Raises ValueError like
+    // resolve_isa, and for ranges that do not ascend.
     KernelSet(const std::string& isa, const std::string& attention, const std::string& other,
               const ByRows& by_rows);
 
     cpu::Isa isa() const { return products_; }
-    // The ISA whose arithmetic the kernels of a family have.
+    // The ISA that defines the arithmetic of a kernel family.
     cpu::Isa isa(cpu::Family family) const;
     const std::vector<RowsIsa>& by_rows(cpu::Family family) const {
         return by_rows_[static_cast<size_t>(family)];
@@ -57,10 +56,10 @@ class KernelSet {
     std::array<std::vector<RowsIsa>, 5> by_rows_;
 };
 
-// A kernel of that name. Raises KeyError where the ISA has none.
+// The kernel of that name. Raises KeyError if the ISA has none.
 const Kernel& find_kernel(cpu::Isa isa, const std::string& name);
 
-// A packed linear layer with the ISA it was packed for.
+// A packed linear layer and the ISA whose format it has.
 struct PackedWeights {
     PackedWeights(std::span<const cpu::MatrixSource> parts, const float* bias, cpu::Isa packed_for,
                   cpu::Use use)

@@ -1,4 +1,4 @@
-// KernelSet: the kernels of an ISA, called eagerly.
+// Python binding of KernelSet: eager kernel calls on one ISA.
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -64,12 +64,12 @@ void call_now(const KernelSet& kernels, ThreadPool& pool, const std::string& nam
     pool.acquire(kernel.workspace_bytes(arguments)).run(kernel, arguments);
 }
 
-// Whether the kernels of `isa` may serve in place of the family's own.
+// True if kernels of `isa` give the same bits as the family's own ISA.
 bool serves(const KernelSet& kernels, const std::string& family_name, const std::string& isa_name,
             const py::object& object, bool shared_halves) {
     const auto family = cpu::family_named(family_name);
     if (!family) {
-        throw py::value_error("no such family of kernels: " + family_name);
+        throw py::value_error("unknown kernel family: " + family_name);
     }
     const cpu::Isa own = kernels.isa(*family), isa = resolve_isa(isa_name);
     if (*family == cpu::Family::attention) {

@@ -1,4 +1,4 @@
-// The packed experts of a layer, as Python holds them.
+// The packed experts of a mixture-of-experts layer.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ namespace penstock::bind {
 
 class PackedExperts {
   public:
-    // `gate_up`: gate and up of each expert in turn; `down`: one part for each; either with the
-    // biases of all. Throws std::invalid_argument where parts are not alike.
+    // `gate_up` holds gate and up of each expert in turn, `down` one part per expert; each may have
+    // biases. Throws std::invalid_argument if the parts differ in shape.
     PackedExperts(std::shared_ptr<PackedWeights> gate_up, std::shared_ptr<PackedWeights> down,
                   cpu::ExpertActivation activation);
 
@@ -21,14 +21,15 @@ class PackedExperts {
 
     const cpu::ExpertWeights& packed_tiles() const { return packed_tiles_; }
     cpu::Isa isa() const { return gate_up_->isa; }
-    int64_t row_bytes() const;   // of a row of x, prepared
-    int64_t inner_bytes() const; // of a row between the two layers
+    int64_t row_bytes() const;   // of one quantized row of x
+    int64_t inner_bytes() const; // of one row between the two layers
     size_t size_bytes() const;
 
   private:
     std::shared_ptr<PackedWeights> gate_up_;
     std::shared_ptr<PackedWeights> down_;
-    std::vector<cpu::PackedMatrix> gate_up_parts_; // those of the layers with other columns
+    // parts of the layers, if they differ in columns
+    std::vector<cpu::PackedMatrix> gate_up_parts_;
     std::vector<cpu::PackedMatrix> down_parts_;
     cpu::ExpertWeights packed_tiles_;
 };

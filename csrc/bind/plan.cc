@@ -1,4 +1,4 @@
-// PlanTensor, Recorder and Plan.
+// Python bindings of PlanTensor, Recorder and Plan.
 #include "plan/plan.h"
 
 #include <pybind11/numpy.h>
@@ -16,27 +16,28 @@
 namespace penstock::bind {
 namespace {
 
-constexpr int64_t most_extent = int64_t{1} << 24;
+constexpr int64_t extent_limit = int64_t{1} << 24;
 
-// Records calls and keeps alive what they use.
+// A Recorder that keeps the Python objects of its calls alive.
 class PyRecorder {
   public:
     PyRecorder(std::shared_ptr<KernelSet> kernels, int64_t max_tokens, int64_t max_rows,
                int64_t max_samples)
         : kernels_(std::move(kernels)), recorder_({max_tokens, max_rows, max_samples}) {
         for (const int64_t most : {max_tokens, max_rows, max_samples}) {
-            if (most < 1 || most > most_extent) {
+            if (most < 1 || most > extent_limit) {
                 throw py::value_error("max_tokens, max_rows, max_samples: must be in 1..2^24");
             }
         }
     }
 
-    // The inputs of a step, once; `adapters`: those of a step with adapters, too.
+    // Makes the inputs of a step; may be called once. `adapters` adds the inputs of a step with
+    // adapters.
     std::vector<PlanTensor> inputs(int64_t max_blocks, bool adapters) {
         if (has_inputs_) {
-            throw py::value_error("inputs: were already made");
+            throw py::value_error("inputs: may be called only once");
         }
-        if (max_blocks < 1 || max_blocks > most_extent) {
+        if (max_blocks < 1 || max_blocks > extent_limit) {
             throw py::value_error("max_blocks: must be in 1..2^24");
         }
         constexpr PerInput<Axis> axes{Axis::tokens,     Axis::tokens,  Axis::tokens,
@@ -52,7 +53,7 @@ class PyRecorder {
         return {inputs_.begin(), inputs_.begin() + static_cast<std::ptrdiff_t>(num_inputs_)};
     }
 
-    // A new tensor whose dimension 0 counts what that of `like` counts.
+    // A new tensor whose dimension 0 has the axis of `like`.
     PlanTensor empty(const PlanTensor& like, int64_t columns, const std::string& dtype) {
         if (like.axis == Axis::fixed || like.axis == Axis::row_starts) {
             throw py::value_error("like: its first dimension must be tokens, rows or samples");
@@ -60,7 +61,7 @@ class PyRecorder {
         return recorder_.temporary(dtype_named(dtype), like.axis, {&columns, 1});
     }
 
-    // A new tensor with a row for each span between two neighbours of `starts`.
+    // A new tensor with one row per sequence: the spans between neighbours of `starts`.
     PlanTensor between(const PlanTensor& starts, int64_t columns) {
         if (starts.axis != Axis::row_starts) {
             throw py::value_error("starts: must be query_starts");
@@ -68,7 +69,7 @@ class PyRecorder {
         return recorder_.temporary(DType::f32, Axis::rows, {&columns, 1});
     }
 
-    // A new tensor of `extent` elements, the same in every step.
+    // A new tensor of `extent` elements in every step.
     PlanTensor scratch(int64_t extent, const std::string& dtype) {
         PlanTensor tensor = recorder_.temporary(dtype_named(dtype), Axis::fixed, {&extent, 1});
         tensor.view.rank = 1;
@@ -113,8 +114,8 @@ class PyRecorder {
         alive_.append(object);
     }
 
-    // `shared`: a plan whose memory this one may use, where it is large enough. They must not run
-    // at the same time.
+    // `shared`: a plan whose arena this one may use, if it is large enough. The two plans must not
+    // run at the same time.
     std::shared_ptr<StepPlan> finish(const PlanTensor& output, int threads,
                                      const StepPlan* shared) {
         if (!has_inputs_ || output.buffer == PlanTensor::external) {
@@ -140,7 +141,7 @@ class PyRecorder {
                               ": must be an input of the recorder");
     }
 
-    // What a kernel wrote below a limit needs no check; other values come from outside.
+    // Values that a kernel wrote below the limit need no check; inputs from outside do.
     void limit(const CheckedCall& call, const ValueBound& bound) {
         const auto written = written_below_.find(call.tensors[bound.index].buffer);
         if (written != written_below_.end() && written->second == bound.limit) {
@@ -187,7 +188,7 @@ class PyRecorder {
     py::list alive_;
 };
 
-// A plan, its pool, and what the recorded calls point to.
+// A plan, its thread pool, and the objects that its calls point to.
 struct PyPlan {
     std::shared_ptr<StepPlan> step;
     std::shared_ptr<ThreadPool> pool;
@@ -236,7 +237,7 @@ py::array run_plan(const py::object& self, const py::array& tokens, const py::ar
                      {output.stride[0] * item, item}, output.data, self);
 }
 
-// Seconds and calls, by kernel.
+// Kernel name -> (seconds, calls).
 std::map<std::string, std::pair<double, int64_t>> profile_of(const PyPlan& held) {
     std::map<std::string, std::pair<double, int64_t>> by_kernel;
     const Plan& plan = held.step->plan;

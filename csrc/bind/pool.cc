@@ -1,4 +1,4 @@
-// ThreadPool.
+// Python binding of ThreadPool.
 #include "plan/thread_pool.h"
 
 #include <chrono>
@@ -12,7 +12,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Mean seconds of a phase of `tasks` empty tasks, for the benchmark of the pool.
+// Mean seconds per phase of `tasks` empty tasks. Used by the thread pool benchmark.
 double phase_overhead_s(ThreadPool& pool, int64_t tasks, int64_t rounds) {
     const py::gil_scoped_release release;
     const auto started = std::chrono::steady_clock::now();

@@ -1,5 +1,6 @@
-// What a row keeps of its own tokens, and the lists of a whole batch in one call: between steps the
-// weights have swept the processor's caches, and Python code for each row would be the larger part.
+// Per-row token state for sampling (counts, DRY matches), and the lists of a whole batch in one
+// call: between steps the weights have evicted the processor's caches, so Python code per row would
+// cost more than the work itself.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -63,12 +64,12 @@ void extend(State& state, const Ints& tokens) {
     }
 }
 
-// tokens[i] follows in states[i]; None has no state, a negative token is none.
+// Append tokens[i] to states[i]; skips states that are None and negative tokens.
 template <class State>
 void append_each(const py::list& states, const Ints& tokens) {
     const auto values = tokens.unchecked<1>();
     if (py::len(states) != static_cast<size_t>(values.shape(0))) {
-        throw std::invalid_argument("tokens: needs one for each state");
+        throw std::invalid_argument("tokens: must have one per state");
     }
     for (py::ssize_t i = 0; i < values.shape(0); ++i) {
         const py::handle state = states[static_cast<size_t>(i)];
@@ -82,7 +83,7 @@ Ints array_of(const std::vector<int32_t>& values) {
     return Ints(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-// Tokens and counts of each state, and where each state's begin.
+// (starts of each state, tokens, counts).
 Lists count_lists(const py::list& states) {
     std::vector<int32_t> starts{0}, tokens, counts;
     for (const py::handle item : states) {
@@ -96,11 +97,11 @@ Lists count_lists(const py::list& states) {
     return {array_of(starts), array_of(tokens), array_of(counts)};
 }
 
-// Tokens and lengths of each state's matches of at least least[i].
+// (starts of each state, tokens, lengths) of each state's matches of at least least[i] tokens.
 Lists match_lists(const py::list& states, const Ints& least) {
     const auto leasts = least.unchecked<1>();
     if (py::len(states) != static_cast<size_t>(leasts.shape(0))) {
-        throw std::invalid_argument("least: needs one for each state");
+        throw std::invalid_argument("least: must have one per state");
     }
     std::vector<int32_t> starts{0}, tokens, lengths;
     for (py::ssize_t row = 0; row < leasts.shape(0); ++row) {

@@ -1,4 +1,4 @@
-// MatrixSource and PackedLinear.
+// Python bindings of MatrixSource and PackedLinear.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -14,13 +14,12 @@
 namespace penstock::bind {
 namespace {
 
-// A source with the arrays that it borrows from.
+// A source and the numpy arrays whose memory it borrows.
 struct HeldSource {
     cpu::MatrixSource source;
     std::vector<py::array> arrays;
 
-    // The data of a C-contiguous [rows, columns] array of one of `dtypes`, held for as long as
-    // this.
+    // Borrows the data of a C-contiguous [rows, columns] array of one of `dtypes`.
     TensorView take(const py::array& array, const char* name, int64_t rows, int64_t columns,
                     std::initializer_list<DType> dtypes) {
         const TensorView view = array_operand(array, name).view;
@@ -65,14 +64,14 @@ void take_super_scales(HeldSource& held, const std::optional<py::array>& super_s
             held.take(array, name, source.rows, columns, {DType::f16}).data);
     };
     if (!super_scale) {
-        throw py::value_error("super_scale: is needed where scale is an integer");
+        throw py::value_error("super_scale: required if scale is an integer");
     }
     source.super_scale = take(*super_scale, "super_scale");
     if (source.minimum == nullptr) {
         return;
     }
     if (!super_minimum) {
-        throw py::value_error("super_minimum: is needed where minimum is an integer");
+        throw py::value_error("super_minimum: required if minimum is an integer");
     }
     source.super_minimum = take(*super_minimum, "super_minimum");
 }
@@ -99,7 +98,8 @@ HeldSource affine_source(int bits, int group, const py::array& q, const py::arra
     source.group = group;
     source.zero_point = zero_point;
     if (source.depth % group != 0) {
-        throw py::value_error("q: its rows must be whole groups of " + std::to_string(group));
+        throw py::value_error("q: rows must be a multiple of the group size, " +
+                              std::to_string(group));
     }
     const int64_t groups = source.depth / group;
     source.q = static_cast<const uint8_t*>(held.take(q, "q", source.rows, bytes, {DType::u8}).data);
@@ -119,7 +119,7 @@ HeldSource affine_source(int bits, int group, const py::array& q, const py::arra
     if (two_level) {
         take_super_scales(held, super_scale, super_minimum);
     } else if (super_scale || super_minimum) {
-        throw py::value_error("super_scale: only where scale is an integer");
+        throw py::value_error("super_scale: only allowed if scale is an integer");
     }
     return held;
 }

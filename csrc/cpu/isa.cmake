@@ -1,12 +1,12 @@
-# The sources of the CPU kernels and the flags of each ISA's file. Include from CMakeLists.txt, add
-# PENSTOCK_CPU_ISA_SOURCES to the target; everything else is compiled with PENSTOCK_BASELINE.
+# Sources of the CPU kernels, and the compiler flags of each ISA's file. Include from CMakeLists.txt
+# and add PENSTOCK_CPU_ISA_SOURCES to the target; PENSTOCK_BASELINE applies to all other files.
 
 set(PENSTOCK_CPU_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(PENSTOCK_CPU_ISA_SOURCES ${PENSTOCK_CPU_DIR}/isa/isa.cc ${PENSTOCK_CPU_DIR}/pack/pack.cc
     ${PENSTOCK_CPU_DIR}/pack/pack_tile.cc ${PENSTOCK_CPU_DIR}/pack/weight_memory.cc)
 
 # Fused multiply-adds only where written: the order of roundings is part of a kernel's contract.
-# Kernels throw nothing, and an ISA's file exports nothing for exceptions either.
+# Kernels do not throw, and an ISA's file must not export symbols for exceptions.
 set(PENSTOCK_ISA_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-exceptions
     -Wno-psabi)
 set(PENSTOCK_V3_FLAGS -mavx2 -mfma -mf16c -mbmi -mbmi2 -mlzcnt -mpopcnt)
@@ -14,7 +14,7 @@ set(PENSTOCK_AVX512_FLAGS
     ${PENSTOCK_V3_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
     -mprefer-vector-width=512)
 
-# What all else is compiled for, and the ISAs that there are.
+# The baseline for all other files, and the ISAs of this architecture.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(PENSTOCK_BASELINE -march=x86-64-v2)
   set(PENSTOCK_CPU_ISAS scalar avx2 avx_vnni avx512 avx512_bf16 amx)
@@ -26,8 +26,8 @@ else()
   set(PENSTOCK_CPU_ISAS scalar)
 endif()
 
-# `host` builds faster, for a machine that runs what it builds: the ISAs that this processor has,
-# among which a measurement chooses, except avx_vnni beside AVX-512.
+# `host` builds faster, for the build machine only: the ISAs that this processor has (a measurement
+# chooses among them), without avx_vnni if it has AVX-512.
 set(PENSTOCK_ISAS "all" CACHE STRING "Instruction sets to build: all or host")
 if(PENSTOCK_ISAS STREQUAL "host")
   file(STRINGS /proc/cpuinfo flags REGEX "^(flags|Features)" LIMIT_COUNT 1)
@@ -51,8 +51,8 @@ endif()
 
 include(CheckCXXCompilerFlag)
 
-# Leaves out an ISA that is not listed, or that the compiler is too old for; tells isa.cc of the
-# others.
+# Adds an ISA and defines PENSTOCK_HAS_<ISA> for isa.cc, unless PENSTOCK_CPU_ISAS lacks it or the
+# compiler does not support it.
 function(penstock_add_isa name)
   if(NOT name IN_LIST PENSTOCK_CPU_ISAS)
     return()
@@ -60,7 +60,7 @@ function(penstock_add_isa name)
   string(JOIN " " flags ${ARGN})
   check_cxx_compiler_flag("${flags}" PENSTOCK_COMPILES_${name})
   if(NOT PENSTOCK_COMPILES_${name})
-    message(WARNING "The kernels of the ISA ${name} are left out: the compiler lacks ${flags}")
+    message(WARNING "Kernels for ${name} are not built: the compiler does not support ${flags}")
     return()
   endif()
   set(source ${PENSTOCK_CPU_DIR}/isa/${name}.cc)
@@ -70,7 +70,7 @@ function(penstock_add_isa name)
   set_property(SOURCE ${PENSTOCK_CPU_DIR}/isa/isa.cc APPEND PROPERTY COMPILE_DEFINITIONS ${define})
 endfunction()
 
-# Inlined array loops take minutes at -O3, for a speed that nobody needs.
+# Inlined array loops compile for minutes at -O3, and their speed does not matter.
 penstock_add_isa(scalar ${PENSTOCK_BASELINE} -O2)
 penstock_add_isa(neon -march=armv8.2-a+dotprod)
 penstock_add_isa(avx2 ${PENSTOCK_V3_FLAGS})
@@ -79,7 +79,7 @@ penstock_add_isa(avx512 ${PENSTOCK_AVX512_FLAGS})
 penstock_add_isa(avx512_bf16 ${PENSTOCK_AVX512_FLAGS} -mavx512bf16)
 penstock_add_isa(amx ${PENSTOCK_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
 
-# For tests on machines without the wide instructions: slow to compile, and never chosen otherwise.
+# For tests on machines without the wide instructions: slow to compile, never selected otherwise.
 option(PENSTOCK_EMULATED "Build the emulated ISAs" OFF)
 if(PENSTOCK_EMULATED AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   list(APPEND PENSTOCK_CPU_ISAS emulated_avx512 emulated_avx512_bf16 emulated_amx)

@@ -1,5 +1,5 @@
-// Which processor this is, where those with the same instructions want the same work in another
-// order. No bit of a result depends on it.
+// Identifies processors whose best loop order differs although their instruction sets are equal.
+// Results do not depend on it in any bit.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ enum class Processor : uint8_t {
     zen5, // and its successors
 };
 
-// Of this machine, by CPUID; other architectures are not told apart.
+// This machine's processor, by CPUID; `other` on other architectures.
 Processor processor();
 
 } // namespace penstock::cpu

@@ -1,4 +1,4 @@
-// Kernels of one phase that compute each row by itself. Included by the ISA files.
+// Helpers for single-phase kernels that compute each row independently. Included by the ISA files.
 #pragma once
 
 #include "cpu/simd/half.h"
@@ -16,8 +16,8 @@ inline size_t no_workspace(const Arguments&) {
     return 0;
 }
 
-// Tasks of whole rows, as many as have `kNumbers` between them, one at least: some microseconds of
-// work, as less is not worth waking a thread for. `width`: the numbers of a row.
+// Tasks of whole rows with about `kNumbers` elements each and at least one row: some microseconds
+// of work, since waking a thread does not pay for less. `width`: elements per row.
 template <int64_t kNumbers>
 struct RowTasks {
     PENSTOCK_INLINE int64_t rows_each(int64_t width) {

@@ -1,6 +1,5 @@
-// Division of sizes, which are not negative. Nearly always they fit 32 bits, which Intel's
-// processors before Ice Lake divide in a third of the cycles that 64 take them, some 25 of 40
-// to 90.
+// Division of sizes, which are not negative. They nearly always fit 32 bits, and Intel processors
+// before Ice Lake divide 32 bits in about 25 cycles, 64 bits in 40 to 90.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The functions that say what this library is, and which forms of its kernels serve.
+// Version and tuning functions of the C ABI.
 #include "cuda/abi.h"
 
 #include <atomic>
@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kSettings = static_cast<int>(cuda::Setting::kCount);
 
-// The values of each setting, as bits; the least is that before any call.
+// The allowed values of each setting, as bits. Initially each setting has its smallest value.
 constexpr unsigned kAllowed[kSettings] = {0b11, 0b11, 0b11100, 0b11};
 
 std::atomic<int> values[kSettings] = {0, 0, 2, 0};
 
-// Only machine code for 9.0 waits for the kernels before it (`wait_for_earlier`).
+// Only machine code for compute capability 9.0 waits for earlier kernels (`wait_for_earlier`).
 bool may_overlap() {
 #ifdef PENSTOCK_EMULATED
     return true;
@@ -59,7 +59,7 @@ int penstock_cuda_runtime() {
 }
 
 const char* penstock_cuda_error(int) {
-    return "extents that the kernel does not serve";
+    return "extents that the kernel does not support";
 }
 #else
 int penstock_cuda_runtime() {
@@ -68,7 +68,7 @@ int penstock_cuda_runtime() {
 
 const char* penstock_cuda_error(int code) {
     if (code < 0)
-        return "extents that the kernel does not serve";
+        return "extents that the kernel does not support";
     return cudaGetErrorString(static_cast<cudaError_t>(code));
 }
 #endif

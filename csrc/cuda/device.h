@@ -1,5 +1,5 @@
-// What kernels are written with: bfloat16, loads of 16 bytes, warp sums, the tensor-core product.
-// Real under nvcc, emulated with the same meaning elsewhere.
+// Device primitives: bfloat16 and e4m3, 16-byte loads, asynchronous copies, warp sums, the
+// tensor-core product. Real under nvcc, emulated with the same semantics elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -108,13 +108,13 @@ __device__ __forceinline__ void store16(void* address, const Words4& words) {
     *static_cast<Words4*>(address) = words;
 }
 
-// Four floats in one store of 16 bytes.
+// Stores four floats in one store of 16 bytes.
 __device__ __forceinline__ void store_floats(float* address, float first, float second, float third,
                                              float fourth) {
     store16(address, Words4{{as_bits(first), as_bits(second), as_bits(third), as_bits(fourth)}});
 }
 
-// Of memory that is read once and that no one writes during the launch: past the first cache.
+// Loads memory that is read once and not written during the launch, bypassing L1.
 __device__ __forceinline__ Words4 stream16(const void* address) {
 #ifdef PENSTOCK_EMULATED
     return load16(address);
@@ -128,7 +128,7 @@ __device__ __forceinline__ Words4 stream16(const void* address) {
 #endif
 }
 
-// The same where `wanted`; otherwise `words` stay as they are, and nothing is read.
+// The same if `wanted`; otherwise `words` are unchanged and no memory is read.
 __device__ __forceinline__ void stream16_where(bool wanted, Words4& words, const void* address) {
 #ifdef PENSTOCK_EMULATED
     if (wanted)
@@ -145,7 +145,7 @@ __device__ __forceinline__ void stream16_where(bool wanted, Words4& words, const
 #endif
 }
 
-// Bytes of (first, second) at the places that the digits of `selector` name, as PRMT does.
+// Selects bytes of (first, second) by the digits of `selector`, like PRMT.
 __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t second,
                                                   uint32_t selector) {
 #ifdef PENSTOCK_EMULATED
@@ -161,8 +161,8 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t secon
 #endif
 }
 
-// e4m3 moved to the places of bfloat16 is itself times 2^-120, subnormals included: a product gives
-// it back, exactly. (NaN, which nothing stores, becomes 480.)
+// e4m3 bits moved to bfloat16 positions are the value times 2^-120, subnormals included; a product
+// restores it exactly. (NaN, which is never stored, becomes 480.)
 __device__ __forceinline__ uint32_t widen_pair(uint32_t spread) {
     const uint32_t small = (spread & 0x80008000u) | (spread & 0x7f007f00u) >> 4;
 #ifdef PENSTOCK_EMULATED
@@ -186,8 +186,7 @@ __device__ __forceinline__ Words4 widen(const uint32_t (&bytes)[2]) {
     return words;
 }
 
-// Starts a copy of 16 bytes into the block's memory, which goes on while the thread does other
-// things; zeros if there is nothing to copy.
+// Starts an asynchronous copy of 16 bytes into shared memory; zeros if the source does not exist.
 __device__ __forceinline__ void copy_async(Words4* to, const void* from, bool exists) {
 #ifdef PENSTOCK_EMULATED
     emulated::copy_async(to, from, sizeof *to, exists);
@@ -199,7 +198,7 @@ __device__ __forceinline__ void copy_async(Words4* to, const void* from, bool ex
 #endif
 }
 
-// Makes the copies that this thread started since the last call a group, which may be empty.
+// Commits the copies that this thread started since the last call as a group, which may be empty.
 __device__ __forceinline__ void commit_copies() {
 #ifdef PENSTOCK_EMULATED
     emulated::commit_copies();
@@ -208,7 +207,8 @@ __device__ __forceinline__ void commit_copies() {
 #endif
 }
 
-// Until at most `kLater` of this thread's groups go on. Other threads do not see what came by it.
+// Waits until at most `kLater` of this thread's groups are in flight. Other threads do not see the
+// copied data without a barrier.
 template <int kLater>
 __device__ __forceinline__ void wait_for_copies() {
 #ifdef PENSTOCK_EMULATED
@@ -226,7 +226,7 @@ __device__ __forceinline__ Words4 as_bf16(const Words2& copied) {
     return widen(copied.word);
 }
 
-// Eight elements of a cache as they lie there, from memory that is read once.
+// Eight elements of a cache in its own format, from memory that is read once.
 __device__ __forceinline__ Words4 stream_raw(const Bf16* address) {
     return stream16(address);
 }
@@ -242,7 +242,7 @@ __device__ __forceinline__ Words2 stream_raw(const E4m3* address) {
     return words;
 }
 
-// Rounded to nearest even, and to the largest where it is larger.
+// Rounds to nearest even and saturates.
 __device__ __forceinline__ E4m3 to_e4m3(float value) {
     const uint32_t sign = as_bits(value) >> 24 & 0x80;
     const float size = fabsf(value);
@@ -258,7 +258,7 @@ __device__ __forceinline__ E4m3 to_e4m3(float value) {
     return E4m3{static_cast<uint8_t>(sign | bits)};
 }
 
-// What another block wrote during this launch, from the cache that all share.
+// Loads data that another block wrote during this launch, from L2.
 __device__ __forceinline__ float load_shared_cache(const float* address) {
 #ifdef PENSTOCK_EMULATED
     return *address;
@@ -277,17 +277,17 @@ __device__ __forceinline__ Words4 load16_shared_cache(const float* address) {
 #endif
 }
 
-// Until every kernel that was started before on the stream has ended and its writes can be seen. A
-// kernel that is started with `Setting::kOverlap` calls it in every thread before it reads what
-// another kernel may write, and before it writes anything.
+// Waits until all earlier kernels on the stream have ended and their writes are visible. A kernel
+// launched with `Setting::kOverlap` calls it in every thread before it reads memory that another
+// kernel may write, and before it writes any.
 __device__ __forceinline__ void wait_for_earlier() {
 #if !defined(PENSTOCK_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The next kernel on the stream may start when every block has come here; it still waits for the
-// end of this one before it reads or writes.
+// Allows the next kernel on the stream to start once every block has called this; it still waits
+// for the end of this kernel before it reads or writes.
 __device__ __forceinline__ void let_later_start() {
 #if !defined(PENSTOCK_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -296,7 +296,7 @@ __device__ __forceinline__ void let_later_start() {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
-// 2^x by the special function unit: exact at -inf, two units in the last place elsewhere.
+// 2^x by the special function unit: exact at -inf, within 2 ulp elsewhere.
 __device__ __forceinline__ float power_of_two(float x) {
 #ifdef PENSTOCK_EMULATED
     return std::exp2(x);
@@ -316,7 +316,7 @@ __device__ __forceinline__ float fused_multiply_add(float x, float y, float z) {
 #endif
 }
 
-// Of a word that is not zero.
+// Of a nonzero word.
 __device__ __forceinline__ int leading_zeros(uint32_t word) {
 #ifdef PENSTOCK_EMULATED
     return __builtin_clz(word);
@@ -325,7 +325,7 @@ __device__ __forceinline__ int leading_zeros(uint32_t word) {
 #endif
 }
 
-// The same sum in every lane, in one order.
+// The same sum in every lane, in a fixed order.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
     for (int mask = kWarp / 2; mask > 0; mask /= 2)
@@ -333,9 +333,9 @@ __device__ __forceinline__ float warp_sum(float value) {
     return value;
 }
 
-// sum += a b for a [16, 16] in rows, b [16, 8] in columns, sum [16, 8], bfloat16 into float32.
-// With g = lane / 4 and t = lane % 4: a[0] holds (row g, k 2t, 2t + 1), a[1] row g + 8, a[2] k + 8,
-// a[3] both; b[0] (k 2t, 2t + 1, column g), b[1] k + 8; sum[0], sum[1] (row g, columns 2t, 2t + 1),
+// sum += a b for a [16, 16] in rows, b [16, 8] in columns, sum [16, 8], bfloat16 into float32. With
+// g = lane / 4 and t = lane % 4: a[0] holds (row g, k 2t, 2t + 1), a[1] row g + 8, a[2] k + 8, a[3]
+// both; b[0] (k 2t, 2t + 1, column g), b[1] k + 8; sum[0], sum[1] (row g, columns 2t, 2t + 1),
 // sum[2], sum[3] row g + 8.
 __device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32_t (&a)[4],
                                              const uint32_t (&b)[2]) {

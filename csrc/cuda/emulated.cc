@@ -1,4 +1,4 @@
-// Fibres: begun by ucontext, switched by jumps.
+// Emulates the threads of a block as fibres: created with ucontext, switched with longjmp.
 #include "cuda/emulated.h"
 
 #include <csetjmp>
@@ -13,7 +13,7 @@ Place place;
 unsigned char* dynamic_shared = nullptr;
 size_t dynamic_shared_bytes = 0;
 
-// Of emulated_hopper.cc.
+// Defined in emulated_hopper.cc.
 void begin_hopper_block();
 void end_hopper_block();
 
@@ -28,14 +28,14 @@ struct Barrier {
 };
 
 struct Fibre {
-    ucontext_t context; // where it begins; later switches are jumps, which cost no system call
+    ucontext_t context; // entry point; later switches are jumps, which cost no system call
     jmp_buf resume;
     std::vector<unsigned char> stack;
     Place place;
     const Barrier* awaited = nullptr;
     unsigned generation = 0;
     const std::function<bool()>* condition = nullptr;
-    bool begun = false;
+    bool started = false;
     bool done = false;
 };
 
@@ -51,7 +51,7 @@ struct AsyncCopies {
     int committed = 0;
 };
 
-// One block at a time.
+// State of the one running block.
 std::vector<AsyncCopies> async_copies;
 std::vector<Fibre> fibres;
 std::vector<Barrier> warp_barriers;
@@ -68,8 +68,8 @@ void enter() {
     _longjmp(scheduler, 1);
 }
 
-// `expected`: threads that must come. A thread that has ended is not counted as come: kernels let
-// none end before others wait.
+// `expected`: number of threads that must arrive. Threads that have ended do not count: no kernel
+// thread ends while others wait.
 void wait(Barrier& barrier, unsigned expected) {
     Fibre& fibre = fibres[running];
     fibre.awaited = &barrier;
@@ -91,15 +91,15 @@ bool can_run(const Fibre& fibre) {
            (fibre.awaited == nullptr || fibre.awaited->generation != fibre.generation);
 }
 
-// Lets the running fibre go on to its next barrier, or to its end.
+// Runs a fibre until its next barrier or its end.
 void switch_to(Fibre& fibre) {
     if (_setjmp(scheduler) != 0) {
         return;
     }
-    if (fibre.begun) {
+    if (fibre.started) {
         _longjmp(fibre.resume, 1);
     }
-    fibre.begun = true;
+    fibre.started = true;
     setcontext(&fibre.context);
 }
 
@@ -112,7 +112,7 @@ void begin_block(unsigned threads, const Place& at) {
     warp_barriers.assign((threads + kWarp - 1) / kWarp, {});
     for (unsigned index = 0; index < threads; ++index) {
         Fibre& fibre = fibres[index];
-        fibre.begun = fibre.done = false;
+        fibre.started = fibre.done = false;
         fibre.awaited = nullptr;
         fibre.condition = nullptr;
         fibre.place = at;
@@ -125,7 +125,7 @@ void begin_block(unsigned threads, const Place& at) {
     }
 }
 
-// Lets each thread from `begin` to `end` go on once; whether any could.
+// Resumes each thread from `begin` to `end` once; returns whether any could run.
 bool run_threads(unsigned begin, unsigned end, unsigned& live) {
     bool progress = false;
     for (running = begin; running < end; ++running) {
@@ -140,7 +140,7 @@ bool run_threads(unsigned begin, unsigned end, unsigned& live) {
     return progress;
 }
 
-// In even blocks warps take turns at every barrier; in odd ones each goes on as far as it can.
+// In even blocks warps alternate at every barrier; in odd ones each warp runs as far as it can.
 void run_block(unsigned threads, const Place& at) {
     begin_block(threads, at);
     unsigned live = threads;

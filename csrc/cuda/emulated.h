@@ -1,6 +1,6 @@
-// CUDA's execution model on the CPU, for tests: a block's threads are fibres that change places at
-// barriers; blocks run one after another, so `__shared__` variables may be static ones. Everything
-// that the kernels use of CUDA's names is here or in device.h. No locks: one launch at a time.
+// CUDA's execution model on the CPU, for tests. The threads of a block are fibres that switch at
+// barriers; blocks run one after another, so `__shared__` variables can be static. All CUDA names
+// that the kernels use are here or in device.h. No locks: one launch at a time.
 #pragma once
 
 #include <cmath>
@@ -24,29 +24,29 @@ struct dim3 {
 
 namespace penstock::emulated {
 
-// Where the running fibre stands.
+// Indices of the running fibre.
 struct Place {
     dim3 thread, block, block_dim, grid_dim;
 };
 extern Place place;
-// Memory of the running block, as asked for at its launch; poisoned before each block.
+// Dynamic shared memory of the running block; poisoned before each block.
 extern unsigned char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
 
-// Runs `body` for each thread of each block. Aborts where threads wait for each other for ever.
+// Runs `body` for each thread of each block. Aborts if threads wait for each other forever.
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
 // Barriers of the running thread's block, and of its warp.
 void block_barrier();
 void warp_barrier();
 
-// Of `threads` threads that name the same one of sixteen.
+// Barrier of `threads` threads that pass the same id, one of sixteen.
 void wait_at_named(int id, unsigned threads);
-// Lets other threads run until `ready` holds; it may be asked at any time.
+// Lets other threads run until `ready` holds; it may be called at any time.
 void wait_until(const std::function<bool()>& ready);
 
-// Copies of the running thread into the block's memory, in groups. They come as late as they may:
-// with the wait for their group; until then the memory is poisoned.
+// Copies of the running thread into shared memory, in groups. They arrive as late as allowed: when
+// their group is waited for. Until then the destination is poisoned.
 void copy_async(void* to, const void* from, size_t bytes, bool exists);
 void commit_copies();
 void wait_for_copies(int later);
@@ -78,7 +78,7 @@ inline void __threadfence() {}
 
 namespace penstock::emulated {
 
-// What lane `from` of the warp gives; the lane's own value where `from` is outside.
+// The value of lane `from` of the warp; the lane's own value if `from` is out of range.
 template <class T>
 T exchanged(T value, int from) {
     static_assert(sizeof(T) <= 64);

@@ -1,4 +1,5 @@
-// Barriers with phases, copies and products, by the PTX ISA's words; see emulated_hopper.h.
+// Emulates barriers with phases, copies and products as the PTX ISA defines them; see
+// emulated_hopper.h.
 #include "cuda/emulated_hopper.h"
 
 #include <cstdio>
@@ -11,7 +12,7 @@ namespace penstock::emulated {
 
 namespace {
 
-constexpr uint32_t kSharedBegin = 16; // the block's memory does not begin at a round address
+constexpr uint32_t kSharedBegin = 16; // the block's memory does not start at an aligned address
 
 [[noreturn]] void misuse(const char* what) {
     std::fprintf(stderr, "emulated: %s\n", what);
@@ -23,9 +24,9 @@ void check(bool holds, const char* otherwise) {
         misuse(otherwise);
 }
 
-// What an mbarrier's 64 bits hold.
+// The fields of an mbarrier's 64 bits.
 struct Counts {
-    int32_t bytes; // expected and not yet there
+    int32_t bytes; // expected and not yet copied
     uint16_t missing;
     uint16_t count : 15;
     uint16_t phase : 1;
@@ -48,13 +49,13 @@ struct Product {
     int group; // of the thread's commits
 };
 
-// Of one thread.
+// State of one thread.
 struct Products {
     std::deque<Product> going;
     int committed = 0;
 };
 
-// Of the running block.
+// State of the running block.
 std::vector<Copy> copies;
 std::map<unsigned, Products> products;
 std::map<unsigned, uint64_t> issued; // a digest of each warp's products
@@ -165,8 +166,9 @@ float half_of(uint32_t word, int which) {
     return value;
 }
 
-// Rows g and g + 8 of the warp's sixteen, the thread's share of a: from memory, or from the
-// registers of the four lanes that hold them (word: k 2t, 2t + 1; second half of k in words 2, 3).
+// Loads rows g and g + 8 of the warp's sixteen, the thread's fragment of a: from memory, or from
+// the registers of the four lanes that hold them (word: k 2t, 2t + 1; second half of k in words 2,
+// 3).
 void load_rows(const Product& product, float (&rows)[2][16]) {
     const int lane = static_cast<int>(place.thread.x % 32);
     const int warp = static_cast<int>(place.thread.x / 32 % 4);

@@ -1,7 +1,7 @@
-// hopper.h on the CPU, as strict as the GPU and stricter: what is waited for comes as late as it
-// may (a copy when its barrier is waited for, a product when its group is), or, in every other
-// block, products run at once; memory that a copy will write is poisoned when it starts; and misuse
-// aborts with a line that names it.
+// hopper.h on the CPU, at least as strict as the GPU. Results arrive as late as allowed (a copy
+// when its barrier is waited for, a product when its group is), or in every second block products
+// run at once; the destination of a copy is poisoned when it starts; and misuse aborts with a
+// message that names it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace penstock::emulated {
 
-// cuTensorMapEncodeTiled's arguments, of four dimensions: bfloat16, swizzled over 128 bytes, or
-// bytes, as they are.
+// Arguments of cuTensorMapEncodeTiled for four dimensions: bfloat16 with a 128-byte swizzle, or
+// plain bytes.
 struct TensorMap {
     const unsigned char* base;
     uint32_t item_bytes;
@@ -28,7 +28,7 @@ void barrier_arrive(uint64_t* barrier, int64_t bytes);
 void barrier_wait(uint64_t* barrier, uint32_t parity);
 void copy_box(void* to, const TensorMap& map, uint64_t* barrier, const int (&at)[4]);
 void named_barrier(int id, int threads);
-// `a`: a descriptor, or null and then the registers `held`.
+// `a`: a descriptor, or null for the left operand in registers `held`.
 void multiply(float* sums, int columns, const uint64_t* a, const uint32_t* held, uint64_t b,
               bool add);
 void products_commit();
@@ -58,11 +58,11 @@ inline void barrier_arrive_expecting(uint64_t* barrier, uint32_t bytes) {
 }
 
 template <int kRegisters>
-void keep_registers() {
+void warpgroup_reg_dealloc() {
     static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
 }
 template <int kRegisters>
-void take_registers() {
+void warpgroup_reg_alloc() {
     static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
 }
 

@@ -1,7 +1,8 @@
-// What kernels for sm_90a are written with beyond device.h: barriers in shared memory that count
-// arrivals and bytes, copies of boxes by the copy engine, products of a warp group, and the sharing
-// out of registers. Real under nvcc, emulated with the same meaning elsewhere. Terms and layouts
-// are those of the PTX ISA: 9.7.13.15 (mbarrier), 9.7.9.25 (cp.async.bulk.tensor), 9.7.15 (wgmma).
+// Device primitives of sm_90a, in addition to device.h: barriers in shared memory that count
+// arrivals and bytes (mbarrier), copies of boxes by the copy engine (TMA), warp-group products
+// (wgmma), and register reallocation. Real under nvcc, emulated with the same semantics elsewhere.
+// Terms and layouts are those of the PTX ISA: 9.7.13.15 (mbarrier), 9.7.9.25
+// (cp.async.bulk.tensor), 9.7.15 (wgmma).
 #pragma once
 
 #include "cuda/device.h"
@@ -9,18 +10,19 @@
 #ifdef PENSTOCK_EMULATED
 #include "cuda/emulated_hopper.h"
 #else
-#include <cuda.h> // types alone: the driver is not linked
+#include <cuda.h> // types only: the driver is not linked
 
 namespace penstock::cuda {
 
-// Where a tensor lies and which boxes of it are copied; made on the host (tensor_map.h).
+// Describes a tensor and the boxes that are copied from it; made on the host (tensor_map.h).
 using TensorMap = CUtensorMap;
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// `count`: arrivals that end a phase. By one thread, before `publish_barriers` and a block barrier.
+// `count`: arrivals that end a phase. Called by one thread, before `publish_barriers` and a block
+// barrier.
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                  "r"(count)
@@ -37,7 +39,7 @@ __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
                  : "memory");
 }
 
-// Arrives, and lets the phase end only when copies have brought so many bytes.
+// Arrives, and adds `bytes` to the copied bytes that the phase waits for.
 __device__ __forceinline__ void barrier_arrive_expecting(uint64_t* barrier, uint32_t bytes) {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
@@ -45,8 +47,8 @@ __device__ __forceinline__ void barrier_arrive_expecting(uint64_t* barrier, uint
         : "memory");
 }
 
-// Until the phase of that parity has ended; the first phase has parity 0. So a wait for parity 1
-// passes while the first phase goes on.
+// Waits until the phase of that parity has ended; the first phase has parity 0. A wait for parity 1
+// therefore passes during the first phase.
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
     const uint32_t address = shared_address(barrier);
     uint32_t ended = 0;
@@ -62,8 +64,8 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
     }
 }
 
-// Starts the copy of a box, whose whole size counts at the barrier: what lies outside of the tensor
-// becomes zero. `to` is aligned to 128 bytes.
+// Starts the copy of a box, which counts with its whole size at the barrier: elements outside the
+// tensor become zero. `to` is aligned to 128 bytes.
 __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, uint64_t* barrier,
                                          const int (&at)[4]) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile"
@@ -74,39 +76,40 @@ __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, uint64_
                  : "memory");
 }
 
-// What this thread wrote to shared memory is seen by copies and products that follow a barrier.
+// Makes this thread's writes to shared memory visible to copies and products after a barrier.
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Of `threads` threads that name the same `id`, 1 to 15.
+// Barrier of `threads` threads that pass the same `id`, 1 to 15.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 template <int kRegisters>
-__device__ __forceinline__ void keep_registers() {
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Before the first product that reads or adds to registers which the threads have touched.
+// Call before the first product that reads or accumulates into registers that threads have
+// modified.
 __device__ __forceinline__ void products_begin() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void products_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most `kLater` committed groups go on.
+// Waits until at most `kLater` committed groups are in flight.
 template <int kLater>
 __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLater) : "memory");
 }
 
-// The compiler moves no use of these registers across.
+// Prevents the compiler from moving uses of these registers across.
 template <int kCount>
 __device__ __forceinline__ void hold(float (&values)[kCount]) {
 #pragma unroll
@@ -135,7 +138,7 @@ __device__ __forceinline__ void hold(uint32_t (&words)[kCount][4]) {
     "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // sums [64, 128] (+)= a [64, 16] b [128, 16]^T, bfloat16 into float32, both in shared memory with k
-// innermost. The sums are replaced where `add` is 0.
+// innermost. The sums are replaced if `add` is 0.
 __device__ __forceinline__ void multiply_shared(float (&sums)[64], uint64_t a, uint64_t b,
                                                 int add) {
     asm volatile("{\n"
@@ -178,12 +181,12 @@ __device__ __forceinline__ void multiply_registers(float (&sums)[32], const uint
 namespace penstock::cuda {
 
 constexpr int kGroup = 128;     // threads of a warp group
-constexpr int kBoxColumns = 64; // bfloat16 of a row of 128 bytes, which is what is swizzled
+constexpr int kBoxColumns = 64; // bfloat16 per row of 128 bytes, the swizzle width
 
-// Of a matrix in shared memory whose rows are 128 bytes, swizzled over 1024 aligned bytes: bits 4
-// to 6 of an address are xored with bits 7 to 9. `stride_bytes`: between groups of eight rows.
-// `leading_bytes`: between pieces of 64 columns where the columns of b are innermost, unused
-// otherwise.
+// Descriptor of a matrix in shared memory whose rows are 128 bytes, swizzled over 1024 aligned
+// bytes: bits 4 to 6 of an address are xored with bits 7 to 9. `stride_bytes`: between groups of
+// eight rows. `leading_bytes`: between pieces of 64 columns if the columns of b are innermost,
+// unused otherwise.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading_bytes,
                                                       uint32_t stride_bytes) {
     const auto encoded = [](uint32_t bytes) {

@@ -1,4 +1,4 @@
-// Starting a kernel on a stream; what every launcher returns.
+// Launches a kernel on a stream.
 #pragma once
 
 #include "cuda/device.h"
@@ -6,8 +6,8 @@
 
 namespace penstock::cuda {
 
-// Every launcher returns 0, or the CUDA error of the launch. An extent that a kernel does not serve
-// is a mistake of the caller: kRefused.
+// Every launcher returns 0, the CUDA error of the launch, or kRefused for an extent that the kernel
+// does not support, which is an error of the caller.
 constexpr int kRefused = -1;
 
 #ifdef PENSTOCK_EMULATED
@@ -28,12 +28,12 @@ inline int shared_of_multiprocessor() {
     return 228 << 10;
 }
 #else
-constexpr size_t kSharedUnasked = 48 << 10; // of a block: more must be allowed first
+constexpr size_t kSharedUnasked = 48 << 10; // per block: more needs an attribute of the kernel
 
-// With `shared_bytes` of dynamic shared memory. Under `Setting::kOverlap` the kernel may start
-// while the one before it on the stream ends: all kernels here wait for it (`wait_for_earlier`).
-// After anything else than a kernel, and before a kernel that is started elsewhere, nothing
-// overlaps.
+// Launches with `shared_bytes` of dynamic shared memory. With `Setting::kOverlap` the kernel may
+// start while the previous one on the stream is ending: all kernels here wait for it
+// (`wait_for_earlier`). Kernels do not overlap with operations other than kernels, nor with kernels
+// that are launched elsewhere.
 template <class Kernel, class... Arguments>
 int start(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream,
           const Arguments&... arguments) {
@@ -51,7 +51,7 @@ int start(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, void* strea
     config.numAttrs = tuned(Setting::kOverlap) != 0 ? 1 : 0;
     const cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
     if (status != cudaSuccess)
-        cudaGetLastError(); // it is told here, and not again by a later call
+        cudaGetLastError(); // clears the error, which a later call would report again
     return static_cast<int>(status);
 }
 
@@ -60,7 +60,7 @@ int launch(Kernel kernel, dim3 grid, dim3 block, void* stream, const Arguments&.
     return start(kernel, grid, block, 0, stream, arguments...);
 }
 
-// With `shared_bytes` of a block's dynamic memory.
+// With `shared_bytes` of dynamic shared memory per block.
 template <class Kernel, class... Arguments>
 int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream,
                        const Arguments&... arguments) {
@@ -76,7 +76,7 @@ int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes
     return start(kernel, grid, block, shared_bytes, stream, arguments...);
 }
 
-// Bytes of shared memory that the blocks of a multiprocessor of the current device have together.
+// Bytes of shared memory per multiprocessor of the current device.
 inline int shared_of_multiprocessor() {
     int device = 0, bytes = 0;
     if (cudaGetDevice(&device) != cudaSuccess)

@@ -1,5 +1,5 @@
-# The CUDA library: static cudart, no torch, no Python; one file for every machine of its CUDA major.
-# Machine code for sm_80 and sm_90a; PTX for what comes later.
+# The CUDA library: static cudart, no torch, no Python; one file per CUDA major version.
+# Machine code for sm_80 and sm_90a; PTX for later architectures.
 enable_language(CUDA)
 
 file(GLOB PENSTOCK_CUDA_SOURCES CONFIGURE_DEPENDS csrc/cuda/*.cu csrc/cuda/*/*.cu)
@@ -20,11 +20,11 @@ target_compile_options(penstock_cuda PRIVATE
 target_link_libraries(penstock_cuda PRIVATE ${CMAKE_DL_LIBS})
 target_link_options(penstock_cuda PRIVATE -Wl,--exclude-libs,ALL)
 
-# Where the loader looks: a package of the payload's distribution (packaging/).
+# Install into the package of the CUDA distribution (packaging/), where the loader looks.
 if(SKBUILD_PROJECT_NAME)
   string(REPLACE "-" "_" PENSTOCK_CUDA_PACKAGE ${SKBUILD_PROJECT_NAME})
   install(TARGETS penstock_cuda LIBRARY DESTINATION ${PENSTOCK_CUDA_PACKAGE})
-  # Triton's kernels, compiled by penstock.kernels.triton.compile.package: `make wheel CUDA=13` does both.
+  # Triton kernels compiled by penstock.kernels.triton.compile.package; see `make wheel CUDA=13`.
   if(PENSTOCK_KERNELS)
     file(GLOB PENSTOCK_KERNEL_ARCHIVES ${PENSTOCK_KERNELS}/kernels_*.zip)
     install(FILES ${PENSTOCK_KERNEL_ARCHIVES} DESTINATION ${PENSTOCK_CUDA_PACKAGE})

@@ -1,4 +1,4 @@
-// Loading compiled kernels and launching them, through the driver's own functions.
+// Loads and launches compiled kernels through the driver API.
 #include "cuda/modules.h"
 
 #include <cstring>
@@ -7,7 +7,7 @@
 namespace penstock::cuda {
 namespace {
 
-// What is used of the driver's interface; names and values are its own.
+// The parts of the driver API that are used here; names and values are the driver's.
 constexpr int kInvalidContext = 201;
 constexpr int kMaxDynamicShared = 8; // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kPreferShared = 1;     // CU_FUNC_CACHE_PREFER_SHARED
@@ -57,7 +57,7 @@ bool look_up_all(void* library, Driver& d) {
            look_up(library, "cuGetErrorName", d.error_name);
 }
 
-// The context of this thread; the device's primary one, which is torch's, where it has none yet.
+// The context of this thread; if it has none, the device's primary context, which is torch's.
 int current_context(int device, void** context) {
     int status = driver.get_context(context);
     if (status != 0 || *context != nullptr)

@@ -1,7 +1,7 @@
-// Compiled kernels that are loaded and launched through the CUDA driver: part of the C ABI. The
+// Loads and launches compiled kernels (cubins) through the CUDA driver: part of the C ABI. The
 // driver is opened at run time, so the library loads without it; no CUDA header is needed.
 //
-// Functions return 0 or a CUresult (penstock_cuda_driver_error names it), kNoDriver or kMisaligned.
+// Functions return 0, a CUresult (see penstock_cuda_driver_error), kNoDriver or kMisaligned.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ constexpr int kMisaligned = -2;
 
 } // namespace penstock::cuda
 
-// Open the driver ("libcuda.so.1"); kNoDriver where it is absent or lacks a function. Once.
+// Open the driver ("libcuda.so.1") once; kNoDriver if it is missing or lacks a function.
 PENSTOCK_EXPORT int penstock_cuda_open_driver(const char* file);
 PENSTOCK_EXPORT const char* penstock_cuda_driver_error(int code);
 
-// Load `image`, a cubin, into the current context (that of `device` where there is none), and find
-// `entry` in it. `threads` of a block, `shared` bytes of dynamic shared memory. Bit i of `pointers`
-// is set where the 8 bytes at 8 i of the parameters are an address that must be a multiple of 16.
-// `kernel` receives what penstock_cuda_start takes; it is never unloaded.
+// Load `image`, a cubin, into the current context (that of `device` if there is none), and look up
+// `entry` in it. `threads` per block, `shared` bytes of dynamic shared memory. Bit i of `pointers`
+// is set if the 8 bytes at 8 i of the parameters are an address that must be a multiple of 16.
+// `kernel` receives the handle for penstock_cuda_start; it is never unloaded.
 PENSTOCK_EXPORT int penstock_cuda_load(const void* image, const char* entry, int device,
                                        int threads, int shared, uint64_t pointers, void** kernel);
 
-// What a launch is asked with: this, and right behind it `size` bytes of packed parameters. One
-// piece of memory, so that a caller in Python converts two arguments and no more.
+// The arguments of a launch: this header, directly followed by `size` bytes of packed parameters.
+// They are contiguous so that a caller in Python converts only two arguments.
 struct PenstockCudaRequest {
     uint32_t x, y, z; // blocks
     uint32_t size;
     void* stream;
 };
 
-// Launch. Neither waits nor allocates.
+// Launch a kernel. Does not wait or allocate.
 PENSTOCK_EXPORT int penstock_cuda_start(void* kernel, const PenstockCudaRequest* request);

@@ -1,15 +1,15 @@
-// Tensor maps, made on the host for one launch: no state, nothing on the device.
+// Creates tensor maps on the host, for one launch: no state, nothing on the device.
 #pragma once
 
 #include "cuda/hopper.h"
 
 namespace penstock::cuda {
 
-// A tensor and the boxes that are copied of it, innermost dimension first. Of bfloat16
-// (`item_bytes` 2) a row of a box is 128 bytes in shared memory (so box[0] is 64), swizzled over
-// 128 bytes; of bytes it is whole sixteens of them, as they are. What a box has outside of the
-// tensor becomes zero. Strides are in elements, of dimensions 1 to 3, each a multiple of 16 bytes
-// and of the one before.
+// A tensor and the boxes that are copied from it, innermost dimension first. For bfloat16
+// (`item_bytes` 2) a row of a box is 128 bytes in shared memory (box[0] is 64), swizzled over 128
+// bytes; for bytes, a row is a multiple of 16 bytes, not swizzled. Elements of a box outside the
+// tensor become zero. Strides are in elements, of dimensions 1 to 3, each a multiple of 16 bytes
+// and of the previous one.
 struct BoxedTensor {
     const void* base;
     int item_bytes;
@@ -49,8 +49,8 @@ inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
 
 #else
 
-// 0, or a CUDA error. The driver's function is looked up when it is needed: the library is loaded
-// on machines without a driver too.
+// Returns 0 or a CUDA error. The driver's function is looked up when it is needed, since the
+// library is loaded on machines without a driver too.
 inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
     using Encode = decltype(&cuTensorMapEncodeTiled);
     void* found = nullptr;

@@ -1,18 +1,18 @@
-// Settings choose the forms of kernels for all later launches of the process. Every form of a
-// kernel gives the same results; which one is fastest depends on the GPU and is measured there.
+// Settings select kernel variants for all later launches of the process. All variants of a kernel
+// give the same results; which one is fastest depends on the GPU and is measured there.
 #pragma once
 
 #include "cuda/device.h"
 
 namespace penstock::cuda {
 
-// The numbers are part of the ABI; kernels/cuda/tuning.py has their names in the same order.
+// The numbers are part of the ABI; kernels/cuda/tuning.py lists their names in the same order.
 enum class Setting {
-    kOverlap,        // 1: a kernel may start while the one before it ends (compute capability 9.0)
-    kLinearLoads,    // 0: weights are loaded before the ones before them are used; 1: after it, in
-                     // fewer registers
-    kDecodePrograms, // 2, 3 or 4 blocks of decode attention a multiprocessor
-    kSampleLoads,    // logits a load of the sampler: 0: one; 1: four, where rows are aligned
+    kOverlap, // 1: a kernel may start while the previous one is ending (compute capability 9.0)
+    // 0: weights are loaded before the previous ones are used; 1: afterwards, in fewer registers
+    kLinearLoads,
+    kDecodePrograms, // 2, 3 or 4 blocks of decode attention per multiprocessor
+    kSampleLoads,    // logits per load of the sampler: 0: one; 1: four, if rows are aligned
     kCount,
 };
 

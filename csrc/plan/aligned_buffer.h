@@ -1,4 +1,4 @@
-// Memory whose start lies on a cache line, freed with its owner. Standard library only.
+// A memory buffer aligned to a cache line. Depends on the standard library only.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ constexpr size_t round_up(size_t bytes, size_t step) {
     return (bytes + step - 1) / step * step;
 }
 
-// Contents are undefined. Throws std::bad_alloc. Untouched pages take no memory.
+// Contents are undefined. Throws std::bad_alloc. Untouched pages use no physical memory.
 class AlignedBuffer {
   public:
     AlignedBuffer() = default;

@@ -1,4 +1,5 @@
-// Where the buffers of a plan lie: first fit over their lifetimes. Standard library only.
+// Places the buffers of a plan in one arena: first fit over their lifetimes. Depends on the
+// standard library only.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@
 
 namespace penstock {
 
-// A buffer that is written first in step `first` and read last in step `last`, both included.
+// A buffer that is first written in step `first` and last read in step `last`, inclusive.
 struct Lifetime {
     int32_t first = 0;
     int32_t last = 0;
@@ -21,7 +22,7 @@ struct ArenaLayout {
 };
 
 // Two buffers share bytes only if no step needs both. Larger buffers are placed first, each at the
-// lowest offset that is free for its whole life.
+// lowest offset that is free for its whole lifetime.
 ArenaLayout place(std::span<const Lifetime> lifetimes);
 
 } // namespace penstock

@@ -15,8 +15,8 @@ int64_t nanoseconds_since(Clock::time_point start) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
-// The steps that may use a buffer at the same time as the buffer's own: blocks of rows are at
-// different steps of a segment.
+// Widens a buffer's lifetime to whole segments: blocks of rows are at different steps of a segment
+// at the same time.
 Lifetime widened(const PlanBuffer& buffer, const std::vector<Segment>& segments) {
     Lifetime life{std::max(buffer.first_step, 0), std::max(buffer.last_step, 0), buffer.bytes};
     for (const Segment& segment : segments) {
@@ -30,7 +30,7 @@ Lifetime widened(const PlanBuffer& buffer, const std::vector<Segment>& segments)
     return life;
 }
 
-// A buffer in the slabs needs memory here for steps that run kernel by kernel only.
+// A buffer in the slabs needs arena memory only for steps that run kernel by kernel.
 ArenaLayout layout_of(const Recorder& recorder, int32_t output, const Segments& segments,
                       const RowBlocks& blocks) {
     std::vector<Lifetime> lifetimes;
@@ -102,8 +102,9 @@ void Plan::resize(const StepSize& size) {
     }
 }
 
-// The arguments of `step` for rows [first, first + count), with a thread's slab.
-Arguments Plan::of_rows(const PlanStep& step, int64_t first, int64_t count, std::byte* slab) const {
+// The arguments of `step` for rows [first, first + count), with the slab of a thread.
+Arguments Plan::arguments_for_rows(const PlanStep& step, int64_t first, int64_t count,
+                                   std::byte* slab) const {
     Arguments call = step.arguments;
     for (size_t i = 0; i < step.tensors.size(); ++i) {
         const PlanTensor& tensor = step.tensors[i];
@@ -121,15 +122,18 @@ Arguments Plan::of_rows(const PlanStep& step, int64_t first, int64_t count, std:
     return call;
 }
 
-// Takes one block of rows through a segment.
-void Plan::walk(const Walk& walk, int64_t block, const Workspace& workspace) const {
-    const int64_t first = walk.cut.first(block), count = walk.cut.first(block + 1) - first;
+// Runs one block of rows through a segment.
+void Plan::run_block(const SegmentRun& segment_run, int64_t block,
+                     const Workspace& workspace) const {
+    const int64_t first = segment_run.cut.first(block),
+                  count = segment_run.cut.first(block + 1) - first;
     auto* const slab = static_cast<std::byte*>(workspace.data);
     Workspace rest{slab + slab_bytes_, workspace.bytes - slab_bytes_};
-    for (int32_t i = walk.segment.first; i < walk.segment.last; ++i) {
-        const auto started = walk.nanoseconds != nullptr ? Clock::now() : Clock::time_point{};
+    for (int32_t i = segment_run.segment.first; i < segment_run.segment.last; ++i) {
+        const auto started =
+            segment_run.nanoseconds != nullptr ? Clock::now() : Clock::time_point{};
         const PlanStep& step = steps_[static_cast<size_t>(i)];
-        const Arguments call = of_rows(step, first, count, slab);
+        const Arguments call = arguments_for_rows(step, first, count, slab);
         const Kernel& kernel = step.kernels.of(count);
         const int phases = kernel.phases(call);
         for (int phase = 0; phase < phases; ++phase) {
@@ -138,19 +142,21 @@ void Plan::walk(const Walk& walk, int64_t block, const Workspace& workspace) con
                 kernel.run(call, phase, task, rest);
             }
         }
-        if (walk.nanoseconds != nullptr) {
-            walk.nanoseconds[i] += nanoseconds_since(started) / blocks_.threads;
+        if (segment_run.nanoseconds != nullptr) {
+            segment_run.nanoseconds[i] += nanoseconds_since(started) / blocks_.threads;
         }
     }
 }
 
-// A segment as a call: one task for each block.
-const Kernel Plan::walk_kernel{
-    "walk", [](const Arguments&) { return 1; },
-    [](const Arguments& call, int) { return static_cast<const Walk*>(call.object)->cut.blocks; },
+// Runs a segment as a kernel: one task per block.
+const Kernel Plan::segment_kernel{
+    "segment", [](const Arguments&) { return 1; },
+    [](const Arguments& call, int) {
+        return static_cast<const SegmentRun*>(call.object)->cut.blocks;
+    },
     [](const Arguments& call, int, int64_t task, Workspace& workspace) {
-        const auto& walk = *static_cast<const Walk*>(call.object);
-        walk.plan.walk(walk, task, workspace);
+        const auto& segment_run = *static_cast<const SegmentRun*>(call.object);
+        segment_run.plan.run_block(segment_run, task, workspace);
     },
     [](const Arguments&) { return size_t{0}; }};
 
@@ -160,10 +166,11 @@ void Plan::run(ThreadPool::Lease& lease, std::atomic<int64_t>* nanoseconds) {
     const auto count = static_cast<int32_t>(steps_.size());
     for (int32_t i = 0; i < count;) {
         if (in_blocks && segment != segments_.all.end() && segment->first == i) {
-            const Walk walk{*this, *segment, cut_rows(size_.tokens, blocks_), nanoseconds};
+            const SegmentRun segment_run{*this, *segment, cut_rows(size_.tokens, blocks_),
+                                         nanoseconds};
             Arguments call;
-            call.object = &walk;
-            lease.run(walk_kernel, call);
+            call.object = &segment_run;
+            lease.run(segment_kernel, call);
             i = segment->last;
             ++segment;
             continue;

@@ -1,4 +1,4 @@
-// A recorded step with its memory, ready to run with no Python in it.
+// A recorded step with its memory, replayed without Python.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ namespace penstock {
 class Plan {
   public:
     // Lays out the arena. `output` stays valid after the last step. Steps of more than
-    // blocks.least() tokens go through their segments in blocks of rows. The memory of `shared` is
-    // used where it is large enough: then the plans must not run at the same time, and each
+    // blocks.least() tokens pass through each segment in blocks of rows. The memory of `shared` is
+    // used if it is large enough; then the two plans must not run at the same time, and each
     // invalidates the output of the other.
     Plan(const Recorder& recorder, const PlanTensor& output, const RowBlocks& blocks = {},
          std::shared_ptr<AlignedBuffer> shared = nullptr);
@@ -25,14 +25,14 @@ class Plan {
     // The memory of an input or the output of this plan, at the size set by `resize`.
     TensorView view(const PlanTensor& tensor) const;
 
-    // Sets the free extents. Each must be within 0..largest; not while a run is under way.
+    // Sets the free extents. Each must be within 0..largest. Do not call during a run.
     void resize(const StepSize& size);
 
     // Runs all steps under `lease`, which must have been acquired with workspace_bytes().
     void run(ThreadPool::Lease& lease);
 
-    // Like `run`, and adds the time of each step to `seconds()`: that of the call where a step runs
-    // alone, else what its blocks took, divided by the threads that share them.
+    // Like `run`, and adds the time of each step to `seconds()`: wall time for a step that runs
+    // alone, else the time of its blocks divided by the threads that share them.
     void run_timed(ThreadPool::Lease& lease);
 
     const StepSize& largest() const { return largest_; }
@@ -45,19 +45,20 @@ class Plan {
     int64_t timed_runs() const { return timed_runs_; }
 
   private:
-    // What the tasks of a segment share. `nanoseconds`: by step, or null.
-    struct Walk {
+    // Shared by the tasks of a segment. `nanoseconds` is indexed by step, or null.
+    struct SegmentRun {
         const Plan& plan;
         const Segment& segment;
         BlockCut cut;
         std::atomic<int64_t>* nanoseconds;
     };
-    static const Kernel walk_kernel;
+    static const Kernel segment_kernel;
 
     std::byte* address(const PlanTensor& tensor) const;
     void run(ThreadPool::Lease& lease, std::atomic<int64_t>* nanoseconds);
-    void walk(const Walk& walk, int64_t block, const Workspace& workspace) const;
-    Arguments of_rows(const PlanStep& step, int64_t first, int64_t count, std::byte* slab) const;
+    void run_block(const SegmentRun& segment_run, int64_t block, const Workspace& workspace) const;
+    Arguments arguments_for_rows(const PlanStep& step, int64_t first, int64_t count,
+                                 std::byte* slab) const;
 
     StepSize largest_;
     StepSize size_;
@@ -65,9 +66,9 @@ class Plan {
     std::vector<size_t> offsets_; // of the buffers, in the arena
     RowBlocks blocks_;
     Segments segments_;
-    size_t slab_bytes_ = 0;       // a thread's, at the start of its workspace
-    size_t kernel_bytes_ = 0;     // a kernel's, after it
-    std::vector<double> seconds_; // per step, over timed_runs_ runs
+    size_t slab_bytes_ = 0;       // per thread, at the start of its workspace
+    size_t kernel_bytes_ = 0;     // of one kernel, after the slab
+    std::vector<double> seconds_; // per step, summed over timed_runs_ runs
     int64_t timed_runs_ = 0;
     std::shared_ptr<AlignedBuffer> arena_;
 };

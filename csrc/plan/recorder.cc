@@ -51,7 +51,7 @@ void Recorder::record(const KernelChoice& kernels, std::span<const PlanTensor> t
         if (buffer.first_step < 0) {
             if ((written >> i & 1U) == 0) {
                 throw std::logic_error(std::string(kernels.name()) + " reads tensor " +
-                                       std::to_string(i) + ", which nothing has written");
+                                       std::to_string(i) + ", which no call has written");
             }
             buffer.first_step = now;
         }

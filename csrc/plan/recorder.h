@@ -13,7 +13,7 @@
 
 namespace penstock {
 
-// What dimension 0 of a tensor counts.
+// The meaning of a tensor's dimension 0.
 enum class Axis : uint8_t { fixed, tokens, rows, row_starts, samples };
 
 struct StepSize {
@@ -23,7 +23,7 @@ struct StepSize {
     bool operator==(const StepSize&) const = default;
 };
 
-// The extent of a free axis in a step; `fixed` where the axis is not free.
+// The extent of a free axis in a step; `fixed` if the axis is not free.
 constexpr int64_t extent(Axis axis, const StepSize& step, int64_t fixed) {
     switch (axis) {
     case Axis::fixed: return fixed;
@@ -35,14 +35,14 @@ constexpr int64_t extent(Axis axis, const StepSize& step, int64_t fixed) {
     return fixed;
 }
 
-// A tensor of a plan: memory of somebody else (`buffer` -1, view.data set), or a window of a buffer
-// of the arena, whose place is known when the plan is finished.
+// A tensor of a plan: either external memory (`buffer` -1, view.data set) or a window of an arena
+// buffer, whose address is known once the plan is finished.
 struct PlanTensor {
     static constexpr int32_t external = -1;
     TensorView view; // extents at the largest step
     Axis axis = Axis::fixed;
     int32_t buffer = external;
-    int64_t offset = 0; // elements from the start of the buffer
+    int64_t offset = 0; // in elements from the start of the buffer
 };
 
 struct PlanStep {
@@ -66,12 +66,12 @@ class Recorder {
     // A tensor that the caller fills before each run.
     PlanTensor input(DType dtype, Axis axis, std::span<const int64_t> trailing);
 
-    // A tensor that some recorded call writes before others read it; undefined before.
+    // A tensor that a recorded call must write before others read it.
     PlanTensor temporary(DType dtype, Axis axis, std::span<const int64_t> trailing);
 
-    // Bit i of `written` says that the call writes tensor i. Throws std::logic_error when the call
-    // reads a temporary that nothing has written. The kernels, their object and external tensors
-    // must outlive the plan.
+    // Records one call. Bit i of `written` means that the call writes tensor i. Throws
+    // std::logic_error if the call reads a temporary that no call has written. The kernels, their
+    // object and external tensors must outlive the plan.
     void record(const KernelChoice& kernels, std::span<const PlanTensor> tensors, uint32_t written,
                 std::span<const int64_t> integers, std::span<const float> reals,
                 const void* object);

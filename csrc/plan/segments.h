@@ -1,11 +1,11 @@
-// Segments of a plan: runs of steps that a block of rows can go through on its own.
+// Segments of a plan: runs of steps that process each block of rows independently.
 //
-// Between two kernels that mix rows (attention, a gather) lie kernels that do not. Run one after
-// the other over all rows of a large step, each leaves its results in the outer caches and reads
-// its operands from there: a feed-forward block of 512 rows makes megabytes. So a thread takes a
-// block of rows through the whole segment; what only the segment uses lies in a slab of the
-// thread's workspace, small enough for its second cache level. A row's bits do not depend on the
-// rows beside it, so both ways give the same.
+// Row-wise kernels run between those that mix rows (attention, gathers). If they run one after the
+// other over all rows of a large step, each writes its results to the outer caches and reads its
+// operands from there: a feed-forward block of 512 rows produces megabytes. Instead a thread takes
+// one block of rows through the whole segment. Buffers that only the segment uses are in a slab of
+// the thread's workspace, which fits the L2 cache. Both ways give the same bits, since the bits of
+// a row do not depend on other rows.
 #pragma once
 
 #include <cstddef>
@@ -16,23 +16,24 @@
 
 namespace penstock {
 
-// How large steps are cut. With `rows` 0 they are not.
+// Block size of large steps. `rows` 0 disables blocks.
 struct RowBlocks {
-    int64_t rows = 0; // of a block at most
+    int64_t rows = 0; // maximum rows of a block
     int threads = 1;  // that share the blocks
 
-    // Steps of at most this many tokens run kernel by kernel: there is no block for every thread.
+    // Steps of at most this many tokens run kernel by kernel: they have less than one block per
+    // thread.
     int64_t least() const { return rows * threads; }
 };
 
-// Blocks of nearly equal size, a multiple of the threads where there are rows enough, so that no
-// thread waits for another's last block. They begin at multiples of 16, which tiles and registers
-// divide.
+// Blocks of nearly equal size. Their number is a multiple of the threads if there are enough rows,
+// so that no thread waits for another's last block. Blocks start at multiples of 16, the row count
+// of tiles and register blocks.
 struct BlockCut {
     int64_t tokens = 0;
     int64_t blocks = 0;
 
-    // The first row of a block; of the block after the last one, `tokens`.
+    // The first row of a block; `tokens` for the block after the last one.
     int64_t first(int64_t block) const;
 };
 BlockCut cut_rows(int64_t tokens, const RowBlocks& blocks);
@@ -41,14 +42,15 @@ BlockCut cut_rows(int64_t tokens, const RowBlocks& blocks);
 struct Segment {
     int32_t first = 0;
     int32_t last = 0;
-    size_t slab_bytes = 0; // of one thread
+    size_t slab_bytes = 0; // per thread
 };
 
 struct Segments {
     static constexpr size_t shared = SIZE_MAX;
 
-    std::vector<Segment> all;         // ascending
-    std::vector<size_t> slab_offsets; // by buffer; `shared`: used elsewhere too, so in the arena
+    std::vector<Segment> all; // in ascending order
+    // by buffer; `shared`: the buffer is also used elsewhere and is in the arena
+    std::vector<size_t> slab_offsets;
 
     bool in_slab(int32_t buffer) const {
         return buffer >= 0 && slab_offsets[static_cast<size_t>(buffer)] != shared;

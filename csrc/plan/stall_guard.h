@@ -1,5 +1,6 @@
-// When to stop asking the helpers: the policy that keeps a pool fast on a core that others use too.
-// Pure arithmetic over given times, so that a test needs no clock. Standard library only.
+// Decides when the thread pool stops using its helpers because another process occupies a core.
+// Pure arithmetic over given times, so that tests need no clock. Depends on the standard library
+// only.
 #pragma once
 
 #include <algorithm>
@@ -7,19 +8,20 @@
 
 namespace penstock {
 
-// A helper that was descheduled in the middle of a task keeps everybody waiting until it runs
-// again: a burst of another process, or a whole time slice (3-4 ms), hundreds of times the length
-// of a phase. While the helpers are there the caller gets their work besides its own, so a wait now
-// and then is a fair price. Where waits take more than a third of the time, working alone is
-// faster: the caller does so for a while, for twice as long when that happens again at once.
+// A helper that is descheduled in the middle of a task makes every thread wait until it runs again:
+// for a burst of another process, or a whole time slice (3-4 ms), hundreds of times the length of a
+// phase. Since the helpers do work of their own between stalls, occasional waits are acceptable. If
+// waits take more than a third of the time, the caller is faster alone: it then works alone for a
+// pause, which doubles if the stall recurs at once.
 class StallGuard {
   public:
     static constexpr int64_t first_pause_ns = 4'000'000;
     static constexpr int64_t longest_pause_ns = 200'000'000;
     static constexpr int64_t tolerated_wait_ns = 300'000;
-    static constexpr int64_t fair_price = 2; // time together that makes up for a wait, in waits
+    // a wait is acceptable after this many times its length without one
+    static constexpr int64_t tolerated_gap_in_waits = 2;
 
-    // True while the caller should work alone. `now_ns` is only asked for during a pause.
+    // True while the caller should work alone. Reads `now_ns` only during a pause.
     template <class Now>
     bool alone(Now&& now_ns) {
         if (alone_until_ns_ == 0) {
@@ -34,14 +36,14 @@ class StallGuard {
         return false;
     }
 
-    // A barrier took `waited_ns` longer than the caller's own work, whose claims of tasks took
-    // `group_ns` each: a helper that runs needs about as long for its last one.
+    // Records that a barrier took `waited_ns` longer than the caller's own work, in which each
+    // group took `group_ns`: a helper that is running needs about that long for its last group.
     void waited(int64_t now_ns, int64_t waited_ns, int64_t group_ns) {
         if (waited_ns < tolerated_wait_ns + 8 * group_ns) {
             return;
         }
         ++stalls_;
-        if (now_ns - waited_ns - together_since_ns_ >= fair_price * waited_ns) {
+        if (now_ns - waited_ns - together_since_ns_ >= tolerated_gap_in_waits * waited_ns) {
             together_since_ns_ = now_ns;
             pause_ns_ = 0;
             return;

@@ -9,21 +9,22 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t spin_ns = 40'000;      // then sleep: an idle pool takes no CPU
-constexpr int spins_per_look = 32;       // between two looks at the clock
-constexpr int64_t groups_per_worker = 8; // few claims, yet small enough pieces to steal
+constexpr int64_t spin_ns = 40'000;      // then sleep, so that an idle pool uses no CPU
+constexpr int spins_per_look = 32;       // between two reads of the clock
+constexpr int64_t groups_per_worker = 8; // few claims, but pieces small enough to steal
 
 int64_t now_ns() {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// Tells the processor that its thread only looks again.
+// Spin-wait hint for the processor.
 inline void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    asm volatile("isb" ::: "memory"); // what waits about as long; YIELD does nothing on most
+    // stalls about as long as PAUSE; YIELD is a no-op on most cores
+    asm volatile("isb" ::: "memory");
 #endif
 }
 
@@ -58,7 +59,7 @@ ThreadPool::~ThreadPool() {
         stop();
         return;
     }
-    for (auto& helper : helpers_) { // the threads stayed in the parent of this fork
+    for (auto& helper : helpers_) { // in a fork child: the threads exist only in the parent
         helper.detach();
     }
 }
@@ -115,7 +116,8 @@ void ThreadPool::run_alone(const Job& job) {
 }
 
 // A ticket is stored before `parked` is read, and a helper sets `parked` before it reads the
-// ticket, all sequentially consistent: one of the two sees the other, and no wake-up is lost.
+// ticket, all sequentially consistent: at least one of the two sees the other's store, so no
+// wake-up is lost.
 void ThreadPool::publish(const Job& job) {
     const auto threads = static_cast<uint64_t>(threads_),
                groups = static_cast<uint64_t>(job.groups);
@@ -133,7 +135,7 @@ void ThreadPool::publish(const Job& job) {
     }
 }
 
-// Run groups until no range has one left; returns how many.
+// Run groups until all ranges are empty; returns the number of groups run.
 uint32_t ThreadPool::drain(int self) {
     uint32_t finished = 0;
     for (int i = 0; i < threads_; ++i) {
@@ -146,7 +148,7 @@ uint32_t ThreadPool::drain(int self) {
                                                      std::memory_order_relaxed)) {
                 continue;
             }
-            // The group is ours, so the job beside the ticket is live and stays until we are done.
+            // The group is claimed, so the job beside the ticket is valid until this group is done.
             const Job& job = victim.job;
             const auto group = static_cast<int64_t>(ticket >> 32);
             const int64_t last = job.first_task(group + 1);
@@ -204,7 +206,7 @@ void ThreadPool::help(int self) {
     }
 }
 
-// Spin until the own range has work (true) or for too long (false).
+// Spin until this worker's range has work (true) or the spin time is over (false).
 bool ThreadPool::idle(Worker& own) {
     const int64_t since_ns = now_ns();
     do {

@@ -1,11 +1,12 @@
-// Persistent threads that share the tasks of one phase at a time. Standard library only.
+// Persistent threads that share the tasks of one phase at a time. Depends on the standard library
+// only.
 //
-// The caller is worker 0. It publishes a phase by handing every worker a range of task groups;
-// a worker empties its own range (the same rows every time, so they stay in its cache) and then
-// steals from the others. A range is one 64-bit ticket (next group, end): whoever advances it owns
-// the group, and only then reads the job beside it. So a helper that wakes late finds nothing to
-// claim and is never waited for; the barrier waits only for groups that were claimed and are not
-// finished. Helpers spin briefly between phases, then sleep on a futex.
+// The caller is worker 0. It publishes a phase by giving every worker a range of task groups. A
+// worker empties its own range (the same rows every time, so that they stay in its cache), then
+// steals from the others. A range is one 64-bit ticket (next group, end): the thread that advances
+// it owns the group, and only then reads the job beside it. A helper that wakes late finds no
+// groups to claim, and the barrier waits only for groups that were claimed and are not finished.
+// Helpers spin briefly between phases, then sleep on a futex.
 #pragma once
 
 #include <atomic>
@@ -25,7 +26,7 @@ namespace penstock {
 
 class ThreadPool {
   public:
-    // `threads` >= 1 counts the caller. Throws std::system_error when a thread cannot start.
+    // `threads` >= 1 includes the caller. Throws std::system_error if a thread cannot start.
     explicit ThreadPool(int threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
@@ -33,13 +34,13 @@ class ThreadPool {
 
     int threads() const { return threads_; }
 
-    // How often a barrier waited for a descheduled helper since the pool was made.
+    // Number of barriers that waited for a descheduled helper since the pool was made.
     int64_t stalls() const { return stalls_.load(std::memory_order_relaxed); }
 
-    // The right to run phases. One thread has it at a time; others wait in `acquire`.
+    // The exclusive right to run phases. Other threads wait in `acquire`.
     class Lease {
       public:
-        // All phases of one call of a kernel. `run` of a kernel must not throw.
+        // Runs all phases of one kernel call. The kernel's `run` must not throw.
         void run(const Kernel& kernel, const Arguments& arguments);
 
       private:
@@ -49,12 +50,12 @@ class ThreadPool {
         std::unique_lock<std::mutex> lock_;
     };
 
-    // Every worker's workspace has at least `workspace_bytes` for the time of the lease.
+    // Every worker's workspace has at least `workspace_bytes` while the lease is held.
     Lease acquire(size_t workspace_bytes);
 
-    // body(task) for each task in [0, tasks), in any order, on any worker. The first exception that
-    // a body throws is rethrown here after all running bodies have ended; bodies that did not start
-    // by then are skipped.
+    // Calls body(task) for each task in [0, tasks), in any order, on any worker. The first
+    // exception that a body throws is rethrown here after all running bodies have ended; bodies
+    // that have not started by then are skipped.
     template <class Body>
     void parallel_for(int64_t tasks, const Body& body) {
         struct Call {
@@ -92,13 +93,13 @@ class ThreadPool {
         const Arguments* arguments = nullptr;
         int phase = 0;
         int64_t tasks = 0;
-        int64_t groups = 1; // which the tasks are cut into, nearly equal
+        int64_t groups = 1; // number of groups, nearly equal in tasks
 
-        // Of a group; of the one after the last, the number of tasks.
+        // The first task of a group; the number of tasks for the group after the last.
         int64_t first_task(int64_t group) const { return tasks * group / groups; }
     };
 
-    // 128: neighbouring lines are fetched in pairs on current CPUs.
+    // 128: current CPUs prefetch cache lines in pairs.
     struct alignas(128) Worker {
         std::atomic<uint64_t> ticket{0}; // next group in the high half, end in the low half
         Job job;
@@ -124,7 +125,7 @@ class ThreadPool {
     std::atomic<int64_t> stalls_{0};
     const int64_t process_id_;
     bool forked_ = false;
-    uint32_t helpers_target_ = 0; // groups that helpers were given credit for, all phases so far
+    uint32_t helpers_target_ = 0; // groups that helpers must have finished, over all phases so far
     alignas(128) std::atomic<uint32_t> helpers_done_{0};
     alignas(128) std::atomic<bool> stopping_{false};
 };

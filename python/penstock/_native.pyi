@@ -1,7 +1,7 @@
-"""The extension module: kernels, plans and the thread pool of the CPU; the lanes of plain streams.
+"""The C++ extension module: CPU kernels, plans, the thread pool, and the lanes of plain streams.
 See csrc/bind.
 
-Arrays are numpy arrays; every argument is checked, and errors name it: TypeError for a wrong
+Arrays are numpy arrays. Every argument is checked, and errors name it: TypeError for a wrong
 element type, ValueError for a wrong shape, layout or index value, KeyError for an unknown kernel.
 """
 
@@ -15,33 +15,33 @@ Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int32]
 
 def supported_isas() -> list[str]:
-    """The instruction sets that this build has and this machine can run, emulated ones included."""
+    """Return the ISAs that this build has and this machine can run, including emulated ones."""
 
 def attention_partial_floats(heads: int, kv_heads: int, dim: int, max_context: int) -> int:
-    """The extent of the `partials` tensor of `paged_attention`."""
+    """Return the extent of the `partials` tensor of `paged_attention`."""
 
 def phase_overhead_s(pool: ThreadPool, tasks: int, rounds: int) -> float:
-    """Mean seconds of a phase of empty tasks: for the benchmark of the pool."""
+    """Return the mean seconds of a phase of empty tasks. Used by the thread pool benchmark."""
 
 class ThreadPool:
-    """Persistent threads; the caller is one of `threads`. They sleep while nothing runs."""
+    """Persistent kernel threads. `threads` includes the caller. Idle threads sleep."""
 
     def __init__(self, threads: int) -> None: ...
     @property
     def threads(self) -> int: ...
     @property
     def stalls(self) -> int:
-        """How often a barrier waited for a thread that the system had put aside."""
+        """Number of barriers that waited for a thread descheduled by the system."""
 
 class KernelSet:
-    """The kernels of one ISA, or of several that agree. "auto": the widest that the machine can
-    run.
+    """The kernels that serve a model: those of one ISA, or of several.
 
-    `isa`: whose arithmetic products have, and that weights are packed for; `attention` and
-    `other`: likewise of attention, and of all that is neither; "": as `isa`. `by_rows`: for a
-    family ("affine", "dense", "experts", "attention", "other") pairs of the most rows of a call
-    (None: any number), ascending, and the level that serves it where that gives the same bits;
-    elsewhere the family's own level serves. Raises ValueError for levels that the machine lacks.
+    `isa` sets the arithmetic of matrix products and the format of packed weights; "auto" is the
+    widest ISA of the machine. `attention` and `other` set the ISA of attention and of all other
+    kernels; "" means `isa`. `by_rows` maps a kernel family ("affine", "dense", "experts",
+    "attention", "other") to pairs of maximum rows per call (None: no limit), ascending, and an ISA
+    that serves such calls if it gives the same bits; otherwise the family's own ISA serves. Raises
+    ValueError for an ISA that the machine lacks.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class KernelSet:
         object: PackedLinear | None = None,
         shared_halves: bool = False,
     ) -> bool:
-        """Whether `isa` gives the bits of the family's own level: products: with `object`;
-        attention: `shared_halves`, over a float16 cache whose heads are shared."""
+        """Return whether `isa` gives the same bits as the family's own ISA: products with `object`,
+        or attention; `shared_halves`: over a float16 cache with shared KV heads."""
     def call(
         self,
         pool: ThreadPool,
@@ -71,48 +71,50 @@ class KernelSet:
         reals: Sequence[float] = (),
         object: PackedLinear | PackedExperts | None = None,
     ) -> None:
-        """Run one kernel now, with the GIL released. csrc/bind/call/signature.cc lists
+        """Run one kernel now, with the GIL released. csrc/bind/call/signature.cc lists the
         arguments."""
 
 class DryRepetitions:
-    """What DRY must know of a sequence; see csrc/cpu/sampling/dry_repetitions.h.
+    """Repetition state of one sequence for the DRY sampler; see
+    csrc/cpu/sampling/dry_repetitions.h.
 
-    A match ends at the end of the sequence and begins after the last of the `breakers` in it:
-    pairs of heads, [n] int32, and a tail, [n] int32, of which each head with the tail behind it is
-    one. Lengths above `longest` count as `longest`. Raises ValueError for heads that do not ascend.
-    Its `size_bytes` are at most `bytes_per_token` for each token of a long sequence.
+    A match ends at the end of the sequence and begins after the last breaker in it. `breakers` are
+    pairs of heads, [n] int32, and a tail, [n] int32: each head followed by the tail is a breaker.
+    Lengths above `longest` count as `longest`. Raises ValueError for heads that do not ascend.
+    `size_bytes` is at most `bytes_per_token` per token of a long sequence.
     """
 
     bytes_per_token: int
     size_bytes: int
     def __init__(self, breakers: Sequence[tuple[Ints, Ints]], longest: int) -> None: ...
     def extend(self, tokens: Ints) -> None:
-        """The next tokens of the sequence, [n] int32."""
+        """Append the next tokens of the sequence, [n] int32."""
     @staticmethod
     def append_each(states: list[DryRepetitions | None], tokens: Ints) -> None:
-        """tokens[i] follows in states[i]; a negative one is none."""
+        """Append tokens[i] to states[i]; skip None states and negative tokens."""
     @staticmethod
     def lists(states: list[DryRepetitions | None], least: Ints) -> tuple[Ints, Ints, Ints]:
-        """Starts [S + 1], tokens [N] and lengths [N]: for each state the tokens, ascending, that
-        would prolong a repetition of at least least[i] >= 1 tokens, and the length of the longest
-        that each would. Single-token breakers are left out."""
+        """Return starts [S + 1], tokens [N] and lengths [N]: for each state the tokens, ascending,
+        that would extend a repetition of at least least[i] >= 1 tokens, and the length of the
+        longest one. Single-token breakers are left out."""
 
 class TokenCounts:
-    """The distinct tokens of one sequence, and how often its answer has each. Those of `prompt`
-    are seen before the answer has any."""
+    """The distinct tokens of one sequence and their counts in the answer. Tokens of `prompt` count
+    as seen, with count 0."""
 
     def __init__(self, prompt: Ints) -> None: ...
     def extend(self, tokens: Ints) -> None:
-        """The next tokens of the answer, [n] int32."""
+        """Append the next tokens of the answer, [n] int32."""
     @staticmethod
     def append_each(states: list[TokenCounts | None], tokens: Ints) -> None:
-        """tokens[i] follows in states[i]; a negative one is none."""
+        """Append tokens[i] to states[i]; skip None states and negative tokens."""
     @staticmethod
     def lists(states: list[TokenCounts | None]) -> tuple[Ints, Ints, Ints]:
-        """Starts [S + 1], tokens [N] and counts [N] of each state, in order of appearance."""
+        """Return starts [S + 1], tokens [N] and counts [N] of each state, in order of first
+        appearance."""
 
 class MatrixSource:
-    """One matrix to pack; borrows its C-contiguous arrays. See `kernels.weights`."""
+    """A matrix to pack. Borrows its C-contiguous arrays. See `kernels.weights`."""
 
     @staticmethod
     def dense(data: Array, dtype: str) -> MatrixSource: ...
@@ -129,10 +131,10 @@ class MatrixSource:
     ) -> MatrixSource: ...
 
 class PackedExperts:
-    """The packed experts of a layer. `gate_up`: gate and up of each in turn; `down`: one part for
-    each; either with the biases of all. `activation`: "silu" or "swiglu_oai". ValueError where
-    parts are not alike. `row_bytes`, `inner_bytes`: of a row that goes into the one and into the
-    other."""
+    """The packed experts of a mixture-of-experts layer. `gate_up` holds gate and up of each expert
+    in turn, `down` one part per expert; each may have biases. `activation`: "silu" or "swiglu_oai".
+    Raises ValueError if the parts differ in shape. `row_bytes` and `inner_bytes`: bytes of a
+    quantized input row of `gate_up` and of `down`."""
 
     row_bytes: int
     inner_bytes: int
@@ -142,11 +144,11 @@ class PackedExperts:
     ) -> None: ...
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(E, F, W)."""
+        """(E, F, W): experts, feed-forward width, model width."""
 
 class PackedLinear:
-    """Weights packed for an ISA, in parallel and with the GIL released. With `rows` so that the
-    kernel `embedding` may gather from them."""
+    """Weights packed for an ISA, in parallel and with the GIL released. `rows`: the kernel
+    `embedding` may gather rows from them."""
 
     def __init__(
         self,
@@ -168,29 +170,29 @@ class PackedLinear:
     def size_bytes(self) -> int: ...
 
 class PlanTensor:
-    """A tensor of a plan. Its memory is assigned when the recorder finishes."""
+    """A tensor of a plan. Its memory is assigned by `Recorder.finish`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """At the largest step."""
+        """Shape at the largest step."""
     @property
     def dtype(self) -> str: ...
 
 class Recorder:
-    """Records calls of kernels into a plan for steps of at most these sizes."""
+    """Records kernel calls into a plan for steps of at most these sizes."""
 
     def __init__(
         self, kernels: KernelSet, max_tokens: int, max_rows: int, max_samples: int
     ) -> None: ...
     def inputs(self, max_blocks: int, adapters: bool = False) -> list[PlanTensor]:
-        """The seven inputs of a step, in the order of `kernels.ops_interface.StepInputs`, and with
-        `adapters` the five of its groups of rows. Once."""
+        """Create the seven inputs of a step, in the order of `kernels.ops_interface.StepInputs`,
+        and with `adapters` the five inputs of adapter groups. May be called only once."""
     def empty(self, like: PlanTensor, columns: int, dtype: str = "float32") -> PlanTensor:
-        """A [rows of `like`, columns] tensor, undefined until a call writes it."""
+        """Create a [rows of `like`, columns] tensor, undefined until a call writes it."""
     def between(self, starts: PlanTensor, columns: int) -> PlanTensor:
-        """A float32 tensor with a row for each span between two neighbours of `starts`."""
+        """Create a float32 tensor with a row per sequence, i.e. per interval of `starts`."""
     def scratch(self, extent: int, dtype: str = "float32") -> PlanTensor:
-        """A vector whose extent is the same in every step."""
+        """Create a vector whose extent is the same in every step."""
     def call(
         self,
         kernel: str,
@@ -199,15 +201,16 @@ class Recorder:
         reals: Sequence[float] = (),
         object: PackedLinear | PackedExperts | None = None,
     ) -> None:
-        """Record one call. Arrays are constants, or caches that the kernel updates; kept alive.
+        """Record one call. Arrays are constants or caches that the kernel updates; the plan keeps
+        them alive.
 
-        RuntimeError where the call reads a tensor that no recorded call wrote."""
+        Raises RuntimeError if the call reads a tensor that no recorded call has written."""
     def finish(self, pool: ThreadPool, output: PlanTensor, shared: Plan | None = None) -> Plan:
-        """The memory of `shared` is used where it is large enough: then the two must not run at
-        the same time. May be called again."""
+        """Build the plan. It uses the memory of `shared` if that is large enough; the two plans
+        must then not run at the same time. May be called again."""
 
 class Plan:
-    """A recorded step. One run at a time; others wait."""
+    """A recorded step. Concurrent runs wait for each other."""
 
     profiling: bool
     def run(
@@ -221,9 +224,10 @@ class Plan:
         sample_rows: Ints,
         adapters: Sequence[Ints] = (),
     ) -> npt.NDArray[np.float32]:
-        """The output, a view that the next run overwrites. Releases the GIL once for the step."""
+        """Run the step and return its output, a view that the next run overwrites. Releases the
+        GIL for the whole step."""
     def profile(self) -> dict[str, tuple[float, int]]:
-        """Seconds and calls by kernel, of the runs while `profiling` was on."""
+        """Return (seconds, calls) per kernel, of all runs with `profiling` on."""
     @property
     def arena_bytes(self) -> int: ...
     @property

@@ -140,7 +140,7 @@ def test_an_operator_names_the_level(
 def test_a_level_that_this_machine_lacks_is_refused(folder: Path, tmp_path: Path) -> None:
     lacking = {"neon", "amx"} - set(_native.supported_isas())
     for level in lacking:
-        with pytest.raises(ModelError, match=f"cpu_level: level {level} cannot run here"):
+        with pytest.raises(ModelError, match=f"cpu_level: ISA {level} cannot run here"):
             load(folder, tmp_path, cpu_level=level)
 
 

@@ -65,7 +65,7 @@ def test_what_computes_wrongly_fails_or_ends_the_process_is_declined(
 ) -> None:
     assert verdict == {
         "rms_norm": "rms_norm T2-W1536: 1 of its results are wrong",
-        "linear": "linear bf16-T1-K576-N30: linear: extents that the kernel does not serve",
+        "linear": "linear bf16-T1-K576-N30: linear: extents that the kernel does not support",
         "sample": "the process that tried it ended with 3",
     }
 

@@ -1,4 +1,5 @@
-// Buffers that are alive in the same step never share a byte, for drawn lifetimes and sizes.
+// Tests that buffers that are live in the same step never share a byte, for random lifetimes and
+// sizes.
 #include "plan/arena.h"
 
 #include <random>
@@ -39,7 +40,7 @@ void live_buffers_never_overlap() {
     }
 }
 
-void a_chain_of_equal_buffers_takes_the_room_of_two() {
+void chain_of_equal_buffers_takes_the_memory_of_two() {
     std::vector<Lifetime> chain;
     for (int32_t step = 0; step < 100; ++step)
         chain.push_back({step, step + 1, 640});
@@ -52,5 +53,5 @@ void a_chain_of_equal_buffers_takes_the_room_of_two() {
 
 int main() {
     live_buffers_never_overlap();
-    a_chain_of_equal_buffers_takes_the_room_of_two();
+    chain_of_equal_buffers_takes_the_memory_of_two();
 }

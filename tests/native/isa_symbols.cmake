@@ -1,5 +1,5 @@
-# Fails where an ISA's object exports anything but its table: an inline function compiled there
-# with wide instructions could be linked in place of the baseline's copy.
+# Fails if an ISA's object exports anything except its table: an inline function compiled there with
+# wide instructions could be linked in place of the baseline's copy.
 foreach(object IN LISTS OBJECTS)
   if(object MATCHES "/isa/(scalar|neon|avx|amx|emulated)[a-z0-9_]*\\.cc\\.o$")
     execute_process(COMMAND ${NM} -C --defined-only --extern-only ${object}

@@ -1,5 +1,5 @@
-// Products with packed weights equal their definition bit for bit, at every ISA that runs here,
-// for every form of weight, any number of rows and any order of tasks.
+// Tests that products with packed weights equal their definition bit for bit, on every ISA that
+// runs here, for every weight format, any number of rows and any order of tasks.
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -15,7 +15,7 @@ using namespace penstock::cpu::testing;
 
 namespace {
 
-// Every ISA that runs here, unless the command line names some.
+// Every ISA that runs here, or those named on the command line.
 std::vector<Isa>& isas() {
     static std::vector<Isa> result;
     return result;
@@ -55,7 +55,7 @@ Memory poisoned(size_t bytes) {
     return memory;
 }
 
-// Tasks run last to first, each with a poisoned workspace.
+// Runs the tasks last to first, each with a poisoned workspace.
 void run(Isa isa, const char* name, const Arguments& arguments) {
     const Kernel* kernel = kernels(isa).find(name);
     CHECK(kernel != nullptr);
@@ -76,17 +76,17 @@ std::unique_ptr<PackedLinear> pack(const std::vector<Matrix>& parts, const float
         sources.push_back(part.source());
     CHECK(refusal(sources).empty());
     auto packed = std::make_unique<PackedLinear>(sources, bias, isa, use);
-    // Ranges that cut parts in the middle, out of order.
+    // Ranges that split parts in the middle, out of order.
     const int64_t half = packed->num_packed_tiles() / 2;
     packed->pack_tiles(half, packed->num_packed_tiles());
     packed->pack_tiles(0, half);
     return packed;
 }
 
-// Columns past the last of an output row, which no kernel may touch.
+// Columns past the last one of an output row, which no kernel may write.
 constexpr int64_t kGuard = 5;
 
-// [rows, N + kGuard] answers of the layer.
+// The outputs of the layer, [rows, N + kGuard].
 std::vector<float> multiply(const PackedLinear& packed, const std::vector<float>& x, int64_t rows,
                             Isa isa, int64_t threads) {
     const int64_t depth = packed.packed_tiles()->depth;
@@ -156,7 +156,7 @@ void check_product(const std::vector<Matrix>& parts, const std::vector<float>& b
     }
 }
 
-std::vector<float> draw_x(std::mt19937& random, int64_t count, float scale = 1.0f) {
+std::vector<float> random_x(std::mt19937& random, int64_t count, float scale = 1.0f) {
     std::normal_distribution<float> normal(0.0f, scale);
     std::vector<float> x(static_cast<size_t>(count));
     for (auto& value : x)
@@ -166,13 +166,13 @@ std::vector<float> draw_x(std::mt19937& random, int64_t count, float scale = 1.0
 
 void every_affine_format_multiplies_exactly() {
     std::mt19937 random(1);
-    // 9 units: one past the reach of a super scale. 37 rows: a packed tile of which 5 exist.
+    // 9 units: one past the end of a super scale. 37 rows: the last packed tile has 5.
     constexpr int64_t kDepth = 288;
     for (const Isa isa : isas()) {
         for (const Format& format : kAffineFormats) {
             for (const int64_t rows : {1, 2, 3, 5, 8, 19, 34, 101}) {
-                const Matrix matrix = draw_affine(random, format, 37, kDepth);
-                check_product({matrix}, {}, draw_x(random, rows * kDepth), rows, isa);
+                const Matrix matrix = random_affine(random, format, 37, kDepth);
+                check_product({matrix}, {}, random_x(random, rows * kDepth), rows, isa);
             }
         }
     }
@@ -180,12 +180,12 @@ void every_affine_format_multiplies_exactly() {
 
 void minima_of_long_rows_multiply_exactly() {
     std::mt19937 random(8);
-    constexpr int64_t kDepth = 41 * kUnit; // more units than one product of minima takes
+    constexpr int64_t kDepth = 41 * kUnit; // more units than one product of minima covers
     for (const Isa isa : isas()) {
         for (const Format& format : kAffineFormats) {
             for (const int64_t rows : {1, 19}) {
-                const Matrix matrix = draw_affine(random, format, 21, kDepth);
-                check_product({matrix}, {}, draw_x(random, rows * kDepth), rows, isa);
+                const Matrix matrix = random_affine(random, format, 21, kDepth);
+                check_product({matrix}, {}, random_x(random, rows * kDepth), rows, isa);
             }
         }
     }
@@ -200,28 +200,28 @@ void pairs_of_units_multiply_exactly() {
             for (const int zero_point : {0, 7, 8, 15}) {
                 format.zero_point = format.minimum ? 0 : zero_point;
                 for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 19, 101}) {
-                    const Matrix matrix = draw_affine(random, format, 37, 320);
-                    std::vector<float> x = draw_x(random, rows * 320);
-                    // A unit beside which all others hardly count, and one that does not count.
+                    const Matrix matrix = random_affine(random, format, 37, 320);
+                    std::vector<float> x = random_x(random, rows * 320);
+                    // A unit that dominates all others, and one that is negligible.
                     for (int64_t k = 0; k < kUnit && rows > 4; ++k) {
                         x[static_cast<size_t>(3 * 320 + 64 + k)] *= 1e4f;
                         x[static_cast<size_t>(4 * 320 + k)] *= 1e-9f;
                     }
-                    check_product({matrix}, draw_x(random, 37), x, rows, isa);
+                    check_product({matrix}, random_x(random, 37), x, rows, isa);
                 }
             }
         }
     }
 }
 
-// What paired scales leave out, beside what rounding activations does: the products of an exactly
-// held row with paired scales, and with the scales that embeddings keep, hardly differ.
-void paired_scales_are_near_the_exact_ones() {
+// The error of paired scales is far below that of rounded activations: products of a row with
+// paired scales, and with the exact scales of embeddings, hardly differ.
+void paired_scales_are_close_to_exact_scales() {
     std::mt19937 random(10);
     constexpr int64_t kDepth = 1024, kRows = 64;
     for (const Isa isa : isas()) {
-        const Matrix matrix = draw_affine(random, kAffineFormats[1], kRows, kDepth);
-        const std::vector<float> x = draw_x(random, kDepth);
+        const Matrix matrix = random_affine(random, kAffineFormats[1], kRows, kDepth);
+        const std::vector<float> x = random_x(random, kDepth);
         const auto paired = multiply(*pack({matrix}, nullptr, isa), x, 1, isa, 1);
         const auto exact = multiply(*pack({matrix}, nullptr, isa, Use::rows), x, 1, isa, 1);
         double off = 0.0, rounding = 0.0;
@@ -238,15 +238,15 @@ void paired_scales_are_near_the_exact_ones() {
     }
 }
 
-void weights_that_are_not_finite_show() {
+void non_finite_weights_give_non_finite_results() {
     std::mt19937 random(11);
-    Matrix matrix = draw_affine(random, kAffineFormats[0], 3, 64);
+    Matrix matrix = random_affine(random, kAffineFormats[0], 3, 64);
     const uint16_t bad[] = {f32_to_f16(std::numeric_limits<float>::infinity()),
                             f32_to_f16(std::nanf(""))};
     std::memcpy(matrix.scale.data() + 2, &bad[0], 2);     // row 0, its second unit
     std::memcpy(matrix.scale.data() + 2 * 2, &bad[1], 2); // row 1, its first unit
     for (const Isa isa : isas()) {
-        const auto out = multiply(*pack({matrix}, nullptr, isa), draw_x(random, 64), 1, isa, 1);
+        const auto out = multiply(*pack({matrix}, nullptr, isa), random_x(random, 64), 1, isa, 1);
         CHECK(!std::isfinite(out[0]) && !std::isfinite(out[1]) && std::isfinite(out[2]));
     }
 }
@@ -255,8 +255,8 @@ void extreme_integers_are_summed_exactly() {
     std::mt19937 random(2);
     for (const Isa isa : isas()) {
         for (const Format& format : kAffineFormats) {
-            Matrix matrix = draw_affine(random, format, 16, 64);
-            // Rows of the largest, the smallest, and both in turn.
+            Matrix matrix = random_affine(random, format, 16, 64);
+            // Rows of the largest quants, the smallest, and both in turn.
             for (size_t i = 0; i < matrix.q.size(); ++i) {
                 const size_t row = i / 64;
                 const bool high = row < 4 || (row >= 8 && (i / (row - 7)) % 2 == 0);
@@ -274,11 +274,11 @@ void extreme_integers_are_summed_exactly() {
     }
 }
 
-void awkward_activations_are_quantized_as_defined() {
+void extreme_activations_are_quantized_as_defined() {
     std::mt19937 random(3);
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     for (const Isa isa : isas()) {
-        std::vector<float> x = draw_x(random, 10 * 64);
+        std::vector<float> x = random_x(random, 10 * 64);
         std::fill_n(x.begin(), 64, 0.0f);
         std::fill_n(x.begin() + 64, 64, -0.0f);
         for (int k = 0; k < 64; ++k)
@@ -307,7 +307,7 @@ void awkward_activations_are_quantized_as_defined() {
             }
         }
         // And no product hides that a row was not finite.
-        const Matrix matrix = draw_affine(random, kAffineFormats[1], 16, 64);
+        const Matrix matrix = random_affine(random, kAffineFormats[1], 16, 64);
         const auto packed = pack({matrix}, nullptr, isa);
         const std::vector<float> out = multiply(*packed, x, 10, isa, 1);
         for (int64_t m = 0; m < 10; ++m) {
@@ -322,16 +322,16 @@ void parts_of_different_kinds_share_one_output() {
     constexpr int64_t kDepth = 96;
     for (const Isa isa : isas()) {
         const std::vector<Matrix> parts{
-            draw_affine(random, kAffineFormats[2], 40, kDepth),
-            draw_dense(random, DType::f32, 3, kDepth),
-            draw_affine(random, kAffineFormats[7], 17, kDepth),
-            draw_dense(random, DType::bf16, 21, kDepth),
-            draw_affine(random, kAffineFormats[9], 1, kDepth),
+            random_affine(random, kAffineFormats[2], 40, kDepth),
+            random_dense(random, DType::f32, 3, kDepth),
+            random_affine(random, kAffineFormats[7], 17, kDepth),
+            random_dense(random, DType::bf16, 21, kDepth),
+            random_affine(random, kAffineFormats[9], 1, kDepth),
         };
-        const std::vector<float> bias = draw_x(random, 40 + 3 + 17 + 21 + 1);
+        const std::vector<float> bias = random_x(random, 40 + 3 + 17 + 21 + 1);
         for (const int64_t rows : {1, 6, 20}) {
-            check_product(parts, bias, draw_x(random, rows * kDepth), rows, isa);
-            check_product(parts, {}, draw_x(random, rows * kDepth), rows, isa);
+            check_product(parts, bias, random_x(random, rows * kDepth), rows, isa);
+            check_product(parts, {}, random_x(random, rows * kDepth), rows, isa);
         }
     }
 }
@@ -342,8 +342,8 @@ void dense_products_sum_in_the_documented_order() {
         for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
             for (const int64_t depth : {1, 31, 64, 101}) {
                 for (const int64_t rows : {1, 2, 4, 7, 16, 40, 99}) {
-                    const Matrix matrix = draw_dense(random, type, 35, depth);
-                    check_product({matrix}, {}, draw_x(random, rows * depth), rows, isa);
+                    const Matrix matrix = random_dense(random, type, 35, depth);
+                    check_product({matrix}, {}, random_x(random, rows * depth), rows, isa);
                 }
             }
         }
@@ -376,27 +376,27 @@ void embedding_gathers_from_any_packed_matrix() {
     std::mt19937 random(6);
     for (const Isa isa : isas()) {
         for (const Format& format : kAffineFormats) {
-            embedding_returns_the_exact_rows(draw_affine(random, format, 41, 288), isa);
+            embedding_returns_the_exact_rows(random_affine(random, format, 41, 288), isa);
         }
         for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
-            embedding_returns_the_exact_rows(draw_dense(random, type, 41, 33), isa);
+            embedding_returns_the_exact_rows(random_dense(random, type, 41, 33), isa);
         }
     }
 }
 
 void large_multipliers_fall_back_to_exact_floats() {
     std::mt19937 random(7);
-    Matrix matrix = draw_affine(random, kAffineFormats[2], 20, 256);
+    Matrix matrix = random_affine(random, kAffineFormats[2], 20, 256);
     matrix.scale[3] = 200; // does not fit the packed int8
     matrix.scale_value[3] = 200.0f * f16_to_f32(matrix.super_scale[0]);
     for (const Isa isa : isas()) {
-        check_product({matrix}, {}, draw_x(random, 2 * 256), 2, isa);
+        check_product({matrix}, {}, random_x(random, 2 * 256), 2, isa);
     }
 }
 
-void what_cannot_be_packed_is_refused_by_name() {
+void invalid_sources_are_refused_with_their_part() {
     std::mt19937 random(8);
-    const Matrix matrix = draw_affine(random, kAffineFormats[0], 4, 64);
+    const Matrix matrix = random_affine(random, kAffineFormats[0], 4, 64);
     const auto refused = [&](auto change) {
         MatrixSource source = matrix.source();
         change(source);
@@ -410,27 +410,27 @@ void what_cannot_be_packed_is_refused_by_name() {
     CHECK(refused([](MatrixSource& s) { s.zero_point = 256; }));
     CHECK(refused([](MatrixSource& s) { s.scale_dtype = DType::u8; }));
     CHECK(refused([](MatrixSource& s) { s.q = nullptr; }));
-    const Matrix other = draw_affine(random, kAffineFormats[0], 4, 96);
+    const Matrix other = random_affine(random, kAffineFormats[0], 4, 96);
     const std::vector<MatrixSource> parts{matrix.source(), other.source()};
     CHECK(refusal(parts).starts_with("part 1"));
 }
 
 } // namespace
 
-// linear_test [LEVEL...]
+// linear_test [ISA...]
 int main(int count, char** arguments) {
     choose_isas(count - 1, arguments + 1);
     every_affine_format_multiplies_exactly();
     minima_of_long_rows_multiply_exactly();
     pairs_of_units_multiply_exactly();
-    paired_scales_are_near_the_exact_ones();
-    weights_that_are_not_finite_show();
+    paired_scales_are_close_to_exact_scales();
+    non_finite_weights_give_non_finite_results();
     extreme_integers_are_summed_exactly();
-    awkward_activations_are_quantized_as_defined();
+    extreme_activations_are_quantized_as_defined();
     parts_of_different_kinds_share_one_output();
     dense_products_sum_in_the_documented_order();
     embedding_gathers_from_any_packed_matrix();
     large_multipliers_fall_back_to_exact_floats();
-    what_cannot_be_packed_is_refused_by_name();
+    invalid_sources_are_refused_with_their_part();
     return 0;
 }

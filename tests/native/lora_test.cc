@@ -1,5 +1,6 @@
-// Products with adapters of low rank are what their definition says, at every ISA that runs here,
-// for every form of factors; and a row's bits depend neither on its neighbours nor on the cut.
+// Tests that products with LoRA adapters equal their definition, on every ISA that runs here and
+// for every factor type, and that a row's bits depend neither on its neighbours nor on the division
+// into tasks.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -8,8 +9,8 @@
 #include <vector>
 
 #include "check.h"
-#include "cpu/lora/pack_adapter.h"
 #include "cpu/isa/dispatch.h"
+#include "cpu/lora/pack_adapter.h"
 #include "plan/aligned_buffer.h"
 
 using namespace penstock;
@@ -19,7 +20,7 @@ namespace {
 
 using Numbers = std::vector<float>;
 
-Numbers drawn(size_t count, unsigned seed) {
+Numbers random_numbers(size_t count, unsigned seed) {
     std::mt19937 source(seed);
     std::normal_distribution<float> normal;
     Numbers numbers(count);
@@ -37,21 +38,21 @@ struct Factors {
     Numbers a, b;
 };
 
-// Slots of one linear layer; slot s holds factors drawn from s.
+// Slots of one linear layer; slot s holds random factors with seed s.
 struct Layer {
     Shape shape;
     AdapterSlots slots;
     std::vector<std::vector<Factors>> factors;
 
-    Layer(const Shape& of, AdapterDType store, int64_t count)
+    Layer(const Shape& of, AdapterDType dtype, int64_t count)
         : shape(of),
-          slots(count, of.rank, store, std::vector{AdapterSlots::Shape{of.depth, of.rows}}) {
+          slots(count, of.rank, dtype, std::vector{AdapterSlots::Shape{of.depth, of.rows}}) {
         for (int64_t slot = 0; slot < count; ++slot) {
             std::vector<Factors> own;
             for (const int64_t rows : shape.rows) {
                 const auto seed = static_cast<unsigned>(100 * slot + rows);
-                own.push_back({drawn(static_cast<size_t>(shape.rank * shape.depth), seed),
-                               drawn(static_cast<size_t>(rows * shape.rank), seed + 50)});
+                own.push_back({random_numbers(static_cast<size_t>(shape.rank * shape.depth), seed),
+                               random_numbers(static_cast<size_t>(rows * shape.rank), seed + 50)});
             }
             std::vector<AdapterFactors> borrowed;
             for (const Factors& one : own)
@@ -71,7 +72,7 @@ TensorView view(void* data, DType dtype, int64_t rows, int64_t columns) {
     return view;
 }
 
-// What `isa` adds for rows of x, all of which start from zero; row t has slot of_row[t].
+// The result of `isa` for rows of x, added to zeros; row t has slot of_row[t].
 Numbers added(Isa isa, const Layer& layer, Numbers x, const std::vector<int32_t>& of_row,
               int64_t threads) {
     const auto rows = static_cast<int64_t>(of_row.size());
@@ -107,7 +108,7 @@ Numbers added(Isa isa, const Layer& layer, Numbers x, const std::vector<int32_t>
     return y;
 }
 
-// The largest error over the root mean square of what is added.
+// The largest error relative to the root mean square of the result.
 double error(const Layer& layer, const Numbers& x, const std::vector<int32_t>& of_row,
              const Numbers& got) {
     double largest = 0.0, squares = 0.0;
@@ -134,14 +135,14 @@ double error(const Layer& layer, const Numbers& x, const std::vector<int32_t>& o
     return largest / std::sqrt(squares / static_cast<double>(at));
 }
 
-void sums_are_those_of_the_definition(Isa isa, const Shape& shape, AdapterDType store) {
-    const Layer layer(shape, store, 4);
+void products_equal_the_definition(Isa isa, const Shape& shape, AdapterDType dtype) {
+    const Layer layer(shape, dtype, 4);
     const std::vector<int32_t> of_row{2, 0, -1, 0, 1, 3, 0, 2, 1, 1, 1, 3};
     const auto depth = static_cast<size_t>(shape.depth);
-    const Numbers x = drawn(of_row.size() * depth, 7);
+    const Numbers x = random_numbers(of_row.size() * depth, 7);
     const Numbers got = added(isa, layer, x, of_row, 1);
-    const double bound = store == AdapterDType::f32   ? 1e-5
-                         : store == AdapterDType::f16 ? 4e-3
+    const double bound = dtype == AdapterDType::f32   ? 1e-5
+                         : dtype == AdapterDType::f16 ? 4e-3
                                                       : 8e-2;
     CHECK(error(layer, x, of_row, got) < bound);
     CHECK(added(isa, layer, x, of_row, 64) == got);
@@ -157,16 +158,16 @@ void sums_are_those_of_the_definition(Isa isa, const Shape& shape, AdapterDType 
 
 } // namespace
 
-// Levels: those named, else all that run here.
+// lora_test [ISA...]: tests those ISAs, or all that run here.
 int main(int count, char** names) {
     for (const Isa isa : kIsas) {
         const bool named = std::find(names + 1, names + count, isa_name(isa)) != names + count;
         if (count > 1 ? !named : !missing_feature(isa).empty())
             continue;
-        for (const AdapterDType store : {AdapterDType::f32, AdapterDType::f16, AdapterDType::i8}) {
-            sums_are_those_of_the_definition(isa, {32, 1, {8}}, store);
-            sums_are_those_of_the_definition(isa, {50, 13, {21, 9, 70}}, store);
-            sums_are_those_of_the_definition(isa, {96, 40, {64, 545}}, store);
+        for (const AdapterDType dtype : {AdapterDType::f32, AdapterDType::f16, AdapterDType::i8}) {
+            products_equal_the_definition(isa, {32, 1, {8}}, dtype);
+            products_equal_the_definition(isa, {50, 13, {21, 9, 70}}, dtype);
+            products_equal_the_definition(isa, {96, 40, {64, 545}}, dtype);
         }
     }
     return 0;

@@ -1,4 +1,4 @@
-// Replays give what the calls would give one after the other, at every size up to the largest.
+// Tests that replaying a plan equals running its calls one after the other, at every step size.
 #include "plan/plan.h"
 
 #include <stdexcept>
@@ -68,7 +68,7 @@ const Kernel counted{"counted",
                      [](const Arguments&) { return sign > 0 ? size_t{64} : size_t{512}; },
                      true};
 
-void a_chain_is_replayed_at_every_size() {
+void chain_is_replayed_at_every_size() {
     const StepSize largest{17, 3, 5};
     const int64_t width = 40;
     Recorder recorder(largest);
@@ -102,7 +102,8 @@ void a_chain_is_replayed_at_every_size() {
     }
 }
 
-// A step of two layers: rows apart, rows mixed, rows apart again with what lies further back.
+// A step of two layers: row-wise kernels, a kernel that mixes rows, and again row-wise kernels,
+// which also read earlier results.
 struct Layers {
     static constexpr int64_t width = 24;
     Recorder recorder;
@@ -149,7 +150,7 @@ struct Layers {
     }
 };
 
-void blocks_of_rows_give_what_kernel_by_kernel_gives() {
+void row_blocks_equal_kernel_by_kernel_results() {
     const StepSize largest{700, 1, 1};
     const Layers layers(largest);
     Plan whole(layers.recorder, layers.output);
@@ -169,9 +170,9 @@ void blocks_of_rows_give_what_kernel_by_kernel_gives() {
     }
 }
 
-// What only a segment uses takes memory for the steps that run kernel by kernel, not for the
-// largest.
-void inner_results_of_segments_take_no_room_for_every_token() {
+// Buffers that only a segment uses take memory for steps that run kernel by kernel, not for the
+// largest step.
+void segment_buffers_do_not_grow_with_tokens() {
     const int64_t width = 1024;
     const StepSize largest{4096, 1, 1};
     Recorder recorder(largest);
@@ -206,13 +207,14 @@ void every_token_is_in_one_block() {
                     largest = std::max(largest, count);
                 }
                 CHECK(smallest > 0 && largest <= rows);
-                CHECK(largest - smallest < 32); // a unit, and what the last one lacks
+                // at most a unit, and the rows that the last block lacks
+                CHECK(largest - smallest < 32);
             }
         }
     }
 }
 
-void reading_what_nothing_wrote_is_refused() {
+void reading_an_unwritten_tensor_is_refused() {
     const int64_t width = 8;
     Recorder recorder({4, 4, 4});
     const PlanTensor a = recorder.temporary(DType::f32, Axis::tokens, {&width, 1});
@@ -229,8 +231,8 @@ void reading_what_nothing_wrote_is_refused() {
 
 } // namespace
 
-// Kernels of fewer and of more than 20 rows, in a plan that goes through blocks of at most 16.
-void a_call_is_served_by_the_kernel_for_its_rows() {
+// Kernels for at most 20 and for more rows, in a plan with blocks of at most 16 rows.
+void call_uses_the_kernel_for_its_rows() {
     const int64_t width = 8;
     KernelChoice choice;
     choice.add(20, counted<-1>);
@@ -257,10 +259,10 @@ void a_call_is_served_by_the_kernel_for_its_rows() {
 }
 
 int main() {
-    a_call_is_served_by_the_kernel_for_its_rows();
-    a_chain_is_replayed_at_every_size();
-    blocks_of_rows_give_what_kernel_by_kernel_gives();
-    inner_results_of_segments_take_no_room_for_every_token();
+    call_uses_the_kernel_for_its_rows();
+    chain_is_replayed_at_every_size();
+    row_blocks_equal_kernel_by_kernel_results();
+    segment_buffers_do_not_grow_with_tokens();
     every_token_is_in_one_block();
-    reading_what_nothing_wrote_is_refused();
+    reading_an_unwritten_tensor_is_refused();
 }

@@ -1,5 +1,5 @@
-// Drawn weights in every form that can be packed, and what a linear layer must answer, computed
-// from the definitions in kernels/weights.py and linear_affine.inl.h and nothing else.
+// Random weights in every format that can be packed, and the expected results of a linear layer,
+// computed only from the definitions in kernels/weights.py and linear_affine.inl.h.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "check.h"
-#include "cpu/simd/half.h"
 #include "cpu/pack/pack.h"
+#include "cpu/simd/half.h"
 
 namespace penstock::cpu::testing {
 
-// A form of weight. `scales` is f32, f16, or u8 or i8 for two-level scales.
+// A weight format. `scales` is f32, f16, or u8 or i8 for two-level scales.
 struct Format {
     std::string name;
     int bits;
@@ -26,7 +26,7 @@ struct Format {
     bool minimum;
     int zero_point;
     int largest;                    // quants are 0 .. largest
-    const uint8_t* table = nullptr; // of which only those in it
+    const uint8_t* table = nullptr; // only quants of this table, unless null
 
     int smallest() const { return table ? *std::min_element(table, table + 16) : 0; }
 };
@@ -60,13 +60,13 @@ struct Matrix {
     int64_t rows;
     int64_t depth;
     Format format;
-    std::vector<uint8_t> q; // one a byte
+    std::vector<uint8_t> q; // one per byte
     std::vector<uint8_t> packed;
     std::vector<uint8_t> scale, minimum; // raw bytes of format.scales
     std::vector<uint16_t> super_scale, super_minimum;
     std::vector<float> scale_value, minimum_value; // [rows, depth / group], exact
     DType dense_type = DType::f32;
-    std::vector<float> dense; // exact values, where the matrix is dense
+    std::vector<float> dense; // exact values, if the matrix is dense
     std::vector<uint16_t> dense_half;
 
     MatrixSource source() const {
@@ -107,9 +107,9 @@ struct Matrix {
     }
 };
 
-// Draws the values of all groups, as scales or as minima, in the format's own form.
-inline void draw_values(std::mt19937& random, const Matrix& matrix, std::vector<uint8_t>& raw,
-                        std::vector<uint16_t>& super, std::vector<float>& value) {
+// Fills the values of all groups, as scales or as minima, in the format's element type.
+inline void random_values(std::mt19937& random, const Matrix& matrix, std::vector<uint8_t>& raw,
+                          std::vector<uint16_t>& super, std::vector<float>& value) {
     std::normal_distribution<float> normal(0.0f, 0.02f);
     const DType type = matrix.format.scales;
     const int64_t count = matrix.rows * matrix.depth / matrix.format.group;
@@ -150,7 +150,8 @@ inline void pack_nibbles(Matrix& matrix) {
     }
 }
 
-inline Matrix draw_affine(std::mt19937& random, const Format& format, int64_t rows, int64_t depth) {
+inline Matrix random_affine(std::mt19937& random, const Format& format, int64_t rows,
+                            int64_t depth) {
     Matrix matrix{};
     matrix.rows = rows;
     matrix.depth = depth;
@@ -160,14 +161,14 @@ inline Matrix draw_affine(std::mt19937& random, const Format& format, int64_t ro
         q = format.table ? format.table[random() % 16]
                          : static_cast<uint8_t>(random() % (format.largest + 1));
     pack_nibbles(matrix);
-    draw_values(random, matrix, matrix.scale, matrix.super_scale, matrix.scale_value);
+    random_values(random, matrix, matrix.scale, matrix.super_scale, matrix.scale_value);
     if (format.minimum) {
-        draw_values(random, matrix, matrix.minimum, matrix.super_minimum, matrix.minimum_value);
+        random_values(random, matrix, matrix.minimum, matrix.super_minimum, matrix.minimum_value);
     }
     return matrix;
 }
 
-inline Matrix draw_dense(std::mt19937& random, DType type, int64_t rows, int64_t depth) {
+inline Matrix random_dense(std::mt19937& random, DType type, int64_t rows, int64_t depth) {
     std::normal_distribution<float> normal(0.0f, 0.1f);
     Matrix matrix{};
     matrix.rows = rows;
@@ -184,12 +185,12 @@ inline Matrix draw_dense(std::mt19937& random, DType type, int64_t rows, int64_t
     return matrix;
 }
 
-// a * b + c: rounded once, or twice as the scalar ISA does.
+// a * b + c: rounded once, or twice as in the scalar ISA.
 inline float multiply_add(float a, float b, float c, Isa isa) {
     return isa == Isa::scalar ? a * b + c : std::fma(a, b, c);
 }
 
-// The scale that makes scale * value come nearest to x, summed in the documented order.
+// The least-squares scale for x, summed in the documented order.
 inline float fitted_scale(const float* x, float inverse, const int8_t* value, Isa isa) {
     float chain[16] = {};
     int32_t squares = 0;
@@ -205,7 +206,7 @@ inline float fitted_scale(const float* x, float inverse, const int8_t* value, Is
     return chain[0] / static_cast<float>(squares) / inverse;
 }
 
-// One row of activations as quantize_rows must leave it.
+// One row of activations as quantize_rows must write it.
 inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth, Isa isa) {
     std::vector<QuantizedUnit> units(static_cast<size_t>(depth / kUnit));
     for (size_t u = 0; u < units.size(); ++u, x += kUnit) {
@@ -234,7 +235,7 @@ inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth, Isa i
     return units;
 }
 
-// a as the sum of two bf16, and of what is below those.
+// The two bf16 that approximate a: the nearest one and that of the remainder.
 struct Parts {
     float high, low;
 
@@ -242,7 +243,7 @@ struct Parts {
         : high(bf16_to_f32(f32_to_bf16(a))), low(bf16_to_f32(f32_to_bf16(a - high))) {}
 };
 
-// What the minima of groups of 32 add at ISAs with tiles.
+// The part of minima in groups of 32, on ISAs with tiles.
 inline float minimum_product(const Matrix& matrix, int64_t row,
                              const std::vector<QuantizedUnit>& x) {
     const auto units = static_cast<int64_t>(x.size());
@@ -283,8 +284,8 @@ inline float affine_product(const Matrix& matrix, int64_t row, const std::vector
             dot += (matrix.q[static_cast<size_t>(row * matrix.depth + i)] - zero) * value;
             sum += value;
         }
-        acc = multiply_add(static_cast<float>(dot), unit.scale * matrix.scale_value[index], acc,
-                           isa);
+        acc =
+            multiply_add(static_cast<float>(dot), unit.scale * matrix.scale_value[index], acc, isa);
         if (matrix.format.minimum && !minima_by_tiles) {
             acc = multiply_add(matrix.minimum_value[index], unit.scale * static_cast<float>(sum),
                                acc, isa);
@@ -293,19 +294,19 @@ inline float affine_product(const Matrix& matrix, int64_t row, const std::vector
     return minima_by_tiles ? acc + minimum_product(matrix, row, x) : acc;
 }
 
-// Whether a matrix that is not gathered from has paired scales.
+// Whether a matrix has paired scales if it is used for products.
 inline bool is_paired(const Matrix& matrix, Isa isa) {
     const Format& format = matrix.format;
     return has_paired_scales(isa) && format.bits == 4 && format.group == 32 &&
            format.scales == DType::f16 && matrix.depth % 64 == 0;
 }
 
-// A number as a multiple of a step that reaches to +-32767 or, of a row of activations, 16383.
+// A number as a multiple of a step, up to +-32767, or 16383 for a row of activations.
 inline int64_t multiple(double value, double step) {
     return step > 0.0 && std::isfinite(step) ? std::lrint(value * (1.0 / step)) : 0;
 }
 
-// The answer, but for the bias, of an output of a matrix with paired scales.
+// One output of a matrix with paired scales, without bias.
 inline float paired_product(const Matrix& matrix, int64_t row,
                             const std::vector<QuantizedUnit>& x) {
     const size_t units = x.size(), first = static_cast<size_t>(row) * units;
@@ -354,7 +355,7 @@ inline float dense_product(const Matrix& matrix, int64_t row, const float* x, Is
     return chain[0] + chain[1];
 }
 
-// The product of a bf16 matrix at ISAs that multiply it in pairs.
+// The product of a bf16 matrix on ISAs that multiply it in pairs.
 inline float pair_product(const Matrix& matrix, int64_t row, const float* x) {
     const auto rounded = [](float value) { return bf16_to_f32(f32_to_bf16(value)); };
     float chain[2] = {0.0f, 0.0f};
@@ -368,7 +369,7 @@ inline float pair_product(const Matrix& matrix, int64_t row, const float* x) {
     return chain[0] + chain[1];
 }
 
-// The product of a bf16 matrix at ISAs with tiles.
+// The product of a bf16 matrix on ISAs with tiles.
 inline float tile_product(const Matrix& matrix, int64_t row, const float* x) {
     float acc = 0.0f;
     for (int64_t step = 0; step < matrix.depth; step += kUnit) {

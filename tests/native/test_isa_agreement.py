@@ -138,12 +138,12 @@ def test_a_plan_of_several_levels_gives_the_bits_of_one(own: str) -> None:
 @pytest.mark.parametrize(
     ("ranges", "says"),
     [
-        ({"linear": [(None, "avx2")]}, "no such family"),
+        ({"linear": [(None, "avx2")]}, "unknown kernel family"),
         ({"affine": [(4, ISAS[0]), (4, ISAS[0])]}, "must ascend"),
         ({"affine": [(None, ISAS[0]), (9, ISAS[0])]}, "must ascend"),
         ({"affine": [(0, ISAS[0])]}, "must ascend"),
         ({"dense": [(n, ISAS[0]) for n in range(1, 12)]}, "too many ranges"),
-        ({"dense": [(None, "sse9")]}, "no such level"),
+        ({"dense": [(None, "sse9")]}, "unknown ISA"),
     ],
 )
 def test_ranges_that_mean_nothing_are_refused(ranges: Any, says: str) -> None:

@@ -76,7 +76,7 @@ def test_what_does_not_fit_the_slots_is_refused() -> None:
         with pytest.raises((ValueError, TypeError), match=message):
             slots.pack(given)
     other = ops().adapter_slots(replace(SIZES, linears=((WIDTH, (32, 16)),)))
-    with pytest.raises(ValueError, match="packed for other slots"):
+    with pytest.raises(ValueError, match="packed for slots of other shapes"):
         other.install(0, slots.pack([(q, kv)]))
     with pytest.raises(ValueError, match=r"slot: must be in 0..2"):
         slots.install(3, slots.pack([(q, kv)]))

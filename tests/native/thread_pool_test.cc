@@ -1,4 +1,4 @@
-// The pool runs every task exactly once, on any number of threads, and loses no wake-up.
+// Tests that the pool runs every task exactly once, on any number of threads, and loses no wake-up.
 #include "plan/thread_pool.h"
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int phases_of_counter = 3;
 
-// Phase p adds 1 to the counters that phase p - 1 left at p; a broken barrier leaves one behind.
+// Phase p adds 1 to the counters that phase p - 1 wrote at p; a broken barrier leaves one behind.
 const Kernel counter{"counter", [](const Arguments&) { return phases_of_counter; },
                      [](const Arguments& call, int) { return call.tensor[0].shape[0]; },
                      [](const Arguments& call, int phase, int64_t task, Workspace&) {
@@ -27,7 +27,8 @@ const Kernel counter{"counter", [](const Arguments&) { return phases_of_counter;
                          auto* from = call.tensor[0].row<int32_t>(phase);
                          auto* to = call.tensor[0].row<int32_t>(phase + 1);
                          to[task] +=
-                             from[n - 1 - task] + 1; // somebody else's element of the phase before
+                             // an element that another task wrote in the previous phase
+                             from[n - 1 - task] + 1;
                      },
                      [](const Arguments&) { return size_t{0}; }};
 
@@ -48,7 +49,7 @@ void every_task_runs_once_in_every_phase(int threads, int64_t tasks, int rounds)
     }
 }
 
-void exception_of_a_body_reaches_the_caller_and_the_pool_survives(int threads) {
+void exception_reaches_the_caller_and_the_pool_survives(int threads) {
     ThreadPool pool(threads);
     for (int round = 0; round < 50; ++round) {
         bool caught = false;
@@ -83,7 +84,7 @@ void callers_take_turns() {
     CHECK(sum == 3 * 200 * 28);
 }
 
-void each_thread_has_a_workspace_of_its_own() {
+void each_thread_has_its_own_workspace() {
     ThreadPool pool(4);
     const Kernel scribble{"scribble", [](const Arguments&) { return 1; },
                           [](const Arguments&, int) { return int64_t{500}; },
@@ -100,34 +101,36 @@ void each_thread_has_a_workspace_of_its_own() {
     pool.acquire(4096).run(scribble, {});
 }
 
-// Two threads keep step: each is in its n-th task before either ends it, so nothing can be stolen.
+// Two threads keep in step: each is in its n-th task before the other ends its own, so that no task
+// can be stolen.
 void threads_get_equal_shares(int64_t tasks) {
     ThreadPool pool(2);
-    std::atomic<int64_t> begun[2] = {0, 0};
+    std::atomic<int64_t> started[2] = {0, 0};
     const std::thread::id caller = std::this_thread::get_id();
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     pool.parallel_for(tasks, [&](int64_t) {
         const size_t self = std::this_thread::get_id() == caller ? 0 : 1;
-        const int64_t own = ++begun[self];
-        while (begun[1 - self].load() < own && std::chrono::steady_clock::now() < limit)
+        const int64_t own = ++started[self];
+        while (started[1 - self].load() < own && std::chrono::steady_clock::now() < limit)
             std::this_thread::yield();
     });
-    CHECK(begun[0].load() == tasks / 2);
-    CHECK(begun[1].load() == tasks / 2);
+    CHECK(started[0].load() == tasks / 2);
+    CHECK(started[1].load() == tasks / 2);
 }
 
 void sleeping_helpers_wake_again() {
     ThreadPool pool(4);
     std::atomic<int64_t> sum{0};
     for (int round = 0; round < 20; ++round) {
-        // Longer than helpers spin; whether they sleep by now changes only who does the work.
+        // Longer than helpers spin. Whether they sleep by now only changes which thread does the
+        // work.
         std::this_thread::sleep_for(std::chrono::microseconds(200));
         pool.parallel_for(64, [&](int64_t) { ++sum; });
     }
     CHECK(sum == 20 * 64);
 }
 
-void stalls_that_cost_more_than_helpers_bring_make_the_caller_work_alone() {
+void frequent_stalls_make_the_caller_work_alone() {
     StallGuard guard;
     int64_t now = 1'000'000'000;
     const auto clock = [&] { return now; };
@@ -138,11 +141,12 @@ void stalls_that_cost_more_than_helpers_bring_make_the_caller_work_alone() {
     CHECK(!guard.alone(clock) && guard.stalls() == 0);
 
     constexpr int64_t wait = 4'000'000;
-    guard.waited(now, wait, 1'000); // the first for a second: worth it
+    guard.waited(now, wait, 1'000); // the first one in a second: tolerated
     CHECK(!guard.alone(clock) && guard.stalls() == 1);
     int64_t pause = StallGuard::first_pause_ns;
     for (int i = 0; i < 8; ++i) {
-        now += StallGuard::fair_price * wait + wait - 1; // nearly enough time together
+        now += StallGuard::tolerated_gap_in_waits * wait + wait -
+               1; // nearly enough time between stalls
         guard.waited(now, wait, 1'000);
         now += pause - 1;
         CHECK(guard.alone(clock));
@@ -150,7 +154,7 @@ void stalls_that_cost_more_than_helpers_bring_make_the_caller_work_alone() {
         CHECK(!guard.alone(clock));
         pause = std::min(2 * pause, StallGuard::longest_pause_ns);
     }
-    now += StallGuard::fair_price * wait + wait;
+    now += StallGuard::tolerated_gap_in_waits * wait + wait;
     guard.waited(now, wait, 1'000);
     CHECK(!guard.alone(clock));
     now += wait;
@@ -166,12 +170,12 @@ int main() {
         for (const int64_t tasks : {0, 1, 2, 3, 7, 64, 1000}) {
             every_task_runs_once_in_every_phase(threads, tasks, 100);
         }
-        exception_of_a_body_reaches_the_caller_and_the_pool_survives(threads);
+        exception_reaches_the_caller_and_the_pool_survives(threads);
     }
     callers_take_turns();
-    each_thread_has_a_workspace_of_its_own();
+    each_thread_has_its_own_workspace();
     for (const int64_t tasks : {2, 16, 18, 30, 62, 118})
         threads_get_equal_shares(tasks);
     sleeping_helpers_wake_again();
-    stalls_that_cost_more_than_helpers_bring_make_the_caller_work_alone();
+    frequent_stalls_make_the_caller_work_alone();
 }

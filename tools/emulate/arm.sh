@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# arm.sh [FOLDER]: build the native tests for ARMv8 and run them under QEMU, at the levels `scalar`
-# and `neon`; status 1 where one fails. Needs Debian's g++-aarch64-linux-gnu and qemu-user-static.
+# arm.sh [FOLDER]: build the native tests for ARMv8 and run them under QEMU, on the ISAs `scalar` and
+# `neon`; exit status 1 if one fails. Needs Debian's g++-aarch64-linux-gnu and qemu-user-static.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=${1:-build/emulate-arm}

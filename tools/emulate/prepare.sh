@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# prepare.sh [FOLDER]: fetch from Debian what an emulated machine needs, and build Bochs. Once.
-# Nothing is installed: apt works on a state of its own under FOLDER, and packages are unpacked there.
+# prepare.sh [FOLDER]: download the emulated machine's Debian packages and build Bochs. Run it once.
+# Installs no packages: apt keeps its own state under FOLDER, and packages are unpacked there.
 set -euo pipefail
 work=$(realpath -m "${1:-build/emulate}")
 mkdir -p "$work"/apt/{state/lists/partial,cache/archives/partial,none} "$work"/{deb,root,bochs}
@@ -29,15 +29,15 @@ apt-get update -q
 # The firmware, the boot loader, a shell for the guest, and xorriso with its libraries.
 apt-get install -y -q --no-install-recommends --download-only \
     bochsbios vgabios isolinux syslinux-common busybox-static xorriso
-# A kernel from 6.15 on: its `setcpuid` is what lets AMX run on this CPU model (see README.md).
+# Kernel 6.15 or later: its `setcpuid` enables AMX on this CPU model (see README.md).
 kernel=$(apt-cache search --names-only '^linux-binary-[0-9].*-cloud-amd64$' | cut -d' ' -f1 | tail -n 1)
 (cd "$work/deb" && apt-get download -q -t sid "$kernel" && apt-get download -q bochs) # for its VGA BIOS
 for package in "$work"/apt/cache/archives/*.deb "$work"/deb/*.deb; do
     dpkg-deb -x "$package" "$work/root"
 done
 
-# Debian's own Bochs would do but for three things: it multiplies all bytes of int8 tiles as unsigned
-# (mended upstream in 3.1), VCVTNE2PS2BF16 reads past the end of one operand, and it wants a screen.
+# Debian's Bochs has three problems: it multiplies all bytes of int8 tiles as unsigned (fixed upstream
+# in 3.1), VCVTNE2PS2BF16 reads past the end of one operand, and it needs a screen.
 cd "$work/bochs"
 apt-get source -q --download-only bochs || test -e bochs_3.0+dfsg.orig.tar.xz
 tar -xf bochs_3.0+dfsg.orig.tar.xz && cd bochs-3.0

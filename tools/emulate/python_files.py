@@ -1,8 +1,8 @@
-"""Print the files that the Python tests need, for the emulated machine: python_files.py TESTS, a
-folder or a file.
+"""List the files that the Python tests need on the emulated machine.
 
-Runs the tests of one level here, then lists what the interpreter loaded or opened: modules with
-their byte code, shared libraries, and the files that make the virtual environment one.
+Usage: python_files.py TESTS, a folder or a file. Runs the tests of one ISA on this machine, then
+prints the files that the interpreter loaded or opened: modules with their byte code, shared
+libraries, and the files of the virtual environment.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def modules() -> Iterator[str]:
         if source:
             yield source
             yield importlib.util.cache_from_source(source) if source.endswith(".py") else source
-    for path in OPENED:  # modules too that put another in their place
+    for path in OPENED:  # includes modules that replaced themselves in sys.modules
         yield path
-        if path.endswith(".pyc") and "-pytest-" not in path:  # its own, of tests
+        if path.endswith(".pyc") and "-pytest-" not in path:  # pytest's own, of rewritten tests
             yield importlib.util.source_from_cache(path)
 
 
 def note_opened(event: str, arguments: tuple[object, ...]) -> None:
-    """An audit hook."""
+    """Audit hook that records the Python files that are opened."""
     if event == "open" and isinstance(path := arguments[0], str) and path.endswith((".py", ".pyc")):
         OPENED.add(os.path.abspath(path))
 
@@ -52,7 +52,7 @@ def interpreter() -> Iterator[str]:
     yield os.path.join(sys.prefix, "pyvenv.cfg")
     yield from map(str, Path(sys.prefix).glob("lib/python3*/site-packages/*.pth"))
     yield from map(str, Path(encodings.__file__).parent.glob("*.py"))
-    if "torch" in sys.modules:  # which looks for it when it is imported
+    if "torch" in sys.modules:  # torch looks for it at import
         yield str(Path(sys.modules["torch"].__file__ or "").parent / "bin" / "torch_shm_manager")
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# run.sh [FOLDER]: build the native tests for the wide levels and run them on an emulated Sapphire
-# Rapids: PASS or FAIL for each. Status 1 where one failed. FOLDER is what prepare.sh filled.
-# PYTHON=.venv/bin/python (with penstock, built with PENSTOCK_ISAS=all) adds tests/native/*.py, or
-# TESTS, one file of them; WHICH, as pytest's -k, chooses among them.
+# run.sh [FOLDER]: build the native tests for the wide ISAs and run them on an emulated Sapphire
+# Rapids. Prints PASS or FAIL for each; exit status 1 if one failed. FOLDER: as passed to prepare.sh.
+# PYTHON=.venv/bin/python (with penstock built with PENSTOCK_ISAS=all) adds tests/native/*.py, or only
+# the file TESTS; WHICH is passed to pytest as -k.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$(realpath "${1:-build/emulate}")

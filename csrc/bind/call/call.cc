@@ -48,7 +48,7 @@ PlanTensor operand_of(const py::handle& given, const Parameter& parameter,
         throw py::value_error(where + ": expected " + std::to_string(parameter.extents.size()) +
                               " dimensions, got " + std::to_string(tensor.view.rank));
     }
-    // Bytes are quantized units, which kernels load by whole cache lines.
+    // uint8 tensors hold quantized units, which kernels load by whole cache lines.
     if (tensor.view.dtype == DType::u8 &&
         reinterpret_cast<uintptr_t>(tensor.view.data) % alignment_bytes != 0) {
         throw py::value_error(where + ": must start on a multiple of 64 bytes");
@@ -79,14 +79,14 @@ void check_extents(const CheckedCall& call, Symbols& symbols) {
                         where_of(*call.signature, parameters[i]) + ": dimension " +
                         std::to_string(d) + " is " + std::to_string(actual.value) + ", expected " +
                         expression + " = " + std::to_string(expected ? expected->value : -1) +
-                        (same ? ", and of the same kind (fixed, or free in the same way)" : ""));
+                        (same ? ", with the same axis (fixed, tokens, rows or samples)" : ""));
                 }
             }
         }
     }
 }
 
-// The table of the slots; sets the extents of the layer that the call is for.
+// Returns the slot table and defines the extents of the linear layer that the call names.
 const void* check_adapters(const Signature& signature, const CallArguments& given,
                            Symbols& symbols) {
     if (!py::isinstance<cpu::AdapterSlots>(given.object)) {
@@ -106,8 +106,9 @@ const void* check_adapters(const Signature& signature, const CallArguments& give
 
 void check_isa(const KernelSet& kernels, const Signature& signature, cpu::Isa packed_for) {
     if (packed_for != kernels.isa()) {
-        throw py::value_error(signature.kernel + ": object: was packed for level " +
-                              std::string(cpu::isa_name(packed_for)));
+        throw py::value_error(signature.kernel + ": object: was packed for ISA " +
+                              std::string(cpu::isa_name(packed_for)) + ", not " +
+                              std::string(cpu::isa_name(kernels.isa())));
     }
 }
 
@@ -148,7 +149,8 @@ const void* check_object(const KernelSet& kernels, const Signature& signature,
     const auto& packed = object.cast<const PackedWeights&>();
     check_isa(kernels, signature, packed.isa);
     if (signature.object == ObjectKind::packed_rows && packed.linear.use() != cpu::Use::rows) {
-        throw py::value_error(signature.kernel + ": object: was packed for products only");
+        throw py::value_error(signature.kernel +
+                              ": object: was packed for products, not for gathering rows");
     }
     const cpu::LinearWeights& packed_tiles = *packed.linear.packed_tiles();
     symbols.set("K", {packed_tiles.depth});
@@ -165,7 +167,7 @@ void check_count(const Signature& signature, const char* what, size_t given, siz
     }
 }
 
-// Half-open byte range that an external tensor touches; empty for one of the arena.
+// Half-open byte range that an external tensor covers; empty for an arena tensor.
 std::pair<uintptr_t, uintptr_t> memory_of(const PlanTensor& tensor) {
     const TensorView& view = tensor.view;
     int64_t last = 0;
@@ -181,8 +183,7 @@ std::pair<uintptr_t, uintptr_t> memory_of(const PlanTensor& tensor) {
                : std::pair{start, start + static_cast<uintptr_t>(last + 1) * size_of(view.dtype)};
 }
 
-// Different windows of one buffer may interleave, so memory is compared only where nothing is
-// known of it: between arrays.
+// Windows of one arena buffer may interleave, so only external arrays are compared.
 void check_overlap(const CheckedCall& call) {
     for (size_t i = 0; i < call.tensors.size(); ++i) {
         if (call.signature->tensors[i].access != Access::write) {

@@ -1,4 +1,4 @@
-// One call of a kernel from Python, checked against its signature.
+// Checks one kernel call from Python against the kernel's signature.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,7 +17,7 @@ namespace penstock::bind {
 
 namespace py = pybind11;
 
-// The values of tensor `index` must lie below `limit`, or ascend from 0 to it.
+// The values of tensor `index` must be below `limit`, or ascend from 0 to it.
 struct ValueBound {
     size_t index = 0;
     Extent limit;
@@ -33,8 +33,8 @@ struct CheckedCall {
     uint32_t written = 0; // bit i: the call writes tensor i
     std::vector<ValueBound> bounds;
     std::vector<ValueBound> runs;
-    std::optional<CacheExtent> cache; // of a call that takes the chunks of a step
-    int64_t adapter_slots = 0;        // of a call that takes groups of rows: how many slots
+    std::optional<CacheExtent> cache; // set if the call takes the chunks of a step
+    int64_t adapter_slots = 0;        // number of slots, if the call takes adapter groups
 };
 
 struct CallArguments {
@@ -44,12 +44,13 @@ struct CallArguments {
     py::object object;
 };
 
-// Each tensor is a numpy array or a PlanTensor. Raises TypeError and ValueError naming the kernel
-// and the argument, KeyError for an unknown kernel. Values of tensors are not looked at.
+// Check the arguments of a call to kernel `name`. Each tensor is a numpy array or a PlanTensor.
+// Raises TypeError or ValueError naming the kernel and the argument, and KeyError for an unknown
+// kernel. Does not read tensor values.
 CheckedCall check_call(const KernelSet& kernels, const std::string& name,
                        const CallArguments& given);
 
-// The tensor of that name, which the signature must have.
+// The tensor with that parameter name, which the signature must have.
 const PlanTensor& tensor_named(const CheckedCall& call, const std::string& name);
 
 } // namespace penstock::bind

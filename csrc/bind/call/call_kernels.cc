@@ -40,8 +40,8 @@ KernelChoice kernels_of(const KernelSet& kernels, const CheckedCall& call,
     int64_t reached = 0;
     for (const RowsIsa& range : kernels.by_rows(family)) {
         const cpu::Isa isa = agrees(call, family, own, range.isa) ? range.isa : own;
-        choice.add(range.most_rows, find_kernel(isa, name));
-        reached = range.most_rows;
+        choice.add(range.max_rows, find_kernel(isa, name));
+        reached = range.max_rows;
     }
     if (reached != KernelChoice::unlimited) {
         choice.add(KernelChoice::unlimited, find_kernel(own, name));

@@ -1,4 +1,4 @@
-// Which kernels serve a checked call.
+// Chooses the kernels of a checked call.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace penstock::bind {
 
-// Those of the family's own ISA, and by rows those of other ISAs that give its bits for this
-// call. Raises KeyError where an ISA has no kernel of that name.
+// Returns the kernel of the family's own ISA and, per range of rows, kernels of other ISAs that
+// give the same bits for this call. Raises KeyError if an ISA has no kernel of that name.
 KernelChoice kernels_of(const KernelSet& kernels, const CheckedCall& call, const std::string& name);
 
 } // namespace penstock::bind

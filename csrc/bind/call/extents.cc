@@ -5,7 +5,7 @@
 namespace penstock::bind {
 namespace {
 
-// Cuts the text up to `separator` off `rest`.
+// Removes and returns the text before `separator`.
 std::string_view cut(std::string_view& rest, char separator) {
     const size_t at = rest.find(separator);
     const std::string_view head = rest.substr(0, at);

@@ -1,4 +1,4 @@
-// Named extents of one call: what "[T, H * D]" means once T, H and D are known. No Python.
+// Evaluates extent expressions such as "[T, H * D]" from the named extents of one call. No Python.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace penstock::bind {
 
-// An extent at the largest step, and what it counts where it is free.
+// An extent at the largest step, and its axis if it varies per step.
 struct Extent {
     int64_t value = 0;
     Axis axis = Axis::fixed;
@@ -22,12 +22,13 @@ class Symbols {
   public:
     void set(const std::string& name, Extent extent) { extents_[name] = extent; }
 
-    // True for one name: such an expression may define the name, any other only uses names.
+    // True if the expression is a single name: such an expression may define the name, all others
+    // only use names.
     static bool is_name(std::string_view expression);
 
-    // The value of a sum of products of names and numbers, "2*K*D+H*D", without spaces; none while
-    // a name in it is unknown. "R+1" of the free axis `rows` is the free axis `row_starts`; other
-    // expressions of several terms or factors are not free.
+    // Evaluates a sum of products of names and numbers without spaces, e.g. "2*K*D+H*D". Returns
+    // nullopt if a name is unknown. "R+1" over the axis `rows` has the axis `row_starts`; other
+    // expressions of several terms or factors have a fixed extent.
     std::optional<Extent> evaluate(std::string_view expression) const;
 
   private:

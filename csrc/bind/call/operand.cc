@@ -9,7 +9,7 @@ namespace {
 struct DTypeEntry {
     DType dtype;
     const char* name;
-    const char* numpy; // kind and item size
+    const char* numpy; // kind and item size, as numpy spells them
 };
 
 constexpr std::array<DTypeEntry, 7> dtypes{{{DType::f32, "float32", "f4"},
@@ -32,10 +32,10 @@ DType dtype_of(const py::array& array, const std::string& where) {
             return candidate.dtype;
         }
     }
-    throw py::type_error(where + ": no kernel takes " + std::string(py::str(dtype)));
+    throw py::type_error(where + ": no kernel supports " + std::string(py::str(dtype)));
 }
 
-// Only the first dimension may have gaps: kernels step through it by its stride.
+// Only the first dimension may be strided: kernels step through it by its stride.
 void check_layout(const TensorView& view, const std::string& where) {
     const auto last = static_cast<size_t>(view.rank - 1);
     if (view.shape[last] > 1 && view.stride[last] != 1) {
@@ -44,7 +44,7 @@ void check_layout(const TensorView& view, const std::string& where) {
     int64_t width = 1;
     for (size_t i = last; i > 0; --i) {
         if (view.shape[i] > 1 && view.stride[i] != width) {
-            throw py::value_error(where + ": must be C-contiguous, but for the first dimension");
+            throw py::value_error(where + ": must be C-contiguous, except in the first dimension");
         }
         width *= view.shape[i];
     }
@@ -65,7 +65,7 @@ DType dtype_named(const std::string& name) {
             return candidate.dtype;
         }
     }
-    throw py::value_error("no such element type: " + name);
+    throw py::value_error("unknown element type: " + name);
 }
 
 py::dtype numpy_dtype(DType dtype) {

@@ -1,4 +1,4 @@
-// numpy arrays as tensors: the checks that need no knowledge of the kernel.
+// Converts numpy arrays to tensors, with the checks that do not depend on the kernel.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -11,19 +11,19 @@ namespace penstock::bind {
 
 namespace py = pybind11;
 
-// "float32", "bfloat16", ...: as error messages and PlanTensor.dtype spell them.
+// The name used in error messages and by PlanTensor.dtype: "float32", "bfloat16", ...
 const char* dtype_name(DType dtype);
 
-// The type of that name. Raises ValueError for another name.
+// The element type of that name. Raises ValueError for an unknown name.
 DType dtype_named(const std::string& name);
 
-// The numpy type that holds `dtype`; bfloat16 is held as its bits in uint16.
+// The numpy type that stores `dtype`; bfloat16 is stored as its bits in uint16.
 py::dtype numpy_dtype(DType dtype);
 
-// `array` as an external tensor; borrowed. `where` names the argument in errors. Raises TypeError
-// for an element type that no kernel knows, ValueError for more than four dimensions, misaligned
-// or byte-swapped data, or a last dimension that is not contiguous; from three dimensions on the
-// whole array must be C-contiguous.
+// Returns `array` as an external tensor that borrows its memory. `where` names the argument in
+// errors. Raises TypeError for an element type that no kernel supports, and ValueError for more
+// than four dimensions, misaligned or byte-swapped data, or a last dimension that is not
+// contiguous. Arrays of three or four dimensions may be strided in the first dimension only.
 PlanTensor array_operand(const py::array& array, const std::string& where);
 
 } // namespace penstock::bind

@@ -1,4 +1,4 @@
-// A finished plan with the inputs that Python fills, and the checks of one run. No Python.
+// A finished plan with its step inputs, and the input checks of a run. No Python.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ enum class StepInput : uint8_t {
     context_lens,
     block_tables,
     sample_rows,
-    adapter_slots, // from here on of a plan with adapters only
+    adapter_slots, // from here on: only in plans with adapters
     adapter_order,
     adapter_starts,
     sampled_order,
@@ -36,15 +36,15 @@ constexpr std::array<const char*, num_step_inputs> step_input_names{
 template <class T>
 using PerInput = std::array<T, num_step_inputs>;
 
-// What the recorded calls ask of the values of the inputs.
+// Limits that the recorded calls put on the values of the inputs.
 struct InputLimits {
     PerInput<std::optional<Extent>> below{};
     std::optional<CacheExtent> cache;
-    bool starts = false; // query_starts must ascend from 0 to the tokens
+    bool starts = false; // query_starts must ascend from 0 to the number of tokens
     int64_t adapter_slots = 0;
 };
 
-// The smaller of two bounds; bounds of different axes do not occur for one input.
+// Keep the smaller of two bounds. All bounds of one input have the same axis.
 void narrow(std::optional<Extent>& bound, const Extent& other);
 
 struct StepPlan {
@@ -54,15 +54,15 @@ struct StepPlan {
     InputLimits limits;
     bool profiling = false;
     size_t num_inputs = num_base_inputs;
-    DistinctCheck check_distinct = {}; // of the slots
-    DistinctCheck check_grouped = {};  // of rows with an adapter
+    DistinctCheck check_distinct = {}; // for the KV cache slots
+    DistinctCheck check_grouped = {};  // for the rows of adapter groups
 
-    // The size of a step with these inputs, or std::invalid_argument where their lengths disagree
-    // or exceed what the plan was recorded for.
+    // Returns the size of a step with these inputs. Throws std::invalid_argument if their lengths
+    // disagree or exceed the recorded maximum.
     StepSize measure(const PerInput<TensorView>& given) const;
 
-    // Copies the inputs into the arena, checks them there (so that nobody can change them between
-    // check and use) and runs. One thread at a time.
+    // Copies the inputs into the arena, checks the copies (so that the caller cannot change them
+    // between check and use) and runs the plan. Not thread-safe.
     void run(ThreadPool::Lease& lease, const StepSize& size, const PerInput<TensorView>& given);
 
   private:

@@ -29,7 +29,7 @@ void check_row_of_blocks(const ChunkViews& chunks, int64_t row, int64_t blocks_u
 void check_below(const TensorView& values, int64_t below, const std::string& where) {
     const int64_t rows = values.rank > 1 ? values.shape[0] : 1;
     const int64_t columns = values.rank > 1 ? values.shape[1] : values.shape[0];
-    // As unsigned, a negative number is too large: one comparison, which vectorises.
+    // As unsigned, a negative number is too large: one comparison, which vectorizes.
     uint32_t largest = 0;
     for (int64_t row = 0; row < rows; ++row) {
         const auto* value = values.row<int32_t>(row);
@@ -45,7 +45,7 @@ void check_below(const TensorView& values, int64_t below, const std::string& whe
 
 void DistinctCheck::operator()(const TensorView& values, const std::string& where) {
     const auto* value = static_cast<const int32_t*>(values.data);
-    if (++call_ == 0) { // after 2^32 calls, the numbers begin again
+    if (++call_ == 0) { // the 32-bit call number wrapped around
         std::fill(last_call_.begin(), last_call_.end(), 0);
         call_ = 1;
     }
@@ -97,7 +97,7 @@ void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& c
     const int64_t rows = chunks.context_lens.shape[0];
     const auto* starts = static_cast<const int32_t*>(chunks.query_starts.data);
     const auto* contexts = static_cast<const int32_t*>(chunks.context_lens.data);
-    const int64_t most_context = chunks.block_tables.shape[1] * cache.block_size;
+    const int64_t max_context = chunks.block_tables.shape[1] * cache.block_size;
     if (starts[0] != 0 || starts[rows] != tokens) {
         refuse("query_starts: must run from 0 to the number of tokens, " + std::to_string(tokens));
     }
@@ -106,9 +106,9 @@ void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& c
         if (chunk < 1) {
             refuse(at("query_starts", row + 1) + ": chunk " + std::to_string(row) + " is empty");
         }
-        if (contexts[row] < chunk || contexts[row] > most_context) {
+        if (contexts[row] < chunk || contexts[row] > max_context) {
             refuse(at("context_lens", row) + ": " + std::to_string(contexts[row]) + " is not in " +
-                   std::to_string(chunk) + ".." + std::to_string(most_context) +
+                   std::to_string(chunk) + ".." + std::to_string(max_context) +
                    " (the chunk, the block table)");
         }
         const int64_t blocks_used = (contexts[row] + cache.block_size - 1) / cache.block_size;

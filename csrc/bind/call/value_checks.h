@@ -1,5 +1,5 @@
-// The values of index tensors, before a kernel uses them as addresses. No Python; violations are
-// std::invalid_argument, which the binding turns into ValueError.
+// Checks the values of index tensors before a kernel uses them as addresses. No Python: violations
+// throw std::invalid_argument, which pybind11 turns into ValueError.
 #pragma once
 
 #include <cstdint>
@@ -11,36 +11,38 @@
 
 namespace penstock::bind {
 
-// Every element of `values` [n] or [m, n] int32 lies in 0..below - 1.
+// Every element of `values` [n] or [m, n] int32 is in 0..below - 1.
 void check_below(const TensorView& values, int64_t below, const std::string& where);
 
-// That no two elements of `values` [n] int32, all in 0..some bound, are equal: two threads would
-// write to one place. Keeps four bytes for each value up to the largest it has seen.
+// Checks that the elements of `values` [n] int32 are distinct, since two threads would otherwise
+// write to one address. Elements must have been bounded before. Keeps four bytes per value up to
+// the largest one seen.
 class DistinctCheck {
   public:
     void operator()(const TensorView& values, const std::string& where);
 
   private:
-    std::vector<uint32_t> last_call_; // by value: the number of the last call that had it
+    // indexed by value: number of the last call that contained it
+    std::vector<uint32_t> last_call_;
     uint32_t call_ = 0;
 };
 
-// The elements of `starts` [n] int32 ascend from 0 to `end`, equals allowed; there is at least one.
+// The elements of `starts` [n] int32, n >= 1, ascend from 0 to `end`; equal neighbours are allowed.
 void check_starts(const TensorView& starts, int64_t end, const std::string& where);
 
-// Rows of a tensor in groups, one adapter each; see AdapterRows in kernels/ops_interface.py.
+// Rows of a tensor grouped by adapter; see AdapterRows in kernels/ops_interface.py.
 struct GroupViews {
     TensorView order;  // [T]
     TensorView starts; // [R + 1]
     TensorView slots;  // [R]
 };
 
-// Groups ascend from 0 to at most the rows of `order`, whose elements up to there name different
-// rows; groups that are not empty have a slot below `capacity`.
+// `starts` ascends from 0 to at most the rows of `order`; the elements of `order` up to there are
+// distinct rows; every non-empty group has a slot below `capacity`.
 void check_groups(const GroupViews& groups, int64_t capacity, DistinctCheck& distinct,
                   const std::string& where);
 
-// The shape of the cache that block tables point into.
+// The shape of the KV cache that block tables index.
 struct CacheExtent {
     int64_t blocks = 0;
     int64_t block_size = 0;
@@ -53,8 +55,8 @@ struct ChunkViews {
     TensorView block_tables; // [R, max_blocks]
 };
 
-// Chunks are not empty, cover tokens 0..tokens - 1 in order, fit into their context and their
-// context into its block table, whose entries for the context name blocks of the cache.
+// Chunks are not empty and cover tokens 0..tokens - 1 in order; each fits into its context, its
+// context into its block table, and the entries for the context are valid blocks of the cache.
 void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& cache);
 
 } // namespace penstock::bind

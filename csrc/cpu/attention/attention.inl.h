@@ -1,4 +1,4 @@
-// Attention over the paged cache. Included by the ISA files.
+// Attention over the paged KV cache. Included by the ISA files.
 //
 //   paged_attention  tensors:  0 q [T, H * D] float32; 1 query_starts [R + 1]; 2 context_lens [R];
 //                              3 block_tables [R, max_blocks] (int32 each);
@@ -6,26 +6,25 @@
 //                              float32); 6 out [T, H * D] float32; 7 partials [n] float32 scratch
 //                    integers: H, K, D, window (0: none)
 //                    reals:    scale
-//   sink_attention   the same and 8 sinks [H] float32: exp(sinks[h]) is one more term of the mass
+//   sink_attention   the same and 8 sinks [H] float32: exp(sinks[h]) is added to the softmax sum
 //   bidirectional_attention  as paged_attention without partials: a token also sees the tokens
-//                    after it, with a window w those at a distance below w
+//                    after it; with a window w, those at a distance below w
 //   biased_attention  the same with 7 bias [H, 2 M + 1] float32: a key d positions after a token
-//                    (or -d before it) has bias[h, M + d] added to its score, d no farther than M
+//                    (or -d before it) has bias[h, M + d] added to its score, with d clamped to M
 //
-// P is a multiple of kLanes and divides 64 or is a multiple of it; D is any multiple of 8. Blocks
-// of the table that hold no visible key are not looked up, slots without one do not reach a result.
-// `partials` holds attention_partial_floats(...) floats; with fewer, steps are just not split.
+// P is a multiple of kLanes and divides 64 or is a multiple of it; D is any multiple of 8. Block
+// table entries without a visible key are not read, and slots without one do not affect a result.
+// `partials` holds attention_partial_floats(...) floats; with fewer, steps are not split.
 //
-// Arithmetic of one (token, query head), which nothing else in the step changes: spans of 256 keys
-// aligned to absolute positions; in a span, tiles of 64 keys with a running softmax (base 2), its
-// mass summed per vector lane; spans merged in order. All in float32, but over a float16 cache
-// whose heads are shared (H > K) at ISAs with products of bf16: there their operands are rounded
-// to bf16 and steps take several keys, see attention_bf16.inl.h and attention_amx.inl.h. What
-// a row does not see has no part in its sums, be it NaN, not even where it shares a step with what
-// the row sees.
+// The arithmetic of one (token, query head) does not depend on the rest of the step: spans of 256
+// keys aligned to absolute positions; in a span, tiles of 64 keys with an online softmax (base 2),
+// its sum kept per vector lane; spans merged in order. All in float32, except over a float16 cache
+// with shared heads (H > K) on ISAs with bf16 products: there the operands are rounded to bf16 and
+// a step takes several keys, see attention_bf16.inl.h and attention_amx.inl.h. Keys that a row does
+// not see have no part in its sums, even if they are NaN or share a step with keys that it sees.
 //
-// A task computes a block of a chunk's tokens for the query heads of one KV head, all spans; or, in
-// steps of few tasks, one token and one span, and phase 1 merges.
+// A task computes a block of a chunk's tokens for the query heads of one KV head, over all spans;
+// in steps of few tasks, one token and one span, and phase 1 merges them.
 #pragma once
 
 #include "cpu/attention/attention_amx.inl.h"
@@ -41,9 +40,9 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace attention {
 
-// How a float16 cache is computed with where query heads share KV heads. A head of its own is
-// computed in float32 everywhere: to convert keys and values to pairs takes so much longer that
-// decoding, which does it for one row, would lose by it.
+// Arithmetic for a float16 cache with shared KV heads. Unshared heads use float32 on every ISA:
+// converting keys and values to pairs for a single row takes longer than the products save, so that
+// decoding would become slower.
 #if defined(PENSTOCK_TILES_AMX) || defined(PENSTOCK_TILES_ARRAY)
 using SharedHalves = AmxNumerics;
 #elif defined(PENSTOCK_BF16_PAIRS)
@@ -52,10 +51,10 @@ using SharedHalves = Bf16Numerics;
 using SharedHalves = F32Numerics<uint16_t>;
 #endif
 
-constexpr int kSinks = 8; // their place among the tensors
+constexpr int kSinks = 8; // index of the sinks tensor
 
-// A row's sums of all spans so far times `keep`, and those of one more times `add`. The first one
-// is taken as it is.
+// Multiplies a row's accumulated sums by `keep` and adds one span's sums times `add`. The first
+// span is stored as it is.
 PENSTOCK_INLINE void add_span(const float* sums, int64_t padded, float* total, float keep,
                               float add, bool start) {
     for (int64_t i = 0; i < padded; i += kLanes) {
@@ -66,7 +65,7 @@ PENSTOCK_INLINE void add_span(const float* sums, int64_t padded, float* total, f
     }
 }
 
-// Adds a span's result to a row's total.
+// Merges a span's result into a row's total.
 PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t padded,
                            float* total_sums, float& total_highest, float& total_mass, bool start) {
     const float top = start || highest > total_highest ? highest : total_highest;
@@ -77,8 +76,8 @@ PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t
     total_highest = top;
 }
 
-// The factor of a row's sums, whose weights are 2^(score - highest), in its result. A sink has a
-// weight and no value.
+// The factor that turns a row's sums, weighted by 2^(score - highest), into its result. A sink adds
+// to the softmax sum but has no value.
 PENSTOCK_INLINE float share_of_sums(const Arguments& call, int64_t head, float highest,
                                     float mass) {
     if (!call.tensor[kSinks].data)
@@ -97,7 +96,7 @@ PENSTOCK_INLINE void write_out(const float* sums, float share, int64_t dim, floa
     }
 }
 
-// One task's walk over its keys.
+// One task's pass over its keys.
 template <class Numerics>
 struct Walk {
     using Cached = typename Numerics::Cached;
@@ -123,7 +122,7 @@ struct Walk {
             buffer.sums[i] = 0.0f;
     }
 
-    // One span for all rows, into sums, lane_mass and highest.
+    // Computes one span for all rows, into sums, lane_mass and highest.
     void span(int64_t index) {
         reset();
         const int64_t seen = step.end_visible(job.row, position + job.count - 1);
@@ -131,10 +130,11 @@ struct Walk {
         const int64_t end = smaller((index + 1) * kSpan, seen);
         for (int64_t tile = begin; tile < end; tile += kTile) {
             const auto next =
-                task.fetches ? task.pieces_after(tile) : typename Task<Cached>::Pieces{};
-            Ahead ahead{next.start, next.start + next.count,
-                        step.block_size * step.dim * static_cast<int64_t>(sizeof(Cached)), 0};
-            tiles.add(tile, ahead);
+                task.prefetches ? task.pieces_after(tile) : typename Task<Cached>::Pieces{};
+            Prefetcher prefetcher{next.start, next.start + next.count,
+                                  step.block_size * step.dim * static_cast<int64_t>(sizeof(Cached)),
+                                  0};
+            tiles.add(tile, prefetcher);
         }
     }
 
@@ -176,7 +176,7 @@ struct Walk {
         }
     }
 
-    // `merge` of a few rows, whose references and masses are computed beside each other.
+    // Merges a span for up to kMerged rows, whose scales and sums are computed together.
     static constexpr int kMerged = 8;
     void merge_rows(int64_t row, int count, int64_t index) const {
         F32 lanes[kMerged];
@@ -224,7 +224,7 @@ struct Walk {
     }
 };
 
-// Phase 1 of a split step: one token and KV head.
+// Phase 1 of a split step: merges the spans of one token and KV head.
 void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspace& workspace) {
     const int64_t token = step.starts[0] + quotient(task, step.kv_heads);
     int64_t row = 0;

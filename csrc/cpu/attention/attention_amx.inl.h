@@ -1,10 +1,10 @@
-// The rows of a task with one tile of keys by matrix tiles, in the place of TileRows, over a
-// float16 cache at ISAs that have them. Included by attention.inl.h.
+// Attention of the rows of a task over one tile of keys, in AMX tiles instead of TileRows. For a
+// float16 cache on ISAs with matrix tiles. Included by attention.inl.h.
 //
-// Rounded as in attention_bf16.inl.h; but a product takes steps of 32 k, and of each the sums of
-// even and of odd k apart, which are added to each other, then to the result. Of a step of keys
-// those that a row does not see have the weight zero, which changes no bit as long as their values
-// are finite; where they are not, rows are taken apart.
+// Operands are rounded as in attention_bf16.inl.h, but a product takes steps of 32 k and sums the
+// even and the odd k of each step separately before adding both to the result. Within a step, keys
+// that a row does not see have weight zero, which changes no bit as long as their values are
+// finite; if some are not, rows are computed separately.
 #pragma once
 
 #include "cpu/attention/attention_bf16.inl.h"
@@ -22,37 +22,38 @@ struct AmxRows;
 
 struct AmxNumerics : Bf16Numerics {
     using Rows = AmxRows;
-    static constexpr int kDepthUnit = 32;  // k of a step of products
+    static constexpr int kDepthUnit = 32;  // k per step of a product
     static constexpr int kScoredRows = 64; // four blocks
 };
 
 struct AmxRows {
     static constexpr int64_t kBlock = 16; // rows of a matrix tile
     static constexpr int kUnitK = AmxNumerics::kDepthUnit;
-    static constexpr int kMostVectors = 4; // of sums that are computed together
+    static constexpr int kMaxVectors = 4; // vectors of sums computed together
     const Task<uint16_t>& task;
     const Step& step;
     const Buffers<AmxNumerics>& buffer;
-    int64_t configured = 0; // rows that the matrix tiles have; 0: not in use
+    // row count that the matrix tiles are configured for; 0: not configured
+    int64_t configured = 0;
 
     ~AmxRows() {
         if (configured != 0)
             release_tiles();
     }
 
-    // Of a row's scores and weights, which are kept until its block has gone through all stages.
+    // Index of a row's scores and weights, which are kept until its block has passed all stages.
     static int64_t place(int64_t row) { return row % AmxNumerics::kScoredRows; }
 
     int64_t depth() const { return round_up(step.dim, kUnitK); }
 
-    // All rows with one tile; `ahead` is fetched while it is converted. Blocks of rows go through
-    // three stages, each a block behind the one before, so that neither the matrix unit nor the
-    // vector unit waits for what the other has just been given.
-    void add(int64_t tile, Ahead& ahead) {
+    // Computes all rows with one tile of keys, prefetching the next one during conversion. Blocks
+    // of rows pass through three stages, each one block behind the previous stage, so that neither
+    // the matrix unit nor the vector unit waits for the other's latest result.
+    void add(int64_t tile, Prefetcher& prefetcher) {
         const Seen all = seen_by_some(tile, 0, task.rows);
-        convert_keys(tile, all, ahead);
-        convert_values(tile, all, ahead);
-        const bool apart = !(all == seen_by_all(tile, 0, task.rows)) && !finite_values(all);
+        convert_keys(tile, all, prefetcher);
+        convert_values(tile, all, prefetcher);
+        const bool by_token = !(all == seen_by_all(tile, 0, task.rows)) && !finite_values(all);
         const int64_t blocks = (task.rows + kBlock - 1) / kBlock;
         for (int64_t b = 0; b < blocks + 2; ++b) {
             if (b < blocks)
@@ -60,7 +61,7 @@ struct AmxRows {
             if (b >= 1 && b - 1 < blocks)
                 weigh(tile, b - 1);
             if (b >= 2)
-                apart ? add_values_apart(tile, b - 2) : add_values(tile, b - 2);
+                by_token ? add_values_by_token(tile, b - 2) : add_values(tile, b - 2);
         }
     }
 
@@ -76,7 +77,7 @@ struct AmxRows {
         int steps() const { return (end - 1) / kUnitK + 1 - first_step(); }
     };
 
-    // By at least one, and by each, of rows [row, row + count).
+    // Keys seen by at least one, and by all, of rows [row, row + count).
     Seen seen_by_some(int64_t tile, int64_t row, int64_t count) const {
         const int64_t first = row / step.group, last = (row + count - 1) / step.group;
         return {task.visible_from(first, tile), task.visible_to(last, tile)};
@@ -88,7 +89,7 @@ struct AmxRows {
 
     int64_t rows_of(int64_t block) const { return smaller(kBlock, task.rows - block * kBlock); }
 
-    // Matrix tiles 0 .. 3: sums; 4, 5: the left operand; 6, 7: the right one.
+    // Tiles 0 .. 3: sums; 4, 5: left operand; 6, 7: right operand.
     void configure(int64_t rows) {
         if (rows == configured)
             return;
@@ -97,14 +98,14 @@ struct AmxRows {
         configure_tiles({{m, 64}, {m, 64}, {m, 64}, {m, 64}, {m, 64}, {m, 64}, {16, 64}, {16, 64}});
     }
 
-    // Whole vectors of keys, zeros where D ends in mid-step.
-    void convert_keys(int64_t tile, const Seen& seen, Ahead& ahead) const {
+    // Converts whole vectors of keys, with zeros if D ends within a step.
+    void convert_keys(int64_t tile, const Seen& seen, Prefetcher& prefetcher) const {
         const int64_t stride = task.call.tensor[4].stride[2];
         for (int v = seen.begin / kLanes; v * kLanes < seen.end; ++v) {
             const uint16_t* from = task.key_block(tile + v * kLanes);
             uint16_t* to = buffer.keys + v * depth() * kLanes;
             for (int64_t d = 0; d < step.dim; d += 2) {
-                ahead.step();
+                prefetcher.step();
                 AmxNumerics::convert(to + d * kLanes, from + d * stride, stride, kLanes);
             }
             std::memset(to + step.dim * kLanes, 0,
@@ -112,28 +113,28 @@ struct AmxRows {
         }
     }
 
-    // Whole steps of values, zeros for keys that are not seen.
-    void convert_values(int64_t tile, const Seen& seen, Ahead& ahead) const {
+    // Converts whole steps of values, with zeros for keys that are not seen.
+    void convert_values(int64_t tile, const Seen& seen, Prefetcher& prefetcher) const {
         const int first = seen.first_step() * kUnitK;
         for (int key = first; key < first + seen.steps() * kUnitK; key += 2) {
             uint16_t* to = buffer.values + key * kLanes;
             if (seen.has(key) && seen.has(key + 1)) {
-                convert_pair(task.value_row(tile + key), to, ahead);
+                convert_pair(task.value_row(tile + key), to, prefetcher);
             } else {
                 convert_half(tile, key + (seen.has(key) ? 0 : 1), seen, to);
             }
         }
     }
 
-    void convert_pair(const uint16_t* from, uint16_t* to, Ahead& ahead) const {
+    void convert_pair(const uint16_t* from, uint16_t* to, Prefetcher& prefetcher) const {
         const int64_t stride = task.call.tensor[5].stride[2];
         for (int64_t d = 0; d < step.dim; d += kLanes) {
-            ahead.step();
+            prefetcher.step();
             AmxNumerics::convert(to + d * kTile, from + d, stride, lanes_from(d, step.dim));
         }
     }
 
-    // A pair of which at most `key` is seen.
+    // Converts a pair of values of which at most `key` is seen.
     void convert_half(int64_t tile, int key, const Seen& seen, uint16_t* to) const {
         for (int64_t d = 0; d < step.dim; d += kLanes) {
             if (!seen.has(key)) {
@@ -146,7 +147,7 @@ struct AmxRows {
         }
     }
 
-    // Of what convert_values wrote.
+    // True if all values written by convert_values are finite.
     bool finite_values(const Seen& seen) const {
         constexpr uint16_t kExponent = 0x7f80;
         const int64_t first = seen.first_step() * kUnitK * kLanes;
@@ -160,8 +161,8 @@ struct AmxRows {
         return not_finite == 0;
     }
 
-    // Rows of `a` times `vectors` vectors of `b`, in `steps` steps: sums of those, added to `c`'s
-    // or new ones. Of a step the vectors of b lie b_stride apart, as rows of pairs.
+    // A product of rows of `a` and vectors of `b` in `steps` steps, added to `c` or stored there.
+    // The vectors of `b` in a step are b_stride apart, as rows of pairs.
     struct Product {
         const uint16_t* a;
         int64_t a_stride;
@@ -174,10 +175,10 @@ struct AmxRows {
 
     template <bool kAdd>
     static void multiply(Product product, int vectors) {
-        for (; vectors >= kMostVectors; vectors -= kMostVectors) {
-            multiply_vectors<kAdd, kMostVectors>(product);
-            product.b += kMostVectors * product.b_stride;
-            product.c += kMostVectors * kLanes;
+        for (; vectors >= kMaxVectors; vectors -= kMaxVectors) {
+            multiply_vectors<kAdd, kMaxVectors>(product);
+            product.b += kMaxVectors * product.b_stride;
+            product.c += kMaxVectors * kLanes;
         }
         switch (vectors) {
         case 3: multiply_vectors<kAdd, 3>(product); break;
@@ -256,15 +257,15 @@ struct AmxRows {
                        static_cast<int>(task.padded / kLanes));
     }
 
-    // Token by token, each with the values that it sees.
-    void add_values_apart(int64_t tile, int64_t block) {
+    // Adds values token by token, each with only the values that it sees.
+    void add_values_by_token(int64_t tile, int64_t block) {
         const int64_t end = block * kBlock + rows_of(block);
         for (int64_t row = block * kBlock; row < end;) {
             const int64_t next = smaller(end, (row / step.group + 1) * step.group);
             const Seen seen = seen_by_some(tile, row, next - row);
-            Ahead nothing;
+            Prefetcher no_prefetch;
             if (!seen.none())
-                convert_values(tile, seen, nothing);
+                convert_values(tile, seen, no_prefetch);
             add_values(row, next - row, seen);
             row = next;
         }

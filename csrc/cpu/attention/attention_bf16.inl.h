@@ -1,10 +1,11 @@
-// Attention in pairs of bf16, over a float16 cache, at ISAs that multiply them so: what of a
-// tile's arithmetic depends on the numbers that it is made of. Included by attention.inl.h.
+// Attention arithmetic in bf16 pairs, over a float16 cache, on ISAs with VDPBF16PS. Included by
+// attention.inl.h.
 //
-// Scaled queries, keys, values and weights are rounded to bf16, each by at most 2^-8 of itself. A
-// score sums pairs of d, an output pairs of keys from an even position on. Of a pair of which a row
-// sees one key, the other's weight and value both count as 0. The mass is that of rounded weights,
-// so that they normalise: lane i sums the pairs i, i + 16 ... of a tile.
+// Scaled queries, keys, values and softmax weights are rounded to bf16, with a relative error of at
+// most 2^-8. A score sums pairs of d, an output sums pairs of keys that start at even positions. If
+// a row sees only one key of a pair, the other's weight and value both count as 0. The softmax sum
+// is that of the rounded weights, so that they are normalized: lane i sums pairs i, i + 16 ... of a
+// tile.
 #pragma once
 
 #include "cpu/attention/attention_rows.inl.h"
@@ -19,7 +20,7 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace attention {
 
-// Converted pairs, from a tile.
+// Products with converted pairs of a tile.
 struct PairProducts {
     using Factor = uint16_t;
     using Stored = uint16_t;
@@ -35,7 +36,7 @@ struct PairProducts {
     }
 };
 
-// Float16 from the cache, where the two of a pair lie `stride` apart.
+// Products with float16 from the cache; the two elements of a pair are `stride` apart.
 struct CachedPairProducts : PairProducts {
     PENSTOCK_INLINE Bf16Pairs column(const uint16_t* b, int64_t k, int64_t stride) {
         const uint16_t* first = b + 2 * k * stride;
@@ -51,17 +52,17 @@ struct Bf16Numerics {
     using CacheProducts = CachedPairProducts;
     using TileProducts = PairProducts;
 
-    // The first n lanes; writes all.
+    // Rounds the first n lanes; writes all.
     PENSTOCK_INLINE void pack(uint16_t* to, F32 a, int) { round_bf16(to, a); }
 
-    // One step of a tile, its first n lanes.
+    // Converts the first n lanes of one step of a tile.
     PENSTOCK_INLINE void convert(uint16_t* to, const uint16_t* from, int64_t stride, int n) {
         const F32 first = n == kLanes ? load_f16(from) : load_f16(from, n);
         const F32 second = n == kLanes ? load_f16(from + stride) : load_f16(from + stride, n);
         store_bf16_pairs(to, interleaved_bf16(first, second));
     }
 
-    // The first n lanes of the one key of a pair that is seen.
+    // The first n lanes of a pair of which only one key is seen.
     PENSTOCK_INLINE Bf16Pairs half_column(const uint16_t* from, int n, int which) {
         const F32 zero = broadcast(0.0f), value = n == kLanes ? load_f16(from) : load_f16(from, n);
         return which == 0 ? interleaved_bf16(value, zero) : interleaved_bf16(zero, value);

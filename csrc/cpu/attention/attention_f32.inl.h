@@ -1,5 +1,4 @@
-// Attention in float32, over a cache of float32 or float16: what of a tile's arithmetic depends on
-// the numbers that it is made of. Included by attention.inl.h.
+// Attention arithmetic in float32, over a float32 or float16 cache. Included by attention.inl.h.
 #pragma once
 
 #include "cpu/attention/attention_rows.inl.h"
@@ -24,7 +23,7 @@ PENSTOCK_INLINE F32 load_element(const uint16_t* p, int n) {
     return load_f16(p, n);
 }
 
-// One fused multiply-add a step.
+// One fused multiply-add per step.
 template <class Element>
 struct FloatProducts {
     using Factor = float;
@@ -48,10 +47,10 @@ struct F32Numerics {
     using CacheProducts = FloatProducts<Element>;
     using TileProducts = FloatProducts<float>;
 
-    // The first n lanes.
+    // Stores the first n lanes.
     PENSTOCK_INLINE void pack(float* to, F32 a, int n) { store_lanes(to, a, n); }
 
-    // One step of a tile, its first n lanes.
+    // Converts the first n lanes of one step of a tile.
     PENSTOCK_INLINE void convert(float* to, const Element* from, int64_t, int n) {
         store(to, n == kLanes ? load_element(from) : load_element(from, n));
     }

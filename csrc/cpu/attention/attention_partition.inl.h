@@ -1,5 +1,5 @@
-// How a step of attention is cut into tasks. Included by attention.inl.h, which states the
-// arguments. No cut changes a bit of any result.
+// Divides an attention call into tasks. Included by attention.inl.h, which documents the arguments.
+// The division changes no bit of any result.
 #pragma once
 
 #include "cpu/attention/attention_split.h"
@@ -13,8 +13,8 @@ namespace {
 namespace attention {
 
 constexpr int64_t kSpan = kAttentionSpan;
-// Rows of a task at most, and their elements of one operand: a tile is converted once for all of
-// them, and what a task has of its own stays in the second cache level.
+// Maximum rows of a task, and their elements of one operand: a tile is converted once for all rows,
+// and the task's own data stays in the L2 cache.
 constexpr int64_t kBlockRows = kLanes == 16 ? 256 : 128;
 constexpr int64_t kBlockElements = kBlockRows * 128;
 
@@ -28,7 +28,7 @@ PENSTOCK_INLINE int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// Query tokens of a task are 1 << result, before small steps lower it.
+// A task takes 1 << result query tokens, unless the step is small.
 PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
     const int64_t rows = smaller(kBlockRows, larger(kBlockElements / dim, 1));
     int shift = 0;
@@ -37,10 +37,10 @@ PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
     return shift;
 }
 
-// Which keys a token sees: those up to its own, or those after it too.
+// Whether a token sees keys up to its own position only, or also those after it.
 enum class Reach : uint8_t { back, both };
 
-// The step's shape and how it is cut.
+// Shape of a step and its division into tasks.
 struct Step {
     int64_t heads, kv_heads, dim, group, window, block_size, rows, tokens;
     const int32_t *starts, *contexts;
@@ -79,7 +79,7 @@ struct Step {
     int64_t first_visible(int64_t position) const {
         return window > 0 ? larger(0, position - window + 1) : 0;
     }
-    // The end of the keys that a token of the row sees.
+    // End of the keys that a token of the row sees.
     int64_t end_visible(int64_t row, int64_t position) const {
         if (reach == Reach::back)
             return position + 1;
@@ -89,14 +89,15 @@ struct Step {
     int64_t spans(int64_t position) const { return position / kSpan + 1 - first_span(position); }
 };
 
-// What one task computes: tokens [first, first + count) of a row's chunk, for one KV head, over
-// spans [span, span_end).
+// The work of one task: tokens [first, first + count) of a row's chunk, for one KV head, over spans
+// [span, span_end).
 struct Job {
     int64_t row, first, count, kv_head, span, span_end;
 };
 
-// Rows are taken from the last, where the scheduler puts prompts, and their blocks from the last,
-// which sees the most keys: long tasks first. `visit(row, tasks)` until it returns true.
+// Visits rows in descending order, since the scheduler puts prompts last, and their blocks in
+// descending order, since the last one sees the most keys: long tasks come first. Calls `visit(row,
+// tasks)` until it returns true.
 template <class Visit>
 PENSTOCK_INLINE void for_each_row(const Step& step, Visit visit) {
     for (int64_t row = step.rows - 1; row >= 0; --row) {

@@ -1,15 +1,17 @@
-// The rows of a task with one tile of keys: scores, weights, values. Included by attention.inl.h.
+// Attention of the rows of a task over one tile of keys: scores, weights, values. Included by
+// attention.inl.h.
 //
-// Numerics says what the products are made of (attention_f32.inl.h, attention_bf16.inl.h):
+// Numerics selects the arithmetic (attention_f32.inl.h, attention_bf16.inl.h):
 //   Cached, Packed              elements of the cache; of queries, weights and converted tiles
-//   Rows                        what computes them: TileRows, or AmxRows
-//   kStep                       k that a step of a product takes: 1, or a pair
+//   Rows                        the implementation: TileRows or AmxRows
+//   kStep                       k per step of a product: 1, or 2 for pairs
 //   kScoredRows                 rows whose scores and weights are kept at a time
-//   kDepthUnit                  what D is padded to, with zeros, in queries and in keys of a tile
-//   CacheProducts, TileProducts             Products (attention_tile.inl.h) of the cache, of a
-//   converted tile pack(to, a, n)              n lanes of a query convert(to, from, stride, n)  one
-//   step of a tile: kStep vectors of n lanes, `stride` apart weigh(Scored<Packed>)       scores to
-//   weights
+//   kDepthUnit                  D is padded to this with zeros, in queries and in keys of a tile
+//   CacheProducts, TileProducts Products (attention_tile.inl.h) of the cache, of a converted tile
+//   pack(to, a, n)              stores n lanes of a query
+//   convert(to, from, stride, n)  converts a step of a tile: kStep vectors of n lanes, which are
+//                               `stride` apart
+//   weigh(Scored<Packed>)       turns scores into weights
 #pragma once
 
 #include "cpu/attention/attention_task.inl.h"
@@ -20,15 +22,15 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace attention {
 
-// What a task has of its own. Row = token of the block * G + query head.
+// Buffers of one task. Row = token of the block * G + query head.
 template <class Numerics>
 struct Buffers {
     using Packed = typename Numerics::Packed;
-    float *sums, *totals;                        // [rows][D in whole vectors]: of the span, of all
-    float* lane_mass;                            // [rows][kLanes]
-    float *highest, *total_highest, *total_mass; // [rows], and readable for a vector more
+    float *sums, *totals; // [rows][D in whole vectors]: of the current span; of all spans
+    float* lane_mass;     // [rows][kLanes]
+    float *highest, *total_highest, *total_mass; // [rows], readable for one vector more
     Packed* queries;                             // [rows][D in whole units]
-    float* scores;                               // [kScoredRows][kTile]: of the rows at work
+    float* scores;                               // [kScoredRows][kTile]: of the current rows
     Packed* weights;                             // [kScoredRows][kTile]
     Packed* keys;                                // [vector of keys][step of D][kStep * kLanes]
     Packed* values;                              // [vector of D][step of keys][kStep * kLanes]
@@ -78,8 +80,8 @@ void pack_queries(const Task<typename Numerics::Cached>& task, const Buffers<Num
     }
 }
 
-// Turns the scores of rows [row, row + count), which lie from `place` on, into weights; kMaxRows at
-// most.
+// Turns the scores of rows [row, row + count), stored from index `place` on, into weights; at most
+// kMaxRows rows.
 template <class Numerics>
 void weigh_rows(const Task<typename Numerics::Cached>& task, const Buffers<Numerics>& buffer,
                 int64_t tile, int64_t row, int count, int64_t place) {
@@ -115,26 +117,28 @@ struct TileRows {
     const Task<Cached>& task;
     const Step& step;
     const Buffers<Numerics>& buffer;
-    int64_t first = 0; // of the block of rows at work, whose scores and weights there are alone
+    int64_t first = 0; // of the current block of rows; only its scores and weights are stored
 
-    // All rows with one tile. `ahead` is fetched meanwhile: as the cache is read where that is done
-    // in place, else a part before each block of rows.
-    void add(int64_t tile, Ahead& ahead) {
+    // Computes all rows with one tile of keys. Meanwhile prefetches: with every load if the cache
+    // is read in place, else some lines before each block of rows.
+    void add(int64_t tile, Prefetcher& prefetcher) {
         if (!task.direct)
             convert(tile, task.visible_from(0, tile), task.visible_to(task.job.count - 1, tile));
         const int64_t blocks = (task.rows + kMaxRows - 1) / kMaxRows;
         const int64_t bytes = task.direct ? 0 : kTile * task.token_bytes();
         const int64_t lines = ceil_div(bytes, blocks * kLineBytes);
         for (int64_t b = 0, row = 0; b < blocks; ++b) {
-            ahead.steps(lines);
-            const int64_t end = quotient(task.rows * (b + 1), blocks); // as even as possible
+            prefetcher.steps(lines);
+            // blocks of nearly equal size
+            const int64_t end = quotient(task.rows * (b + 1), blocks);
             first = row;
-            add_block(tile, row, static_cast<int>(end - row), ahead);
+            add_block(tile, row, static_cast<int>(end - row), prefetcher);
             row = end;
         }
     }
 
-    // Keys and values from tile + begin to tile + end, and what shares a step with one of them.
+    // Converts keys and values from tile + begin to tile + end, and those that share a step with
+    // them.
     void convert(int64_t tile, int begin, int end) const {
         const int64_t key_stride = task.call.tensor[4].stride[2];
         for (int v = begin / kLanes; v * kLanes < end; ++v) {
@@ -154,7 +158,8 @@ struct TileRows {
     }
 
     // Scores of rows [row, row + count) with the tile's keys from `begin` to `end`.
-    void score(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
+    void score(int64_t tile, int64_t row, int count, int begin, int end,
+               Prefetcher& prefetcher) const {
         const Packed* queries = buffer.queries + row * step.dim;
         const int first_vector = begin / kLanes, vectors = (end - 1) / kLanes + 1 - first_vector;
         float* to = buffer.scores + (row - first) * kTile + first_vector * kLanes;
@@ -162,66 +167,69 @@ struct TileRows {
             const Cached* from[kTileVectors];
             for (int v = 0; v < vectors; ++v)
                 from[v] = task.key_block(tile + (first_vector + v) * kLanes);
-            multiply<typename Numerics::CacheProducts>(count, queries, step.dim, from, vectors,
-                                                       task.call.tensor[4].stride[2],
-                                                       step.dim / kStep, to, kTile, false, ahead);
+            multiply<typename Numerics::CacheProducts>(
+                count, queries, step.dim, from, vectors, task.call.tensor[4].stride[2],
+                step.dim / kStep, to, kTile, false, prefetcher);
             return;
         }
-        Nothing nothing;
+        NoPrefetch no_prefetch;
         const Packed* from[kTileVectors];
         for (int v = 0; v < vectors; ++v)
             from[v] = buffer.keys + (first_vector + v) * step.dim * kLanes;
         multiply<typename Numerics::TileProducts>(count, queries, step.dim, from, vectors,
                                                   kStep * kLanes, step.dim / kStep, to, kTile,
-                                                  false, nothing);
+                                                  false, no_prefetch);
     }
 
-    // Adds the weighted values of keys [begin, end) of the tile, in whole steps, to rows
-    // [row, row + count).
-    void add_steps(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
-        constexpr int kMost = 1024 / kLanes;
+    // Adds the weighted values of keys [begin, end) of the tile, in whole steps, to rows [row, row
+    // + count).
+    void add_steps(int64_t tile, int64_t row, int count, int begin, int end,
+                   Prefetcher& prefetcher) const {
+        constexpr int kMax = 1024 / kLanes;
         const int vectors = static_cast<int>(task.padded / kLanes);
         const Packed* weights = buffer.weights + (row - first) * kTile;
         float* to = buffer.sums + row * task.padded;
         if (!task.direct) {
-            Nothing nothing;
-            const Packed* from[kMost];
+            NoPrefetch no_prefetch;
+            const Packed* from[kMax];
             for (int v = 0; v < vectors; ++v)
                 from[v] = buffer.values + (v * kTile + begin) * kLanes;
             multiply<typename Numerics::TileProducts>(count, weights + begin, kTile, from, vectors,
                                                       kStep * kLanes, (end - begin) / kStep, to,
-                                                      task.padded, true, nothing);
+                                                      task.padded, true, no_prefetch);
             return;
         }
-        while (begin < end) { // block by block
+        while (begin < end) { // one KV block at a time
             const int64_t left = step.block_size - remainder(tile + begin, step.block_size);
             const int n = static_cast<int>(smaller(left, end - begin));
-            const Cached* from[kMost];
+            const Cached* from[kMax];
             from[0] = task.value_row(tile + begin);
             for (int v = 1; v < vectors; ++v)
                 from[v] = from[v - 1] + kLanes;
             multiply<typename Numerics::CacheProducts>(count, weights + begin, kTile, from, vectors,
                                                        task.call.tensor[5].stride[2], n / kStep, to,
-                                                       task.padded, true, ahead);
+                                                       task.padded, true, prefetcher);
             begin += n;
         }
     }
 
-    // The same for keys that begin or end in mid-step.
-    void add_values(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
+    // Like add_steps, for keys that begin or end within a step.
+    void add_values(int64_t tile, int64_t row, int count, int begin, int end,
+                    Prefetcher& prefetcher) const {
         if constexpr (kStep == 2) {
             if (begin % 2 != 0)
                 add_half_step(tile, row, count, begin++);
             if (begin < end && end % 2 != 0) {
-                add_values(tile, row, count, begin, end - 1, ahead);
+                add_values(tile, row, count, begin, end - 1, prefetcher);
                 return add_half_step(tile, row, count, end - 1);
             }
         }
         if (begin < end)
-            add_steps(tile, row, count, begin, end, ahead);
+            add_steps(tile, row, count, begin, end, prefetcher);
     }
 
-    // Of a pair only `key` is seen by these rows: the other counts as 0, whatever lies there.
+    // Adds a pair of which these rows see only `key`: the other key counts as 0, whatever its
+    // value.
     void add_half_step(int64_t tile, int64_t row, int count, int key) const {
         for (int64_t d = 0; d < task.padded; d += kLanes) {
             const int n = lanes_from(d, step.dim);
@@ -236,32 +244,33 @@ struct TileRows {
         }
     }
 
-    // Rows [row, row + count) with one tile: scores, weights, values. The steps that all of these
-    // rows see are added for all at once; a row's own further keys before and after those.
-    void add_block(int64_t tile, int64_t row, int count, Ahead& ahead) const {
+    // Computes rows [row, row + count) with one tile: scores, weights, values. Steps that all of
+    // these rows see are added for all rows together; the other keys of each row are added before
+    // and after.
+    void add_block(int64_t tile, int64_t row, int count, Prefetcher& prefetcher) const {
         const int64_t first_token = quotient(row, step.group);
         const int64_t last_token = quotient(row + count - 1, step.group);
         const int begin = task.visible_from(first_token, tile);
         const int end = task.visible_to(last_token, tile);
         if (begin >= kTile || end <= 0)
-            return; // seen by none of them
-        score(tile, row, count, begin, end, ahead);
+            return; // no row sees a key of this tile
+        score(tile, row, count, begin, end, prefetcher);
         weigh_rows(task, buffer, tile, row, count, row - first);
         const int from = task.visible_from(last_token, tile);
         const int to = task.visible_to(first_token, tile);
         const int shared_from = (from + kStep - 1) / kStep * kStep;
         const int shared_to = larger(shared_from, to / kStep * kStep);
         if (begin < shared_from)
-            own_values(tile, row, count, 0, shared_from, ahead);
+            own_values(tile, row, count, 0, shared_from, prefetcher);
         if (shared_from < shared_to)
-            add_steps(tile, row, count, shared_from, shared_to, ahead);
+            add_steps(tile, row, count, shared_from, shared_to, prefetcher);
         if (shared_to < end)
-            own_values(tile, row, count, shared_to, kTile, ahead);
+            own_values(tile, row, count, shared_to, kTile, prefetcher);
     }
 
-    // Values of the keys within [low, high) of the tile that each row sees.
+    // Adds the values of the keys within [low, high) of the tile that each row sees.
     void own_values(int64_t tile, int64_t row, int count, int64_t low, int64_t high,
-                    Ahead& ahead) const {
+                    Prefetcher& prefetcher) const {
         const int64_t end = row + count;
         while (row < end) {
             const int64_t token = quotient(row, step.group);
@@ -269,7 +278,7 @@ struct TileRows {
             const int from = static_cast<int>(larger(low, task.visible_from(token, tile)));
             const int to = static_cast<int>(smaller(high, task.visible_to(token, tile)));
             if (from < to)
-                add_values(tile, row, static_cast<int>(next - row), from, to, ahead);
+                add_values(tile, row, static_cast<int>(next - row), from, to, prefetcher);
             row = next;
         }
     }

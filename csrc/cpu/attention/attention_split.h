@@ -1,24 +1,24 @@
-// How much memory the partial results of split attention take. Standard library only.
+// Sizes the partial results of split attention. Depends on the standard library only.
 #pragma once
 
 #include <cstdint>
 
 namespace penstock::cpu {
 
-// Keys are summed in spans of this many, aligned to absolute positions, whose results are merged
-// in order. The spans are part of the arithmetic; where they are computed is not.
+// Keys are summed in spans of this length, aligned to absolute positions, whose results are merged
+// in order. Spans are part of the arithmetic; their assignment to tasks is not.
 constexpr int64_t kAttentionSpan = 256;
 
-// A step with fewer tasks (token x KV head) than this is split further, over spans.
+// A step with fewer tasks (token x KV head) than this is also split over spans.
 constexpr int64_t kAttentionSplitBelow = 32;
 
-// Floats of one span's result for one query head: D sums (padded), highest score, mass.
+// Floats of one span's result for one query head: D sums (padded), highest score, softmax sum.
 constexpr int64_t attention_partial_stride(int64_t dim) {
     return (dim + 15) / 16 * 16 + 16;
 }
 
-// Floats that the `partials` tensor of `paged_attention` needs so that every step that should be
-// split can be. `max_context` is the longest context: max_blocks * P.
+// Size in floats of the `partials` tensor of `paged_attention`, enough for every step that should
+// be split. `max_context` is the longest context: max_blocks * P.
 constexpr int64_t attention_partial_floats(int64_t heads, int64_t kv_heads, int64_t dim,
                                            int64_t max_context) {
     const int64_t spans = (max_context + kAttentionSpan - 1) / kAttentionSpan;

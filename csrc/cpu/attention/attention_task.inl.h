@@ -1,5 +1,5 @@
-// What one task of attention computes and sees of the cache: its rows, their visible keys, where
-// those lie. Included by attention.inl.h, which states the arguments.
+// One attention task: its rows, the keys that they see, and the addresses of those in the cache.
+// Included by attention.inl.h, which documents the arguments.
 #pragma once
 
 #include "cpu/attention/attention_partition.inl.h"
@@ -14,10 +14,10 @@ namespace attention {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
-// Of a chunk's many tasks all but the first find in the second cache level what fits there.
-constexpr int64_t kSecondLevel = 1 << 20;
+// If a KV head's context fits, all but the first of a chunk's many tasks find it in the L2 cache.
+constexpr int64_t kL2Bytes = 1 << 20;
 
-// A task over cache elements of one type.
+// A task over a cache with elements of one type.
 template <class Element>
 struct Task {
     const Arguments& call;
@@ -27,21 +27,21 @@ struct Task {
     int64_t position; // of the block's first token
     int64_t padded;   // D in whole vectors
     int64_t rows;     // count * G
-    bool direct;      // few rows: elements are converted as they are used
-    bool fetches;     // what comes next is asked for ahead
+    bool direct;      // few rows: the cache is converted as it is read
+    bool prefetches;  // prefetches the next tile
     bool biased;
 
     Task(const Arguments& call, const Step& step, const Job& job)
         : call(call), step(step), job(job), table(call.tensor[3].row<int32_t>(job.row)),
           position(step.chunk_position(job.row) + job.first), padded(round_up(step.dim, kLanes)),
           rows(job.count * step.group), direct(rows <= 2 * kMaxRows && step.dim % kLanes == 0),
-          fetches(direct || token_bytes() * step.kv_heads * step.contexts[job.row] > kSecondLevel),
+          prefetches(direct || token_bytes() * step.kv_heads * step.contexts[job.row] > kL2Bytes),
           biased(step.reach == Reach::both && call.tensor[7].data) {}
 
-    // Of one KV head in the cache: a key and a value.
+    // Bytes of one key and one value of one KV head.
     int64_t token_bytes() const { return 2 * step.dim * static_cast<int64_t>(sizeof(Element)); }
 
-    // Visible keys of the block's token i within the 64 keys from `tile`.
+    // Visible keys of the block's token i, within the 64 keys from `tile` on.
     int visible_from(int64_t i, int64_t tile) const {
         return static_cast<int>(larger(0, step.first_visible(position + i) - tile));
     }
@@ -60,15 +60,16 @@ struct Task {
                job.kv_head * values.stride[1] + remainder(key, step.block_size) * values.stride[2];
     }
 
-    // Of the queries or the result, rows of which are tokens: the block's token i, [G, D].
+    // The query heads of the block's token i, [G, D], in a tensor (queries or result) of token
+    // rows.
     float* heads_of(const TensorView& rows, int64_t i) const {
         return rows.row<float>(step.starts[job.row] + job.first + i) +
                job.kv_head * step.group * step.dim;
     }
     F32 query_scale() const { return broadcast(call.real[0] * kLog2e); }
 
-    // Addresses of the cache blocks that are read after the tile that begins at `tile`: of its
-    // successor, or of the next KV head's first one.
+    // Addresses of the KV blocks that are read after the tile at `tile`: those of the next tile, or
+    // of the next KV head's first tile.
     struct Pieces {
         const char* start[2 * kTile / kLanes];
         int count = 0;
@@ -97,7 +98,7 @@ struct Task {
         return pieces;
     }
 
-    // Adds the bias of row i to its scores [kTile] of the tile's keys from `begin` to `end`, in
+    // Adds the bias to the scores [kTile] of row i for the tile's keys from `begin` to `end`, in
     // whole vectors.
     void add_bias(int64_t tile, int64_t i, int begin, int end, float* row_scores) const {
         const TensorView& bias = call.tensor[7];

@@ -1,7 +1,7 @@
-// Products of a few rows of attention with a tile of keys. Included by attention.inl.h.
+// Products of a few attention rows with a tile of keys. Included by attention.inl.h.
 //
-// Every output element is one chain of additions over ascending k, whatever the number of rows and
-// vectors that are computed beside it. So all ways of blocking give the same bits.
+// Every output element is one chain of additions over ascending k, for any number of rows and
+// vectors computed together, so that all ways of blocking give the same bits.
 #pragma once
 
 #include "cpu/simd/math.inl.h"
@@ -15,7 +15,8 @@ namespace attention {
 constexpr int kTile = 64; // keys, aligned to absolute positions
 constexpr int kTileVectors = kTile / kLanes;
 
-// What fits the register file: rows x vectors accumulators, the vectors and one broadcast.
+// Block sizes that fit the register file: rows x vectors accumulators, the vectors and one
+// broadcast.
 #if defined(PENSTOCK_SIMD_AVX512)
 constexpr int kMaxRows = 8;
 constexpr int wide_vectors(int rows) {
@@ -33,13 +34,13 @@ constexpr int wide_vectors(int) {
 }
 #endif
 
-// Fetches pieces of memory line by line while a product runs, to the second cache level: that takes
-// twice the misses at a time that the first one does. The cache's blocks lie scattered, so the
-// hardware does not see the next one coming; asked for all at once they would stall the loads.
-struct Ahead {
-    const char* const* piece = nullptr; // the one being fetched
+// Prefetches pieces of memory line by line during a product, into the L2 cache, which has twice as
+// many outstanding misses as L1. KV blocks are scattered, so the hardware prefetcher cannot predict
+// the next one; prefetching all lines at once would stall the loads.
+struct Prefetcher {
+    const char* const* piece = nullptr; // the current piece
     const char* const* end = nullptr;
-    int64_t bytes = 0, offset = 0; // of a piece; of the next line in it
+    int64_t bytes = 0, offset = 0; // bytes of a piece; offset of the next line in it
 
     void step() {
         if (piece == end)
@@ -57,25 +58,25 @@ struct Ahead {
     }
 };
 
-// In place of Ahead where nothing is to be fetched.
-struct Nothing {
+// Replaces Prefetcher if there is nothing to prefetch.
+struct NoPrefetch {
     void step() {}
 };
 
-// c[r][v] = (accumulate ? c[r][v] : 0) + sum over k < n of a[r][k] * b[v][k], one lane each.
-// Row r of c lies at c + r * c_stride, its vector v at + v * kLanes; row r of a at a + r *
-// a_stride. `ahead` keeps pace with what is read of b.
+// c[r][v] = (accumulate ? c[r][v] : 0) + sum over k < n of a[r][k] * b[v][k], per lane. Row r of c
+// is at c + r * c_stride, its vector v at + v * kLanes; row r of a at a + r * a_stride. The
+// prefetcher advances by the bytes that are read of b.
 //
-// Products says what a step of k is:
+// Products defines a step of k:
 //   Factor, Stored          elements of a and b; kFactors of a, kLoaded bytes of each b[v]
-//   factor(a) -> Factors    for every lane
+//   factor(a) -> Factors    in every lane
 //   column(b, k, stride)    of step k
 //   add(sum, factor, column)
 template <int rows, int vectors, class Products, class Fetch>
 [[gnu::noinline]] void multiply_block(const typename Products::Factor* a, int64_t a_stride,
                                       const typename Products::Stored* const* b, int64_t b_stride,
                                       int64_t n, float* c, int64_t c_stride, bool accumulate,
-                                      Fetch& ahead) {
+                                      Fetch& prefetcher) {
     F32 sum[rows][vectors];
     const typename Products::Stored* from[vectors];
 #pragma GCC unroll 8
@@ -88,7 +89,7 @@ template <int rows, int vectors, class Products, class Fetch>
         for (int v = 0; v < vectors; ++v)
             sum[r][v] = accumulate ? load(old + v * kLanes) : broadcast(0.0f);
     }
-    Fetch fetch = ahead; // in registers
+    Fetch fetch = prefetcher; // in registers
     constexpr int lines = (vectors * Products::kLoaded + 63) / 64;
     for (int64_t k = 0; k < n; ++k) {
 #pragma GCC unroll 8
@@ -97,7 +98,7 @@ template <int rows, int vectors, class Products, class Fetch>
         const auto factor = [&](int r) {
             return Products::factor(a + r * a_stride + k * Products::kFactors);
         };
-        // Whichever side is shorter is held in registers; the other comes one at a time.
+        // The shorter side is held in registers; the other is loaded one at a time.
         if constexpr (rows < vectors) {
             decltype(factor(0)) factors[rows];
 #pragma GCC unroll 8
@@ -124,7 +125,7 @@ template <int rows, int vectors, class Products, class Fetch>
             }
         }
     }
-    // Else all addresses of c are kept while the product runs, in vector registers.
+    // Otherwise the compiler keeps all addresses of c in vector registers during the product.
     __asm__("" : "+r"(c));
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r, c += c_stride) {
@@ -132,26 +133,26 @@ template <int rows, int vectors, class Products, class Fetch>
         for (int v = 0; v < vectors; ++v)
             store(c + v * kLanes, sum[r][v]);
     }
-    ahead = fetch;
+    prefetcher = fetch;
 }
 
 template <int rows, class Products, class Fetch>
 void multiply_rows(const typename Products::Factor* a, int64_t a_stride,
                    const typename Products::Stored* const* b, int vectors, int64_t b_stride,
-                   int64_t n, float* c, int64_t c_stride, bool accumulate, Fetch& ahead) {
+                   int64_t n, float* c, int64_t c_stride, bool accumulate, Fetch& prefetcher) {
     constexpr int wide = wide_vectors(rows);
     int v = 0;
     for (; v + wide <= vectors; v += wide) {
         multiply_block<rows, wide, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes,
-                                             c_stride, accumulate, ahead);
+                                             c_stride, accumulate, prefetcher);
     }
     for (; wide > 2 && v + 2 <= vectors; v += 2) {
         multiply_block<rows, 2, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes, c_stride,
-                                          accumulate, ahead);
+                                          accumulate, prefetcher);
     }
     for (; v < vectors; ++v) {
         multiply_block<rows, 1, Products>(a, a_stride, b + v, b_stride, n, c + v * kLanes, c_stride,
-                                          accumulate, ahead);
+                                          accumulate, prefetcher);
     }
 }
 
@@ -160,32 +161,32 @@ template <class Products, class Fetch>
 PENSTOCK_INLINE void multiply(int rows, const typename Products::Factor* a, int64_t a_stride,
                               const typename Products::Stored* const* b, int vectors,
                               int64_t b_stride, int64_t n, float* c, int64_t c_stride,
-                              bool accumulate, Fetch& ahead) {
+                              bool accumulate, Fetch& prefetcher) {
     with_count<kMaxRows>(rows, [&](auto count) {
         multiply_rows<count.value, Products>(a, a_stride, b, vectors, b_stride, n, c, c_stride,
-                                             accumulate, ahead);
+                                             accumulate, prefetcher);
     });
 }
 
 PENSTOCK_INLINE F32 exp2_below(F32 x, F32 highest) {
-    // 1 also where both are -inf.
+    // 1 if both are -inf, too.
     return select(equal(x, highest), broadcast(1.0f), exp2_nonpositive(x - highest));
 }
 PENSTOCK_INLINE float exp2_below(float x, float highest) {
     if (x == highest)
-        return 1.0f; // also both -inf
+        return 1.0f; // also if both are -inf
     float result[kLanes];
     store(result, exp2_nonpositive(broadcast(x) - broadcast(highest)));
     return result[0];
 }
 
-// The scores of a few rows with a tile, of which each row sees keys [from, to), and the rows'
-// softmax state within the span, in units of log2.
+// The scores of a few rows with a tile, of which row r sees keys [from, to), and the rows' softmax
+// state within the span, in units of log2.
 template <class Weight>
 struct Scored {
     int count;
     int from[kMaxRows], to[kMaxRows];
-    float* scores;   // [count][kTile]; changed
+    float* scores;   // [count][kTile]; modified
     Weight* weights; // [count][kTile]; may be `scores`
     float* highest;  // [count]
     float* mass;     // [count][kLanes]
@@ -194,7 +195,7 @@ struct Scored {
 
     bool sees_all(int r) const { return from[r] == 0 && to[r] == kTile; }
 
-    // f(v) for the vectors of keys of which row r sees some.
+    // Calls f(v) for the vectors of keys of which row r sees at least one.
     template <class Function>
     void for_seen_vectors(int r, const Function& f) const {
         if (sees_all(r)) {
@@ -207,7 +208,7 @@ struct Scored {
             f(v);
     }
 
-    // Brings the sums of row r to a higher reference.
+    // Rescales the sums of row r to a higher maximum.
     void shrink(int r, float factor) const {
         if (factor == 1.0f)
             return;
@@ -218,7 +219,7 @@ struct Scored {
     }
 };
 
-// The highest score of each lane that row r sees; those of hidden keys become -inf.
+// The highest score per lane that row r sees; scores of hidden keys become -inf.
 template <class Weight>
 PENSTOCK_INLINE F32 top_of(const Scored<Weight>& tile, int r) {
     const F32 hidden = broadcast(-__builtin_inff());
@@ -240,9 +241,9 @@ PENSTOCK_INLINE F32 top_of(const Scored<Weight>& tile, int r) {
     return top;
 }
 
-// Brings the rows' state to their new highest scores, and calls weigh_row(r, reference, shrink) for
-// the rows that see some key: its weights are 2^(score - reference), what it has summed so far
-// shrinks. All rows' tops are found together, so that their chains hide each other's latency.
+// Updates the rows' maxima and calls weigh_row(r, reference, shrink) for the rows that see a key:
+// its weights are 2^(score - reference), and its sums so far are multiplied by `shrink`. The maxima
+// of all rows are computed together, so that their dependency chains hide each other's latency.
 template <class Weight, class WeighRow>
 PENSTOCK_INLINE void weigh_seen(const Scored<Weight>& tile, const WeighRow& weigh_row) {
     static_assert(kMaxRows <= 8 && kMaxRows <= kLanes);
@@ -256,7 +257,7 @@ PENSTOCK_INLINE void weigh_seen(const Scored<Weight>& tile, const WeighRow& weig
     store(tile.highest, select(first(tile.count), highest, before));
     float shrinks[kLanes], references[kLanes];
     store(shrinks, exp2_below(before, highest));
-    // Where all scores so far are -inf, any finite reference makes all weights 0.
+    // If all scores so far are -inf, any finite reference makes all weights 0.
     store(references, select(equal(highest, hidden), broadcast(0.0f), highest));
     for (int r = 0; r < tile.count; ++r) {
         if (tile.from[r] < tile.to[r])

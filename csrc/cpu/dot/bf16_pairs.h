@@ -1,15 +1,15 @@
-// Products of pairs of bf16, summed in float32: the inner step of dense products over bf16 weights,
-// and of attention over a float16 cache, at ISAs that have VDPBF16PS.
+// Dot products of bf16 pairs accumulated in float32: the micro-kernel primitives of dense products
+// with bf16 weights, and of attention over a float16 cache, on ISAs with VDPBF16PS.
 //
-//   constexpr bool kBf16Pairs             whether this ISA has them (else nothing below)
-//   struct Bf16Pairs                      two bf16 for each of kLanes lanes
+//   constexpr bool kBf16Pairs             whether this ISA has them (else none of those below)
+//   struct Bf16Pairs                      two bf16 in each of kLanes lanes
 //   load_bf16_pairs(p)                    2 * kLanes bf16
-//   broadcast_bf16_pair(p)                p[0] and p[1], for every lane
+//   broadcast_bf16_pair(p)                p[0] and p[1] in every lane
 //   add_bf16_pairs(sum, a, b) -> F32      (sum + a[1] * b[1]) + a[0] * b[0] in each lane; products
 //                                         are exact, subnormal operands and results count as zero
 //   round_bf16(uint16_t*, F32)            kLanes bf16, half to even; subnormals become zero
-//   interleaved_bf16(a, b)                a[i] and b[i], so rounded, in lane i
-//   adjacent_bf16(a, b)                   the lanes of a, then those of b, so rounded, in order
+//   interleaved_bf16(a, b)                a[i] and b[i], rounded likewise, in lane i
+//   adjacent_bf16(a, b)                   the lanes of a, then those of b, rounded likewise
 //   store_bf16_pairs(p, a)                2 * kLanes bf16
 #pragma once
 
@@ -46,7 +46,7 @@ PENSTOCK_INLINE Bf16Pairs adjacent_bf16(F32 a, F32 b) {
     return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v))};
 }
 PENSTOCK_INLINE Bf16Pairs interleaved_bf16(F32 a, F32 b) {
-    // Word 2 i comes from i, word 2 i + 1 from 16 + i.
+    // Word 2 i is source word i, word 2 i + 1 is source word 16 + i.
     const __m512i first = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i order = _mm512_or_si512(
         first, _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(16)), 16));

@@ -1,7 +1,7 @@
-// The Dot of instructions that add products of bytes to int32 exactly. Included by those
+// Dot for instruction sets whose byte products accumulate in int32 exactly. Included by the
 // implementations of int_dot.h that have
 //
-//   add_products(I32 sum, w, x) -> I32      of the four bytes of each lane
+//   add_products(I32 sum, w, x) -> I32      adds the products of the four bytes of each lane
 #pragma once
 
 namespace penstock::cpu::PENSTOCK_ISA {

@@ -1,10 +1,10 @@
-// Products of pairs of int16, summed exactly in int32: how products of paired units weigh the dots
-// of two units at once. At ISAs that pack scales so.
+// Dot products of int16 pairs accumulated exactly in int32. Products with paired scales use them to
+// apply the scales of two units to their dots at once. Only on ISAs that pack paired scales.
 //
-//   constexpr bool kPairedScales           whether this ISA does (else nothing below)
-//   struct Int16Pairs                      two int16 for each of kLanes lanes
+//   constexpr bool kPairedScales           whether this ISA does (else none of those below)
+//   struct Int16Pairs                      two int16 in each of kLanes lanes
 //   load_int16_pairs(p)                    2 * kLanes int16
-//   broadcast_int16_pair(p)                p[0] and p[1], for every lane
+//   broadcast_int16_pair(p)                p[0] and p[1] in every lane
 //   low_halves(a, b) -> Int16Pairs         the low 16 bits of a[i] and of b[i] in lane i
 //   scaled(a, b)                           a * b / 2^15 for each int16, to nearest, half up
 //   add_int16_pairs(sum, a, b) -> I32      sum + a[0] * b[0] + a[1] * b[1] in each lane

@@ -1,10 +1,11 @@
-// Exact products of int8 factors and int16 activations, a pair in each lane: the inner step of lora
-// over 8-bit factors. One implementation per instruction set; all give the same integers.
+// Exact dot products of int8 LoRA factors and int16 activations, a pair per lane: the micro-kernel
+// primitives of lora with 8-bit factors. One implementation per instruction set; all give the same
+// integers.
 //
-//   struct Pairs                two int16 for each of kLanes lanes
+//   struct Pairs                two int16 in each of kLanes lanes
 //   load_i16_pairs(p)           2 * kLanes int16
 //   load_i8_pairs(p)            2 * kLanes int8, widened
-//   broadcast_pair(p)           p[0] and p[1], int16, for every lane
+//   broadcast_pair(p)           p[0] and p[1], int16, in every lane
 //   add_pairs(sum, a, b) -> I32 sum + a[0] * b[0] + a[1] * b[1] in each lane; wraps
 //   store_i16(p, I32, I32)      2 * kLanes int16; the lanes must be within -32768..32767
 #pragma once
@@ -59,7 +60,7 @@ PENSTOCK_INLINE Pairs broadcast_pair(const int16_t* p) {
 }
 PENSTOCK_INLINE I32 add_pairs(I32 sum, Pairs a, Pairs b) {
     sum.v = _mm256_add_epi32(sum.v, _mm256_madd_epi16(a.v, b.v));
-    asm("" : "+x"(sum.v)); // else GCC 12 makes all products first and runs out of registers
+    asm("" : "+x"(sum.v)); // else GCC 12 computes all products first and spills registers
     return sum;
 }
 PENSTOCK_INLINE void store_i16(int16_t* p, I32 a, I32 b) {

@@ -1,8 +1,8 @@
-// Integer products over AVX2. Included by int_dot.h, which documents every function.
+// Integer dot products in AVX2. Included by int_dot.h, which documents every function.
 //
-// VPMADDUBSW multiplies u8 by s8 and adds neighbours into int16, saturating: exact only while the
-// pair fits. How many such pairs an int16 can gather decides the scheme for each width, but with
-// AVX-VNNI.
+// VPMADDUBSW multiplies u8 by s8 and adds neighbours into int16 with saturation: it is exact only
+// while the pair fits. Without AVX-VNNI, the number of such pairs that fit an int16 decides the
+// scheme for each bit width.
 #pragma once
 
 namespace penstock::cpu::PENSTOCK_ISA {
@@ -52,7 +52,8 @@ PENSTOCK_INLINE __m256i widen_pairs(__m256i sums) {
     return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
 }
 
-// Keeps the compiler from regrouping a chain of integer sums into a tree, whose leaves it spills.
+// Keeps the compiler from reassociating a chain of integer sums into a tree, whose leaves it
+// spills.
 PENSTOCK_INLINE __m256i in_order(__m256i sum) {
     asm("" : "+x"(sum));
     return sum;
@@ -84,7 +85,7 @@ constexpr bool kDotsAlike = false;
 template <int kBits>
 struct Dot;
 
-// 8 steps x 2 x 15 x 127 = 30480 fits: a whole group gathers in int16.
+// 8 steps x 2 x 15 x 127 = 30480 fits: a whole group accumulates in int16.
 template <>
 struct Dot<4> {
     static constexpr int kVectors = 2;
@@ -103,8 +104,9 @@ struct Dot<4> {
     PENSTOCK_INLINE I32 finish(Sum sum) { return {widen_pairs(sum.v)}; }
 };
 
-// 2 words x 2 x 63 x 127 = 32004 fits: every second one moves to int32. Both are multiplied at
-// once, which leaves one sum, so that activations that are read serve two vectors.
+// 2 words x 2 x 63 x 127 = 32004 fits: every second sum is widened to int32. A step multiplies both
+// words, which leaves one accumulator per row and vector, so that each load of activations serves
+// two vectors.
 template <>
 struct Dot<6> {
     static constexpr int kVectors = 2;
@@ -125,8 +127,8 @@ struct Dot<6> {
     PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
 };
 
-// 2 x 255 x 127 does not fit, so the two nibbles are products of 4 bits apart: as few
-// multiplications as any other exact way, and the sums between them run on every pipe.
+// 2 x 255 x 127 does not fit, so the two nibbles are multiplied separately: this needs no more
+// multiplications than any other exact way, and the additions between them run on every port.
 template <>
 struct Dot<8> {
     static constexpr int kVectors = 1;

@@ -1,5 +1,5 @@
-// Integer products over AVX-512 VNNI: VPDPBUSD is exact for every width. Included by int_dot.h,
-// which documents every function.
+// Integer dot products in AVX-512 VNNI: VPDPBUSD is exact for every bit width. Included by
+// int_dot.h, which documents every function.
 #pragma once
 
 namespace penstock::cpu::PENSTOCK_ISA {

@@ -1,8 +1,8 @@
-// Integer products over NEON with SDOT. Included by int_dot.h, which documents every function.
+// Integer dot products in NEON with SDOT. Included by int_dot.h, which documents every function.
 //
-// SDOT adds four products of int8 to an int32, exactly. Weights of 4 and 6 bits are int8 as they
-// are; those of 8 bits become so less 128, which is made up for by 128 times the sum of
-// activations.
+// SDOT adds four int8 products to an int32 exactly. Weights of 4 and 6 bits are valid int8 values.
+// 128 is subtracted from weights of 8 bits, and 128 times the sum of activations is added at the
+// end.
 #pragma once
 
 #include <type_traits>
@@ -78,7 +78,7 @@ struct SignedDot {
     using Weight = Words;
     struct Sum {
         I32 products;
-        int32x4_t activations; // 64 times those of a word, in each lane
+        int32x4_t activations; // 64 times the activations of a word, in each lane
     };
 
     PENSTOCK_INLINE Weight prepare(Words w) {

@@ -1,4 +1,4 @@
-// Gathers every kernel family under the ISA that the including file has defined. See isa.h.
+// Collects every kernel family for the ISA that the including file has defined. See isa.h.
 #pragma once
 
 #include "cpu/attention/attention.inl.h"

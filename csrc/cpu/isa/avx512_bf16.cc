@@ -1,6 +1,6 @@
-// AVX-512 with BF16: the avx512 ISA, but for products of bf16 weights, attention over float16,
-// and products of integers, which AMD's processors of this ISA want in another order and with
-// paired scales, for which rows are quantized.
+// Kernels for AVX-512 with BF16: the avx512 ISA, except products of bf16 weights, attention over a
+// float16 cache, and products of integers with the quantization of their rows, which use paired
+// scales and on AMD processors of this ISA another loop order.
 #define PENSTOCK_ISA avx512_bf16
 #define PENSTOCK_SIMD_AVX512
 #define PENSTOCK_BF16_PAIRS

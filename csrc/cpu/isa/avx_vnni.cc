@@ -1,4 +1,4 @@
-// AVX2 with AVX-VNNI: the avx2 ISA, but for products of integers.
+// Kernels for AVX2 with AVX-VNNI: the avx2 ISA, except products of integers.
 #define PENSTOCK_ISA avx_vnni
 #define PENSTOCK_SIMD_AVX2
 #define PENSTOCK_AVX_VNNI

@@ -5,7 +5,7 @@
 namespace penstock::cpu {
 namespace {
 
-// What an ISA is compiled with: emulated ones are arrays of floats compiled for avx2.
+// The ISA that an ISA's code is compiled for: emulated ones are float arrays compiled for avx2.
 Isa compiled_for(Isa isa) {
     switch (isa) {
     case Isa::emulated_avx512:

@@ -1,5 +1,5 @@
-// Which ISA this CPU and this kernel can run; features.h says what they have. Standard library
-// only.
+// Finds the ISAs that this CPU and operating system can run, from the features in features.h.
+// Depends on the standard library only.
 #pragma once
 
 #include <optional>
@@ -9,16 +9,16 @@
 
 namespace penstock::cpu {
 
-// The first CPU feature that `isa` needs and this machine lacks ("avx512vnni"), as Linux spells
-// it in /proc/cpuinfo, the architecture, or the build option; empty where the ISA can run. Asking
-// for `amx` obtains, once for the whole process, the permission to use tiles: ask before threads
-// that use them start.
+// Returns the first requirement of `isa` that this machine lacks: a CPU feature as Linux spells it
+// in /proc/cpuinfo ("avx512_vnni"), an architecture, or a build option; empty if the ISA can run.
+// For `amx`, the first call requests the process's permission to use tiles: call it before starting
+// threads that use them.
 std::string_view missing_feature(Isa isa);
 
 // The widest ISA that can run here; never an emulated one.
 Isa best_isa();
 
-// The ISA of that name, or none.
+// The ISA of that name, or nullopt.
 std::optional<Isa> find_isa(std::string_view name);
 
 } // namespace penstock::cpu

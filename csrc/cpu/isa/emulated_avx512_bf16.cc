@@ -1,4 +1,4 @@
-// The avx512_bf16 ISA over arrays of sixteen: what differs from emulated_avx512. For tests.
+// The avx512_bf16 ISA over arrays of 16 lanes: its differences from emulated_avx512. For tests.
 #define PENSTOCK_ISA emulated_avx512_bf16
 #define PENSTOCK_SIMD_ARRAY 16
 #define PENSTOCK_BF16_PAIRS

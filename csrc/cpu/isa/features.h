@@ -1,5 +1,5 @@
-// What the ISAs need of this processor, and whether it and its operating system have it. One
-// source an architecture. Standard library only.
+// CPU features that the ISAs need, and whether this processor and its operating system have them.
+// One source file per architecture. Depends on the standard library only.
 #pragma once
 
 #include <span>
@@ -10,12 +10,13 @@
 namespace penstock::cpu {
 
 struct Feature {
-    Isa isa; // the lowest real ISA that needs it, as do those above; avx_vnni: it alone
+    // the lowest real ISA that needs it; higher ones need it too, except that avx_vnni is alone
+    Isa isa;
     std::string_view name; // as Linux spells it in /proc/cpuinfo
     bool present;
 };
 
-// All of them; found once. Obtains the permission to use tiles: see `missing_feature`.
+// All features; detected once. Requests the permission to use tiles: see `missing_feature`.
 std::span<const Feature> features();
 
 } // namespace penstock::cpu

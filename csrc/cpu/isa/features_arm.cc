@@ -1,4 +1,4 @@
-// Of 64-bit ARM: what the Linux kernel says of the processor.
+// Features of 64-bit ARM, as the Linux kernel reports them.
 #if defined(__aarch64__)
 
 #include <asm/hwcap.h>

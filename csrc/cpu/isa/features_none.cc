@@ -1,4 +1,4 @@
-// Of architectures that have no ISA of their own.
+// No features, for architectures without an ISA of their own.
 #if !defined(__x86_64__) && !defined(__aarch64__)
 
 #include "cpu/isa/features.h"

@@ -1,4 +1,5 @@
-// Of x86-64: CPUID for the instructions, XCR0 for the registers that the operating system saves.
+// Features of x86-64: CPUID for instructions, XCR0 for the registers that the operating system
+// saves.
 #if defined(__x86_64__)
 
 #include <cpuid.h>
@@ -22,7 +23,7 @@ Registers cpuid(unsigned leaf, unsigned subleaf) {
     return r;
 }
 
-// What the operating system saves at a context switch; 0 where it does not say.
+// XCR0: the register state saved at a context switch; 0 without OSXSAVE.
 uint64_t saved_state(const Registers& leaf1) {
     constexpr unsigned osxsave = 1U << 27;
     if ((leaf1.ecx & osxsave) == 0) {
@@ -41,8 +42,8 @@ constexpr uint64_t ymm_state = 0x6;
 constexpr uint64_t zmm_state = 0xe6;
 constexpr uint64_t tile_state = 0x60000;
 
-// Asks the kernel, once for the whole process and before threads start, to let it use the AMX
-// tile data registers. False where the kernel refuses: then the amx ISA must not be chosen.
+// Requests permission to use the AMX tile data registers from the kernel, once per process and
+// before threads start. Returns false if the kernel refuses: then the amx ISA must not be used.
 bool request_amx_tiles() {
     constexpr long kRequestPermission = 0x1023; // ARCH_REQ_XCOMP_PERM
     constexpr long kTileData = 18;              // XFEATURE_XTILEDATA

@@ -1,4 +1,4 @@
-// The ISAs: every kernel compiled once per instruction set, and the tables to find them in.
+// The ISAs: every kernel is compiled once per instruction set, and found through a table per ISA.
 //
 // A kernel family is one file, `<family>.inl.h`, written over simd.h. It contains
 //
@@ -9,13 +9,12 @@
 //     }  // namespace
 //     }  // namespace penstock::cpu::PENSTOCK_ISA
 //
-// with nothing outside that namespace, and includes only simd.h, contracts of
-// include/penstock and headers whose functions are PENSTOCK_INLINE. It calls no inline or
-// template function of the standard library that is not constexpr-trivial: such a function,
-// compiled here with wide instructions, could be linked in place of the baseline's copy.
-// all_kernels.inl.h includes the families; <isa>.cc defines the ISA and includes
-// all_kernels.inl.h; isa.cmake holds each file's flags. Nothing else is compiled above the
-// baseline.
+// and no code outside that namespace. It includes only simd.h, interfaces of include/penstock and
+// headers whose functions are PENSTOCK_INLINE. It calls no inline or template function of the
+// standard library that is not constexpr-trivial: such a function, compiled here with wide
+// instructions, could be linked in place of the baseline's copy. all_kernels.inl.h includes the
+// families; <isa>.cc defines the ISA and includes all_kernels.inl.h; isa.cmake holds each file's
+// flags. All other code is compiled for the baseline.
 #pragma once
 
 #include <array>
@@ -50,8 +49,8 @@ constexpr std::array<Isa, 10> kIsas{Isa::scalar,
                                     Isa::emulated_avx512_bf16,
                                     Isa::emulated_amx};
 
-// The kernels of one ISA, by family; those that it does not have are those of `base`. Static
-// storage; never changes.
+// The kernels of one ISA, by family. Kernels that it lacks are found in `base`. Static storage;
+// never changes.
 struct KernelTable {
     std::array<std::span<const Kernel>, 16> families{};
     const KernelTable& (*base)() = nullptr;
@@ -60,8 +59,8 @@ struct KernelTable {
     const Kernel* find(std::string_view name) const;
 };
 
-// What each ISA file exports. Calling a kernel of an ISA that the CPU lacks is undefined; the
-// emulated ISAs need AVX2, FMA and F16C.
+// The table that each ISA's file exports. Calling a kernel of an ISA that the CPU lacks is
+// undefined; the emulated ISAs need AVX2, FMA and F16C.
 const KernelTable& kernels_scalar();
 const KernelTable& kernels_neon();
 const KernelTable& kernels_avx2();
@@ -73,11 +72,11 @@ const KernelTable& kernels_emulated_avx512();
 const KernelTable& kernels_emulated_avx512_bf16();
 const KernelTable& kernels_emulated_amx();
 
-// False for an ISA of another architecture, and for one that this build was told to leave out
-// (PENSTOCK_ISAS, PENSTOCK_EMULATED).
+// False for an ISA of another architecture, and for one that the build options PENSTOCK_ISAS or
+// PENSTOCK_EMULATED leave out.
 bool is_built(Isa isa);
 
-// Of an ISA that is built.
+// The kernels of an ISA, which must be built.
 const KernelTable& kernels(Isa isa);
 
 std::string_view isa_name(Isa isa);
@@ -87,24 +86,23 @@ constexpr int lanes(Isa isa) {
     return isa <= Isa::avx_vnni ? 8 : 16;
 }
 
-// True where bf16 weights are multiplied in pairs.
+// True if bf16 weights are multiplied in pairs (VDPBF16PS).
 constexpr bool has_bf16_pairs(Isa isa) {
     return isa == Isa::avx512_bf16 || isa == Isa::emulated_avx512_bf16;
 }
 
-// True where scales of 4-bit weights are paired, but for tables that are gathered from.
+// True if 4-bit weights are packed with paired scales, except tables that rows are gathered from.
 constexpr bool has_paired_scales(Isa isa) {
     return has_bf16_pairs(isa);
 }
 
-// True where bf16 weights are packed for, and multiplied in, bf16 tiles.
+// True if bf16 weights are packed for, and multiplied in, bf16 tiles.
 constexpr bool has_bf16_tiles(Isa isa) {
     return isa == Isa::amx || isa == Isa::emulated_amx;
 }
 
-// Rows that a thread takes through several kernels at once: few, so that what lies between the
-// kernels stays in its second cache level, yet enough to pay for reading the weights again (and for
-// unpacking them to tiles).
+// Rows that a thread takes through a segment of kernels: few enough that intermediate results stay
+// in its L2 cache, yet enough to amortize reading the weights again (and unpacking them to tiles).
 constexpr int64_t rows_per_block(Isa isa) {
     return has_bf16_tiles(isa) ? 96 : 64;
 }

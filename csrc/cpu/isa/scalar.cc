@@ -1,4 +1,5 @@
-// Any x86-64-v2 CPU: vectors are arrays of eight, for the compiler to map to SSE.
+// Kernels for any x86-64-v2 or ARMv8 CPU: vectors are arrays of eight, which the compiler may map
+// to SSE or NEON.
 #define PENSTOCK_ISA scalar
 #define PENSTOCK_SIMD_ARRAY 8
 #include "cpu/isa/all_kernels.inl.h"

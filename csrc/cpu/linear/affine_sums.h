@@ -1,5 +1,5 @@
-// What every product of integer weights does with the sums of an activation's values. Included by
-// linear_affine.inl.h. A unit is a QuantizedUnit, or what else has its scale and sums.
+// Sums of activations that every product of affine weights needs. Included by linear_affine.inl.h.
+// `Unit` is QuantizedUnit or a type with the same scale and sums.
 #pragma once
 
 #include "cpu/dot/int_dot.h"
@@ -8,13 +8,13 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// What the values of a group add to a product for each unit of minimum.
+// The scaled sum of a group's values, by which its minimum is multiplied.
 template <int kGroup, int group, class Unit>
 PENSTOCK_INLINE float scaled_sum(const Unit& unit) {
     return kGroup == kUnit ? unit.scaled_sum : unit.scale * static_cast<float>(unit.sum[group]);
 }
 
-// The sum of the values of a group, times `factor`.
+// The sum of a group's values times `factor`.
 template <int kGroup, int group, class Unit>
 PENSTOCK_INLINE I32 zero_sums(const Unit& unit, int32_t factor) {
     constexpr bool kWhole = kGroup == kUnit;

@@ -1,16 +1,16 @@
 // linear_affine: quantized activations times integer weights.
 //
-//   tensor[0]  quantized [M, quantized_row_bytes(K)] u8: what quantize_rows wrote
+//   tensor[0]  quantized [M, quantized_row_bytes(K)] u8, written by quantize_rows
 //   tensor[1]  out [M, sum N] float32; the columns of affine parts are written, with bias
 //   object     LinearWeights, packed for this ISA
-//   integer[0] number of threads that will work on it (0: unknown); sets the size of tasks only
+//   integer[0] number of threads that will run the call (0: unknown); affects task sizes only
 //
-// The arithmetic, for every M and every instruction the same: for each group of k in order,
-//   dot = sum of (q - zero_point) * value, exact in int32 (zero_point 0 where minima are stored)
+// The arithmetic is the same for every M and every instruction set. For each group of k in order,
+//   dot = sum of (q - zero_point) * value, exact in int32 (zero_point 0 if minima are stored)
 //   acc = fma(float(dot), unit.scale * scale, acc)
-//   acc = fma(minimum, scaled sum of the group's values, acc), where minima are stored
-// then out = acc + bias. float(dot) is exact: |dot| <= 32 * 255 * 127 < 2^24. At ISAs with tiles
-// the minima of groups of 32 are summed apart, as linear_minima.h says: out = (acc + sum) + bias.
+//   acc = fma(minimum, scaled sum of the group's values, acc), if minima are stored
+// then out = acc + bias. float(dot) is exact: |dot| <= 32 * 255 * 127 < 2^24. On ISAs with tiles
+// the minima of groups of 32 are summed separately (linear_minima.h): out = (acc + sum) + bias.
 // Weights with paired scales have the arithmetic of linear_paired_scales.h.
 #pragma once
 
@@ -27,8 +27,8 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// The dots of one group: kRows rows times vectors first .. first + count - 1 of the packed tiles
-// that lie beside each other.
+// The dots of one group: kRows rows times vectors first .. first + count - 1 of adjacent packed
+// tiles.
 template <Encoding kEncoding, int kGroup, int group, int first, int count, int kPackedTiles,
           int kRows>
 PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPackedTiles],
@@ -60,16 +60,16 @@ PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPackedTiles],
     });
 }
 
-// Whether minima are stored: known when compiled where it is worth the code, else asked of the
-// part.
+// Whether minima are stored: a compile-time constant where the speed justifies the code size, else
+// read from the part at run time.
 enum class Minima { none, stored, asked };
 
-// Products of kRows rows with kPackedTiles packed tiles, summed over all units, but for minima that
-// go by tiles. `x` is the first row.
+// Products of kRows rows with kPackedTiles packed tiles, accumulated over all units, without minima
+// that tiles multiply. `x` is the first row.
 template <Encoding kEncoding, int kGroup, Minima kMinima, int kRows, int kPackedTiles>
 PENSTOCK_INLINE void
 multiply_packed_tiles(const PackedMatrix& part, const uint8_t* (&packed_tile)[kPackedTiles],
-                      int64_t units, const uint8_t* x, int64_t x_stride, PrefetchLines& ahead,
+                      int64_t units, const uint8_t* x, int64_t x_stride, PrefetchLines& prefetcher,
                       F32 (&total)[kRows][kPackedTiles][kPackedTileVectors]) {
     constexpr int kGroups = kUnit / kGroup;
     constexpr int kVectors = kPackedTiles == 1 ? Dot<quant_bits(kEncoding)>::kVectors
@@ -86,7 +86,7 @@ multiply_packed_tiles(const PackedMatrix& part, const uint8_t* (&packed_tile)[kP
         in[m] = reinterpret_cast<const QuantizedUnit*>(x + m * x_stride);
     }
     for (int64_t unit = 0; unit < units; ++unit) {
-        ahead.step();
+        prefetcher.step();
         unrolled<kPackedTiles>([&](auto j) {
             const uint8_t*& at = packed_tile[j.value];
             if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
@@ -132,10 +132,11 @@ multiply_packed_tiles(const PackedMatrix& part, const uint8_t* (&packed_tile)[kP
     }
 }
 
-// Rows that share what is read of packed tiles. Four where registers have more to hold: groups of
-// 16 have twice the scales (and are common at 6 bits only), and nibbles are unpacked as they are
-// used. AMD's processors take at most two VPDPBUSD a cycle, each four cycles long, so that eight
-// chains keep them busy; Intel's of the ISAs without BF16 need more.
+// Rows that share each load of a packed tile. Four if registers must hold more than accumulators:
+// groups of 16 have twice the scales (and are common at 6 bits only), and nibbles are unpacked as
+// they are used. AMD processors issue at most two VPDPBUSD per cycle with a latency of four cycles,
+// so that eight dependency chains keep them busy; Intel processors of the ISAs without BF16 need
+// more.
 constexpr int kFourRows = kRegisterRows < 4 ? kRegisterRows : 4;
 template <Encoding kEncoding, int kGroup>
 constexpr int kMaxRows =
@@ -152,11 +153,11 @@ struct BlockProduct {
     int64_t begin;
     int64_t end;
     MinimumBuffers minima;
-    bool split; // whether `minima` still are those of the only packed tile
+    bool split; // whether `minima` already holds the split minima of the only packed tile
 };
 
 template <Encoding kEncoding, int kGroup, Minima kMinima, int kRows, int kPackedTiles>
-void multiply_rows(const BlockProduct& product, PrefetchLines& ahead) {
+void multiply_rows(const BlockProduct& product, PrefetchLines& prefetcher) {
     const AffineOperands& operands = *product.operands;
     const PackedMatrix& part = *product.part;
     const int64_t depth = operands.linear->depth, units = depth / kUnit;
@@ -167,27 +168,27 @@ void multiply_rows(const BlockProduct& product, PrefetchLines& ahead) {
         configure_minima(kRows);
     for (int64_t packed_tile = product.begin; packed_tile < product.end;
          packed_tile += kPackedTiles) {
-        PackedTileGroup<kPackedTiles> beside(part, packed_tile, product.end);
+        PackedTileGroup<kPackedTiles> tiles(part, packed_tile, product.end);
         if (by_tiles) {
             if (!product.split)
-                split_minima<kEncoding>(part, beside.data[0], units, product.minima.steps());
+                split_minima<kEncoding>(part, tiles.data[0], units, product.minima.steps());
             multiply_minima(product.minima.steps(), depth, x, operands.x_stride, of_minima);
         }
         F32 total[kRows][kPackedTiles][kPackedTileVectors];
-        multiply_packed_tiles<kEncoding, kGroup, kMinima, kRows>(part, beside.data, units, x,
-                                                                 operands.x_stride, ahead, total);
+        multiply_packed_tiles<kEncoding, kGroup, kMinima, kRows>(
+            part, tiles.data, units, x, operands.x_stride, prefetcher, total);
         for (int m = 0; m < kRows; ++m) {
             if (by_tiles)
                 total[m][0][0] = total[m][0][0] + load(of_minima + m * kPackedTileRows);
             for (int j = 0; j < kPackedTiles; ++j) {
-                store_tile_columns(*operands.linear, part, beside.index[j], total[m][j],
+                store_tile_columns(*operands.linear, part, tiles.index[j], total[m][j],
                                    operands.out + (product.row + m) * operands.out_stride);
             }
         }
     }
 }
 
-// Rows row_begin .. of a task, in nearly equal blocks of at most kMaxRows.
+// Multiplies the rows of a task from row_begin on, in nearly equal blocks of at most kMaxRows.
 template <Encoding kEncoding, int kGroup, Minima kMinima>
 void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int64_t row_begin,
                      Workspace& workspace) {
@@ -197,21 +198,21 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
     const auto block = [](int64_t left) { return ceil_div(left, ceil_div(left, kMax)); };
     multiply_with_prefetch(
         task, row_begin, steps, kPackedTilesAtOnce, block,
-        [&](int64_t begin, int64_t end, int64_t row, int64_t rows, PrefetchLines& ahead) {
+        [&](int64_t begin, int64_t end, int64_t row, int64_t rows, PrefetchLines& prefetcher) {
             const MinimumBuffers minima{workspace.data, depth};
             const bool split = row > row_begin && end == begin + 1;
             const BlockProduct product{&operands, task.part, row, begin, end, minima, split};
             with_count<kMax>(rows, [&](auto count) {
                 with_packed_tiles<count.value>(task, [&](auto packed_tiles) {
                     multiply_rows<kEncoding, kGroup, kMinima, count.value, packed_tiles.value>(
-                        product, ahead);
+                        product, prefetcher);
                 });
             });
         });
 }
 
-// Many rows in tile blocks, where the ISA has tiles, or with unpacked tiles; the rest in blocks
-// of a few.
+// Multiplies many rows in tile blocks if the ISA has tiles, or with unpacked weights; the remaining
+// rows in small blocks.
 template <Encoding kEncoding, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     if constexpr (kUnpacks) {
@@ -253,7 +254,7 @@ inline int64_t linear_affine_tasks(const Arguments& arguments, int) {
     return LinearPartition::tasks(LinearPartition::make(arguments, true));
 }
 
-// Any task of affine parts.
+// Runs any task of the affine parts.
 inline void multiply_affine(const AffineOperands& operands, const LinearTask& task,
                             Workspace& workspace) {
     if (kPairedScales && task.part->scale_form == ScaleForm::paired)

@@ -1,5 +1,6 @@
-// Integer weights in int8 tiles, for blocks of many rows: the same integers and the same float sums
-// as multiply_packed_tiles, so which one computes a row changes none of its bits.
+// Products of affine weights in int8 AMX tiles, for blocks of many rows. They give the same
+// integers and the same float sums as multiply_packed_tiles, so that the choice between them
+// changes no bit of a row.
 //
 // A packed tile is unpacked once, to bytes and float32 scales, for all row blocks of a task.
 // Included by linear_affine.inl.h.
@@ -14,15 +15,15 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
 constexpr int64_t kTileBlockRows = 16;
-// Fewer rows than this leave more of a tile idle than VPDPBUSD loses.
+// With fewer rows, a tile idles more than VPDPBUSD loses.
 constexpr int64_t kMinTileRows = 8;
 
-// Groups whose dots are computed one after the other, each in a tile of its own, while the vector
-// unit adds those of the four before.
+// Groups whose dots are computed in turn, each in a tile of its own, while the vector unit adds
+// those of the four groups before.
 constexpr int kDotTiles = 4;
 constexpr int64_t kTileSums = kTileBlockRows * kPackedTileRows;
 
-// Minima, the unpacked tile, the int32 sums of two times four groups.
+// Minima, the unpacked tile, and the int32 sums of two times four groups.
 PENSTOCK_INLINE size_t affine_tiles_workspace_bytes(const LinearWeights& linear) {
     return minima_workspace_bytes(linear) + unpacked_tile_bytes(linear.depth) +
            2 * kDotTiles * kTileSums * sizeof(int32_t);
@@ -45,7 +46,7 @@ PENSTOCK_INLINE void configure_int8(int64_t rows, int group) {
                      {steps, 64}});
 }
 
-// The dot products of one group for all rows of a block, in tile `c`, written to `sums`.
+// Computes the dots of one group for all rows of a block in tile `c` and stores them to `sums`.
 template <int c, int kGroup>
 PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride,
                               const UnpackedUnit<8, kGroup>* unpacked, int64_t group,
@@ -61,8 +62,8 @@ PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride,
     store_tile<c>(sums, 4 * kPackedTileRows);
 }
 
-// Adds the dots of one group to the running sums, as multiply_packed_tiles does. Rows past the
-// block have row pointers that repeat its last.
+// Adds the dots of one group to the accumulators, like multiply_packed_tiles. Row pointers past the
+// block repeat its last row.
 template <int kGroup>
 PENSTOCK_INLINE void add_group(const UnpackedUnit<8, kGroup>* unpacked, int64_t group,
                                const PackedMatrix& of, const uint8_t* const* row,
@@ -95,7 +96,7 @@ PENSTOCK_INLINE void add_group(const UnpackedUnit<8, kGroup>* unpacked, int64_t 
 template <int kGroup>
 PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit<8, kGroup>* unpacked, int64_t groups,
                                          const PackedMatrix& of, const uint8_t* x, int64_t x_stride,
-                                         int64_t rows, int32_t* sums, PrefetchLines& ahead,
+                                         int64_t rows, int32_t* sums, PrefetchLines& prefetcher,
                                          F32 (&out)[kTileBlockRows]) {
     const uint8_t* row[kTileBlockRows];
     for (int64_t m = 0; m < kTileBlockRows; ++m)
@@ -108,12 +109,12 @@ PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit<8, kGroup>* unpacked
             }
         });
     };
-    F32 acc[kTileBlockRows] = {}; // in registers: its indices are known when compiled
+    F32 acc[kTileBlockRows] = {}; // in registers: all indices are compile-time constants
     int32_t* added = sums;
     int32_t* next = sums + kDotTiles * kTileSums;
     dots(0, added);
     for (int64_t first = 0; first < groups; first += kDotTiles) {
-        ahead.step();
+        prefetcher.step();
         dots(first + kDotTiles, next);
         const int64_t left = groups - first, count = left < kDotTiles ? left : kDotTiles;
         for (int64_t i = 0; i < count; ++i)
@@ -131,7 +132,7 @@ PENSTOCK_INLINE void for_tile_blocks(int64_t begin, int64_t end, const Function&
         f(row, end - row < kTileBlockRows ? end - row : kTileBlockRows);
 }
 
-// The sums of minima of one packed tile for rows [begin, end).
+// Computes the sums of minima of one packed tile for rows [begin, end).
 template <Encoding kEncoding>
 PENSTOCK_INLINE void sum_minima(const AffineOperands& operands, const PackedMatrix& part,
                                 const uint8_t* packed_tile, int64_t begin, int64_t end,
@@ -147,7 +148,7 @@ PENSTOCK_INLINE void sum_minima(const AffineOperands& operands, const PackedMatr
     });
 }
 
-// Rows [task.row_begin, row_end) of a task. Leaves tiles in use.
+// Multiplies rows [task.row_begin, row_end) of a task. Leaves tiles configured.
 template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const LinearTask& task,
                                     int64_t row_end, Workspace& workspace) {
@@ -167,7 +168,7 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
         if (minima_apart)
             sum_minima<kEncoding>(operands, part, data, task.row_begin, row_end, minima);
         unpack_tile<kEncoding>(part, data, units, unpacked);
-        PrefetchLines ahead = prefetch_next_tiles(task, packed_tile, 1, steps);
+        PrefetchLines prefetcher = prefetch_next_tiles(task, packed_tile, 1, steps);
         int64_t configured = 0;
         for_tile_blocks(task.row_begin, row_end, [&](int64_t row, int64_t rows) {
             if (rows != configured)
@@ -176,7 +177,7 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
             F32 acc[kTileBlockRows];
             multiply_tile_block<kGroup>(unpacked, groups, part,
                                         operands.x + row * operands.x_stride, operands.x_stride,
-                                        rows, sums, ahead, acc);
+                                        rows, sums, prefetcher, acc);
             const float* of_minima = minima.sums() + (row - task.row_begin) * kPackedTileRows;
             for (int64_t m = 0; m < rows; ++m) {
                 const F32 sum =

@@ -1,8 +1,8 @@
-// bf16 weights in pairs: the dense product of ISAs that multiply them so.
+// Products of bf16 weights in pairs (VDPBF16PS).
 //
-// Activations are rounded to bf16, half to even, whatever the number of rows. The arithmetic, for
-// every M the same: even = add_bf16_pairs over pairs of k 0, 2, 4 ..., odd over pairs 1, 3, 5 ...,
-// each in order; out = (even + odd) + bias. Included by linear_dense.inl.h.
+// Activations are rounded to bf16, half to even, for any number of rows. The arithmetic is the same
+// for every M: even = add_bf16_pairs over pairs of k 0, 2, 4 ..., odd over pairs 1, 3, 5 ..., each
+// in order; out = (even + odd) + bias. Included by linear_dense.inl.h.
 #pragma once
 
 #include "cpu/dot/bf16_pairs.h"
@@ -12,11 +12,11 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Most rows that share one load of a packed tile: their sums just fit the registers, and their
-// chains of additions hide each other's latency.
+// Maximum rows that share one load of a packed tile: their accumulators just fit the registers, and
+// their dependency chains hide each other's latency.
 constexpr int kMaxPairRows = 12;
 
-// Pairs between two looks at what to fetch: they have no registers left for that.
+// Pairs per prefetch step: no registers are left for more frequent ones.
 constexpr int64_t kPairsEach = 16;
 
 PENSTOCK_INLINE size_t pairs_workspace_bytes(const LinearWeights& linear) {
@@ -34,7 +34,7 @@ PENSTOCK_INLINE void round_to_pairs(const float* x, int64_t depth, uint16_t* to)
 
 template <int kRows>
 PENSTOCK_INLINE void multiply_pairs(const uint16_t* packed_tile, int64_t pairs,
-                                    const uint16_t* const (&row)[kRows], PrefetchLines& ahead,
+                                    const uint16_t* const (&row)[kRows], PrefetchLines& prefetcher,
                                     F32 (&sum)[kRows][2]) {
     const auto add = [&](int64_t pair, auto parity) {
         const Bf16Pairs weight = load_bf16_pairs(packed_tile + pair * 2 * kPackedTileRows);
@@ -45,7 +45,7 @@ PENSTOCK_INLINE void multiply_pairs(const uint16_t* packed_tile, int64_t pairs,
     };
     int64_t pair = 0;
     while (pair + 1 < pairs) {
-        ahead.step();
+        prefetcher.step();
         const int64_t end = pair + kPairsEach < pairs ? pair + kPairsEach : pairs;
         for (; pair + 1 < end; pair += 2) {
             add(pair, Index<0>{});
@@ -56,17 +56,17 @@ PENSTOCK_INLINE void multiply_pairs(const uint16_t* packed_tile, int64_t pairs,
         add(pair, Index<0>{});
 }
 
-// Where a block of rows reads and writes.
+// Operands of a block of rows.
 struct PairOperands {
     const LinearWeights* linear;
     const float* x;
     int64_t x_stride;
     float* out;
     int64_t out_stride;
-    uint16_t* rounded; // of kMaxPairRows rows
+    uint16_t* rounded; // kMaxPairRows rows
 };
 
-// Rows [row, row + kRows) of a task. Returns kRows.
+// Multiplies rows [row, row + kRows) of a task. Returns kRows.
 template <int kRows>
 int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task, int64_t row) {
     const LinearWeights& linear = *operands.linear;
@@ -84,11 +84,12 @@ int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task,
         const uint8_t* weights = part.data + packed_tile * part.packed_tile_bytes;
         F32 sum[kRows][2];
         set_zero(sum);
-        PrefetchLines ahead =
+        PrefetchLines prefetcher =
             row == task.row_begin
                 ? prefetch_next_tiles(task, packed_tile, 1, ceil_div(pairs, kPairsEach))
                 : PrefetchLines();
-        multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights), pairs, in, ahead, sum);
+        multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights), pairs, in, prefetcher,
+                              sum);
         for (int m = 0; m < kRows; ++m) {
             const F32 total[kPackedTileVectors] = {sum[m][0] + sum[m][1]};
             store_tile_columns(linear, part, packed_tile, total,
@@ -98,7 +99,8 @@ int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task,
     return kRows;
 }
 
-// Rows in blocks of the largest size that is left: few sizes keep the code small.
+// Multiplies a block of the largest size that fits the remaining rows: few sizes keep the code
+// small.
 PENSTOCK_INLINE int64_t multiply_pair_block(const PairOperands& operands, const LinearTask& task,
                                             int64_t row) {
     const int64_t left = task.row_end - row;

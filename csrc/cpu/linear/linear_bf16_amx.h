@@ -1,8 +1,8 @@
-// bf16 weights in bf16 tiles: the dense product of ISAs that have them.
+// Products of bf16 weights in bf16 AMX tiles.
 //
-// Activations are rounded to bf16, half to even, whatever the number of rows, so that one
-// arithmetic serves all batches: out = bias + sum over steps of 32 k, in order, of what the tile
-// product of that step adds. Included by linear_dense.inl.h.
+// Activations are rounded to bf16, half to even, for any number of rows, so that all batch sizes
+// share one arithmetic: out = bias + the tile products of steps of 32 k, added in order. Included
+// by linear_dense.inl.h.
 #pragma once
 
 #include "cpu/linear/linear_partition.h"
@@ -41,17 +41,17 @@ PENSTOCK_INLINE void configure_bf16(int64_t rows) {
     configure_tiles({{first, 64}, {second, 64}, {first, 64}, {second, 64}, {16, 64}, {}, {}, {}});
 }
 
-// kTall: more than 16 rows. Leaves the sums at `sums`, 16 float32 a row.
+// kTall: more than 16 rows. Stores the accumulators to `sums`, 16 float32 per row.
 template <bool kTall>
 PENSTOCK_INLINE void multiply_bf16_packed_tile(const uint8_t* packed_tile, int64_t steps,
                                                const uint8_t* x, int64_t x_stride,
-                                               PrefetchLines& ahead, float* sums) {
+                                               PrefetchLines& prefetcher, float* sums) {
     constexpr int64_t kStepBytes = 2 * kUnit * kPackedTileRows;
     zero_tile<0>();
     if constexpr (kTall)
         zero_tile<1>();
     for (int64_t step = 0; step < steps; ++step) {
-        ahead.step();
+        prefetcher.step();
         load_tile<4>(packed_tile + step * kStepBytes, 4 * kPackedTileRows);
         load_tile<2>(x + step * 2 * kUnit, x_stride);
         multiply_bf16<0, 2, 4>();
@@ -84,13 +84,15 @@ PENSTOCK_INLINE void multiply_bf16_tiles(const LinearWeights& linear, const Line
         for (int64_t packed_tile = task.packed_tile_begin; packed_tile < task.packed_tile_end;
              ++packed_tile) {
             const uint8_t* weights = part.data + packed_tile * part.packed_tile_bytes;
-            PrefetchLines ahead = row == task.row_begin
-                                      ? prefetch_next_tiles(task, packed_tile, 1, steps)
-                                      : PrefetchLines();
+            PrefetchLines prefetcher = row == task.row_begin
+                                           ? prefetch_next_tiles(task, packed_tile, 1, steps)
+                                           : PrefetchLines();
             if (rows > kTileRows) {
-                multiply_bf16_packed_tile<true>(weights, steps, rounded, row_bytes, ahead, sums);
+                multiply_bf16_packed_tile<true>(weights, steps, rounded, row_bytes, prefetcher,
+                                                sums);
             } else {
-                multiply_bf16_packed_tile<false>(weights, steps, rounded, row_bytes, ahead, sums);
+                multiply_bf16_packed_tile<false>(weights, steps, rounded, row_bytes, prefetcher,
+                                                 sums);
             }
             for (int64_t m = 0; m < rows; ++m) {
                 const F32 values[kPackedTileVectors] = {load(sums + m * kPackedTileRows)};

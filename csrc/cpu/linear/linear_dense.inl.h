@@ -3,12 +3,11 @@
 //   tensor[0]  x [M, K] float32
 //   tensor[1]  out [M, sum N] float32; the columns of dense parts are written, with bias
 //   object     LinearWeights, packed for this ISA
-//   integer[0] number of threads that will work on it (0: unknown); sets the size of tasks only
+//   integer[0] number of threads that will run the call (0: unknown); affects task sizes only
 //
-// The arithmetic, for every M the same: even = fma over k = 0, 2, 4 ..., odd = fma over k = 1, 3,
-// 5 ..., each in order and in float32; out = (even + odd) + bias. At ISAs with tiles, or with
-// products of bf16 pairs, bf16 weights are multiplied otherwise: see linear_bf16_amx.h,
-// linear_bf16.h.
+// The arithmetic is the same for every M: even = fma over k = 0, 2, 4 ..., odd = fma over k = 1, 3,
+// 5 ..., each in order and in float32; out = (even + odd) + bias. ISAs with tiles or bf16 pairs
+// multiply bf16 weights as described in linear_bf16_amx.h and linear_bf16.h.
 #pragma once
 
 #include "cpu/linear/linear_bf16.h"
@@ -19,7 +18,7 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Most rows that share one load of packed tiles: their sums just fit the registers.
+// Maximum rows that share one load of packed tiles: their accumulators just fit the registers.
 constexpr int kMaxDenseRows = kLanes == 8 ? 3 : 6;
 
 // The weights of one k for the rows of vector `p` of a packed tile; `parity` is that of k.
@@ -37,8 +36,8 @@ PENSTOCK_INLINE F32 dense_weights(const uint8_t* packed_tile, int64_t k) {
     }
 }
 
-// One k of all rows. Even and odd k go one after the other, so that no more than the sums, one
-// vector of weights a part of a packed tile and one activation are alive.
+// Adds the products of one k for all rows. Even and odd k alternate, so that only the accumulators,
+// one vector of weights per packed tile part and one activation are live.
 template <Encoding encoding, int parity, int kRows>
 PENSTOCK_INLINE void add_products_of(const uint8_t* const (&packed_tile)[kDensePackedTiles],
                                      int64_t k, const float* const (&row)[kRows],
@@ -63,7 +62,7 @@ PENSTOCK_INLINE void add_products_of(const uint8_t* const (&packed_tile)[kDenseP
 template <Encoding encoding, int kRows>
 PENSTOCK_INLINE void
 multiply_dense_packed_tiles(const uint8_t* const (&packed_tile)[kDensePackedTiles], int64_t depth,
-                            const float* x, int64_t x_stride, PrefetchLines& ahead,
+                            const float* x, int64_t x_stride, PrefetchLines& prefetcher,
                             F32 (&total)[kRows][kDensePackedTiles][kPackedTileVectors]) {
     F32 even[kRows][kDensePackedTiles][kPackedTileVectors] = {};
     F32 odd[kRows][kDensePackedTiles][kPackedTileVectors] = {};
@@ -71,7 +70,7 @@ multiply_dense_packed_tiles(const uint8_t* const (&packed_tile)[kDensePackedTile
     for (int m = 0; m < kRows; ++m)
         row[m] = x + m * x_stride;
     for (int64_t k = 0; k + 1 < depth; k += 2) {
-        ahead.step();
+        prefetcher.step();
         add_products_of<encoding, 0>(packed_tile, k, row, even);
         add_products_of<encoding, 1>(packed_tile, k + 1, row, odd);
     }
@@ -95,16 +94,16 @@ struct DenseOperands {
 
 template <Encoding encoding, int kRows>
 void multiply_dense_rows(const DenseOperands& operands, const PackedMatrix& part, int64_t begin,
-                         int64_t end, int64_t row, PrefetchLines& ahead) {
+                         int64_t end, int64_t row, PrefetchLines& prefetcher) {
     for (int64_t packed_tile = begin; packed_tile < end; packed_tile += kDensePackedTiles) {
-        PackedTileGroup<kDensePackedTiles> beside(part, packed_tile, end);
+        PackedTileGroup<kDensePackedTiles> tiles(part, packed_tile, end);
         F32 total[kRows][kDensePackedTiles][kPackedTileVectors];
-        multiply_dense_packed_tiles<encoding, kRows>(beside.data, operands.linear->depth,
+        multiply_dense_packed_tiles<encoding, kRows>(tiles.data, operands.linear->depth,
                                                      operands.x + row * operands.x_stride,
-                                                     operands.x_stride, ahead, total);
+                                                     operands.x_stride, prefetcher, total);
         for (int m = 0; m < kRows; ++m) {
             for (int j = 0; j < kDensePackedTiles; ++j) {
-                store_tile_columns(*operands.linear, part, beside.index[j], total[m][j],
+                store_tile_columns(*operands.linear, part, tiles.index[j], total[m][j],
                                    operands.out + (row + m) * operands.out_stride);
             }
         }
@@ -120,11 +119,17 @@ void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) 
     const int64_t steps = (rows / kMax + ceil_div(rows % kMax, 2)) * (operands.linear->depth / 2);
     const auto block = [](int64_t left) { return left >= kMax ? kMax : left >= 2 ? 2 : 1; };
     const auto multiply = [&](int64_t begin, int64_t end, int64_t row, int64_t count,
-                              PrefetchLines& ahead) {
+                              PrefetchLines& prefetcher) {
         switch (count) {
-        case 1: multiply_dense_rows<encoding, 1>(operands, part, begin, end, row, ahead); break;
-        case 2: multiply_dense_rows<encoding, 2>(operands, part, begin, end, row, ahead); break;
-        default: multiply_dense_rows<encoding, kMax>(operands, part, begin, end, row, ahead); break;
+        case 1:
+            multiply_dense_rows<encoding, 1>(operands, part, begin, end, row, prefetcher);
+            break;
+        case 2:
+            multiply_dense_rows<encoding, 2>(operands, part, begin, end, row, prefetcher);
+            break;
+        default:
+            multiply_dense_rows<encoding, kMax>(operands, part, begin, end, row, prefetcher);
+            break;
         }
     };
     multiply_with_prefetch(task, task.row_begin, steps, kDensePackedTiles, block, multiply);
@@ -138,7 +143,7 @@ inline int64_t linear_dense_tasks(const Arguments& arguments, int) {
     return LinearPartition::tasks(LinearPartition::make(arguments, false));
 }
 
-// Any task of dense parts, from and to the rows of `x` and `out`.
+// Runs any task of the dense parts, from the rows of `x` to those of `out`.
 inline void multiply_dense(const LinearWeights& linear, const LinearTask& task, const TensorView& x,
                            const TensorView& out, Workspace& workspace) {
     const DenseOperands operands{&linear, static_cast<const float*>(x.data), x.stride[0],

@@ -1,10 +1,10 @@
-// Stored minima of integer weights by bf16 tiles: what they add to a product is itself a product,
-// of the scaled sums of a row's units and the minima of the units. Included by linear_affine.inl.h;
-// used at ISAs with tiles, for groups as long as a unit.
+// Stored minima of affine weights, multiplied by bf16 tiles: their part of a product is itself a
+// matrix product, of the scaled sums of a row's units and the minima of the units. Included by
+// linear_affine.inl.h; used on ISAs with tiles, if a group is a whole unit.
 //
-// Each number is split into two bf16, the nearest one and that of the rest, which hold 16 bits of
-// it: all of a float16. For each 32 units, in order, three tile products are added to the sums:
-// high * high, high * low, low * high (of the row, of the minimum).
+// Each number is split into two bf16, the nearest one and that of the remainder, which together
+// hold 16 bits of it: all of a float16. For each 32 units, in order, three tile products are
+// accumulated: high * high, high * low, low * high (of row, minimum).
 #pragma once
 
 #include "cpu/dot/bf16_pairs.h"
@@ -18,7 +18,7 @@ namespace {
 template <int kGroup>
 constexpr bool kMinimaByTiles = kTiles && kGroup == kUnit;
 
-// The minima of 32 units of a packed tile, high and low parts, as right operands: [pair of
+// The minima of 32 units of a packed tile, high and low parts, as right tile operands: [pair of
 // units][row].
 struct MinimumStep {
     alignas(64) uint16_t part[2][kSumStep / 2][2 * kPackedTileRows];
@@ -29,7 +29,7 @@ PENSTOCK_INLINE size_t minima_workspace_bytes(const LinearWeights& linear) {
            kRowBlock * kPackedTileRows * sizeof(float);
 }
 
-// Minima of a packed tile, and the sums of up to a block of rows with it, [rows][kPackedTileRows].
+// Split minima of a packed tile, and their sums for up to a block of rows, [rows][kPackedTileRows].
 struct MinimumBuffers {
     void* memory;
     int64_t depth;
@@ -77,13 +77,13 @@ PENSTOCK_INLINE void split_minima(const PackedMatrix& part, const uint8_t* packe
     }
 }
 
-// Matrix tiles 0: sums; 4, 5: a row's parts; 6, 7: those of minima.
+// Tile 0: sums; 4, 5: high and low parts of rows; 6, 7: of minima.
 PENSTOCK_INLINE void configure_minima(int64_t rows) {
     const auto m = static_cast<uint8_t>(rows);
     configure_tiles({{m, 64}, {}, {}, {}, {m, 64}, {m, 64}, {16, 64}, {16, 64}});
 }
 
-// Up to 16 rows, as configured, of which `x` is the first, with the minima of one packed tile.
+// Multiplies up to 16 rows, as configured, from `x` on with the minima of one packed tile.
 PENSTOCK_INLINE void multiply_minima(const MinimumStep* steps, int64_t depth, const uint8_t* x,
                                      int64_t x_stride, float* sums) {
     constexpr int64_t kStepBytes = kSumStep * sizeof(uint16_t);

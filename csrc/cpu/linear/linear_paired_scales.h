@@ -1,16 +1,15 @@
-// Products of 4-bit weights whose scales are paired (packed_tile.h), for any number of rows.
-// Included by linear_affine.inl.h.
+// Products of 4-bit weights with paired scales (packed_tile.h), for any number of rows. Included by
+// linear_affine.inl.h.
 //
-// AVX-512 spends three operations of the multiplying pipes on the scales and minima of each unit,
-// beside eight on its 32 products. Here two units take three: their dots fit 16 bits once the
-// quants are centred, so that one instruction weighs both. For each two units, in order, all in
-// integers:
+// Per unit, AVX-512 issues three operations on the multiplier ports for scales and minima, besides
+// eight for its 32 products. Here two units need three: their dots fit 16 bits once the quants are
+// centred, so that one instruction scales both. For every two units, in order, all in integers:
 //   dot[i] = sum of (q - 8) * value, |dot[i]| <= 32 * 8 * 127 < 2^15
 //   sum = minimum[0] * in.sum[0] + minimum[1] * in.sum[1]
 //       + dot[0] * scaled(scale[0], in.scale[0]) + dot[1] * scaled(scale[1], in.scale[1])
 //   acc = acc + float(sum)
 // then out = (acc * step) * in.step + bias. The sum does not overflow: factors of a packed tile are
-// below 2^15, those of a row at most 16383, and so are what `scaled` makes of both, and in.sum.
+// below 2^15; those of a row, their `scaled` products and in.sum are at most 16383.
 #pragma once
 
 #include "cpu/dot/int16_pairs.h"
@@ -25,7 +24,7 @@ namespace {
 
 constexpr int kPairedRows = kRegisterRows < 4 ? kRegisterRows : 4;
 
-// A row of activations.
+// A quantized activation row.
 struct PairedRow {
     const QuantizedUnit* units;
     const PairedRowUnits* paired;
@@ -34,7 +33,7 @@ struct PairedRow {
         : units(reinterpret_cast<const QuantizedUnit*>(row)), paired(paired_units(row, depth)) {}
 };
 
-// The dots of one of two units: kRows rows with the packed tiles that lie beside each other.
+// The dots of one of two units: kRows rows with adjacent packed tiles.
 template <int kRows, int kPackedTiles>
 PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPackedTiles],
                                  const PairedRow* rows, int64_t unit,
@@ -58,12 +57,12 @@ PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPackedTiles],
     });
 }
 
-// Products of kRows rows with the packed tiles that lie beside each other, but for their steps.
+// Products of kRows rows with adjacent packed tiles, before multiplication by the steps.
 template <bool kMinimum, int kRows, int kPackedTiles>
 PENSTOCK_INLINE void multiply_pairs(const uint8_t* (&packed_tile)[kPackedTiles], int64_t units,
-                                    const PairedRow* rows, PrefetchLines& ahead,
+                                    const PairedRow* rows, PrefetchLines& prefetcher,
                                     F32 (&acc)[kRows][kPackedTiles]) {
-    PrefetchLines own = ahead; // in registers
+    PrefetchLines own = prefetcher; // in registers
     constexpr int64_t kPairBytes = 2 * kPackedTileRows * sizeof(int16_t);
     for (int64_t unit = 0; unit < units; unit += 2) {
         own.step();
@@ -94,12 +93,12 @@ PENSTOCK_INLINE void multiply_pairs(const uint8_t* (&packed_tile)[kPackedTiles],
             }
         });
     }
-    ahead = own;
+    prefetcher = own;
 }
 
 template <bool kMinimum, int kRows, int kPackedTiles>
 void multiply_paired_rows(const AffineOperands& operands, const PackedMatrix& part, int64_t row,
-                          int64_t begin, int64_t end, PrefetchLines& ahead) {
+                          int64_t begin, int64_t end, PrefetchLines& prefetcher) {
     const int64_t depth = operands.linear->depth;
     const auto row_of = [&](int m) {
         return PairedRow(operands.x + (row + m) * operands.x_stride, depth);
@@ -107,20 +106,21 @@ void multiply_paired_rows(const AffineOperands& operands, const PackedMatrix& pa
     const PairedRow rows[] = {row_of(0), row_of(1 % kRows), row_of(2 % kRows), row_of(3 % kRows)};
     static_assert(kRows <= 4);
     for (int64_t packed_tile = begin; packed_tile < end; packed_tile += kPackedTiles) {
-        PackedTileGroup<kPackedTiles> beside(part, packed_tile, end);
+        PackedTileGroup<kPackedTiles> tiles(part, packed_tile, end);
         const float* steps[kPackedTiles];
         for (int j = 0; j < kPackedTiles; ++j) {
-            steps[j] = reinterpret_cast<const float*>(beside.data[j]);
-            beside.data[j] += head_bytes(part);
+            steps[j] = reinterpret_cast<const float*>(tiles.data[j]);
+            tiles.data[j] += head_bytes(part);
         }
         F32 acc[kRows][kPackedTiles];
         set_zero(acc);
-        multiply_pairs<kMinimum>(beside.data, depth / kUnit, rows, ahead, acc);
-        unrolled<kRows * kPackedTiles>([&](auto i) { // so that sums stay in registers
+        multiply_pairs<kMinimum>(tiles.data, depth / kUnit, rows, prefetcher, acc);
+        // unrolled, so that accumulators stay in registers
+        unrolled<kRows * kPackedTiles>([&](auto i) {
             constexpr int m = decltype(i)::value / kPackedTiles;
             constexpr int j = decltype(i)::value % kPackedTiles;
             const F32 total[] = {acc[m][j] * load(steps[j]) * broadcast(rows[m].paired->step)};
-            store_tile_columns(*operands.linear, part, beside.index[j], total,
+            store_tile_columns(*operands.linear, part, tiles.index[j], total,
                                operands.out + (row + m) * operands.out_stride);
         });
     }
@@ -132,14 +132,14 @@ PENSTOCK_INLINE void multiply_paired(const AffineOperands& operands, const Linea
     const auto block = [](int64_t left) { return ceil_div(left, ceil_div(left, kPairedRows)); };
     multiply_with_prefetch(
         task, task.row_begin, blocks * units / 2, kPackedTilesAtOnce, block,
-        [&](int64_t begin, int64_t end, int64_t row, int64_t rows, PrefetchLines& ahead) {
+        [&](int64_t begin, int64_t end, int64_t row, int64_t rows, PrefetchLines& prefetcher) {
             with_count<kPairedRows>(rows, [&](auto count) {
                 with_packed_tiles<count.value>(task, [&](auto packed_tiles) {
                     constexpr int kRows = count.value, kPackedTiles = packed_tiles.value;
                     const auto multiply = task.part->stored_minimum
                                               ? multiply_paired_rows<true, kRows, kPackedTiles>
                                               : multiply_paired_rows<false, kRows, kPackedTiles>;
-                    multiply(operands, *task.part, row, begin, end, ahead);
+                    multiply(operands, *task.part, row, begin, end, prefetcher);
                 });
             });
         });

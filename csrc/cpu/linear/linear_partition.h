@@ -1,5 +1,5 @@
-// How a product is cut into tasks: over chunks of packed tiles, and over blocks of rows where there
-// are many. Never over K: each output is summed by one task, in one order.
+// Divides a product into tasks: over chunks of packed tiles, and over blocks of rows if there are
+// many. Never over K: one task sums each output, in one order.
 #pragma once
 
 #include "cpu/pack/packed_tile.h"
@@ -13,14 +13,14 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Most rows that share one pass over a chunk of weights. A multiple of 6 and of 16.
+// Maximum rows that share one pass over a chunk of weights. A multiple of 6 and of 16.
 constexpr int64_t kRowBlock = 96;
-// Blocks of rows are nearly equal, so that threads end together, in multiples of this. Tiles take
-// whole blocks, and what is left.
+// Row blocks are multiples of this and nearly equal, so that threads finish together. Tiles take
+// whole blocks, and the remainder.
 constexpr int64_t kRowStep = kTiles ? kRowBlock : 12;
-// A chunk stays in the second-level cache while a row block passes over it.
+// A chunk stays in the L2 cache while a row block passes over it.
 constexpr int64_t kMaxChunkBytes = 256 * 1024;
-// Below this a task costs less than handing it out.
+// A smaller task costs less than dispatching it.
 constexpr int64_t kMinChunkBytes = 12 * 1024;
 constexpr int64_t kTasksPerThread = 8;
 constexpr int64_t kDefaultThreads = 4;
@@ -28,13 +28,13 @@ constexpr int64_t kDefaultThreads = 4;
 // Float vectors of a packed tile's 16 rows.
 constexpr int kPackedTileVectors = kPackedTileRows / kLanes;
 
-// Packed tiles that products take beside each other, where registers hold the sums of two: of
-// floats, so that they share each activation that is read; of integers, so that their chains hide
-// each other's latency (Intel's processors take two VPDPBUSD a cycle, each five cycles long).
-// Minima by tiles are of one packed tile at a time.
+// Number of adjacent packed tiles per inner loop; two if registers hold two sets of accumulators.
+// Float products then share each load of activations; integer products hide each other's latency
+// (Intel processors issue two VPDPBUSD per cycle with a latency of five). Minima in tiles are
+// computed for one packed tile at a time.
 constexpr int kDensePackedTiles = kPackedTileVectors == 1 ? 2 : 1;
 constexpr int kPackedTilesAtOnce = kTiles ? 1 : kDensePackedTiles;
-// Most rows that share what is read of integer packed tiles: as many sums as the registers hold.
+// Maximum rows that share each load of integer packed tiles: their accumulators fill the registers.
 // Arrays have no registers to fill, only code to compile.
 #if defined(PENSTOCK_SIMD_ARRAY)
 constexpr int kRegisterRows = 2;
@@ -42,7 +42,7 @@ constexpr int kRegisterRows = 2;
 constexpr int kRegisterRows = kPackedTilesAtOnce == 2 ? 6 : 4;
 #endif
 
-// What one task computes: rows [row_begin, row_end) of the packed tiles [packed_tile_begin,
+// The work of one task: rows [row_begin, row_end) times packed tiles [packed_tile_begin,
 // packed_tile_end).
 struct LinearTask {
     const PackedMatrix* part;
@@ -50,26 +50,26 @@ struct LinearTask {
     int64_t packed_tile_end;
     int64_t row_begin;
     int64_t row_end;
-    // The first packed tile of the next task, which the same thread is likely to do; null: there is
-    // none.
+    // The first packed tile of the next task, which the same thread will probably run; null if
+    // there is none.
     const uint8_t* next = nullptr;
     int64_t next_packed_tiles = 0;
     int64_t next_packed_tile_bytes = 0;
 };
 
-// Bytes of a row of activations rounded to bf16, padded to whole vectors. The odd line spreads rows
+// Bytes of an activation row rounded to bf16, padded to whole vectors. The extra line spreads rows
 // over the cache sets.
 PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
     return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
 }
 
-// The least of prefetch_min_rows, but for Zen 5.
+// The minimum of prefetch_min_rows, except on Zen 5.
 constexpr int kMinPrefetchRows = 4;
 
-// Rows from which on a packed tile is computed with for about as long as memory takes to bring the
-// next. Fewer only wait, and the hardware streams that best, but for Zen 5: it waits a third less
-// for one row of 4-bit weights that it was told of. Measured with AVX-512 on two cores. Zen 3,
-// which has AVX2, waits 5 to 20 % less for one to three rows of integer weights.
+// Number of rows from which computing with one packed tile takes about as long as loading the next.
+// Products of fewer rows only wait, and the hardware prefetcher streams best, except on Zen 5: with
+// software prefetch it waits a third less for one row of 4-bit weights. Measured with AVX-512 on
+// two cores. Zen 3, which has AVX2, waits 5 to 20 % less for one to three rows of integer weights.
 PENSTOCK_INLINE int64_t prefetch_min_rows(Encoding encoding) {
     if (processor() == Processor::zen5)
         return encoding == Encoding::dense_f32 ? 4 : 1;
@@ -90,9 +90,9 @@ PENSTOCK_INLINE bool should_prefetch(const LinearTask& task) {
     return task.row_end - task.row_begin >= prefetch_min_rows(task.part->encoding);
 }
 
-// f(Index<kPackedTiles>) for the integer packed tiles that kRows rows of a task take beside each
-// other: one where too few rows to fetch for wait for memory, as two are two streams, which take
-// longer.
+// Calls f(Index<kPackedTiles>) with the number of adjacent integer packed tiles for kRows rows of a
+// task. One if rows are too few for prefetching and wait for memory: two tiles are two streams,
+// which are slower.
 template <int kRows, class Function>
 PENSTOCK_INLINE void with_packed_tiles(const LinearTask& task, const Function& f) {
     if constexpr (kPackedTilesAtOnce > 1 && kRows < kMinPrefetchRows) {
@@ -102,7 +102,7 @@ PENSTOCK_INLINE void with_packed_tiles(const LinearTask& task, const Function& f
     f(Index<kPackedTilesAtOnce>{});
 }
 
-// The cut of the affine, or of the dense, parts of a product of `rows` rows.
+// The division of the affine, or of the dense, parts of a product of `rows` rows.
 struct LinearPartition {
     const LinearWeights* linear;
     bool affine;
@@ -110,7 +110,7 @@ struct LinearPartition {
     int64_t row_blocks;
     int64_t chunk_bytes;
 
-    // Of a call as linear_affine and linear_dense take it.
+    // For a call of linear_affine or linear_dense.
     PENSTOCK_INLINE LinearPartition make(const Arguments& call, bool affine) {
         const auto& linear = *static_cast<const LinearWeights*>(call.object);
         const int64_t rows = call.tensor[0].shape[0], threads = call.integer[0];
@@ -130,10 +130,10 @@ struct LinearPartition {
 
     PENSTOCK_INLINE int64_t chunk_packed_tiles(const LinearPartition& cut,
                                                const PackedMatrix& part) {
-        const int64_t beside = is_affine(part.encoding) ? kPackedTilesAtOnce : kDensePackedTiles;
+        const int64_t tiles = is_affine(part.encoding) ? kPackedTilesAtOnce : kDensePackedTiles;
         const int64_t packed_tiles =
-            quotient(cut.chunk_bytes, part.packed_tile_bytes) / beside * beside;
-        return packed_tiles < beside ? beside : packed_tiles;
+            quotient(cut.chunk_bytes, part.packed_tile_bytes) / tiles * tiles;
+        return packed_tiles < tiles ? tiles : packed_tiles;
     }
 
     PENSTOCK_INLINE int64_t chunks(const LinearPartition& cut, const PackedMatrix& part) {
@@ -161,7 +161,7 @@ struct LinearPartition {
     }
 
   private:
-    // Row blocks vary fastest, so that threads at work share chunks in the outer cache.
+    // Row blocks vary fastest, so that concurrent threads share chunks in the outer cache.
     PENSTOCK_INLINE LinearTask task_alone(const LinearPartition& cut, int64_t index) {
         const int64_t block = remainder(index, cut.row_blocks);
         int64_t chunk = quotient(index, cut.row_blocks);
@@ -178,7 +178,7 @@ struct LinearPartition {
         return {&part, begin, end, first_row(cut, block), first_row(cut, block + 1)};
     }
 
-    // Of a block of rows; of the block after the last one, the number of rows.
+    // The first row of a block; the number of rows for the block after the last one.
     PENSTOCK_INLINE int64_t first_row(const LinearPartition& cut, int64_t block) {
         const int64_t steps = ceil_div(cut.rows, kRowStep);
         const int64_t row = quotient(steps * block, cut.row_blocks) * kRowStep;
@@ -186,8 +186,8 @@ struct LinearPartition {
     }
 };
 
-// Packed tiles from `packed_tile` on of a part, before `end`. Where too few are left, the first one
-// stands in: it is multiplied and stored twice.
+// Adjacent packed tiles of a part from `packed_tile` on, before `end`. If too few are left, the
+// first one is repeated: it is multiplied and stored twice.
 template <int kPackedTiles>
 struct PackedTileGroup {
     int64_t index[kPackedTiles];

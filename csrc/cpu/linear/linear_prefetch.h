@@ -1,9 +1,9 @@
-// In which order a task multiplies its rows and packed tiles, and what it fetches meanwhile.
+// The loop order of a task over rows and packed tiles, and its software prefetch.
 //
-// A product of a few rows waits for each packed tile once, and then computes with it for about as
-// long. The hardware fetches ahead only within a page, so memory and arithmetic would take turns.
-// Asking for a few lines of the next packed tile at each step lets them go on together; to the
-// second cache level, which takes twice the misses at a time that the first one does.
+// A product of a few rows waits for each packed tile once, then computes with it for about as long.
+// The hardware prefetcher stops at page boundaries, so memory and arithmetic would take turns.
+// Prefetching a few lines of the next packed tile at each step overlaps them. Lines go to the L2
+// cache, which has twice as many outstanding misses as L1.
 #pragma once
 
 #include "cpu/linear/linear_partition.h"
@@ -11,10 +11,10 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Lines that are fetched a few at a time while something else is computed.
+// A range of cache lines, prefetched a few at a time during computation.
 class PrefetchLines {
   public:
-    // None.
+    // No lines.
     PrefetchLines() = default;
 
     // All of [begin, begin + bytes) in `steps` steps.
@@ -27,8 +27,8 @@ class PrefetchLines {
             prefetch_l2(line_);
     }
 
-    // A step of ranges of one size, line by line in turns: 4 % of a product faster than range by
-    // range.
+    // One step of several ranges of equal size, alternating line by line: makes a product 4 %
+    // faster than range by range.
     template <int count>
     static void step(PrefetchLines (&ranges)[count]) {
         const PrefetchLines& first = ranges[0];
@@ -46,8 +46,9 @@ class PrefetchLines {
     int64_t lines_each_ = 0;
 };
 
-// What follows `count` packed tiles of a task from `first` on, which are multiplied in `steps`
-// steps: as many packed tiles, or what there is of them. None where that is not worth it.
+// The packed tiles that follow `count` tiles of a task from `first` on, for prefetch during the
+// `steps` steps of multiplying those: `count` tiles, or the remaining ones. Empty if prefetching
+// does not pay.
 PENSTOCK_INLINE PrefetchLines prefetch_next_tiles(const LinearTask& task, int64_t first,
                                                   int64_t count, int64_t steps) {
     if (!should_prefetch(task))
@@ -62,27 +63,27 @@ PENSTOCK_INLINE PrefetchLines prefetch_next_tiles(const LinearTask& task, int64_
     return {task.next, packed_tiles * task.next_packed_tile_bytes, steps};
 }
 
-// Calls multiply(packed_tile_begin, packed_tile_end, row, rows, ahead) for all packed tiles of a
-// task and its rows from `row_begin` on. `beside`: how many packed tiles go together;
-// `block(left)`: how many of the rows that are left; `steps`: how often all rows call ahead.step()
-// for so many packed tiles.
+// Calls multiply(packed_tile_begin, packed_tile_end, row, rows, prefetcher) for all packed tiles of
+// a task and its rows from `row_begin` on. `tiles`: packed tiles per inner loop; `block(left)`: how
+// many of the remaining rows to multiply next; `steps`: number of prefetcher.step() calls by all
+// rows for that many packed tiles.
 //
-// Where fetching ahead is worth it, all rows are multiplied with one packed tile while the next one
-// comes; else a few rows stay near and take all packed tiles.
+// If prefetching pays, all rows are multiplied with one group of packed tiles while the next one is
+// loaded; else each block of rows stays in cache and passes over all packed tiles.
 template <class Block, class Multiply>
 PENSTOCK_INLINE void multiply_with_prefetch(const LinearTask& task, int64_t row_begin,
-                                            int64_t steps, int64_t beside, const Block& block,
+                                            int64_t steps, int64_t tiles, const Block& block,
                                             const Multiply& multiply) {
     const bool fetching = row_begin == task.row_begin && should_prefetch(task);
-    const int64_t at_once = fetching ? beside : task.packed_tile_end - task.packed_tile_begin;
-    for (int64_t first = task.packed_tile_begin; first < task.packed_tile_end; first += at_once) {
+    const int64_t group = fetching ? tiles : task.packed_tile_end - task.packed_tile_begin;
+    for (int64_t first = task.packed_tile_begin; first < task.packed_tile_end; first += group) {
         const int64_t end =
-            first + at_once < task.packed_tile_end ? first + at_once : task.packed_tile_end;
-        PrefetchLines ahead =
+            first + group < task.packed_tile_end ? first + group : task.packed_tile_end;
+        PrefetchLines prefetcher =
             fetching ? prefetch_next_tiles(task, first, end - first, steps) : PrefetchLines();
         for (int64_t row = row_begin; row < task.row_end;) {
             const int64_t rows = block(task.row_end - row);
-            multiply(first, end, row, rows, ahead);
+            multiply(first, end, row, rows, prefetcher);
             row += rows;
         }
     }

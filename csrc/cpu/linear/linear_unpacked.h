@@ -1,10 +1,11 @@
-// Integer weights for blocks of many rows, at ISAs without tiles: the same integers and the same
-// float sums as multiply_packed_tiles, so which one computes a row changes none of its bits.
+// Products of affine weights unpacked for blocks of many rows, on ISAs without tiles. They give the
+// same integers and the same float sums as multiply_packed_tiles, so that the choice between them
+// changes no bit of a row.
 //
-// A few units of two packed tiles are unpacked into the first cache level, all rows of a task
-// multiplied with them, then come the next units; sums wait in memory meanwhile. What is left in
-// the inner loop are the products and the float operations that no form of them can spare, and all
-// registers go to sums. Included by linear_affine.inl.h.
+// A few units of two packed tiles are unpacked into the L1 cache and multiplied with all rows of a
+// task, then the next units; accumulators are kept in memory between units. The inner loop consists
+// only of the products and the float operations that every variant needs, and all registers hold
+// accumulators. Included by linear_affine.inl.h.
 #pragma once
 
 #include "cpu/dot/bf16_pairs.h"
@@ -19,16 +20,16 @@ namespace {
 
 constexpr bool kUnpacks = !kTiles;
 constexpr int kVectorsAtOnce = kPackedTilesAtOnce * kPackedTileVectors;
-// What is unpacked at once fills half of a first level.
+// Unpacked units fill half of an L1 cache.
 constexpr int64_t kUnpackedBytes = 16 * 1024;
 template <int kBits, int kGroup>
-constexpr int64_t kMostUnits =
+constexpr int64_t kMaxUnits =
     kUnpackedBytes /
     (kPackedTilesAtOnce * static_cast<int64_t>(sizeof(UnpackedUnit<kBits, kGroup>)));
 
-// Whether so many rows repay the unpacking. Intel's processors unpack on the ports that multiply.
-// AMD's do it on others: there it pays only where packed tiles share few rows otherwise. With AVX2
-// it takes twice the instructions, and more than 4 bits have faster products after it.
+// Whether this many rows amortize the unpacking. Intel processors unpack on the ports that
+// multiply. AMD processors use other ports: there it pays only if packed tiles otherwise share few
+// rows. AVX2 needs twice the instructions, and above 4 bits has faster products afterwards.
 template <int kBits, int kGroup>
 PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
     if (kBf16Pairs && processor() != Processor::other)
@@ -38,11 +39,11 @@ PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
     return rows >= 16;
 }
 
-// What a task has of its own.
+// Buffers of one task.
 template <int kBits, int kGroup>
 struct UnpackedBuffers {
     alignas(64) float sums[kRowBlock][kPackedTilesAtOnce * kPackedTileRows];
-    UnpackedUnit<kBits, kGroup> packed_tile[kPackedTilesAtOnce][kMostUnits<kBits, kGroup>];
+    UnpackedUnit<kBits, kGroup> packed_tile[kPackedTilesAtOnce][kMaxUnits<kBits, kGroup>];
 };
 
 constexpr size_t kUnpackedBuffersBytes =
@@ -50,7 +51,7 @@ constexpr size_t kUnpackedBuffersBytes =
 static_assert(sizeof(UnpackedBuffers<4, kUnit>) <= kUnpackedBuffersBytes);
 static_assert(sizeof(UnpackedBuffers<8, kUnit / 2>) <= kUnpackedBuffersBytes);
 
-// Those, then rows that are not read as they are.
+// UnpackedBuffers, then widened rows if products do not read quantized rows as they are.
 PENSTOCK_INLINE size_t unpacked_workspace_bytes(const LinearWeights& linear) {
     bool reads_rows = true;
     for (int32_t i = 0; i < linear.num_parts; ++i) {
@@ -62,18 +63,18 @@ PENSTOCK_INLINE size_t unpacked_workspace_bytes(const LinearWeights& linear) {
     return kUnpackedBuffersBytes + (reads_rows ? 0 : kRowBlock * units * sizeof(UnpackedRow<8>));
 }
 
-// The rows of a task as its products read them.
+// The activation rows of a task in the form that its products read.
 template <int kBits>
 struct UnpackedRows {
     const uint8_t* first;
-    int64_t stride; // bytes
+    int64_t stride; // in bytes
 
     const UnpackedRow<kBits>* row(int64_t index) const {
         return reinterpret_cast<const UnpackedRow<kBits>*>(first + index * stride);
     }
 };
 
-// Those of a task, widened where products do not read them as they are.
+// The rows of a task, widened if products do not read them as they are.
 template <int kBits>
 PENSTOCK_INLINE UnpackedRows<kBits> rows_of(const AffineOperands& operands, const LinearTask& task,
                                             UnpackedRow<kBits>* wide) {
@@ -93,19 +94,19 @@ PENSTOCK_INLINE UnpackedRows<kBits> rows_of(const AffineOperands& operands, cons
     }
 }
 
-// Packed tiles beside each other, unpacked.
+// Adjacent packed tiles, unpacked.
 template <int kBits, int kGroup>
 using UnpackedTiles = const UnpackedUnit<kBits, kGroup>* const[kPackedTilesAtOnce];
 
-// The dots of one group, each with zero * its row's sum: kRows rows times vectors first .. first +
-// kVectors - 1 of the packed tiles that lie beside each other.
+// The dots of one group, each plus zero * its row's sum: kRows rows times vectors first .. first +
+// kVectors - 1 of adjacent packed tiles.
 template <int kBits, int kGroup, bool kZero, int group, int first, int kVectors, int kRows>
 PENSTOCK_INLINE void unpacked_dots(const UnpackedTiles<kBits, kGroup>& packed_tile, int64_t unit,
                                    int32_t zero, const UnpackedRow<kBits>* const (&in)[kRows],
                                    I32 (&dot)[kRows][kVectors]) {
     using D = UnpackedDot<kBits>;
     constexpr int kWords = D::kStepWords, kSteps = kGroup / (kWords * D::kWordValues);
-    constexpr bool kBeginsWithZero = kZero && kDotsAlike; // where sums are those of the dots
+    constexpr bool kBeginsWithZero = kZero && kDotsAlike; // if Sum has the type of a dot
     typename D::Sum sum[kRows][kVectors];
     unrolled<kSteps>([&](auto s) {
         constexpr int step = decltype(s)::value, word = (group * kSteps + step) * kWords;
@@ -139,7 +140,7 @@ PENSTOCK_INLINE void unpacked_dots(const UnpackedTiles<kBits, kGroup>& packed_ti
     });
 }
 
-// Adds the products of `units` units to the sums.
+// Adds the products of `units` units to the accumulators.
 template <int kBits, int kGroup, bool kMinimum, int kRows>
 PENSTOCK_INLINE void add_units(const UnpackedTiles<kBits, kGroup>& packed_tile, int64_t units,
                                int32_t zero, const UnpackedRow<kBits>* const (&in)[kRows],
@@ -176,7 +177,7 @@ PENSTOCK_INLINE void add_units(const UnpackedTiles<kBits, kGroup>& packed_tile, 
     }
 }
 
-// Units [unit, unit + units) of a task's packed tiles [first, first + packed_tiles), unpacked, and
+// Unpacked units [unit, unit + units) of a task's packed tiles [first, first + packed_tiles), and
 // its rows from `row` on.
 template <int kBits, int kGroup>
 struct UnpackedProduct {
@@ -198,7 +199,7 @@ template <int kBits, int kGroup, bool kMinimum, int kRows>
 void multiply_unpacked_rows(const UnpackedProduct<kBits, kGroup>& product) {
     const AffineOperands& operands = *product.operands;
     const PackedMatrix& part = *product.task->part;
-    // Where no packed tile is left beside, the only one is multiplied twice.
+    // If only one packed tile is left, it is multiplied twice.
     const UnpackedUnit<kBits, kGroup>* packed_tile[kPackedTilesAtOnce];
     for (int j = 0; j < kPackedTilesAtOnce; ++j)
         packed_tile[j] = product.buffers->packed_tile[j < product.packed_tiles ? j : 0];
@@ -229,8 +230,8 @@ void multiply_unpacked_rows(const UnpackedProduct<kBits, kGroup>& product) {
     }
 }
 
-// What is unpacked after the units of a product: those at `from`, or, at the end of a packed tile,
-// the first ones of the packed tiles that follow.
+// The units to unpack next: those at `from`, or at the end of a packed tile the first units of the
+// packed tiles that follow.
 template <int kBits, int kGroup>
 PENSTOCK_INLINE const uint8_t* units_after(const UnpackedProduct<kBits, kGroup>& product,
                                            const uint8_t* from) {
@@ -242,22 +243,22 @@ PENSTOCK_INLINE const uint8_t* units_after(const UnpackedProduct<kBits, kGroup>&
                                                 : product.task->next;
 }
 
-// All rows of a task with unpacked units, after which those at `from` come.
+// Multiplies all rows of a task with unpacked units; the units at `from` are prefetched.
 template <int kBits, int kGroup>
 void multiply_unpacked_units(UnpackedProduct<kBits, kGroup> product, const uint8_t* from) {
     const LinearTask& task = *product.task;
     const int64_t rows = task.row_end - task.row_begin, blocks = ceil_div(rows, kRegisterRows);
     const PackedMatrix& part = *task.part;
-    PrefetchLines ahead[kPackedTilesAtOnce];
+    PrefetchLines prefetcher[kPackedTilesAtOnce];
     if (const uint8_t* next = units_after(product, from); next != nullptr) {
         const int64_t bytes = product.units * unit_bytes(part) + super_bytes(part);
         for (int j = 0; j < kPackedTilesAtOnce; ++j)
-            ahead[j] = PrefetchLines(next + j * part.packed_tile_bytes, bytes, blocks);
+            prefetcher[j] = PrefetchLines(next + j * part.packed_tile_bytes, bytes, blocks);
     }
-    for (int64_t block = 0; block < blocks; ++block) { // nearly equal ones
+    for (int64_t block = 0; block < blocks; ++block) { // of nearly equal size
         product.row = task.row_begin + quotient(rows * block, blocks);
         const int64_t end = task.row_begin + quotient(rows * (block + 1), blocks);
-        PrefetchLines::step(ahead);
+        PrefetchLines::step(prefetcher);
         with_count<kRegisterRows>(end - product.row, [&](auto count) {
             // A packed tile has minima or a zero point, not both.
             part.stored_minimum
@@ -267,7 +268,7 @@ void multiply_unpacked_units(UnpackedProduct<kBits, kGroup> product, const uint8
     }
 }
 
-// All rows of a task, kRowBlock at most.
+// Multiplies all rows of a task, at most kRowBlock.
 template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const LinearTask& task,
                                        Workspace& workspace) {
@@ -286,7 +287,7 @@ PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const Lin
         const int64_t all = product.all_units();
         const int64_t each = part.scale_form == ScaleForm::two_level
                                  ? kUnitsPerSuper
-                                 : ceil_div(all, ceil_div(all, kMostUnits<kBits, kGroup>));
+                                 : ceil_div(all, ceil_div(all, kMaxUnits<kBits, kGroup>));
         const uint8_t* from[kPackedTilesAtOnce];
         for (int64_t j = 0; j < product.packed_tiles; ++j)
             from[j] = part.data + (first + j) * part.packed_tile_bytes;

@@ -1,5 +1,5 @@
-// Reads affine packed tiles unit by unit, as the vectors and words that products work on. Included
-// by linear_affine.inl.h.
+// Reads affine packed tiles unit by unit, as the vectors and words that products take. Included by
+// linear_affine.inl.h.
 #pragma once
 
 #include "cpu/dot/int_dot.h"
@@ -8,13 +8,13 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Where a task reads and writes.
+// Operands of a task.
 struct AffineOperands {
     const LinearWeights* linear;
     const uint8_t* x;
-    int64_t x_stride; // bytes
+    int64_t x_stride; // in bytes
     float* out;
-    int64_t out_stride; // floats
+    int64_t out_stride; // in floats
 };
 
 // The words of the 4 k of a step, for the rows of vector `p` of a packed tile.
@@ -46,18 +46,18 @@ PENSTOCK_INLINE F32 load_values(const uint8_t* from, ScaleForm form, const F32& 
     case ScaleForm::f16: return load_f16(reinterpret_cast<const uint16_t*>(from));
     case ScaleForm::f32: return load(reinterpret_cast<const float*>(from));
     case ScaleForm::two_level:
-    case ScaleForm::paired: break; // which has products of its own
+    case ScaleForm::paired: break; // see linear_paired_scales.h
     }
     return to_float(load_i8(reinterpret_cast<const int8_t*>(from))) * super;
 }
 
-// The scales or the minima of a packed tile, unit by unit.
+// The scales or the minima of a packed tile, read unit by unit.
 template <int kGroups>
 struct PackedTileScales {
     F32 super[kPackedTileVectors] = {};
     F32 value[kGroups][kPackedTileVectors] = {};
 
-    // Both return where the next bytes of the packed tile lie.
+    // Both functions return the position of the next bytes of the packed tile.
     PENSTOCK_INLINE const uint8_t* read_super(PackedTileScales& scales, const uint8_t* from) {
         unrolled<kPackedTileVectors>([&](auto p) {
             scales.super[p.value] =

@@ -1,15 +1,15 @@
 // quantize_rows: float32 activations to int8, symmetric, in groups of 32 along K.
 //
 //   tensor[0]  x [M, K] float32, K a multiple of 32
-//   tensor[1]  quantized [M, quantized_row_bytes(K)] u8, 64-byte aligned: QuantizedUnit[K / 32]
-//              and their sums in bf16 where the ISA has tiles, or what paired scales need
+//   tensor[1]  quantized [M, quantized_row_bytes(K)] u8, 64-byte aligned: QuantizedUnit[K / 32],
+//              then their sums in bf16 if the ISA has tiles, or PairedRowUnits for paired scales
 //
-// value = x * (127 / max|x|), rounded half to even; scale = sum(x value) / sum(value^2), the one
-// that fits these integers best: a thirtieth less error than max|x| / 127 itself. The first sum
-// runs in 16 chains, k and k + 16 in order, which are then added by halves; the second is exact. A
-// group of zeros (or so small that 127 / max|x| overflows) becomes zeros. A NaN in a group makes
-// its scale NaN, an infinity makes it infinite: the row's products then are not finite, never
-// silently wrong.
+// value = x * (127 / max|x|), rounded half to even; scale = sum(x value) / sum(value^2), the
+// least-squares scale for these integers: its error is a thirtieth below that of max|x| / 127. The
+// first sum has 16 partial sums, k and k + 16 in order, which are then added by halves; the second
+// is exact. A group of zeros (or so small that 127 / max|x| overflows) becomes zeros. A NaN in a
+// group makes its scale NaN, an infinity makes it infinite: the row's products are then not finite,
+// instead of silently wrong.
 #pragma once
 
 #include "cpu/dot/int16_pairs.h"
@@ -31,11 +31,11 @@ PENSTOCK_INLINE F32 largest_lanes(const float* x) {
     return largest;
 }
 
-// Eight units; where there are fewer, the last one again.
+// Eight units; if there are fewer, the last one is repeated.
 struct UnitsX8 {
     const float* x[8];
     QuantizedUnit* unit[8];
-    float inverse[kLanes]; // 127 / max|x| of each
+    float inverse[kLanes]; // 127 / max|x| of each unit
 };
 
 PENSTOCK_INLINE void find_inverses(UnitsX8& eight) {
@@ -45,7 +45,7 @@ PENSTOCK_INLINE void find_inverses(UnitsX8& eight) {
     store(eight.inverse, broadcast(127.0f) / reduce_max_each(largest));
 }
 
-// A unit whose values no finite factor brings to 127.
+// Quantizes a unit whose values no finite factor scales to 127.
 PENSTOCK_INLINE void clear_unit(const float* x, QuantizedUnit& unit) {
     Mask ordered = first(kLanes);
     for (int i = 0; i < kUnit; i += kLanes)
@@ -63,18 +63,19 @@ PENSTOCK_INLINE void quantize_units_x8(const UnitsX8& eight) {
     const F32 sum = to_float(sums.first + sums.last);
     write_fields(eight.unit, scale, scale * sum, join_halves(sums.first, sums.last),
                  to_int(broadcast(float{-kPairedCentre}) * sum));
-    const Mask fine = less(broadcast(0.0f), factor) & less(factor, broadcast(__builtin_inff())) &
-                      equal(scale, scale); // a NaN among the values makes the scale one
-    if ((bits(fine) & 0xffU) == 0xffU)
+    const Mask finite = less(broadcast(0.0f), factor) & less(factor, broadcast(__builtin_inff())) &
+                        equal(scale, scale); // false if a NaN among the values makes the scale NaN
+    if ((bits(finite) & 0xffU) == 0xffU)
         return;
     for (int i = 0; i < 8; ++i) {
-        if ((bits(fine) >> i & 1U) == 0)
+        if ((bits(finite) >> i & 1U) == 0)
             clear_unit(eight.x[i], *eight.unit[i]);
     }
 }
 
-// At least one unit. `place(from, to)` says where the next one is, and where it goes. The inverses
-// of the next eight are found before these are rounded, so that neither waits.
+// Quantizes `units` >= 1 units. `place(from, to)` yields the source and destination of the next
+// unit. The inverses of the next eight units are computed before the current eight are rounded, so
+// that neither waits for the other.
 template <class Place>
 PENSTOCK_INLINE void quantize_units(int64_t units, const Place& place) {
     UnitsX8 eights[2];
@@ -98,7 +99,7 @@ PENSTOCK_INLINE void quantize_units(int64_t units, const Place& place) {
     }
 }
 
-// Splits the scaled sums of units [begin, end) of a row as products of minima take them.
+// Splits the scaled sums of units [begin, end) of a row for products of minima.
 PENSTOCK_INLINE void split_sums(uint8_t* row, int64_t depth, int64_t begin, int64_t end) {
     const auto* units = reinterpret_cast<const QuantizedUnit*>(row);
     const int64_t padded = sum_steps(depth) * kSumStep;
@@ -117,12 +118,12 @@ PENSTOCK_INLINE void split_sums(uint8_t* row, int64_t depth, int64_t begin, int6
     }
 }
 
-// What products of paired scales take of a quantized row. An odd last unit has no pair.
+// Writes the PairedRowUnits of a quantized row. An odd last unit has no pair.
 PENSTOCK_INLINE void pair_units(uint8_t* row, int64_t depth) {
     const auto* units = reinterpret_cast<const QuantizedUnit*>(row);
     auto* paired = reinterpret_cast<PairedRowUnits*>(row + quantized_units_bytes(depth));
     const int64_t count = depth / kUnit;
-    I32 bits = broadcast(0); // of the largest scales; those of a NaN are larger still
+    I32 bits = broadcast(0); // of the largest scale; those of a NaN are larger still
     for (int64_t unit = 0; unit < count; unit += kLanes) {
         const UnitScales of = read_scales(units + unit, count - unit);
         bits = max(bits, as_int(of.scale) & broadcast(0x7fffffff));
@@ -130,7 +131,7 @@ PENSTOCK_INLINE void pair_units(uint8_t* row, int64_t depth) {
     const float largest = bits_float(static_cast<uint32_t>(reduce_max(bits)));
     const float factor = kPairedLargest / largest;
     const F32 inverse = broadcast(factor > 0.0f && factor < __builtin_inff() ? factor : 0.0f);
-    paired->step = largest * (32768.0f / kPairedLargest); // not finite where a product must not be
+    paired->step = largest * (32768.0f / kPairedLargest); // not finite if a product must not be
     paired->padding = 0;
     for (int64_t unit = 0; unit + 2 <= count; unit += kLanes) {
         const UnitScales of = read_scales(units + unit, count - unit);
@@ -140,11 +141,11 @@ PENSTOCK_INLINE void pair_units(uint8_t* row, int64_t depth) {
     }
 }
 
-// Units of a task, counted through all rows: about a microsecond of work.
+// Units per task, counted across rows: about a microsecond of work.
 constexpr int64_t kQuantizeTaskUnits = 128;
 
-// Units of a task whose rows have `row_units` units: whole rows, where what a row needs beside its
-// units depends on all of them.
+// Units per task for rows of `row_units` units: whole rows if the data after a row's units depends
+// on all of them.
 PENSTOCK_INLINE int64_t quantize_task_units(int64_t row_units) {
     if (!kPairedScales)
         return kQuantizeTaskUnits;

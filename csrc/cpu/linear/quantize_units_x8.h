@@ -1,19 +1,18 @@
-// Eight quantized units at once, whose sums over lanes share their shuffles: alone, those take
-// longer than all else of a unit.
+// Quantizes eight units at a time, so that their horizontal sums share shuffles: done unit by unit,
+// those take longer than all the rest.
 //
-//   struct UnitSumsX8                lane i < 8 is of unit i: of quotient times value, and exactly,
-//                                   of the values' squares, of the first and of the last 16 values
+//   struct UnitSumsX8                lane i < 8 is of unit i: sum of quotient times value, and
+//                                    exact sums of squares, of the first and of the last 16 values
 //   round_units_x8(x, inverse, unit) -> UnitSumsX8     writes values: x * inverse, half to even
 //   write_fields(unit, scale, scaled_sum, halves, centre)   lane i < 8 to unit i
 //   struct UnitScales               of kLanes units, by lane
-//   read_scales(units, n) -> UnitScales            of n units; those of the last in lanes after it
-//   join_halves(a, b) -> I32                       two int16 a lane: the low ones of a, and of b
-//   write_pairs(paired, joined, n)                 scales and sums of lanes 2 i and 2 i + 1,
-//   joined,
-//                                                  to pair i, for n pairs at most
+//   read_scales(units, n) -> UnitScales   of n units; lanes after n repeat the last unit
+//   join_halves(a, b) -> I32        two int16 per lane: the low ones of a and of b
+//   write_pairs(paired, joined, n)  scales and sums in lanes 2 i and 2 i + 1, joined, to pair i,
+//                                   for at most n pairs
 //
-// The sum of quotients times values runs in 16 chains, k and k + 16 in order, which are then added
-// by halves. All ISAs give the same bits.
+// The sum of quotients times values has 16 partial sums, k and k + 16 in order, which are then
+// added by halves. All ISAs give the same bits.
 #pragma once
 
 #include "cpu/pack/packed_tile.h"
@@ -51,7 +50,7 @@ PENSTOCK_INLINE __m512i add_fours(const __m512i (&rows)[4]) {
 PENSTOCK_INLINE UnitSumsX8 round_units_x8(const float* const (&x)[8],
                                           const float (&inverse)[kLanes],
                                           QuantizedUnit* const (&unit)[8]) {
-    // Packing leaves words k of both units between those of k + 16.
+    // Packing interleaves words k of both units with words k + 16.
     const __m512i in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     const __m512i zero = _mm512_setzero_si512(), ones = _mm512_set1_epi8(1);
     F32 matched[8];
@@ -135,7 +134,7 @@ PENSTOCK_INLINE void write_pairs(PairedUnits* paired, I32 joined, int64_t n) {
 #else
 
 constexpr int kUnitVectors = kUnit / kLanes;
-constexpr int kChains = kUnitVectors / 2; // vectors of the 16 chains
+constexpr int kChains = kUnitVectors / 2; // vectors that hold the 16 partial sums
 
 PENSTOCK_INLINE UnitSumsX8 round_units_x8(const float* const (&x)[8],
                                           const float (&inverse)[kLanes],

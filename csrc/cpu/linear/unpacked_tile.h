@@ -1,5 +1,5 @@
-// An affine packed tile unpacked to what products multiply and float32 scales, once for many rows.
-// Included by the products that use it.
+// An affine packed tile unpacked once for many rows: quants as products take them, and float32
+// scales.
 #pragma once
 
 #include "cpu/dot/unpacked_dot.h"
@@ -9,7 +9,7 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Of the quants of an encoding that are unpacked.
+// Bits of the unpacked quants of an encoding.
 template <Encoding kEncoding>
 constexpr int kUnpackedBits = kDotsAlike ? 8 : quant_bits(kEncoding);
 
@@ -20,16 +20,16 @@ struct UnpackedUnit {
     alignas(64) Words quants[kUnit / UnpackedDot<kBits>::kWordValues][kPackedTileVectors];
     alignas(64) float scale[kGroups][kPackedTileRows];
     alignas(64) float minimum[kGroups]
-                             [kPackedTileRows]; // unset where there are none, or tiles sum them
+                             [kPackedTileRows]; // unset if there are none, or if tiles sum them
 };
 
-// Of a packed tile of any group.
+// Bytes of an unpacked tile of any group size.
 PENSTOCK_INLINE size_t unpacked_tile_bytes(int64_t depth) {
     return static_cast<size_t>(depth / kUnit) * sizeof(UnpackedUnit<8, kUnit / 2>);
 }
 
-// Unpacks `units` units that lie at `packed_tile`, the first of all or of a super scale. Returns
-// where the next ones lie.
+// Unpacks `units` units at `packed_tile`, starting with the first unit of the tile or of a super
+// scale. Returns the position of the next unit.
 template <Encoding kEncoding, int kBits, int kGroup>
 PENSTOCK_INLINE const uint8_t* unpack_tile(const PackedMatrix& part, const uint8_t* packed_tile,
                                            int64_t units, UnpackedUnit<kBits, kGroup>* to) {

@@ -1,17 +1,17 @@
-// Low-rank adapters as the kernel `lora` reads them: what pack_adapter.cc packs, in slots of fixed
-// number, so that a recorded plan serves whatever is installed later. Standard library only.
+// LoRA adapters as the kernel `lora` reads them: packed by pack_adapter.cc into a fixed number of
+// slots, so that a recorded plan also serves adapters installed later. Depends on the standard
+// library only.
 //
 // One slice is one matrix of a linear layer (q of q, k, v): y += B (A x) with A [R, K], B [N, R].
-// Each rank r is scaled as a whole: A's row r and B's column r are stored over a number each, whose
-// product `scale[r]` multiplies (A x)[r].
+// Each rank r has a scale: A's row r and B's column r are each stored divided by a number;
+// `scale[r]`, the product of both numbers, multiplies (A x)[r].
 //
 //   A  blocks of 8 ranks, in tiles of 32 k, [8][32] each; zeros past R and past K
-//   B  packed tiles of 32 outputs, [R][32] each, or in 8 bits [R / 2][32][2]; zeros past N and past
-//   R
+//   B  packed tiles of 32 outputs, [R][32] each, or in 8 bits [R / 2][32][2]; zeros past N and R
 //
-// Both are read forwards, once for all rows of a group. Of a linear layer all A lie before all B.
-// Stored as f32 (scale 1), as f16 (scales are powers of two: the largest of a row lies in 1..2) or
-// as int8 (the largest is 127).
+// Both are read forwards, once for all rows of a group. All A of a linear layer precede all B.
+// Stored as f32 (scale 1), as f16 (scales are powers of two: the largest element of a row is in
+// 1..2) or as int8 (the largest is 127).
 #pragma once
 
 #include <cstdint>
@@ -22,21 +22,21 @@ constexpr int kAdapterOutputTile = 32;
 constexpr int kAdapterTile = 32;
 constexpr int kAdapterRanks = 8;
 
-// What one task of the first and of the second phase computes of a slice: ranks, and outputs.
+// Ranks per task of the first phase, outputs per task of the second.
 constexpr int kAdapterTaskRanks = 16;
 constexpr int kAdapterTaskRows = 512;
 
 enum class AdapterDType : uint8_t { f32, f16, i8 };
 
-constexpr int64_t adapter_dtype_bytes(AdapterDType store) {
-    return store == AdapterDType::f32 ? 4 : store == AdapterDType::f16 ? 2 : 1;
+constexpr int64_t adapter_dtype_bytes(AdapterDType dtype) {
+    return dtype == AdapterDType::f32 ? 4 : dtype == AdapterDType::f16 ? 2 : 1;
 }
 
 constexpr int64_t padded_to(int64_t count, int64_t unit) {
     return (count + unit - 1) / unit * unit;
 }
 
-// Of one slot; rank 0 where it changes nothing.
+// One slice of one slot; rank 0 if the adapter does not change it.
 struct AdapterSlice {
     const void* a = nullptr;
     const void* b = nullptr;
@@ -57,12 +57,12 @@ struct AdapterLinear {
     int32_t num_slices = 0;
 };
 
-// How many tasks a linear layer of a slot is, for one block of rows, in each phase.
+// Number of tasks of a linear layer of a slot, for one block of rows, in each phase.
 struct AdapterTasks {
     int32_t of_phase[2] = {0, 0};
 };
 
-// What Arguments::object points to. Slice s of a slot is slices[slot * num_slices + s], the tasks
+// Arguments::object points to this. Slice s of a slot is slices[slot * num_slices + s]; the tasks
 // of its linear layer i are tasks[slot * num_linears + i].
 struct AdapterTable {
     const AdapterLinear* linears = nullptr;
@@ -73,7 +73,7 @@ struct AdapterTable {
     int64_t num_slices = 0;
     int64_t capacity = 0;
     int64_t max_rank = 0;
-    AdapterDType store = AdapterDType::f32;
+    AdapterDType dtype = AdapterDType::f32;
 };
 
 constexpr int64_t tasks_of(const AdapterSlice& slice, const AdapterSliceShape& shape, int phase) {
@@ -87,7 +87,7 @@ constexpr int64_t padded_rank(int64_t rank) {
     return padded_to(rank, kAdapterRanks);
 }
 
-// The columns of (A x) of all slices of a linear layer at the largest rank: whole cache lines.
+// Columns of (A x) of all slices of a linear layer at the maximum rank, in whole cache lines.
 constexpr int64_t inner_columns(const AdapterTable& table, int64_t linear) {
     return padded_to(table.linears[linear].num_slices * padded_rank(table.max_rank), 16);
 }

@@ -1,15 +1,15 @@
-// Low-rank adapters of many slots in one call. Included by the ISA files.
+// LoRA adapters of many slots in one call. Included by the ISA files.
 //
 //   lora  tensors: x [T, K] float32, y [T, N] float32, added to in place; order [T] int32: rows
 //                  of x and y, sorted by slot; starts [R + 1], slots [R] int32: rows
 //                  order[starts[g] : starts[g + 1]] have the adapter of slots[g]; inner [T, H]
 //                  float32, scratch
-//         integer[0] the linear layer; integer[1] number of threads that will work on it (0:
-//                  unknown), sets the cut only; object: AdapterTable
+//         integer[0] the linear layer; integer[1] number of threads that will run the call (0:
+//                  unknown), affects task sizes only; object: AdapterTable
 //
-// inner = (A x) * scale, then y += B inner: in two phases, or where there are enough blocks of rows
-// for all threads, one after the other in one. A row's arithmetic is the same in both, whatever its
-// group has else. A row without an adapter is not touched.
+// inner = (A x) * scale, then y += B inner: in two phases, or in one task each if there are enough
+// blocks of rows for all threads. A row's arithmetic is the same in both cases and does not depend
+// on its group. Rows without an adapter are not changed.
 #pragma once
 
 #include "cpu/lora/adapter_table.h"
@@ -22,10 +22,10 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace lora {
 
-// Of blocks of rows, so that none of the threads is idle for long.
+// Row blocks per thread from which one phase suffices: no thread is then idle for long.
 constexpr int64_t kBlocksPerThread = 2;
 
-// The slices of a call's linear layer, and the groups of its rows.
+// The slices of a call's linear layer, and its groups of rows.
 struct Call {
     const AdapterTable* table;
     const AdapterLinear* linear;
@@ -77,7 +77,7 @@ int64_t tasks(const Arguments& arguments, int phase) {
     return count;
 }
 
-// Block `block` of the rows of a group: its first slice, from chunk 0 on.
+// Block `block` of the rows of a group, at the first slice and chunk 0.
 PENSTOCK_INLINE Task block_of(const Call& call, int64_t group, int64_t block) {
     const int64_t begin = call.starts[group] + block * kBlockRows;
     const int64_t last = call.starts[group + 1];
@@ -96,7 +96,8 @@ PENSTOCK_INLINE void go_to_next_slice(Task& task) {
     ++task.shape;
 }
 
-// A task of two phases. Blocks of rows vary slowest: neighbouring tasks read neighbouring weights.
+// A task of a two-phase call. Blocks of rows vary slowest: neighbouring tasks read neighbouring
+// weights.
 PENSTOCK_INLINE Task part_of(const Call& call, int phase, int64_t index) {
     int64_t group = 0, chunks = 0;
     for (;; ++group) {
@@ -117,7 +118,7 @@ PENSTOCK_INLINE Task part_of(const Call& call, int phase, int64_t index) {
     return task;
 }
 
-// f(task) for each task of a phase of the block that `task` begins.
+// Calls f(task) for each task of a phase in the block that starts with `task`.
 template <class Function>
 PENSTOCK_INLINE void each_part(const Call& call, Task task, int phase, const Function& f) {
     for (int32_t s = 0; s < call.linear->num_slices; ++s) {
@@ -158,7 +159,7 @@ void run_as(const Arguments& arguments, int phase, int64_t index, Workspace& wor
 }
 
 void run(const Arguments& call, int phase, int64_t index, Workspace& workspace) {
-    switch (static_cast<const AdapterTable*>(call.object)->store) {
+    switch (static_cast<const AdapterTable*>(call.object)->dtype) {
     case AdapterDType::f32: run_as<float>(call, phase, index, workspace); break;
     case AdapterDType::f16: run_as<uint16_t>(call, phase, index, workspace); break;
     case AdapterDType::i8: run_as<int8_t>(call, phase, index, workspace); break;

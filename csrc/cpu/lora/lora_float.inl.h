@@ -1,4 +1,4 @@
-// Products with factors that are stored as floats. Included by lora.inl.h.
+// LoRA products with float factors. Included by lora.inl.h.
 //
 // (A x)[r] sums lane by lane over k in order, then the lanes in reduce_add's order; (B inner)[n] is
 // fma over r in order, then added to y once.
@@ -35,7 +35,7 @@ PENSTOCK_INLINE void add_tile(const Load& x, const Stored* tile, F32 (&sum)[kRow
     });
 }
 
-// Ranks first .. first + kRanks - 1 of a block of A, for kRows rows.
+// (A x) for ranks first .. first + kRanks - 1 of a block of A and kRows rows.
 template <int kRows, int kRanks, class Stored>
 PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_t at, int64_t index,
                                  int first) {
@@ -69,7 +69,7 @@ PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_
     }
 }
 
-// Adds the products of `kPackedTiles` packed tiles from `packed_tile` on to kRows rows.
+// Adds the products of kPackedTiles packed tiles from `packed_tile` on to kRows rows.
 template <int kRows, int kPackedTiles, class Stored>
 PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_t at,
                                  int64_t packed_tile) {
@@ -87,7 +87,7 @@ PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_
         F32 value[kRows];
         unrolled<kRows>([&](auto m) { value[m.value] = broadcast(from[m.value][r]); });
         for (int p = 0; p < kPackedTiles;
-             ++p) // in a lambda, GCC 12 takes it for a call without effect
+             ++p) // in a lambda, GCC 12 drops it as a call without effect
             prefetch_ahead<kAdapterOutputTile * int64_t{sizeof(Stored)}>(b + p * packed_tile_items +
                                                                          r * kAdapterOutputTile);
         unrolled<kVectors>([&](auto v) {
@@ -113,10 +113,11 @@ PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_
     }
 }
 
-// What the kernel does with factors that are stored as `Stored`.
+// The products of the kernel for factors stored as `Stored`.
 template <class Stored>
 struct Products {
-    // Before `shrink` of tasks of these rows, in the same workspace. Here x is read as it is.
+    // Called before `shrink` for tasks of these rows, with the same workspace. No-op: x is read as
+    // float32.
     static void take_input(const Arguments&, int64_t, int64_t, Workspace&) {}
 
     static void shrink(const Arguments& call, const Task& task, Workspace&) {

@@ -1,5 +1,5 @@
-// What the parts of the kernel `lora` share: what one task computes, and how its factors are asked
-// for. Included by lora.inl.h.
+// Shared by the products of the kernel `lora`: the tasks, and the prefetch of factors. Included by
+// lora.inl.h.
 #pragma once
 
 #include "cpu/linear/linear_partition.h"
@@ -11,9 +11,9 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace lora {
 
-constexpr int64_t kBlockRows = 16; // rows of a task
-// The factors of an adapter lie in memory in the order of the step. They are asked for twice: near,
-// and so far ahead that they come from memory while the base model computes.
+constexpr int64_t kBlockRows = 16; // rows per task
+// The factors of an adapter are in memory in the order of the step. They are prefetched twice: at a
+// short distance, and far enough ahead to arrive from memory while the base model computes.
 constexpr int64_t kAheadBytes = 4096;
 constexpr int64_t kFarAheadBytes = 96 * 1024;
 
@@ -39,7 +39,7 @@ PENSTOCK_INLINE Range rank_blocks(const Task& task) {
     return {begin, begin + kBlocks < all ? begin + kBlocks : all};
 }
 
-// The packed tiles of outputs of a task of the second.
+// The packed tiles of outputs of a task of the second phase.
 PENSTOCK_INLINE Range packed_tiles_of(const Task& task) {
     constexpr int64_t kPackedTiles = kAdapterTaskRows / kAdapterOutputTile;
     const int64_t begin = task.chunk * kPackedTiles,

@@ -9,28 +9,28 @@
 namespace penstock::cpu {
 namespace {
 
-constexpr float most_i8 = 127.0f;
+constexpr float max_i8 = 127.0f;
 
-// What the largest magnitude of a rank's row or column is stored over.
-float unit_of(AdapterDType store, float largest) {
-    if (store == AdapterDType::f32 || largest == 0.0f) {
+// The number that a rank's row or column is divided by, given its largest magnitude.
+float unit_of(AdapterDType dtype, float largest) {
+    if (dtype == AdapterDType::f32 || largest == 0.0f) {
         return 1.0f;
     }
-    if (store == AdapterDType::i8) {
-        return largest / most_i8;
+    if (dtype == AdapterDType::i8) {
+        return largest / max_i8;
     }
     int exponent = 0;
     std::frexp(largest, &exponent);
     return std::ldexp(1.0f, std::clamp(exponent - 1, -126, 126));
 }
 
-void put(AdapterDType store, void* to, int64_t index, float value) {
-    switch (store) {
+void put(AdapterDType dtype, void* to, int64_t index, float value) {
+    switch (dtype) {
     case AdapterDType::f32: static_cast<float*>(to)[index] = value; return;
     case AdapterDType::f16: static_cast<uint16_t*>(to)[index] = f32_to_f16(value); return;
     case AdapterDType::i8:
         static_cast<int8_t*>(to)[index] =
-            static_cast<int8_t>(std::clamp(std::nearbyint(value), -most_i8, most_i8));
+            static_cast<int8_t>(std::clamp(std::nearbyint(value), -max_i8, max_i8));
         return;
     }
 }
@@ -51,19 +51,19 @@ struct SliceBytes {
     size_t a, b, scale;
 };
 
-// The ranks of a packed tile of B.
-int64_t stored_ranks(AdapterDType store, int64_t rank) {
-    return store == AdapterDType::i8 ? padded_to(rank, 2) : rank;
+// Number of ranks stored per packed tile of B.
+int64_t stored_ranks(AdapterDType dtype, int64_t rank) {
+    return dtype == AdapterDType::i8 ? padded_to(rank, 2) : rank;
 }
 
-SliceBytes bytes_of(AdapterDType store, int64_t rank, int64_t depth, int64_t rows) {
-    const auto item = static_cast<size_t>(adapter_dtype_bytes(store));
+SliceBytes bytes_of(AdapterDType dtype, int64_t rank, int64_t depth, int64_t rows) {
+    const auto item = static_cast<size_t>(adapter_dtype_bytes(dtype));
     return {line_bytes(padded_rank(rank) * padded_to(depth, kAdapterTile), item),
-            line_bytes(stored_ranks(store, rank) * padded_to(rows, kAdapterOutputTile), item),
+            line_bytes(stored_ranks(dtype, rank) * padded_to(rows, kAdapterOutputTile), item),
             line_bytes(padded_rank(rank), sizeof(float))};
 }
 
-// Where A's element (r, k) lies.
+// Index of A's element (r, k).
 int64_t place_in_a(int64_t r, int64_t k, int64_t depth) {
     const int64_t block = r / kAdapterRanks, tile = k / kAdapterTile;
     const int64_t tiles = padded_to(depth, kAdapterTile) / kAdapterTile;
@@ -71,27 +71,27 @@ int64_t place_in_a(int64_t r, int64_t k, int64_t depth) {
            k % kAdapterTile;
 }
 
-// Where B's element (n, r) lies.
-int64_t place_in_b(AdapterDType store, int64_t n, int64_t r, int64_t rank) {
+// Index of B's element (n, r).
+int64_t place_in_b(AdapterDType dtype, int64_t n, int64_t r, int64_t rank) {
     const int64_t packed_tile =
-        n / kAdapterOutputTile * stored_ranks(store, rank) * kAdapterOutputTile;
+        n / kAdapterOutputTile * stored_ranks(dtype, rank) * kAdapterOutputTile;
     const int64_t lane = n % kAdapterOutputTile;
-    return store == AdapterDType::i8 ? packed_tile + (r / 2 * kAdapterOutputTile + lane) * 2 + r % 2
+    return dtype == AdapterDType::i8 ? packed_tile + (r / 2 * kAdapterOutputTile + lane) * 2 + r % 2
                                      : packed_tile + r * kAdapterOutputTile + lane;
 }
 
-void fill(AdapterDType store, const AdapterFactors& factors, int64_t depth, int64_t rows, void* a,
+void fill(AdapterDType dtype, const AdapterFactors& factors, int64_t depth, int64_t rows, void* a,
           void* b, float* scale) {
     const int64_t rank = factors.rank;
     for (int64_t r = 0; r < rank; ++r) {
         const float* from = factors.a + r * depth;
-        const float a_unit = unit_of(store, largest_of(from, depth, 1));
+        const float a_unit = unit_of(dtype, largest_of(from, depth, 1));
         for (int64_t k = 0; k < depth; ++k) {
-            put(store, a, place_in_a(r, k, depth), from[k] / a_unit);
+            put(dtype, a, place_in_a(r, k, depth), from[k] / a_unit);
         }
-        const float b_unit = unit_of(store, largest_of(factors.b + r, rows, rank));
+        const float b_unit = unit_of(dtype, largest_of(factors.b + r, rows, rank));
         for (int64_t n = 0; n < rows; ++n) {
-            put(store, b, place_in_b(store, n, r, rank), factors.b[n * rank + r] / b_unit);
+            put(dtype, b, place_in_b(dtype, n, r, rank), factors.b[n * rank + r] / b_unit);
         }
         scale[r] = a_unit * b_unit;
     }
@@ -100,16 +100,16 @@ void fill(AdapterDType store, const AdapterFactors& factors, int64_t depth, int6
 } // namespace
 
 PackedAdapter::PackedAdapter(const AdapterSlots& slots, std::span<const AdapterFactors> factors)
-    : store_(slots.table().store), extents_(slots.extents()) {
+    : dtype_(slots.table().dtype), extents_(slots.extents()) {
     const AdapterTable& table = slots.table();
     const auto bytes = [&](size_t s) {
-        return bytes_of(table.store, factors[s].rank, slots.depth_of(static_cast<int64_t>(s)),
+        return bytes_of(table.dtype, factors[s].rank, slots.depth_of(static_cast<int64_t>(s)),
                         table.shapes[s].rows);
     };
     for (size_t s = 0; s < factors.size(); ++s) {
         size_bytes_ += bytes(s).a + bytes(s).b + bytes(s).scale;
     }
-    memory_ = WeightBlock::allocate_apart(size_bytes_);
+    memory_ = WeightBlock::allocate_unshared(size_bytes_);
     uint8_t* next = memory_.data();
     const auto take = [&next](size_t taken) {
         uint8_t* const first = next;
@@ -131,7 +131,7 @@ PackedAdapter::PackedAdapter(const AdapterSlots& slots, std::span<const AdapterF
             uint8_t* b = take(bytes(s).b);
             if (factors[s].rank > 0) {
                 auto* scales = reinterpret_cast<float*>(scale[s - first]);
-                fill(table.store, factors[s], slots.depth_of(static_cast<int64_t>(s)),
+                fill(table.dtype, factors[s], slots.depth_of(static_cast<int64_t>(s)),
                      table.shapes[s].rows, a[s - first], b, scales);
                 slices_[s] = {a[s - first], b, scales, factors[s].rank};
             }
@@ -139,7 +139,7 @@ PackedAdapter::PackedAdapter(const AdapterSlots& slots, std::span<const AdapterF
     }
 }
 
-AdapterSlots::AdapterSlots(int64_t capacity, int64_t max_rank, AdapterDType store,
+AdapterSlots::AdapterSlots(int64_t capacity, int64_t max_rank, AdapterDType dtype,
                            std::span<const Shape> linears) {
     for (const Shape& shape : linears) {
         AdapterLinear linear{shape.depth, 0, static_cast<int32_t>(shapes_.size()),
@@ -162,11 +162,11 @@ AdapterSlots::AdapterSlots(int64_t capacity, int64_t max_rank, AdapterDType stor
               static_cast<int64_t>(shapes_.size()),
               capacity,
               max_rank,
-              store};
+              dtype};
 }
 
 bool PackedAdapter::fits(const AdapterSlots& slots) const {
-    return store_ == slots.table().store && extents_ == slots.extents();
+    return dtype_ == slots.table().dtype && extents_ == slots.extents();
 }
 
 std::vector<int64_t> AdapterSlots::extents() const {

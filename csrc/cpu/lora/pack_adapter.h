@@ -1,4 +1,4 @@
-// Packing low-rank adapters, and the slots that hold them. Layout: adapter_table.h.
+// Packs LoRA adapters, and holds them in slots. Layout: adapter_table.h.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace penstock::cpu {
 
-// The factors of one slice, borrowed: a [rank, K], b [N, rank], C order. Rank 0: none.
+// The factors of one slice, borrowed: a [rank, K], b [N, rank], C order. Rank 0: no factors.
 struct AdapterFactors {
     const float* a = nullptr;
     const float* b = nullptr;
@@ -21,10 +21,10 @@ struct AdapterFactors {
 
 class AdapterSlots;
 
-// One adapter, packed. Immutable.
+// One packed adapter. Immutable.
 class PackedAdapter {
   public:
-    // `factors`: one for each slice of `slots`, whose shapes they have. Finite.
+    // `factors`: one per slice of `slots`, with its shape and finite values.
     PackedAdapter(const AdapterSlots& slots, std::span<const AdapterFactors> factors);
 
     size_t size_bytes() const { return size_bytes_; }
@@ -38,19 +38,19 @@ class PackedAdapter {
     WeightBlock memory_;
     size_t size_bytes_ = 0;
     std::vector<AdapterSlice> slices_;
-    AdapterDType store_;
+    AdapterDType dtype_;
     std::vector<int64_t> extents_; // depth and rows of each slice
 };
 
-// Slots of fixed number. `install` and `clear` must not run beside a step.
+// A fixed number of adapter slots. `install` and `clear` must not run during a step.
 class AdapterSlots {
   public:
-    // `linears`: depth, and the rows of each slice.
+    // `depth`, and the rows of each slice.
     struct Shape {
         int64_t depth;
         std::vector<int64_t> rows;
     };
-    AdapterSlots(int64_t capacity, int64_t max_rank, AdapterDType store,
+    AdapterSlots(int64_t capacity, int64_t max_rank, AdapterDType dtype,
                  std::span<const Shape> linears);
     AdapterSlots(const AdapterSlots&) = delete;
     AdapterSlots& operator=(const AdapterSlots&) = delete;
@@ -69,7 +69,7 @@ class AdapterSlots {
 
     std::vector<AdapterLinear> linears_;
     std::vector<AdapterSliceShape> shapes_;
-    std::vector<int64_t> depths_; // of the slices
+    std::vector<int64_t> depths_; // by slice
     std::vector<AdapterSlice> slices_;
     std::vector<AdapterTasks> tasks_;
     std::vector<std::shared_ptr<const PackedAdapter>> held_;

@@ -1,4 +1,4 @@
-// The activations of a feed-forward block and of a classifier. Included by the ISA files.
+// Activations of feed-forward blocks and classifiers. Included by the ISA files.
 //
 //   silu_mul       tensors: gate_up [T, 2 F] (gate, then up), out [T, F]; float32
 //   gelu_mul, gelu_tanh_mul  likewise
@@ -65,7 +65,7 @@ struct Tanh {
     }
 };
 
-// One row; `up` is multiplied with where `gated`.
+// Computes one row, multiplied by `up` if `gated`.
 template <class Activation, bool gated>
 PENSTOCK_INLINE void activate_row(const float* x, const float* up, int64_t width, float* to) {
     using Several = Interleaved<kInterleaved>;

@@ -1,8 +1,8 @@
-// embedding: rows of a packed matrix, dequantized. The table may be the packed head itself.
+// embedding: gathers and dequantizes rows of a packed matrix, which may be the packed LM head.
 //
 //   tensor[0]  tokens [T] int32, each in 0 .. V - 1
 //   tensor[1]  out [T, K] float32
-//   real[0]    what the values are multiplied by, after they are rounded
+//   real[0]    multiplies the values, after they are rounded
 //   object     LinearWeights of one part, [V, K]
 //
 // Values are those of the source: scale * q + minimum, computed in float64 and rounded once.
@@ -26,7 +26,7 @@ PENSTOCK_INLINE float half_at(const uint8_t* from) {
     return f16_to_f32(half);
 }
 
-// The quants of one row in one unit; `words` is the row's word of the first step.
+// Unpacks the quants of one row in one unit; `words` is the row's word of the first step.
 PENSTOCK_INLINE void unpack_quants(Encoding encoding, const uint8_t* words, uint8_t* q) {
     constexpr int kStepBytes = 4 * kPackedTileRows;
     if (encoding == Encoding::affine8) {
@@ -61,7 +61,7 @@ PENSTOCK_INLINE float value_at(ScaleForm form, const uint8_t* values, int64_t ro
     case ScaleForm::f16: return half_at(values + 2 * row);
     case ScaleForm::f32: return bits_float(load_u32(values + 4 * row));
     case ScaleForm::two_level:
-    case ScaleForm::paired: break; // no table is packed so
+    case ScaleForm::paired: break; // never used for embedding tables
     }
     return super * static_cast<float>(static_cast<int8_t>(values[row]));
 }
@@ -113,7 +113,7 @@ PENSTOCK_INLINE void gather_dense(const PackedMatrix& part, const uint8_t* packe
     }
 }
 
-// Tokens of a task.
+// Tokens per task.
 constexpr int64_t kEmbeddingTaskTokens = 8;
 
 inline int64_t embedding_tasks(const Arguments& arguments, int) {

@@ -1,4 +1,4 @@
-// Selected rows of a tensor. Included by the ISA files.
+// Gathers selected rows of a tensor. Included by the ISA files.
 //
 //   gather_rows  tensors: x [T, W] float32, rows [S] int32 in 0..T-1, out [S, W] float32
 #pragma once

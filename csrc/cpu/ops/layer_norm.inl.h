@@ -1,4 +1,4 @@
-// LayerNorm, alone and after the addition of a residual. Included by the ISA files.
+// LayerNorm, alone and fused with a residual addition. Included by the ISA files.
 //
 //   layer_norm      tensors: x [T, W], weight [W], bias [W], out [T, W]; all float32
 //                   reals:   eps
@@ -6,9 +6,9 @@
 //                            sum [T, W]
 //                   reals:   eps
 //
-// out = (s - mean) / sqrt(variance + eps) * weight + bias, s the row or the sum of both rows. The
-// variance is the mean of squared distances from the mean: two passes over a row in cache, and no
-// cancellation. Sums over a row are taken in 4 * kLanes parts that are folded in a fixed order.
+// out = (s - mean) / sqrt(variance + eps) * weight + bias, with s the row or the sum of both rows.
+// The variance is the mean of squared distances from the mean: two passes over a row in cache, and
+// no cancellation. Sums over a row have 4 * kLanes partial sums that are folded in a fixed order.
 #pragma once
 
 #include "cpu/ops/rms_norm.inl.h"
@@ -20,7 +20,7 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace layer_norm {
 
-// The sum of value(i, n) over a row; value gives zeros after the row's end.
+// The sum of value(i, n) over a row; value returns zeros past the row's end.
 template <class Value>
 PENSTOCK_INLINE float sum_of(int64_t width, Value value) {
     F32 partial[4] = {broadcast(0.0f), broadcast(0.0f), broadcast(0.0f), broadcast(0.0f)};

@@ -1,4 +1,4 @@
-// From the tokens of a sequence to one vector. Included by the ISA files.
+// Pools the tokens of a sequence to one vector. Included by the ISA files.
 //
 //   mean_rows     tensors: x [T, W] float32, starts [R + 1] int32 ascending from 0 to T,
 //                          out [R, W] float32: the mean of rows starts[r] .. starts[r + 1] - 1

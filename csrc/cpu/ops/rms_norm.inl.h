@@ -1,12 +1,12 @@
-// RMSNorm, alone and after the addition of a residual. Included by the ISA files.
+// RMSNorm, alone and fused with a residual addition. Included by the ISA files.
 //
 //   rms_norm      tensors: x [T, W], weight [W], out [T, W]; all float32
 //                 reals:   eps
 //   add_rms_norm  tensors: x [T, W], residual [T, W], weight [W], out [T, W], sum [T, W]
 //                 reals:   eps
 //
-// The squares of a row are summed in 4 * kLanes partial sums that are folded in a fixed order, so
-// a row's bits do not depend on the batch. Rows may be strided; `out` may be `x`.
+// The squares of a row have 4 * kLanes partial sums that are folded in a fixed order, so that a
+// row's bits do not depend on the batch. Rows may be strided; `out` may be `x`.
 #pragma once
 
 #include "cpu/row_tasks.inl.h"
@@ -24,7 +24,7 @@ int64_t tasks(const Arguments& call, int) {
     return Tasks::count(call.tensor[0].shape[0], call.tensor[0].shape[1]);
 }
 
-// value(i, n) gives n lanes from element i of the row, zeros after them.
+// value(i, n) returns n lanes from element i of the row, zeros after them.
 template <class Value>
 PENSTOCK_INLINE float inverse_rms(int64_t width, float eps, Value value) {
     F32 partial[4] = {broadcast(0.0f), broadcast(0.0f), broadcast(0.0f), broadcast(0.0f)};

@@ -1,8 +1,8 @@
-// Head norms, rotary embedding and the write to the paged cache. Included by the ISA files.
+// Head norms, rotary embedding and the write to the paged KV cache. Included by the ISA files.
 //
-//   rope_cache       tensors:  0 qkv [T, (H + 2 K) * D] float32; 1 rope [positions, rotated]
-//   float32
-//                              (cosines, then sines); 2 positions [T]; 3 slots [T] (int32 each);
+//   rope_cache       tensors:  0 qkv [T, (H + 2 K) * D] float32;
+//                              1 rope [positions, rotated] float32 (cosines, then sines);
+//                              2 positions [T]; 3 slots [T] (int32 each);
 //                              4 keys [B, K, D, P]; 5 values [B, K, P, D] (both float16 or
 //                              float32), written at slots; 6 out [T, H * D] float32
 //                    integers: H, K, D
@@ -10,8 +10,8 @@
 //                    before the rotation
 //                    reals:    eps
 //
-// rotated <= D is even; component i pairs with i + rotated / 2; those past `rotated` pass through.
-// Slots of one call are distinct. Float16 is rounded half to even. Rows may be strided.
+// rotated <= D is even; component i pairs with i + rotated / 2; components past `rotated` are
+// copied. The slots of one call are distinct. Float16 is rounded half to even. Rows may be strided.
 #pragma once
 
 #include "cpu/row_tasks.inl.h"
@@ -23,8 +23,8 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace rope {
 
-// Prompts in runs of whole blocks, so that two tasks seldom write to one cache line; few rows in
-// small tasks, so that there are some for every thread.
+// Prefill tasks take runs of 16 tokens, so that two tasks seldom write to one cache line; few rows
+// are divided into small tasks, so that every thread gets some.
 PENSTOCK_INLINE int64_t tokens_per_task(int64_t tokens) {
     return tokens >= 64 ? 16 : 4;
 }
@@ -34,7 +34,7 @@ int64_t tasks(const Arguments& call, int) {
     return ceil_div(tokens, each);
 }
 
-// Two rows of a head, padded.
+// Two padded rows of a head.
 size_t workspace_bytes(const Arguments& call) {
     return 2 * static_cast<size_t>(call.integer[2] + kLanes) * sizeof(float);
 }
@@ -63,7 +63,7 @@ PENSTOCK_INLINE void rotate_lanes(const float* x, const float* cosine, int64_t h
     store_lanes(to + half + i, fma(a, s, b * c), n);
 }
 
-// `to` may not be `x`.
+// `to` must not be `x`.
 PENSTOCK_INLINE void rotate(const float* x, const float* cosine, int64_t rotated, int64_t dim,
                             float* to) {
     const int64_t half = rotated / 2;
@@ -76,7 +76,7 @@ PENSTOCK_INLINE void rotate(const float* x, const float* cosine, int64_t rotated
     }
 }
 
-// Component d of a key lies at to + d * P.
+// Component d of a key is at to + d * P.
 PENSTOCK_INLINE void write_key(const float* from, float* to, int64_t stride, int64_t dim) {
     for (int64_t d = 0; d < dim; ++d)
         to[d * stride] = from[d];
@@ -107,7 +107,7 @@ PENSTOCK_INLINE void write_value(const float* from, uint16_t* to, int64_t dim) {
     }
 }
 
-// One token: `Element` is the cache's type, as bits.
+// Processes one token. `Element` is the cache's element type, as bits.
 template <class Element>
 void run_token(const Arguments& call, int64_t token, float* scratch) {
     const TensorView &keys = call.tensor[4], &values = call.tensor[5];

@@ -1,4 +1,4 @@
-// The packed experts of one layer: what Arguments::object of `experts` points to.
+// The packed experts of one layer: Arguments::object of `experts` points to ExpertWeights.
 #pragma once
 
 #include "cpu/pack/packed_tile.h"
@@ -7,8 +7,8 @@ namespace penstock::cpu {
 
 constexpr int64_t kExpertLine = 64;
 
-// A row of activations as the products of a layer take it: quantized units where a matrix is of
-// integers, then floats where one is dense.
+// Layout of an activation row as input of a layer: quantized units if a matrix is affine, then
+// floats if one is dense.
 constexpr int64_t expert_float_offset(bool affine, int64_t depth) {
     return affine ? quantized_row_bytes(depth) : 0;
 }
@@ -17,17 +17,18 @@ constexpr int64_t expert_row_bytes(bool affine, bool dense, int64_t depth) {
     return expert_float_offset(affine, depth) + (dense ? floats : 0);
 }
 
-// One of the two layers of all experts. Parts e * parts_each .. are those of expert e; the columns
-// of parts count from the expert's own first. Biases [E * packed_tiles.rows] are expert by expert.
+// One of the two layers of all experts. Parts e * parts_each and following are those of expert e;
+// the columns of parts count from the expert's own first. Biases [E * packed_tiles.rows] are expert
+// by expert.
 struct ExpertLayer {
     LinearWeights packed_tiles;
     int64_t parts_each = 1;
-    bool affine = false; // whether some part is
+    bool affine = false; // whether any part is affine
     bool dense = false;
 };
 
-// What is made of gate and up: silu(gate) * up; or (up + 1) * gate * sigmoid(1.702 * gate), where
-// gate is at most 7 and up within +-7.
+// silu: silu(gate) * up. swiglu_oai: (up + 1) * gate * sigmoid(1.702 * gate), with gate clamped to
+// at most 7 and up to +-7.
 enum class ExpertActivation : uint8_t { silu, swiglu_oai };
 
 struct ExpertWeights {

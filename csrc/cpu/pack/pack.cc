@@ -17,7 +17,7 @@ bool is_float_scale(DType type) {
     return type == DType::f16 || type == DType::f32;
 }
 
-// True where every value fits the int8 multipliers of the two-level form.
+// True if every value fits the int8 multipliers of the two-level form.
 bool fits_int8(const void* values, DType type, int64_t count) {
     if (values == nullptr || type == DType::i8)
         return true;
@@ -25,16 +25,16 @@ bool fits_int8(const void* values, DType type, int64_t count) {
     return std::all_of(bytes, bytes + count, [](uint8_t value) { return value < 128; });
 }
 
-// True where `place` of no quant is negative. Stops soon after the first that is.
-template <class Place>
-bool all_have(const MatrixSource& source, const Place& place) {
+// True if `index_of` is non-negative for every quant. Stops soon after the first that is not.
+template <class IndexOf>
+bool all_quants(const MatrixSource& source, const IndexOf& index_of) {
     const int64_t block = 4096;
     const int64_t count = source.rows * source.depth;
     for (int64_t begin = 0; begin < count; begin += block) {
         const int64_t end = std::min(begin + block, count);
         int8_t seen = 0;
         for (int64_t i = begin; i < end; ++i)
-            seen |= place(source.q[i]);
+            seen |= index_of(source.q[i]);
         if (seen < 0)
             return false;
     }
@@ -42,13 +42,13 @@ bool all_have(const MatrixSource& source, const Place& place) {
 }
 
 bool fits_six_bits(const MatrixSource& source) {
-    return all_have(source, [](uint8_t q) { return static_cast<int8_t>(q > 63 ? -1 : 0); });
+    return all_quants(source, [](uint8_t q) { return static_cast<int8_t>(q > 63 ? -1 : 0); });
 }
 
-// Of weights that such types have.
-bool fits_table(const MatrixSource& source, const std::array<int8_t, 256>& places) {
+// True if the weights have the form of table types and every quant is in the table.
+bool fits_table(const MatrixSource& source, const std::array<int8_t, 256>& indices) {
     return source.group == kUnit && source.minimum == nullptr &&
-           all_have(source, [&](uint8_t q) { return places[q]; });
+           all_quants(source, [&](uint8_t q) { return indices[q]; });
 }
 
 ScaleForm scale_form(const MatrixSource& source) {
@@ -63,8 +63,9 @@ ScaleForm scale_form(const MatrixSource& source) {
     return halves ? ScaleForm::f16 : ScaleForm::f32;
 }
 
-// Centred quants times activations fit 16 bits, as do all scales that float16 holds, near enough.
-bool pairs(const MatrixSource& source, Encoding encoding, Isa isa, Use use) {
+// Centred quants times activations fit 16 bits, and so do all scales that float16 holds, closely
+// enough.
+bool uses_paired_scales(const MatrixSource& source, Encoding encoding, Isa isa, Use use) {
     return has_paired_scales(isa) && use == Use::products && encoding == Encoding::affine4 &&
            scale_form(source) == ScaleForm::f16 && source.group == kUnit &&
            source.depth % (2 * kUnit) == 0;
@@ -72,16 +73,16 @@ bool pairs(const MatrixSource& source, Encoding encoding, Isa isa, Use use) {
 
 PackedMatrix affine_part(const MatrixSource& source, Isa isa, Use use) {
     PackedMatrix part;
-    part.encoding = source.bits == 4                     ? Encoding::affine4
-                    : fits_six_bits(source)              ? Encoding::affine6
-                    : fits_table(source, kPlaceInTable4) ? Encoding::table4
-                    : fits_table(source, kPlaceInFloat4) ? Encoding::float4
-                                                         : Encoding::affine8;
+    part.encoding = source.bits == 4                   ? Encoding::affine4
+                    : fits_six_bits(source)            ? Encoding::affine6
+                    : fits_table(source, kTable4Index) ? Encoding::table4
+                    : fits_table(source, kFloat4Index) ? Encoding::float4
+                                                       : Encoding::affine8;
     part.scale_form = scale_form(source);
     part.stored_minimum = source.minimum != nullptr;
     part.group = source.group;
     part.zero_point = part.stored_minimum ? 0 : source.zero_point;
-    if (pairs(source, part.encoding, isa, use)) {
+    if (uses_paired_scales(source, part.encoding, isa, use)) {
         part.scale_form = ScaleForm::paired;
         part.stored_minimum = part.zero_point != kPairedCentre;
     }
@@ -121,16 +122,16 @@ std::string affine_refusal(const MatrixSource& source) {
     if (!two_level && !is_float_scale(source.scale_dtype))
         return "unsupported type of scales";
     if (two_level != (source.super_scale != nullptr)) {
-        return "super scales belong to integer scales, and only to them";
+        return "integer scales need super scales, other scales must not have them";
     }
     if (source.minimum == nullptr)
         return {};
     if (two_level != is_multiplier(source.minimum_dtype) ||
         two_level == is_float_scale(source.minimum_dtype)) {
-        return "minima must have the form of the scales";
+        return "scales and minima must both be integers or both be floats";
     }
     if (two_level != (source.super_minimum != nullptr)) {
-        return "super minima belong to integer minima, and only to them";
+        return "integer minima need super minima, other minima must not have them";
     }
     return {};
 }

@@ -1,5 +1,5 @@
-// Weights prepared for one ISA's kernels. Independent of the ISA's instructions (only whether
-// it has bf16 tiles matters), so this is baseline code.
+// Packs weights for the kernels of one ISA. Uses no instructions of that ISA (it only asks whether
+// the ISA has bf16 tiles or paired scales), so it is compiled for the baseline.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace penstock::cpu {
 
 // One matrix [rows, depth] as kernels/weights.py describes it. All arrays are C-contiguous and
-// borrowed: they must live until the last pack_tiles call has returned, and no longer.
+// borrowed: they must stay valid until the last pack_tiles call has returned.
 struct MatrixSource {
     int64_t rows = 0;
     int64_t depth = 0;
@@ -28,54 +28,53 @@ struct MatrixSource {
     int bits = 0;  // 4: q [rows, depth / 2], low nibble first; 8: q [rows, depth]
     int group = 0; // 16 or 32
     const uint8_t* q = nullptr;
-    const void* scale = nullptr;           // [rows, depth / group]
-    DType scale_dtype = DType::f16;        // f16, f32: direct; i8, u8: multipliers of super_scale
-    const void* minimum = nullptr;         // [rows, depth / group]; null: -zero_point * scale
-    DType minimum_dtype = DType::f16;      // f16, f32 beside direct scales; i8, u8 beside two-level
-    int zero_point = 0;                    // 0..255
-    const uint16_t* super_scale = nullptr; // f16 [rows, ceil(depth / 256)], two-level only
-    const uint16_t* super_minimum = nullptr; // likewise, where `minimum` is given
+    const void* scale = nullptr;      // [rows, depth / group]
+    DType scale_dtype = DType::f16;   // f16, f32: direct; i8, u8: multipliers of super_scale
+    const void* minimum = nullptr;    // [rows, depth / group]; null: -zero_point * scale
+    DType minimum_dtype = DType::f16; // f16, f32 with direct scales; i8, u8 with two-level scales
+    int zero_point = 0;               // 0..255
+    const uint16_t* super_scale = nullptr;   // f16 [rows, ceil(depth / 256)], two-level only
+    const uint16_t* super_minimum = nullptr; // likewise, if `minimum` is given
 };
 
-// What packed matrices are for. Products may take the scales of `products` in a form that is not
-// exact; rows of `rows` are the source's.
+// The use of packed matrices. The scales of `products` may be packed in a form that is not exact;
+// `rows` gathered from a matrix equal the source's.
 enum class Use : uint8_t { products, rows };
 
-// Why these matrices cannot be packed together, naming the part; empty where they can.
+// Returns why these matrices cannot be packed together, naming the part; empty if they can.
 std::string refusal(std::span<const MatrixSource> parts);
 
 // The packed matrices of one linear layer (q, k and v; gate and up), or an embedding table (one
-// part). Immutable once packed, then safe for any number of readers.
+// part). Immutable once packed, then safe for any number of concurrent readers.
 //
 //     PackedLinear packed(parts, bias, isa);            // refusal(parts) must be empty
-//     pool: packed.pack_tiles(begin, end) over [0, packed.num_packed_tiles()), in any cut, any
-//     order arguments.object = packed.packed_tiles();   // for linear_*; for embedding too, with
-//     Use::rows
+//     pool: packed.pack_tiles(begin, end) over [0, packed.num_packed_tiles()), in any order
+//     arguments.object = packed.packed_tiles();         // linear_*; embedding too with Use::rows
 //
-// An embedding that is tied to the head is the head: `embedding` gathers from the same packed
-// tiles.
+// If the embedding is tied to the LM head, `embedding` gathers from the head's packed tiles.
 class PackedLinear {
   public:
-    // Chooses the encoding and allocates; reads quants of 8-bit parts once (to see whether 6 bits
-    // or the places of a table hold them). `bias`: [sum rows] float32 or null; copied.
+    // Chooses the encoding and allocates memory. Reads the quants of 8-bit parts once, to see
+    // whether 6 bits or the indices of a table can hold them. `bias`: [sum rows] float32 or null;
+    // copied.
     PackedLinear(std::span<const MatrixSource> parts, const float* bias, Isa isa,
                  Use use = Use::products);
 
     PackedLinear(const PackedLinear&) = delete;
     PackedLinear& operator=(const PackedLinear&) = delete;
 
-    // Packs packed tiles [begin, end), counted through all parts. Threads may pack disjoint ranges.
+    // Packs packed tiles [begin, end), numbered across all parts. Threads may pack disjoint ranges.
     void pack_tiles(int64_t begin, int64_t end);
 
     int64_t num_packed_tiles() const { return num_packed_tiles_; }
     const LinearWeights* packed_tiles() const { return &packed_tiles_; }
 
-    // Which kernels a product takes: quantize_rows + linear_affine, linear_dense, or all three,
-    // each writing its own parts' columns of the output.
+    // Which kernels a product needs: quantize_rows + linear_affine, linear_dense, or all three,
+    // each writing the output columns of its own parts.
     bool has_affine() const;
     bool has_dense() const;
 
-    // What it was packed for.
+    // The use it was packed for.
     Use use() const { return use_; }
 
     // Memory held by the packed tiles.

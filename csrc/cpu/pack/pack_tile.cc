@@ -36,7 +36,7 @@ uint32_t interleave_nibbles(uint32_t word) {
     return (word & 0xf00ff00fu) | ((word & 0x0f000f00u) >> 4) | ((word & 0x00f000f0u) << 4);
 }
 
-// One unit of one row, for each encoding. `to` is the row's word of the first step.
+// Pack one unit of one row, one struct per encoding. `to` is the row's word of the first step.
 struct Affine4 {
     static constexpr int64_t kSourceBytes = 16;
     static void pack(const uint8_t* row, uint8_t* to) {
@@ -92,7 +92,7 @@ struct Values {
     const void* values;
     DType type;
     const uint16_t* super;
-    int64_t group; // k that share a value
+    int64_t group; // number of k that share a value
     int64_t groups;
     int64_t supers;
 
@@ -111,7 +111,7 @@ struct Values {
     }
 };
 
-// Copies one element of each row into the lanes of the packed tile.
+// Copies one element per row into the lanes of the packed tile.
 template <class Element>
 uint8_t* pack_column(const Element* from, int64_t stride, Rows rows, uint8_t* to) {
     for (int64_t lane = 0; lane < rows.count; ++lane) {
@@ -121,7 +121,7 @@ uint8_t* pack_column(const Element* from, int64_t stride, Rows rows, uint8_t* to
     return to + kPackedTileRows * static_cast<int64_t>(sizeof(Element));
 }
 
-// The scales or the minima of one group of each row.
+// Packs the scales or the minima of one group of each row.
 uint8_t* pack_group(const Values& source, ScaleForm form, Rows rows, int64_t group, uint8_t* to) {
     const int64_t offset = rows.first * source.groups + group;
     switch (form) {
@@ -132,7 +132,7 @@ uint8_t* pack_group(const Values& source, ScaleForm form, Rows rows, int64_t gro
         return pack_column(static_cast<const uint8_t*>(source.values) + offset, source.groups, rows,
                            to);
     case ScaleForm::f32:
-    case ScaleForm::paired: break; // those are packed apart
+    case ScaleForm::paired: break; // packed by pack_paired_scales
     }
     for (int64_t lane = 0; lane < rows.count; ++lane) {
         const float value = source.at(rows.first + lane, group);
@@ -147,13 +147,13 @@ int16_t nearest_int16(double value) {
     return static_cast<int16_t>(std::clamp(std::nearbyint(value), -kLargestInt16, kLargestInt16));
 }
 
-// Fills the lane of one row in the heads of a packed tile of paired scales, which packed_tile.h
-// describes: steps, and of each two units, `pair_bytes` apart, scales and minima.
+// Fills the lane of one row in the heads of a packed tile with paired scales (layout in
+// packed_tile.h): the steps, and for every two units, `pair_bytes` apart, their scales and minima.
 void pack_paired_scales(const MatrixSource& source, const Values& scales, const Values& minima,
                         int64_t row, int64_t lane, bool stored_minimum, uint8_t* packed_tile,
                         int64_t pair_bytes) {
     std::vector<std::array<double, 2>> groups(static_cast<size_t>(scales.groups));
-    double largest = 0.0; // a NaN stays
+    double largest = 0.0; // a NaN propagates
     for (int64_t unit = 0; unit < scales.groups; ++unit) {
         const double scale = scales.at(row, unit);
         const double minimum =
@@ -235,7 +235,7 @@ void pack_affine(const MatrixSource& source, const PackedMatrix& part, Rows rows
 
 template <class Element>
 void pack_dense(const MatrixSource& source, Rows rows, Element* to) {
-    // Tiles of k keep both the rows read and the packed tile written inside the first-level cache.
+    // Blocks of k keep both the rows read and the packed tile written in the L1 cache.
     constexpr int64_t kTile = 64;
     const Element* from = static_cast<const Element*>(source.dense) + rows.first * source.depth;
     for (int64_t begin = 0; begin < source.depth; begin += kTile) {
@@ -271,8 +271,8 @@ void pack_tile(const MatrixSource& source, const PackedMatrix& part, int64_t pac
     switch (part.encoding) {
     case Encoding::affine4: pack_affine<Affine4>(source, part, rows, to); break;
     case Encoding::affine6: pack_affine<Affine6>(source, part, rows, to); break;
-    case Encoding::table4: pack_affine<Tabled<kPlaceInTable4>>(source, part, rows, to); break;
-    case Encoding::float4: pack_affine<Tabled<kPlaceInFloat4>>(source, part, rows, to); break;
+    case Encoding::table4: pack_affine<Tabled<kTable4Index>>(source, part, rows, to); break;
+    case Encoding::float4: pack_affine<Tabled<kFloat4Index>>(source, part, rows, to); break;
     case Encoding::affine8: pack_affine<Affine8>(source, part, rows, to); break;
     case Encoding::dense_f32: pack_dense(source, rows, reinterpret_cast<uint32_t*>(to)); break;
     case Encoding::dense_f16: pack_dense(source, rows, reinterpret_cast<uint16_t*>(to)); break;

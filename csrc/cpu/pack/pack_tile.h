@@ -7,16 +7,16 @@
 
 namespace penstock::cpu {
 
-// Where a table has each q; -1 where it has not.
-constexpr std::array<int8_t, 256> places_in(const uint8_t (&table)[16]) {
+// Maps a q to its index in a table; -1 if the table lacks it.
+constexpr std::array<int8_t, 256> table_indices(const uint8_t (&table)[16]) {
     std::array<int8_t, 256> places{};
     places.fill(-1);
     for (int i = 0; i < 16; ++i)
         places[table[i]] = static_cast<int8_t>(i);
     return places;
 }
-constexpr std::array<int8_t, 256> kPlaceInTable4 = places_in(kTable4);
-constexpr std::array<int8_t, 256> kPlaceInFloat4 = places_in(kFloat4);
+constexpr std::array<int8_t, 256> kTable4Index = table_indices(kTable4);
+constexpr std::array<int8_t, 256> kFloat4Index = table_indices(kFloat4);
 
 // Packs rows [packed tile * 16, (packed tile + 1) * 16) of `source` into their place in `part`, in
 // the layout of packed_tile.h. Rows past the end become zeros.

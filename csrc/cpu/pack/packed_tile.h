@@ -1,33 +1,33 @@
-// How packed weights lie in memory: what pack.cc writes and the linear and embedding kernels read.
+// Memory layout of packed weights: pack.cc writes it, the linear and embedding kernels read it.
 //
-// A matrix [N, K] is cut into packed tiles of 16 rows, one a lane of one or two float vectors; the
-// last packed tile is padded with zero rows. A packed tile is one sequential stream over K, so that
-// a product reads memory once, forwards.
+// A matrix [N, K] is divided into packed tiles of 16 rows, one row per lane of one or two float
+// vectors; the last packed tile is padded with zero rows. A packed tile is one sequential stream
+// over K, so that a product reads memory once, forwards.
 //
 // Affine packed tiles, for each unit of 32 consecutive k (K is a multiple of 32):
 //   at every eighth unit, two-level scales only: super scales f16[16], and super minima
-//     f16[16] where minima are stored;
-//   scales [16] of the first group, and of the second where groups are of 16;
-//   minima likewise, where stored;
-//   quants, as words of 4 bytes a row, a step = 16 words:
+//     f16[16] if minima are stored;
+//   scales [16] of the first group, and of the second if groups are of 16;
+//   minima likewise, if stored;
+//   quants, as words of 4 bytes per row, a step = 16 words:
 //     affine8: 8 steps; byte j of step s is q of k = 4 s + j;
 //     affine4: 4 steps; byte j of step s holds k = 8 s + j (low nibble), 8 s + 4 + j (high);
 //     affine6: as affine4 for the low 4 bits, then 2 steps for the high 2: bits 2 i and 2 i + 1 of
 //       byte j of step h belong to k = 16 h + 4 i + j;
-//     table4, float4: as affine4, but each nibble is the place in kTable4, or in kFloat4, of a q of
+//     table4, float4: as affine4, but each nibble is the index in kTable4, or in kFloat4, of a q of
 //       8 bits.
-// Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level): always
-// the exact values of the source, near its size.
+// Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level). They are
+// always the exact values of the source, at close to its size.
 //
-// Paired scales, of affine4 with f16 scales in groups of 32 and an even number of units, at ISAs
-// that multiply them (linear_paired_scales.h): f32 steps [16]; then for each two units scales
-// int16[16][2], minima int16[16][2] where stored, and the quants of both. scale = value * step and
-// scale * 8 + minimum = value * 8 * step, whose values reach to +-32767 in each row: off by at most
-// 2^-16 of the largest, far less than what rounded activations are off. So no embedding is
-// packed thus.
+// Paired scales, for affine4 with f16 scales in groups of 32 and an even number of units, on ISAs
+// that multiply them (linear_paired_scales.h): f32 steps [16]; then for every two units scales
+// int16[16][2], minima int16[16][2] if stored, and the quants of both. scale = value * step and
+// scale * 8 + minimum = value * 8 * step, with values up to +-32767 in each row: the error is at
+// most 2^-16 of the largest, far less than that of rounded activations. Embeddings are therefore
+// never packed in this form.
 //
 // Dense packed tiles: element [k][row], f32 or f16; bf16 as [k / 2][row][2], K padded with zeros to
-// a multiple of 2, or of 32 at ISAs with bf16 tiles, whose operand this is.
+// a multiple of 2, or of 32 on ISAs with bf16 tiles, whose operand layout this is.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ namespace penstock::cpu {
 constexpr int kPackedTileRows = 16;
 constexpr int kUnit = 32;         // k that share one activation scale
 constexpr int kUnitsPerSuper = 8; // units that share one super scale
-constexpr int kPairedCentre = 8;  // what is subtracted from quants whose scales are paired
+constexpr int kPairedCentre = 8;  // subtracted from quants whose scales are paired
 
 enum class Encoding : uint8_t {
     affine4,
@@ -56,21 +56,21 @@ constexpr bool is_affine(Encoding encoding) {
     return encoding <= Encoding::float4;
 }
 
-// The 16 values that weights of IQ4_NL and IQ4_XS have, 128 added.
+// The 16 values of IQ4_NL and IQ4_XS weights, plus 128.
 alignas(16) constexpr uint8_t kTable4[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                              129, 141, 153, 166, 181, 197, 217, 241};
 
-// Twice the numbers of e2m1, the 4-bit floats of MXFP4, 76 added: so that none is of 6 bits, nor
-// the 128 that stands for 0 in Q8_0.
+// Twice the values of e2m1, the 4-bit floats of MXFP4, plus 76: so that not all fit 6 bits, and
+// none is 128, the zero of Q8_0.
 alignas(16) constexpr uint8_t kFloat4[16] = {76, 77, 78, 79, 80, 82, 84, 88,
                                              76, 75, 74, 73, 72, 70, 68, 64};
 
-// Whether quants of 8 bits are held as their places in a table.
+// Whether 8-bit quants are stored as indices into a table.
 constexpr bool has_table(Encoding encoding) {
     return encoding == Encoding::table4 || encoding == Encoding::float4;
 }
 
-// Bits that hold a q of an affine encoding.
+// Bits of a q of an affine encoding.
 constexpr int quant_bits(Encoding encoding) {
     return encoding == Encoding::affine4 ? 4 : encoding == Encoding::affine6 ? 6 : 8;
 }
@@ -81,7 +81,7 @@ constexpr int64_t quant_bytes(Encoding encoding) {
     return kUnit * kPackedTileRows * stored / 8;
 }
 
-// One matrix. The memory belongs to its PackedLinear.
+// One matrix. Its PackedLinear owns the memory.
 struct PackedMatrix {
     uint8_t* data = nullptr; // 64-byte aligned
     int64_t packed_tile_bytes = 0;
@@ -90,12 +90,13 @@ struct PackedMatrix {
     int64_t column = 0; // its first output column
     Encoding encoding = Encoding::affine8;
     ScaleForm scale_form = ScaleForm::f16;
-    bool stored_minimum = false; // else minimum = -zero_point * scale; with paired scales, of q - 8
+    // else minimum = -zero_point * scale; with paired scales, of q - 8
+    bool stored_minimum = false;
     int32_t group = kUnit;
     int32_t zero_point = 0;
 };
 
-// A whole linear layer: matrices that share their input. What Arguments::object points to.
+// A whole linear layer: matrices that share their input. Arguments::object points to it.
 struct LinearWeights {
     const PackedMatrix* parts = nullptr;
     int32_t num_parts = 0;
@@ -106,9 +107,10 @@ struct LinearWeights {
 
 // One unit of a quantized activation row: 32 int8 values, x = scale * value.
 //
-// Rows are QuantizedUnit[K / 32], padded to a multiple of 64 bytes; then, for ISAs with tiles,
-// the units' scaled sums as bf16, [K / 32 padded with zeros to a multiple of 32]: the nearest ones,
-// and those of what they leave. For ISAs with paired scales, PairedRowUnits in their place.
+// A row is QuantizedUnit[K / 32], padded to a multiple of 64 bytes. On ISAs with tiles it is
+// followed by the units' scaled sums as bf16, [K / 32 padded with zeros to a multiple of 32]: first
+// the nearest bf16 values, then those of the remainders. On ISAs with paired scales it is followed
+// by PairedRowUnits instead.
 struct QuantizedUnit {
     int8_t value[kUnit];
     float scale;
@@ -118,15 +120,15 @@ struct QuantizedUnit {
 };
 static_assert(sizeof(QuantizedUnit) == 48);
 
-// Scales and scaled sums of two units, as products of paired scales take them:
-// scale = value * step / 2^15, and scaled sum = value * step / 8.
+// Scales and scaled sums of two units for products with paired scales: scale = value * step / 2^15,
+// and scaled sum = value * step / 8.
 struct PairedUnits {
     int16_t scale[2]; // at most kPairedLargest
     int16_t sum[2];
 };
 constexpr float kPairedLargest = 16383.0f;
 
-// What begins those of a row: PairedUnits[K / 64] follow.
+// Header of the paired units of a row: PairedUnits[K / 64] follow.
 struct PairedRowUnits {
     float step;
     int32_t padding;
@@ -135,7 +137,7 @@ struct PairedRowUnits {
     PairedUnits* pairs() { return reinterpret_cast<PairedUnits*>(this + 1); }
 };
 
-constexpr int64_t kSumStep = 32; // units that one product of scaled sums takes
+constexpr int64_t kSumStep = 32; // units per product of scaled sums
 
 constexpr int64_t sum_steps(int64_t depth) {
     return (depth / kUnit + kSumStep - 1) / kSumStep;
@@ -145,7 +147,7 @@ constexpr int64_t quantized_units_bytes(int64_t depth) {
     return (depth / kUnit * static_cast<int64_t>(sizeof(QuantizedUnit)) + 63) / 64 * 64;
 }
 
-// Room for what begins those of a row: PairedUnits take no more than the sums of tiles.
+// Size of the PairedRowUnits header: PairedUnits take no more memory than the sums for tiles.
 constexpr int64_t kPairedHeadBytes = 64;
 static_assert(sizeof(PairedRowUnits) <= kPairedHeadBytes);
 

@@ -10,7 +10,7 @@ namespace penstock::cpu {
 namespace {
 
 constexpr size_t kPage = size_t{2} << 20;
-// Address space only: pages are taken as they are written.
+// Address space only: physical pages are allocated when they are first written.
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr size_t kAlignment = 64;
 
@@ -20,7 +20,7 @@ size_t round_up(size_t bytes, size_t multiple) {
 
 } // namespace
 
-// A mapping that blocks are cut from, front to back.
+// A mapping from which blocks are allocated, front to back.
 class WeightChunk {
   public:
     explicit WeightChunk(size_t bytes) : bytes_(round_up(bytes, kPage)) {
@@ -31,14 +31,14 @@ class WeightChunk {
             throw std::bad_alloc();
         const auto address = reinterpret_cast<uintptr_t>(mapped_);
         begin_ = reinterpret_cast<uint8_t*>(round_up(address, kPage));
-        // Where the system has no large pages to give, small ones serve.
+        // Without huge pages, the system falls back to small ones.
         (void)madvise(begin_, bytes_, MADV_HUGEPAGE);
     }
     ~WeightChunk() { munmap(mapped_, mapped_bytes_); }
     WeightChunk(const WeightChunk&) = delete;
     WeightChunk& operator=(const WeightChunk&) = delete;
 
-    // The next `bytes` bytes, or null where they do not fit.
+    // The next `bytes` bytes, or null if they do not fit.
     uint8_t* take(size_t bytes) {
         if (bytes > bytes_ - used_)
             return nullptr;
@@ -71,7 +71,7 @@ WeightBlock WeightBlock::allocate(size_t bytes) {
     return {std::move(chunk), data};
 }
 
-WeightBlock WeightBlock::allocate_apart(size_t bytes) {
+WeightBlock WeightBlock::allocate_unshared(size_t bytes) {
     auto chunk = std::make_shared<WeightChunk>(std::max<size_t>(bytes, 1));
     uint8_t* data = chunk->take(bytes);
     return {std::move(chunk), data};

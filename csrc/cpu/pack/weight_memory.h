@@ -1,5 +1,5 @@
-// Memory for packed weights, in large pages. A decode step streams through all of it once, and with
-// pages of 4 KiB address translation, not memory, sets the speed: 21 GB/s a core against 31.
+// Memory for packed weights, in huge pages. A decode step streams through all of it once, and with
+// 4 KiB pages address translation, not memory, limits the speed: 21 GB/s per core instead of 31.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,17 @@ namespace penstock::cpu {
 
 class WeightChunk;
 
-// Owns `data`. Blocks of one chunk are returned to the system when the last of them dies.
+// Owns `data`. A chunk is returned to the system when its last block is destroyed.
 class WeightBlock {
   public:
     WeightBlock() = default;
 
-    // `bytes` bytes, 64-byte aligned, contents undefined. Safe from any thread. Many blocks share a
-    // large page, so small matrices waste nothing. Throws std::bad_alloc.
+    // `bytes` bytes, 64-byte aligned, contents undefined. Thread-safe. Many blocks share a huge
+    // page, so that small matrices waste no memory. Throws std::bad_alloc.
     static WeightBlock allocate(size_t bytes);
 
-    // The same, zeroed, and in no chunk of others: it is returned when it dies.
-    static WeightBlock allocate_apart(size_t bytes);
+    // Like `allocate`, zeroed, and in a chunk of its own: destroying it returns the memory.
+    static WeightBlock allocate_unshared(size_t bytes);
 
     uint8_t* data() const { return data_; }
 

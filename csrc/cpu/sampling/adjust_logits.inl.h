@@ -1,4 +1,4 @@
-// What changes logits before a token is drawn. Included by the ISA files.
+// Adjusts logits before sampling: bias, penalties, DRY, token masks. Included by the ISA files.
 //
 //   adjust_logits  tensors: 0 logits [S, V] float32, updated
 //                  1 bias_starts [S + 1]; 2 bias_tokens [N]; 3 bias_values [N] float32
@@ -6,10 +6,10 @@
 //                  7 presence; 8 frequency; 9 repetition [S] float32
 //                  10 dry_starts [S + 1]; 11 dry_tokens [N"]; 12 dry_values [N"] float32
 //                  13 masks [M, ceil(V / 32)]; 14 mask [S]: 1 + the row's mask, or 0
-//                  15 barren [S]: 0, or -2 where the mask allows no token
-//                  int32 where nothing else is said
+//                  15 barren [S]: 0, or -2 if the mask allows no token
+//                  int32 unless stated otherwise
 //
-// The meaning is stated in kernels/sampler_inputs.py. One task per row, which applies all of them
+// The semantics are defined in kernels/sampler_inputs.py. One task per row applies all adjustments
 // while the row is in the cache.
 #pragma once
 

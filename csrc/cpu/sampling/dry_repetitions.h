@@ -1,4 +1,4 @@
-// What DRY must know of a sequence: for each token, the longest repetition it would prolong.
+// Sequence state for the DRY sampler: for each token, the longest repetition that it would extend.
 // Compiled once, for the baseline. Not a kernel: it grows with its sequence.
 #pragma once
 
@@ -9,15 +9,15 @@
 
 namespace penstock::cpu {
 
-// Token sequences that end a repetition: each of `heads`, which ascend, with `tail` behind it.
+// Token sequences that end a repetition: each of `heads` (ascending), followed by `tail`.
 struct Breaker {
     std::vector<int32_t> heads, tail;
 };
 
 // The suffix automaton of one sequence (Blumer et al., "The smallest automaton recognizing the
-// subwords of a text", 1985), and the place in it of the sequence's end. Appending a token takes
-// constant time, amortised. A sequence of n tokens has at most 2n states and 3n edges, which with
-// the room to grow is at most `kBytesPerToken` a token. Not thread-safe.
+// subwords of a text", 1985), and the state of the sequence's end. Appending a token takes
+// amortized constant time. A sequence of n tokens has at most 2n states and 3n edges, which with
+// spare capacity is at most `kBytesPerToken` per token. Not thread-safe.
 class DryRepetitions {
   public:
     struct Match {
@@ -27,23 +27,24 @@ class DryRepetitions {
 
     static constexpr size_t kBytesPerToken = 160;
 
-    // A match ends at the end of the sequence and begins after the last of the sequences of
-    // `breakers` that it holds. Lengths above `longest` >= 1 count as `longest`.
+    // A match ends at the end of the sequence and begins after the last breaker in it. Lengths
+    // above `longest` >= 1 count as `longest`.
     DryRepetitions(std::vector<Breaker> breakers, int32_t longest);
 
     void append(int32_t token);
 
-    // For each token that somewhere follows the last n tokens of the sequence, n >= least >= 1:
-    // the largest such n. Tokens ascend; those that are a breaker by themselves are left out. Takes
-    // time in proportion to the distinct lengths up to `longest` and to what follows the shortest.
+    // For each token that follows an earlier occurrence of the last n tokens of the sequence, n >=
+    // least >= 1: the largest such n. Tokens ascend; tokens that are a breaker by themselves are
+    // left out. The time is proportional to the distinct lengths up to `longest` and to the tokens
+    // that follow the shortest match.
     std::vector<Match> matches(int32_t least) const;
 
-    // What grows with the sequence.
+    // Memory that grows with the sequence.
     size_t size_bytes() const;
 
   private:
-    // All subsequences with the same end positions; `length` is that of the longest, `link` the
-    // state of the longest suffix of theirs that ends in more places, -1 at the root.
+    // All subsequences with the same end positions. `length` is that of the longest; `link` is the
+    // state of its longest suffix that ends in more places, -1 at the root.
     struct State {
         int32_t length, link, first_edge, num_edges;
     };
@@ -68,11 +69,12 @@ class DryRepetitions {
     int32_t whole_ = 0;          // the state of the whole sequence
 
     int32_t longest_;
-    int32_t suffix_ = 0; // the state of the last `suffix_length_` tokens: what a match may span
+    int32_t suffix_ = 0; // the state of the last `suffix_length_` tokens, which a match may span
     int32_t suffix_length_ = 0;
 
-    std::vector<int32_t> single_breakers_;                               // ascending
-    std::unordered_map<int32_t, std::vector<Breaker>> breakers_by_last_; // those with a tail
+    std::vector<int32_t> single_breakers_; // ascending
+    // breakers with a tail, by its last token
+    std::unordered_map<int32_t, std::vector<Breaker>> breakers_by_last_;
 };
 
 } // namespace penstock::cpu

@@ -1,5 +1,5 @@
-// A number added to some tokens of a row: bias, and (negated) what DRY takes. Included by
-// adjust_logits.inl.h.
+// Adds a number to the logits of listed tokens: logit bias, and (negated) the DRY penalty. Included
+// by adjust_logits.inl.h.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,7 @@ namespace sampling {
 
 constexpr float kLargest = __FLT_MAX__;
 
-// `after` where nothing overflowed; where a finite `before` became infinite, the largest of that
-// sign.
+// Returns `after`, or if a finite `before` overflowed, the largest finite number of that sign.
 PENSTOCK_INLINE float saturated(float after, float before) {
     const bool was_finite = -kLargest <= before && before <= kLargest;
     if (!was_finite || (-kLargest <= after && after <= kLargest))
@@ -22,7 +21,7 @@ PENSTOCK_INLINE float saturated(float after, float before) {
     return after > 0.0f ? kLargest : -kLargest;
 }
 
-// What the row `index` lists: positions begin..end - 1 of the arrays beside `starts`.
+// The entries of row `index`: positions begin..end - 1 of the arrays that `starts` indexes.
 struct Span {
     int64_t begin, end;
 };

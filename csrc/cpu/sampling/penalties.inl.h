@@ -1,4 +1,4 @@
-// Presence, frequency and repetition penalty of the tokens that a row has seen. Included by
+// Presence, frequency and repetition penalties for the tokens that a row has seen. Included by
 // adjust_logits.inl.h.
 #pragma once
 
@@ -12,7 +12,7 @@ struct Penalties {
     float presence, frequency, repetition;
 };
 
-// `counts`: how often the answer has the token; 0 for one of the prompt alone.
+// `counts`: occurrences of the token in the answer; 0 if only the prompt has it.
 PENSTOCK_INLINE void penalize(float* logits, Span span, const int32_t* tokens,
                               const int32_t* counts, Penalties penalties) {
     for (int64_t i = span.begin; i < span.end; ++i) {

@@ -1,4 +1,4 @@
-// Tokens from logits, and log-probabilities. Included by the ISA files.
+// Samples tokens from logits, and computes log-probabilities. Included by the ISA files.
 //
 //   argmax        tensors: 0 logits [S, V] float32; 1 out [S] int32
 //   sample        tensors: 0 logits [S, V] float32; 1 temperature [S] float32; 2 top_k [S] int32;
@@ -8,11 +8,11 @@
 //                          in 0..V-1; 3 out [R] float32; 4 ids [R, count] int32; 5 logprobs
 //                          [R, count] float32; count <= V
 //
-// The meaning of `sample` and `top_logprobs` is stated in kernels/sampler_inputs.py. Logits are not
-// modified. argmax and sample give -1 for a row with NaN or +inf, or of nothing but -inf; there
-// top_logprobs gives NaN, and ids -1. One task per row; a thread's workspace is 12.2 bytes per
-// token of the vocabulary. Masses are summed in float32 within 64 (or 512) tokens, in double
-// beyond.
+// The semantics of `sample` and `top_logprobs` are defined in kernels/sampler_inputs.py. Logits are
+// not modified. For a row with NaN or +inf, or with only -inf, argmax and sample return -1, and
+// top_logprobs returns NaN and ids -1. One task per row; a thread's workspace is 12.2 bytes per
+// token of the vocabulary. Probability mass is summed in float32 within 64 (or 512) tokens, in
+// double beyond.
 #pragma once
 
 #include "cpu/row_tasks.inl.h"
@@ -24,7 +24,7 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace sampling {
 
-// Fills the sums with the kept weights of each chunk.
+// Fills row.sums with the kept weight of each chunk and returns the total.
 PENSTOCK_INLINE double sum_kept(const Row& row, const Kept& kept) {
     double total = 0.0;
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
@@ -46,9 +46,9 @@ PENSTOCK_INLINE double sum_kept(const Row& row, const Kept& kept) {
     return total;
 }
 
-// The first kept id whose cumulative mass exceeds `target`; the last one of any mass where rounding
-// leaves none.
-PENSTOCK_INLINE int32_t draw(const Row& row, const Kept& kept, double target) {
+// Returns the first kept id whose cumulative weight exceeds `target`, or the last id of any weight
+// if rounding leaves none.
+PENSTOCK_INLINE int32_t choose_token(const Row& row, const Kept& kept, double target) {
     double mass = 0.0;
     int64_t chosen = 0;
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
@@ -73,7 +73,7 @@ PENSTOCK_INLINE int32_t draw(const Row& row, const Kept& kept, double target) {
     return static_cast<int32_t>(last);
 }
 
-// Weight i is that of candidate i.
+// Computes the weight of each candidate: weight i is that of candidate i.
 PENSTOCK_INLINE void weigh_candidates(const Row& row, Scale scale, int64_t count) {
     for (int64_t i = 0; i < count; ++i)
         row.weights[i] = row.candidates[i].logit;
@@ -125,7 +125,7 @@ PENSTOCK_INLINE int32_t draw_of_best(const Row& row, Scale scale, const Settings
     return chosen;
 }
 
-// Of two prefixes the shorter.
+// The shorter of two prefixes.
 PENSTOCK_INLINE Kept narrower(const Kept& a, const Kept& b) {
     return a.low > b.low || (a.low == b.low && a.last_id < b.last_id) ? a : b;
 }
@@ -144,10 +144,10 @@ PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
         return draw_of_best(row, scale, settings);
     if (!limited && settings.top_p >= 1.0f) {
         const double total = weigh(row, scale, settings.min_p);
-        return draw(row, {-kInfinity, INT64_MAX, settings.min_p}, settings.uniform * total);
+        return choose_token(row, {-kInfinity, INT64_MAX, settings.min_p}, settings.uniform * total);
     }
     const double all = weigh(row, scale, 0.0f);
-    // Below, weights are zero and were not filled in.
+    // Weights of lower logits are zero and were not computed.
     Kept kept{scale.logit(-127.0f), INT64_MAX, 0.0f};
     if (limited)
         kept = narrower(kept, best(row, highest, settings.top_k));
@@ -158,7 +158,7 @@ PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
     }
     kept.least = settings.min_p;
     const double total = sum_kept(row, kept);
-    return draw(row, kept, settings.uniform * total);
+    return choose_token(row, kept, settings.uniform * total);
 }
 
 int64_t tasks(const Arguments& call, int) {
@@ -169,7 +169,7 @@ size_t workspace_bytes(const Arguments& call) {
     return row_bytes(call.tensor[0].shape[1]);
 }
 
-int64_t asked_rows(const Arguments& call, int) {
+int64_t top_logprobs_tasks(const Arguments& call, int) {
     return call.tensor[1].shape[0];
 }
 
@@ -189,7 +189,7 @@ void sample_run(const Arguments& call, int, int64_t task, Workspace& workspace) 
     const float min_p = call.tensor[4].row<float>(0)[task];
     const Settings settings{call.tensor[1].row<float>(0)[task], call.tensor[3].row<float>(0)[task],
                             min_p < 1.0f ? min_p : 1.0f, call.tensor[2].row<int32_t>(0)[task],
-                            draw_uniform(seed, position)};
+                            random_uniform(seed, position)};
     call.tensor[7].row<int32_t>(0)[task] = sample_row(row_of_task(call, task, workspace), settings);
 }
 
@@ -226,7 +226,7 @@ void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& works
 constexpr Kernel kSamplingKernels[] = {
     {"argmax", one_phase, sampling::tasks, sampling::argmax_run, sampling::workspace_bytes},
     {"sample", one_phase, sampling::tasks, sampling::sample_run, sampling::workspace_bytes},
-    {"top_logprobs", one_phase, sampling::asked_rows, sampling::top_logprobs_run,
+    {"top_logprobs", one_phase, sampling::top_logprobs_tasks, sampling::top_logprobs_run,
      sampling::workspace_bytes},
 };
 

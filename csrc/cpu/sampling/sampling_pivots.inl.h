@@ -1,10 +1,10 @@
-// The best of a row without sorting it: the shortest prefix, best first, whose count or mass
-// reaches what is wanted. Included by sampling.inl.h.
+// Selects the best tokens of a row without sorting: the shortest prefix, best first, whose count or
+// mass reaches a target. Included by sampling.inl.h.
 //
-// An interval of logits that holds the prefix's last one is narrowed by passes over the row. The
-// pivots of a pass come from a sample of the interval, so that each leaves a tenth of it or less
-// whatever the distribution; when few candidates are left, or many of one value, the place is found
-// exactly.
+// Passes over the row narrow an interval of logits that contains the prefix's last one. The pivots
+// of a pass come from a sample of the interval, so that each pass leaves a tenth of it or less for
+// any distribution. When few candidates remain, or many of equal value, the end of the prefix is
+// found exactly.
 #pragma once
 
 #include "cpu/sampling/sampling_row.inl.h"
@@ -13,8 +13,8 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace sampling {
 
-// What of a row is kept: logits above `low`, those equal to it up to id `last_id`; and weights of
-// at least `least`.
+// The kept part of a row: logits above `low`, those equal to it up to id `last_id`; of these,
+// weights of at least `least`.
 struct Kept {
     float low = -kInfinity;
     int64_t last_id = INT64_MAX;
@@ -25,7 +25,7 @@ struct Kept {
     }
 };
 
-// The two measures of a part of a row: how many tokens it has, and their mass.
+// The two measures of a part of a row: number of tokens, and their probability mass.
 struct CountMeasure {
     F32 of(const Row&, int64_t, int) const { return broadcast(1.0f); }
     float of(const Row&, int64_t) const { return 1.0f; }
@@ -38,10 +38,10 @@ struct MassMeasure {
 constexpr int kPivots = 4;
 constexpr int64_t kSample = 128;
 constexpr int64_t kFew = 256;
-constexpr int kMostPasses = 12;
+constexpr int kMaxPasses = 12;
 
-// The measure of the logits at or above each pivot; the pivots descend and are finite. Float sums
-// of eight chunks.
+// Computes the measure of the logits at or above each pivot. Pivots descend and are finite. Floats
+// are summed over eight chunks, then added in double.
 template <class Measure>
 PENSTOCK_INLINE void measure_above(const Row& row, Measure measure, const float* pivots,
                                    double* result) {
@@ -75,8 +75,8 @@ PENSTOCK_INLINE float next_above(float x) {
     return bits_float(x == 0.0f ? 1u : x > 0.0f ? bits + 1 : bits - 1);
 }
 
-// The logits between which a measure is reached: less than it lies at or above `high`, enough of it
-// (or all there is) at or above `low`.
+// An interval of logits in which a measure reaches its target: below the target at or above `high`;
+// at least the target (or the whole row) at or above `low`.
 struct LogitInterval {
     float low, high;
     double above;   // the measure at or above `high`
@@ -101,7 +101,7 @@ struct LogitInterval {
     }
 };
 
-// Up to kSample candidates of an interval from all over the row, in no order; returns how many.
+// Up to kSample candidates of an interval from across the row, unordered; returns their number.
 PENSTOCK_INLINE int64_t sample_interval(const Row& row, const LogitInterval& interval,
                                         Candidate* out) {
     const int64_t chunks = row.chunks(), step = int64_t{2654435761} % chunks; // a prime
@@ -123,8 +123,8 @@ PENSTOCK_INLINE int64_t sample_interval(const Row& row, const LogitInterval& int
     return count;
 }
 
-// Pivots that a sample of the interval suggests: its estimate of the place that is looked for,
-// exactly that value, and two deviations to either side.
+// Chooses pivots from a sample of the interval: the estimated end of the prefix, exactly that
+// value, and two standard deviations to either side.
 template <class Measure>
 PENSTOCK_INLINE void choose_pivots(const Row& row, Measure measure, const LogitInterval& interval,
                                    double wanted, float* pivots) {
@@ -163,8 +163,7 @@ PENSTOCK_INLINE void choose_pivots(const Row& row, Measure measure, const LogitI
     pivots[3] = place * total + margin < total ? at(place * total + margin) : middle;
 }
 
-// The id of the n-th of the tokens whose logit is `value`, n >= 1; of the last where there are
-// fewer.
+// The id of the n-th token whose logit is `value`, n >= 1; the last one if there are fewer.
 PENSTOCK_INLINE int64_t nth_equal(const Row& row, float value, double n) {
     double seen = 0.0;
     int64_t found = 0;
@@ -189,7 +188,7 @@ PENSTOCK_INLINE int64_t nth_equal(const Row& row, float value, double n) {
     return found;
 }
 
-// The shortest prefix of the row, best first, whose measure reaches `wanted`. The interval holds
+// The shortest prefix of the row, best first, whose measure reaches `wanted`. The interval contains
 // its last token.
 template <class Measure>
 PENSTOCK_INLINE Kept shortest_prefix(const Row& row, Measure measure, LogitInterval interval,
@@ -202,7 +201,7 @@ PENSTOCK_INLINE Kept shortest_prefix(const Row& row, Measure measure, LogitInter
             const double ties = __builtin_ceil((wanted - interval.above) / each);
             return {interval.low, ties > 1.0 ? nth_equal(row, interval.low, ties) : any, 0.0f};
         }
-        const int64_t limit = pass < kMostPasses ? kFew : row.vocabulary;
+        const int64_t limit = pass < kMaxPasses ? kFew : row.vocabulary;
         count = gather(row, interval.low, interval.high, row.candidates, limit);
         if (count <= limit)
             break;
@@ -218,7 +217,7 @@ PENSTOCK_INLINE Kept shortest_prefix(const Row& row, Measure measure, LogitInter
         if (sum >= wanted || i + 1 == count)
             return {last.logit, last.id, 0.0f};
     }
-    return {interval.high, INT64_MAX, 0.0f}; // the sums of two passes were rounded apart
+    return {interval.high, INT64_MAX, 0.0f}; // two passes rounded their sums differently
 }
 
 } // namespace sampling

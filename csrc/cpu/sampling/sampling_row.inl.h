@@ -1,7 +1,7 @@
 // Passes over one row of logits. Included by sampling.inl.h.
 //
-// A row is walked in chunks of 64 logits whose maxima are kept: later passes skip the chunks that
-// hold nothing of interest, which is most of them.
+// A row is processed in chunks of 64 logits whose maxima are kept, so that later passes skip chunks
+// below their threshold, which are most of them.
 #pragma once
 
 #include "cpu/sampling/sampling_select.h"
@@ -20,7 +20,7 @@ PENSTOCK_INLINE int64_t chunks_of(int64_t vocabulary) {
     return (vocabulary + kChunk - 1) / kChunk;
 }
 
-// One row with the thread's buffers for it.
+// One row, with the thread's buffers for it.
 struct Row {
     const float* logits;
     int64_t vocabulary;
@@ -64,7 +64,7 @@ PENSTOCK_INLINE void each_vector(const Row& row, int64_t chunk, Visit visit) {
     }
 }
 
-// Fills the maxima and returns the highest logit; -inf also where the row holds NaN or +inf.
+// Fills the maxima and returns the highest logit, or -inf if the row contains NaN or +inf.
 PENSTOCK_INLINE float scan(const Row& row) {
     float highest = -kInfinity;
     Mask usable = first(kLanes);
@@ -80,7 +80,7 @@ PENSTOCK_INLINE float scan(const Row& row) {
     return any(!usable) ? -kInfinity : highest;
 }
 
-// The lowest id among those of the highest logit, which is finite.
+// The lowest id of the highest logit, which is finite.
 PENSTOCK_INLINE int32_t find(const Row& row, float highest) {
     int64_t chunk = 0;
     while (row.maxima[chunk] != highest)
@@ -91,8 +91,8 @@ PENSTOCK_INLINE int32_t find(const Row& row, float highest) {
     return static_cast<int32_t>(id);
 }
 
-// Collects in `out` the candidates with low <= logit < high, ids ascending, and returns how many
-// there are; stops with limit + 1 where there are more than `limit`.
+// Collects the candidates with low <= logit < high in `out`, in ascending order of ids, and returns
+// their number; stops with limit + 1 if there are more than `limit`.
 PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, Candidate* out,
                                int64_t limit) {
     int64_t count = 0;
@@ -117,7 +117,8 @@ PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, Candidate*
     return count;
 }
 
-// 2^((x - highest) * slope), for slope = log2(e) / temperature: probability over the highest one.
+// 2^((x - highest) * slope), for slope = log2(e) / temperature: probability relative to the
+// highest.
 struct Scale {
     float highest, slope;
 
@@ -133,13 +134,13 @@ struct Scale {
     float logit(float log2_weight) const { return highest + log2_weight / slope; }
 };
 
-// Fills the weights and, per chunk, the sum of those that are at least `least`.
+// Computes the weights and, per chunk, the sum of those that are at least `least`.
 PENSTOCK_INLINE double weigh(const Row& row, Scale scale, float least) {
-    const float nothing = scale.logit(-127.0f);
+    const float vanishing = scale.logit(-127.0f);
     double total = 0.0;
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
         F32 sum = broadcast(0.0f);
-        if (row.maxima[chunk] >= nothing) {
+        if (row.maxima[chunk] >= vanishing) {
             each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
                 const F32 weight = scale.weight(x);
                 store_lanes(row.weights + i, weight, n);
@@ -152,12 +153,12 @@ PENSTOCK_INLINE double weigh(const Row& row, Scale scale, float least) {
     return total;
 }
 
-// The sum of all weights, which are not kept.
+// The sum of all weights, without storing them.
 PENSTOCK_INLINE double mass_of(const Row& row, Scale scale) {
-    const float nothing = scale.logit(-127.0f);
+    const float vanishing = scale.logit(-127.0f);
     double total = 0.0;
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
-        if (row.maxima[chunk] < nothing)
+        if (row.maxima[chunk] < vanishing)
             continue;
         F32 sum = broadcast(0.0f);
         each_vector(row, chunk, [&](int64_t, int, F32 x) { sum = sum + scale.weight(x); });

@@ -21,7 +21,7 @@ void keep_best(Candidate* candidates, int64_t n, int64_t k) {
         std::nth_element(candidates, candidates + k, candidates + n, better);
 }
 
-// Rows of equal logits arrive sorted.
+// Candidates with equal logits arrive sorted.
 void sort_best_first(Candidate* candidates, int64_t n) {
     if (!std::is_sorted(candidates, candidates + n, better)) {
         std::sort(candidates, candidates + n, better);
@@ -33,7 +33,7 @@ void sort_by_id(Candidate* candidates, int64_t n) {
 }
 
 // Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-double draw_uniform(uint64_t seed, uint64_t position) {
+double random_uniform(uint64_t seed, uint64_t position) {
     std::array<uint32_t, 4> counter{static_cast<uint32_t>(position),
                                     static_cast<uint32_t>(position >> 32), 0, 0};
     auto key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);

@@ -7,19 +7,19 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace sampling {
 
-// Up to here the k best are gathered and sorted; beyond, the row is cut at the k-th.
+// Up to this k, the best are gathered and sorted; above, the row is cut at the k-th.
 constexpr int64_t kSmallTopK = 512;
 
-// What top-k keeps, 1 <= k; all that is finite where that is less.
+// The tokens that top-k keeps, k >= 1; all finite ones if there are fewer.
 PENSTOCK_INLINE Kept best(const Row& row, float highest, int64_t k) {
     const auto all = static_cast<double>(row.vocabulary);
     const LogitInterval interval{-__FLT_MAX__, next_above(highest), 0.0, all};
     return shortest_prefix(row, CountMeasure{}, interval, static_cast<double>(k));
 }
 
-constexpr int kMostTrials = 24;
+constexpr int kMaxTrials = 24;
 
-// How many chunks have a logit of at least `low`.
+// Number of chunks with a logit of at least `low`.
 PENSTOCK_INLINE int64_t chunks_reaching(const Row& row, float low) {
     int64_t count = 0;
     for (int64_t i = 0; i < row.chunks(); i += kLanes) {
@@ -30,20 +30,21 @@ PENSTOCK_INLINE int64_t chunks_reaching(const Row& row, float low) {
     return count;
 }
 
-// A logit that k chunks reach or more, so at least k logits do, but not many more: a few passes
-// over the maxima instead of their order. -inf where fewer chunks have a finite logit, or where
-// that is not found soon.
+// Finds a logit that at least k chunks reach, so that at least k logits do, but not many more: a
+// few passes over the maxima instead of sorting them. Returns -inf if fewer chunks have a finite
+// logit, or if it is not found soon.
 PENSTOCK_INLINE float reached_by(const Row& row, float highest, int64_t k) {
     float depth = 1.0f;
     int trials = 0;
     while (chunks_reaching(row, highest - depth) < k) {
         depth *= 2.0f;
-        if (++trials == kMostTrials)
+        if (++trials == kMaxTrials)
             return -kInfinity;
     }
     float low = highest - depth;
-    float high = trials > 0 ? highest - depth / 2.0f : highest; // fewer than k reach it, or few
-    for (; trials < kMostTrials && chunks_reaching(row, low) > 2 * k; ++trials) {
+    // reached by fewer than k chunks, or by few
+    float high = trials > 0 ? highest - depth / 2.0f : highest;
+    for (; trials < kMaxTrials && chunks_reaching(row, low) > 2 * k; ++trials) {
         const float middle = low + (high - low) / 2.0f;
         (chunks_reaching(row, middle) < k ? high : low) = middle;
     }

@@ -1,5 +1,5 @@
-// How often a sequence's answer has each token: what presence, frequency and repetition penalties
-// are of. Not a kernel: it grows with its sequence.
+// Counts the tokens of a sequence's answer, for presence, frequency and repetition penalties. Not a
+// kernel: it grows with its sequence.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace penstock::cpu {
 
 class TokenCounts {
   public:
-    // A token of the prompt: seen, but not counted.
+    // Adds a prompt token: seen, but not counted.
     void see(int32_t token) { place_of(token); }
 
-    // The next token of the answer.
+    // Adds the next token of the answer.
     void append(int32_t token) { ++counts_[place_of(token)]; }
 
-    // Each token once, in order of appearance, and its count.
+    // Each token once, in order of first appearance, and its count.
     const std::vector<int32_t>& tokens() const { return tokens_; }
     const std::vector<int32_t>& counts() const { return counts_; }
 

@@ -1,4 +1,4 @@
-// -inf for the tokens that a grammar forbids. Included by adjust_logits.inl.h.
+// Sets the logits of tokens that a grammar forbids to -inf. Included by adjust_logits.inl.h.
 #pragma once
 
 #include "cpu/simd/math.inl.h"
@@ -25,7 +25,7 @@ PENSTOCK_INLINE void mask_word(float* logits, uint32_t word, int64_t n) {
     }
 }
 
-// False where the mask allows none of the V tokens.
+// Returns false if the mask allows none of the V tokens.
 PENSTOCK_INLINE bool apply_mask(float* logits, const uint32_t* words, int64_t vocabulary) {
     uint32_t any_allowed = 0;
     int64_t i = 0;

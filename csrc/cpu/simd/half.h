@@ -29,7 +29,7 @@ PENSTOCK_INLINE float f16_to_f32(uint16_t half) {
         const uint32_t quiet = magnitude > (0x7c00u << 13) ? 0x00400000u : 0u;
         return bits_float(sign | (magnitude + 0x70000000u) | quiet);
     }
-    // Scaling by 2^112 moves the exponent bias and normalises subnormals at once.
+    // Scaling by 2^112 moves the exponent bias and normalizes subnormals in one multiplication.
     return bits_float(sign | float_bits(bits_float(magnitude) * 0x1p112f));
 }
 

@@ -1,7 +1,7 @@
-// Several vectors taken through the same arithmetic interleaved: each operation is done for all of
-// them before the next one. An elementary function is one long chain; a processor that works on one
-// vector after the other holds too few of them at a time to fill its pipes. Functions written over
-// `Vector` serve F32 and Interleaved<n> alike, with the same bits.
+// Runs several vectors through the same arithmetic, interleaved, to hide instruction latency: each
+// operation is done for all of them before the next one. An elementary function is one long
+// dependency chain, and out-of-order execution alone overlaps too few of them to fill the
+// pipelines. Functions templated on `Vector` accept F32 and Interleaved<n>, with the same bits.
 #pragma once
 
 #include "cpu/simd/simd.h"
@@ -9,19 +9,19 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// How many a loop over long rows takes: as the registers hold with what else is in use.
+// Vectors per iteration of a loop over long rows, limited by the number of registers.
 #if defined(PENSTOCK_SIMD_AVX512)
 constexpr int kInterleaved = 4;
 #else
 constexpr int kInterleaved = 1;
 #endif
 
-// 2^n for whole n from -127, where it is 0, to 127.
+// 2^n for integer n from -127 (where it is 0) to 127.
 PENSTOCK_INLINE F32 power_of_two(F32 n) {
     return as_float(shift_left<23>(to_int(n) + broadcast(int32_t{127})));
 }
 
-// x where a < b, else y.
+// x if a < b, else y.
 PENSTOCK_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
     return select(less(a, b), x, y);
 }
@@ -31,10 +31,10 @@ struct Interleaved {
     F32 v[count];
 
     Interleaved() = default;
-    // The same one in each place: so a constant may stand beside an Interleaved.
+    // The same vector n times, so that constants mix with Interleaved operands.
     Interleaved(F32 same) : Interleaved(each([&](int) { return same; })) {}
 
-    // f(i) in place i.
+    // f(i) as vector i.
     template <class Function>
     PENSTOCK_INLINE Interleaved each(const Function& f) {
         Interleaved result;

@@ -1,4 +1,4 @@
-// What simd.h is extended by: tails and elementary functions. Included by kernel families.
+// Tails and elementary functions on top of simd.h. Included by kernel families.
 #pragma once
 
 #include "cpu/simd/interleaved.h"
@@ -7,13 +7,13 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// How many of kLanes elements from i lie before `end`.
+// Number of the kLanes elements from i on that are before `end`.
 PENSTOCK_INLINE int lanes_from(int64_t i, int64_t end) {
     return end - i < kLanes ? static_cast<int>(end - i) : kLanes;
 }
 
 // The first n lanes, zeros after; store touches only n elements. Masked moves take tens of cycles
-// on some CPUs, so whole vectors go round them.
+// on some CPUs, so whole vectors avoid them.
 PENSTOCK_INLINE F32 load_lanes(const float* p, int n) {
     return n == kLanes ? load(p) : load(p, n);
 }
@@ -25,7 +25,7 @@ PENSTOCK_INLINE void store_lanes(float* p, F32 a, int n) {
 template <class Vector>
 PENSTOCK_INLINE Vector exp(Vector x) {
     const F32 low = broadcast(-87.3365f);
-    // The constant comes first so that a NaN stays one.
+    // The constant is the first operand so that NaN propagates.
     const Vector clamped = min(broadcast(88.0f), max(low, x));
     const Vector n = round_even(clamped * broadcast(1.44269504088896341f));
     Vector r = fnma(n, broadcast(0.693145751953125f), clamped);
@@ -40,8 +40,8 @@ PENSTOCK_INLINE Vector exp(Vector x) {
     return select_less(x, low, broadcast(0.0f), p * power_of_two(n));
 }
 
-// 2^x for x <= 0.5: relative error below 1.5 ulp, 1 at 0, exactly 0 below -126.5 (with -inf), NaN
-// stays NaN. Made for softmax, where x is a score less the highest one.
+// 2^x for x <= 0.5: relative error below 1.5 ulp, 1 at 0, exactly 0 below -126.5 (including -inf),
+// NaN stays NaN. Used by softmax, where x is a score minus the maximum.
 PENSTOCK_INLINE F32 exp2_nonpositive(F32 x) {
     // At n = -127 the exponent bits are those of 0, so that the product is 0 without a compare.
     const F32 clamped = max(broadcast(-127.0f), x);

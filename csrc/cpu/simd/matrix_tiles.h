@@ -2,14 +2,14 @@
 // same bits. Tile numbers are template arguments.
 //
 //   constexpr bool kTiles                        whether this ISA has them
-//   configure_tiles(shapes)                      {rows, bytes of a row} of tiles 0 .. 7; zeroes all
-//   release_tiles()                              back to the initial state; nothing without tiles
+//   configure_tiles(shapes)                      {rows, bytes per row} of tiles 0 .. 7; zeroes all
+//   release_tiles()                              back to the initial state; no-op without tiles
 //   zero_tile<t>()
 //   load_tile<t>(p, stride), store_tile<t>(p, stride)   stride in bytes between rows
 //   multiply_i8<c, a, b>()                       c += a (int8) * b (uint8), int32
 //   multiply_bf16<c, a, b>()                     c += a * b, float32
-// b holds rows of words: byte 4 n + j (bf16: element 2 n + j) of row i is B[4 i + j][n] (B[2 i +
-// j][n]).
+// b holds rows of words: byte 4 n + j (bf16: element 2 n + j) of row i is B[4 i + j][n]
+// (bf16: B[2 i + j][n]).
 #pragma once
 
 #include "cpu/simd/simd.h"
@@ -35,8 +35,8 @@ struct TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Written as assembly because GCC 12's _tile_loadconfig tells the compiler of 8 of these 64 bytes,
-// and because its other macros take only literal tile numbers.
+// Written in assembly because GCC 12's _tile_loadconfig declares only 8 of these 64 bytes as read,
+// and because its other intrinsics accept only literal tile numbers.
 PENSTOCK_INLINE void configure_tiles(const TileShape (&shapes)[8]) {
     TileConfig config;
     for (int t = 0; t < 8; ++t) {
@@ -138,7 +138,7 @@ PENSTOCK_INLINE float bf16_at(const uint8_t* from) {
     return bf16_to_f32(value);
 }
 
-// Even and odd products are summed apart over the tile, then together, then into c.
+// Even and odd products are summed separately over the tile, then together, then added to c.
 inline void multiply_bf16_tiles(Tile& c, const Tile& a, const Tile& b) {
     for (int m = 0; m < c.rows; ++m) {
         float sum[16];

@@ -1,12 +1,12 @@
-// The vector type that kernels are written over. One of four implementations is chosen by the
-// ISA file that includes this header (see isa.h); all give the same results bit for bit for
-// the same kLanes, except `fma` at the scalar ISA, which rounds twice.
+// The vector type that kernels are written over. The ISA file that includes this header selects one
+// of four implementations (see isa.h); for the same kLanes all give the same results bit for bit,
+// except `fma` in the scalar ISA, which rounds twice.
 //
-// Everything lives in penstock::cpu::<ISA>::(anonymous), so that code compiled for one
-// instruction set can never be linked in place of another's.
+// All code is in penstock::cpu::<ISA>::(anonymous), so that code compiled for one instruction set
+// can never be linked in place of another's.
 //
-//   constexpr int kLanes                     8 (scalar, NEON and AVX2) or 16 (avx512, amx,
-//   emulated) struct F32, I32, Mask                    kLanes floats, int32s, booleans
+//   constexpr int kLanes                     8 (scalar, NEON, AVX2) or 16 (avx512, amx, emulated)
+//   struct F32, I32, Mask                    kLanes floats, int32s, booleans
 //
 //   broadcast(float) -> F32                  broadcast(int32_t) -> I32
 //   load(const float*), load(const int32_t*) any alignment
@@ -19,7 +19,7 @@
 //
 //   a + b, a - b, a * b, a / b, -a           F32; +, -, &, |, ^ on I32
 //   fma(a, b, c) = a * b + c                 fnma(a, b, c) = c - a * b; rounded once
-//   min, max                                 the second operand where either is NaN; max on I32
+//   min, max                                 the second operand if either is NaN; max on I32
 //   abs, sqrt, round_even                    F32
 //   to_int(F32) -> I32                       half to even; to_float(I32) -> F32
 //   as_int(F32), as_float(I32)               the same bits
@@ -27,14 +27,14 @@
 //
 //   less(a, b), less_equal(a, b), equal      F32 -> Mask; a & b, a | b, !m on masks
 //   first(n) -> Mask                         the first n lanes (n is clamped to 0..kLanes)
-//   select(mask, a, b)                       a where the mask is set, else b; F32 and I32
+//   select(mask, a, b)                       a if the mask is set, else b; F32 and I32
 //   any(mask) -> bool, bits(mask) -> uint32  bit i is lane i
 //
 //   reduce_add, reduce_max, reduce_min       lane i with lane i + half, halving: a fixed order
 //   reduce_add(I32), reduce_max(I32)         the sum wraps
-//   reduce_add_each(rows), reduce_max_each   of eight F32 at once: lane r < 8 is that of rows[r]
+//   reduce_add_each(rows), reduce_max_each   eight F32 at once: lane r < 8 is that of rows[r]
 //   prefetch(p)                              into all cache levels
-//   prefetch_l2(p)                        into all but the first
+//   prefetch_l2(p)                           into all but the first
 #pragma once
 
 #include <cstddef>
@@ -74,7 +74,7 @@ PENSTOCK_INLINE F32 reduce_max_each(const F32 (&rows)[8]) {
 }
 #endif
 
-constexpr int64_t kLineBytes = 64; // of the caches
+constexpr int64_t kLineBytes = 64; // cache line
 
 PENSTOCK_INLINE void prefetch(const void* address) {
     __builtin_prefetch(address, 0, 3);

@@ -1,5 +1,5 @@
-// The vector type as plain arrays of PENSTOCK_SIMD_ARRAY lanes: the scalar ISA, and the wide
-// ISAs emulated. Included by simd.h, which documents every function.
+// The vector type as plain arrays of PENSTOCK_SIMD_ARRAY lanes: the scalar ISA, and emulation of
+// the wide ISAs. Included by simd.h, which documents every function.
 #pragma once
 
 #if defined(__F16C__)
@@ -132,7 +132,7 @@ PENSTOCK_INLINE F32 operator/(F32 a, F32 b) {
 PENSTOCK_INLINE F32 operator-(F32 a) {
     return each_lane<F32>([&](int i) { return -a.v[i]; });
 }
-// Where the CPU has no such instruction, a true fma costs a library call a lane: round twice.
+// Without an FMA instruction, a true fma costs a library call per lane: round twice instead.
 PENSTOCK_INLINE F32 fma(F32 a, F32 b, F32 c) {
 #if defined(__FMA__)
     return each_lane<F32>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
@@ -171,7 +171,7 @@ PENSTOCK_INLINE F32 as_float(I32 a) {
     return each_lane<F32>([&](int i) { return bits_float(static_cast<uint32_t>(a.v[i])); });
 }
 
-// Unsigned inside, so that wrapping is defined.
+// Unsigned, so that wrapping is defined.
 PENSTOCK_INLINE uint32_t lane(I32 a, int i) {
     return static_cast<uint32_t>(a.v[i]);
 }

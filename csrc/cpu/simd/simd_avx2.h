@@ -1,4 +1,4 @@
-// The vector type over AVX2, FMA and F16C. Included by simd.h, which documents every function.
+// The vector type in AVX2, FMA and F16C. Included by simd.h, which documents every function.
 #pragma once
 
 #include <immintrin.h>

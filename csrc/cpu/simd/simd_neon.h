@@ -1,5 +1,5 @@
-// The vector type over NEON of ARMv8: two registers of four lanes. Included by simd.h, which
-// documents every function.
+// The vector type in ARMv8 NEON: two registers of four lanes. Included by simd.h, which documents
+// every function.
 #pragma once
 
 #include <arm_neon.h>
@@ -151,7 +151,7 @@ PENSTOCK_INLINE F32 fma(F32 a, F32 b, F32 c) {
 PENSTOCK_INLINE F32 fnma(F32 a, F32 b, F32 c) {
     return {vfmsq_f32(c.low, a.low, b.low), vfmsq_f32(c.high, a.high, b.high)};
 }
-// Not FMIN and FMAX, which give NaN wherever one is.
+// Not FMIN and FMAX, which return NaN if either operand is NaN.
 PENSTOCK_INLINE float32x4_t lesser(float32x4_t a, float32x4_t b) {
     return vbslq_f32(vcltq_f32(a, b), a, b);
 }
@@ -248,7 +248,7 @@ PENSTOCK_INLINE bool any(Mask m) {
     return vmaxvq_u32(vorrq_u32(m.low, m.high)) != 0;
 }
 
-// f of two registers each time: of the halves, then of what is left beside itself.
+// Folds with f: first the two registers, then the register with itself rotated by 2 and by 1.
 template <class Function>
 PENSTOCK_INLINE float fold_halves(F32 a, Function f) {
     float32x4_t x = f(a.low, a.high);

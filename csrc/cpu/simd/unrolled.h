@@ -1,4 +1,4 @@
-// Counters that are known when compiled.
+// Loops over compile-time counters.
 #pragma once
 
 #include "cpu/simd/simd.h"
@@ -11,7 +11,7 @@ struct Index {
     static constexpr int value = i;
 };
 
-// f(Index<0>), ..., f(Index<count - 1>), unrolled.
+// Calls f(Index<0>), ..., f(Index<count - 1>), unrolled.
 template <int count, int i = 0, class Function>
 PENSTOCK_INLINE void unrolled(const Function& f) {
     if constexpr (i < count) {
@@ -20,8 +20,8 @@ PENSTOCK_INLINE void unrolled(const Function& f) {
     }
 }
 
-// Zeros in registers. GCC writes a large array that begins with `= {}` to memory first, a few dozen
-// cycles for each block of a product.
+// Zeroes accumulators in registers. GCC writes a large array initialized with `= {}` to memory
+// first, which costs a few dozen cycles per block of a product.
 template <int rows, int columns>
 PENSTOCK_INLINE void set_zero(F32 (&sums)[rows][columns]) {
     unrolled<rows * columns>([&](auto i) {
@@ -29,7 +29,7 @@ PENSTOCK_INLINE void set_zero(F32 (&sums)[rows][columns]) {
     });
 }
 
-// f(Index<count>) for a count from 1 to `most` that is known when it runs.
+// Calls f(Index<count>) for a run-time count from 1 to `most`.
 template <int most, class Function>
 PENSTOCK_INLINE void with_count(int64_t count, const Function& f) {
     if constexpr (most > 1) {

@@ -1,5 +1,5 @@
-// How the keys of a sequence are cut: the same in kernels/triton/paged_attention/attention_tile.py,
-// which lists the chunks, and here.
+// Divides the keys of a sequence into chunks, in the same way as
+// kernels/triton/paged_attention/attention_tile.py, which lists the chunks.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace penstock::cuda {
 
-constexpr int kWholeChunk = 256; // keys from which on a chunk is worth a program
-constexpr int kFewChunks = 16;   // of smaller ones a context has no more
-constexpr int kMostChunks = 64;
+constexpr int kWholeChunk = 256; // number of keys from which on a chunk is worth a program
+constexpr int kFewChunks = 16;   // a context has at most this many smaller chunks
+constexpr int kMaxChunks = 64;
 
-// Keys of a chunk: `least`, doubled until kMostChunks hold the context, or kFewChunks of small
-// ones.
+// Keys per chunk: `least`, doubled until at most kMaxChunks chunks (kFewChunks if they are small)
+// hold the context.
 __host__ __device__ inline int chunk_tokens(int context, int least) {
     int64_t size = least;
-    while (size * (size < kWholeChunk ? kFewChunks : kMostChunks) < context)
+    while (size * (size < kWholeChunk ? kFewChunks : kMaxChunks) < context)
         size *= 2;
     return static_cast<int>(size);
 }
 
-// The chunks of one row that are attended to: `oldest` is the first key that any of its tokens
-// sees, `count` how many chunks hold the keys from there on.
+// The visible chunks of one row: `oldest` is the first key that any of its tokens sees, `count` the
+// number of chunks from there on.
 struct Cut {
     int size, oldest, count;
 };

@@ -1,17 +1,18 @@
-// Attention of short chunks over long contexts: split-KV (arXiv 2205.14135 over split keys).
+// Decode attention: short chunks of queries over long contexts, split-KV (FlashAttention, arXiv
+// 2205.14135, over split keys).
 //
-// Every warp has items of its own: one chunk of one row's keys under one KV head. It needs no
-// barrier and no shared memory, so while one warp looks an item up or writes a result, the others
-// of its multiprocessor keep memory busy. Within an item the keys of the next sixteen are loaded
-// while weights and outputs of these are computed, and their values while the next scores are. The
-// warp that ends a row adds its parts up, in the order of the keys.
+// Every warp processes its own items: one chunk of one row's keys under one KV head. It needs no
+// barrier and no shared memory, so that while one warp looks up an item or writes a result, the
+// other warps of its multiprocessor keep memory busy. Within an item the next sixteen keys are
+// loaded while weights and outputs of the current ones are computed, and their values while the
+// next scores are. The warp that finishes a row last adds its parts, in the order of the keys.
 #pragma once
 
 #include "cuda/attention/decode_tile.cuh"
 
 namespace penstock::cuda {
 
-// The unit of an item, as the lane that looked it up holds it.
+// The work unit of an item, held by the lane that looked it up.
 struct LookedUp {
     int row, chunk, start, tokens, context;
 };
@@ -40,14 +41,15 @@ __device__ __forceinline__ Item item_of(const DecodeAttention& call, int number,
     return item;
 }
 
-// Finds the tiles of an item in the cache. Each lane knows the block of one of the next 32 tiles.
-class Places {
+// Locates the tiles of an item in the KV cache. Each lane holds the block of one of the next 32
+// tiles.
+class TileAddresses {
   public:
-    __device__ Places(const DecodeAttention& call, const Item& item, const Keys& keys)
+    __device__ TileAddresses(const DecodeAttention& call, const Item& item, const Keys& keys)
         : call_(call), keys_(keys),
           table_(call.tables + static_cast<int64_t>(item.row) * call.table_width) {}
 
-    // Element offsets of the panels of tile `tile` of the item, of keys and of values.
+    // Element offsets of tile `tile` of the item, for keys and for values.
     template <int kDim>
     __device__ __forceinline__ void find(int tile, int kv_head, int64_t& keys, int64_t& values) {
         const int lane = threadIdx.x % kWarp;
@@ -69,14 +71,14 @@ class Places {
     int block_ = 0;
 };
 
-// Loads queries first .. first + 7 of the item; those from `queries` on are zero.
+// Loads queries first .. first + 7 of the item; queries from `queries` on are zero.
 template <int kDim>
 __device__ __forceinline__ void load_queries(QueryTile<kDim>& tile, const DecodeAttention& call,
                                              const Item& item, int first, int queries, int lane) {
     const int query = first + lane / 4;
     const bool present = query < queries;
     const Bf16* const from =
-        call.q + (present ? query_place<kDim>(call, item, query) : 0) + lane % 4 * 8;
+        call.q + (present ? query_offset<kDim>(call, item, query) : 0) + lane % 4 * 8;
 #pragma unroll
     for (int c = 0; c < kDim / 32; ++c) {
         const Words4 words = present ? load16(from + 32 * c) : Words4{};
@@ -100,7 +102,7 @@ __device__ __forceinline__ Seen seen_by(const DecodeAttention& call, const Item&
     return seen;
 }
 
-// Queries first .. first + 7 over the item's keys.
+// Attention of queries first .. first + 7 over the item's keys.
 template <int kDim, class Cached>
 __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAttention& call,
                                        const Item& item, int first, int queries) {
@@ -108,13 +110,13 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
     const Keys keys = keys_of(item);
     const auto* const cached_keys = static_cast<const Cached*>(call.keys);
     const auto* const cached_values = static_cast<const Cached*>(call.values);
-    Places places(call, item, keys);
-    int64_t key_place, value_place;
+    TileAddresses addresses(call, item, keys);
+    int64_t key_offset, value_offset;
     KeyTile<kDim, Cached> key_tile;
     ValueTile<kDim, Cached> value_tile;
-    places.template find<kDim>(0, item.kv_head, key_place, value_place);
-    load_keys<kDim>(key_tile, cached_keys + key_place, lane);
-    load_values<kDim>(value_tile, cached_values + value_place, keys.last - keys.base, lane);
+    addresses.template find<kDim>(0, item.kv_head, key_offset, value_offset);
+    load_keys<kDim>(key_tile, cached_keys + key_offset, lane);
+    load_values<kDim>(value_tile, cached_values + value_offset, keys.last - keys.base, lane);
     QueryTile<kDim> query_tile;
     load_queries<kDim>(query_tile, call, item, first, queries, lane);
     const Seen seen = seen_by(call, item, keys.last, first);
@@ -126,15 +128,15 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
         float scores[4] = {};
         add_scores<kDim>(scores, key_tile, query_tile);
         if (next < keys.last) {
-            places.template find<kDim>(tile + 1, item.kv_head, key_place, value_place);
-            load_keys<kDim>(key_tile, cached_keys + key_place, lane);
+            addresses.template find<kDim>(tile + 1, item.kv_head, key_offset, value_offset);
+            load_keys<kDim>(key_tile, cached_keys + key_offset, lane);
         }
         weigh<kDim>(scores, partial, scale, base, seen, lane / 4);
         add_outputs<kDim>(partial, scores, value_tile, lane);
         if (next < keys.last)
-            load_values<kDim>(value_tile, cached_values + value_place, keys.last - next, lane);
+            load_values<kDim>(value_tile, cached_values + value_offset, keys.last - next, lane);
     }
-    // Eight lanes held the keys of a query apart.
+    // Eight lanes hold disjoint keys of a query.
 #pragma unroll
     for (int query = 0; query < 2; ++query) {
 #pragma unroll
@@ -160,7 +162,7 @@ __device__ __forceinline__ void write_item(const DecodeAttention& call, const It
             factor /= mass > 0.0f ? mass : 1.0f;
         }
         const int64_t part = static_cast<int64_t>(item.number) * call.lanes + query;
-        const int64_t place = query_place<kDim>(call, item, query);
+        const int64_t place = query_offset<kDim>(call, item, query);
 #pragma unroll
         for (int u = 0; u < kDim / 64; ++u) {
             float outputs[8];
@@ -183,10 +185,10 @@ __device__ __forceinline__ void write_item(const DecodeAttention& call, const It
     }
 }
 
-constexpr int kAddedAtOnce = 4; // queries whose parts are under way together
+constexpr int kAddedAtOnce = 4; // queries whose parts are loaded concurrently
 
-// Adds up the parts of a row, whose items are kv_heads apart in the order of its chunks. A lane has
-// four dimensions of every query, or of every other one.
+// Adds the parts of a row, whose items are kv_heads apart in the order of its chunks. A lane has
+// four dimensions of every query, or of every second one.
 template <int kDim>
 __device__ __forceinline__ void add_parts(const DecodeAttention& call, const Item& item,
                                           int queries) {
@@ -215,8 +217,9 @@ __device__ __forceinline__ void add_parts(const DecodeAttention& call, const Ite
 #pragma unroll
             for (int i = 0; i < kAddedAtOnce; ++i) {
                 const int64_t part = place[i] + c * stride;
-                const float level = top[i] == -INFINITY ? 0.0f : top[i];
-                const float share = power_of_two(load_shared_cache(call.stats + 2 * part) - level);
+                const float reference = top[i] == -INFINITY ? 0.0f : top[i];
+                const float share =
+                    power_of_two(load_shared_cache(call.stats + 2 * part) - reference);
                 mass[i] += load_shared_cache(call.stats + 2 * part + 1) * share;
                 const Words4 words = load16_shared_cache(call.parts + part * kDim + dim);
 #pragma unroll
@@ -229,22 +232,22 @@ __device__ __forceinline__ void add_parts(const DecodeAttention& call, const Ite
             const int query = base + i * kRows;
             if (query >= queries)
                 continue;
-            const float fade = add_sink(call, item, query, top[i], mass[i]);
-            const float factor = fade / (mass[i] > 0.0f ? mass[i] : 1.0f);
+            const float rescale = add_sink(call, item, query, top[i], mass[i]);
+            const float factor = rescale / (mass[i] > 0.0f ? mass[i] : 1.0f);
             const Words2 words{{pack_bf16(outputs[i][0] * factor, outputs[i][1] * factor),
                                 pack_bf16(outputs[i][2] * factor, outputs[i][3] * factor)}};
-            *reinterpret_cast<Words2*>(call.out + query_place<kDim>(call, item, query) + dim) =
+            *reinterpret_cast<Words2*>(call.out + query_offset<kDim>(call, item, query) + dim) =
                 words;
         }
     }
 }
 
-// Adds the row up if the warp is the last one to come that has an item of it.
+// Adds the parts of the row if this warp is the last one with an item of it.
 template <int kDim>
 __device__ __forceinline__ void finish_row(const DecodeAttention& call, const Item& item,
                                            int queries) {
     int32_t* const arrived = call.arrived + item.row * call.kv_heads + item.kv_head;
-    __threadfence(); // each lane's part is written before one of them says so
+    __threadfence(); // each lane's part is written before the warp is counted
     __syncwarp();
     int before = 0;
     if (threadIdx.x % kWarp == 0)
@@ -269,7 +272,7 @@ __device__ __forceinline__ void attend_item(const DecodeAttention& call, const I
         finish_row<kDim>(call, item, queries);
 }
 
-// kPrograms: blocks that shall fit a multiprocessor.
+// kPrograms: minimum resident blocks per multiprocessor.
 template <int kDim, class Cached, int kPrograms>
 __global__ void __launch_bounds__(kWarpsOfDecode* kWarp, kPrograms)
     decode_attention_kernel(const DecodeAttention call) {
@@ -277,7 +280,7 @@ __global__ void __launch_bounds__(kWarpsOfDecode* kWarp, kPrograms)
     wait_for_earlier();
     const int lane = threadIdx.x % kWarp, warps = gridDim.x * kWarpsOfDecode;
     const int items = call.unit_count[0] * call.kv_heads;
-    // A warp looks up 32 items at a time, one a lane: their loads depend on each other.
+    // A warp looks up 32 items at a time, one per lane, since their loads depend on each other.
     int first = blockIdx.x * kWarpsOfDecode + threadIdx.x / kWarp;
     for (; first < items; first += kWarp * warps) {
         const int own = first + lane * warps;

@@ -1,22 +1,21 @@
-// Sixteen keys under up to eight queries, in the registers of one warp.
+// Attention of up to eight queries over a tile of sixteen keys, in the registers of one warp.
 //
-// Keys and values go from memory straight into tensor-core fragments, 16 bytes a load, because the
-// order of the head dimension is free as long as both operands agree. With g = lane / 4, t = lane %
-// 4:
+// Keys and values are loaded from memory straight into tensor-core fragments, 16 bytes per load:
+// the order of the head dimension is free as long as both operands agree. With g = lane / 4, t =
+// lane % 4:
 //   scores   S' = K Q': lane (g, t) holds dimensions 32 c + 8 t .. + 7 of keys g and g + 8, which
-//   are
-//            rows g and g + 8 of two products a chunk c of 32 dimensions; columns are queries
+//            are rows g and g + 8 of two products per chunk c of 32 dimensions; columns are queries
 //   outputs  O' = V' P': lane (g, t) holds dimensions 64 u + 8 g .. + 7 of keys 2t, 2t + 1, 2t + 8,
-//            2t + 9; row g of product j of group u is dimension 64 u + 8 g + 2 j, row g + 8 the
-//            next
-// So scores and outputs of queries 2t and 2t + 1 lie in lane (g, t).
+//            2t + 9; row g of product j of group u is dimension 64 u + 8 g + 2 j, row g + 8 is
+//            the next dimension
+// Scores and outputs of queries 2t and 2t + 1 are therefore in lane (g, t).
 #pragma once
 
 #include "cuda/attention/decode_attention.h"
 
 namespace penstock::cuda {
 
-// Eight elements as they lie in the cache.
+// Eight elements in the cache's format.
 template <class Cached>
 struct PieceOf {
     using Type = Words4;
@@ -42,7 +41,8 @@ struct QueryTile {
     uint32_t words[kDim / 32][2][2];
 };
 
-// The running softmax of queries 2t and 2t + 1 (arXiv 2205.14135). `mass` is of this lane's keys.
+// Online softmax state of queries 2t and 2t + 1 (arXiv 2205.14135). `mass`, the softmax sum, covers
+// this lane's keys.
 template <int kDim>
 struct Partial {
     float top[2] = {-INFINITY, -INFINITY};
@@ -50,7 +50,7 @@ struct Partial {
     float outputs[kDim / 64][4][4] = {};
 };
 
-// The keys that queries 2t and 2t + 1 see: from `oldest` to `newest`.
+// The keys that queries 2t and 2t + 1 see: from `oldest` to `newest`, inclusive.
 struct Seen {
     int oldest[2], newest[2];
 };
@@ -67,8 +67,8 @@ __device__ __forceinline__ void load_keys(KeyTile<kDim, Cached>& keys, const Cac
     }
 }
 
-// `count` of the sixteen exist. A value that nobody wrote may be NaN, which a weight of zero does
-// not hide: those are zero.
+// Loads the first `count` of sixteen values, and zeros for the rest: an unwritten value may be NaN,
+// which a weight of zero does not mask.
 template <int kDim, class Cached>
 __device__ __forceinline__ void load_values(ValueTile<kDim, Cached>& values, const Cached* from,
                                             int count, int lane) {
@@ -100,12 +100,12 @@ __device__ __forceinline__ void add_scores(float (&scores)[4], const KeyTile<kDi
     }
 }
 
-// Scales the scores of keys base .. base + 15, hides those that are not seen, and turns them into
-// weights under a running maximum.
+// Scales the scores of keys base .. base + 15, masks those that are not seen, and turns them into
+// weights relative to a running maximum.
 template <int kDim>
 __device__ __forceinline__ void weigh(float (&scores)[4], Partial<kDim>& partial, float scale,
                                       int base, const Seen& seen, int g) {
-    float fades[2];
+    float rescales[2];
 #pragma unroll
     for (int query = 0; query < 2; ++query) {
         float peak = partial.top[query];
@@ -120,15 +120,15 @@ __device__ __forceinline__ void weigh(float (&scores)[4], Partial<kDim>& partial
 #pragma unroll
         for (int mask = 4; mask < kWarp; mask *= 2)
             peak = fmaxf(peak, __shfl_xor_sync(kWholeWarp, peak, mask));
-        // A query that has seen nothing keeps -inf: zero stands in, for 2^(-inf - 0) = 0.
-        const float level = peak == -INFINITY ? 0.0f : peak;
-        fades[query] = power_of_two(partial.top[query] - level);
-        partial.mass[query] *= fades[query];
+        // A query that has seen no key keeps -inf, and zero is used instead: 2^(-inf - 0) = 0.
+        const float reference = peak == -INFINITY ? 0.0f : peak;
+        rescales[query] = power_of_two(partial.top[query] - reference);
+        partial.mass[query] *= rescales[query];
         partial.top[query] = peak;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float& score = scores[2 * half + query];
-            score = power_of_two(score - level);
+            score = power_of_two(score - reference);
             partial.mass[query] += score;
         }
     }
@@ -138,12 +138,13 @@ __device__ __forceinline__ void weigh(float (&scores)[4], Partial<kDim>& partial
         for (int j = 0; j < 4; ++j) {
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                partial.outputs[u][j][i] *= fades[i % 2];
+                partial.outputs[u][j][i] *= rescales[i % 2];
         }
     }
 }
 
-// Weights [16 keys, 8 queries] as the right operand of outputs: lane (g, t) gets those of query g.
+// Weights [16 keys, 8 queries] as the right operand of outputs: lane (g, t) receives those of query
+// g.
 __device__ __forceinline__ void transpose_weights(uint32_t (&b)[2], const float (&weights)[4],
                                                   int lane) {
     const int g = lane / 4, t = lane % 4;

@@ -14,7 +14,7 @@ int launch(const cuda::PrefillAttention& call, const cuda::PrefillMaps& maps, in
            void* stream) {
     constexpr size_t shared_bytes =
         sizeof(typename cuda::MemoryOf<kDim, Cached>::Type) + cuda::kSwizzleBytes;
-    static_assert(shared_bytes <= 227 << 10, "what a block can have at most");
+    static_assert(shared_bytes <= 227 << 10, "a block has at most 227 KiB of shared memory");
     return cuda::launch_with_memory(cuda::prefill_attention_kernel<kDim, Cached>, dim3(programs),
                                     dim3(cuda::kPrefillThreads), shared_bytes, stream, call, maps);
 }

@@ -1,30 +1,31 @@
-// Attention of prompts over the paged cache on sm_90a (after arXiv 2407.08608): a persistent grid
-// walks tiles of 128 queries. One warp brings queries, keys and values by the copy engine; two
-// groups of four warps have 64 queries each and multiply. A cache of e4m3 comes as it is; three
-// warps widen it to the bfloat16 that products read, with the same buffers and barriers.
+// Prefill attention over the paged KV cache on sm_90a (after FlashAttention-3, arXiv 2407.08608): a
+// persistent grid over tiles of 128 queries. One producer warp loads queries, keys and values with
+// the copy engine (TMA); two consumer warp groups multiply 64 queries each. An e4m3 cache is copied
+// as it is; three more warps widen it to the bfloat16 that products read, through the same kind of
+// buffers and barriers.
 //
-// Rows of a tile are queries: token r / shared of the tile, head r % shared of the KV head. A row's
-// bits depend on its own query and keys alone: keys are taken in tiles that begin at multiples of
-// 128 positions, whichever tile of queries the row is in and wherever its chunk was cut; a tile of
-// keys that the row does not see leaves its sums as they are (a weight of exactly 0, a factor of
-// exactly 1); and every rounding is written out, because a multiply and an add may be fused in one
-// copy of the loop and not in another.
+// Rows of a tile are queries: token r / shared of the tile, head r % shared of the KV head. The
+// bits of a row depend only on its own query and keys: tiles of keys start at multiples of 128
+// positions, whatever tile of queries or chunk the row is in; a tile of keys that the row does not
+// see leaves its sums unchanged (a weight of exactly 0, a factor of exactly 1); and every rounding
+// is explicit, because the compiler may fuse a multiply and an add in one copy of the loop and not
+// in another.
 #pragma once
 
 #include "cuda/attention/prefill_attention.h"
 
 namespace penstock::cuda {
 
-// --- the warp that copies -----------------------------------------------------------------------
+// --- producer warp ------------------------------------------------------------------------------
 
-// A tile of keys or of values: a box for each block of the cache (or part of it) and piece, one a
-// lane. What lies at `last` or later in blocks of its own is brought as zeros.
+// Copies a tile of keys or of values: a box per KV block (or part of one) and piece, one per lane.
+// Blocks that begin at `last` or later are filled with zeros.
 template <int kDim>
 __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& map, Buffer& buffer,
-                                          const Turn& turn, const PrefillAttention& call,
+                                          const PipelineState& state, const PrefillAttention& call,
                                           const Tile& tile, int base, int lane) {
     using Memory = PrefillMemory<kDim>;
-    barrier_wait(&buffer.empty, turn.phase ^ 1);
+    barrier_wait(&buffer.empty, state.phase ^ 1);
     if (lane == 0)
         barrier_arrive_expecting(&buffer.full, Memory::kPieces * Memory::kPieceBytes);
     __syncwarp();
@@ -41,12 +42,12 @@ __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& ma
     }
 }
 
-// The same of bytes, a box for each block.
+// The same for bytes, a box per block.
 template <int kDim>
-__device__ __forceinline__ void copy_narrow(unsigned char* to, const TensorMap& map, Buffer& buffer,
-                                            const Turn& turn, const PrefillAttention& call,
-                                            const Tile& tile, int base, int lane) {
-    barrier_wait(&buffer.empty, turn.phase ^ 1);
+__device__ __forceinline__ void
+copy_narrow(unsigned char* to, const TensorMap& map, Buffer& buffer, const PipelineState& state,
+            const PrefillAttention& call, const Tile& tile, int base, int lane) {
+    barrier_wait(&buffer.empty, state.phase ^ 1);
     if (lane == 0)
         barrier_arrive_expecting(&buffer.full, NarrowMemory<kDim>::kBytes);
     __syncwarp();
@@ -82,7 +83,7 @@ __device__ __forceinline__ void copy_tiles(typename MemoryOf<kDim, Cached>::Type
                                            const PrefillAttention& call, const PrefillMaps& maps,
                                            int lane) {
     constexpr bool kNarrow = sizeof(Cached) == 1;
-    Turn turn;
+    PipelineState state;
     uint32_t queries_phase = 0;
     for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
         const Tile tile = tile_of(call, item);
@@ -90,34 +91,34 @@ __device__ __forceinline__ void copy_tiles(typename MemoryOf<kDim, Cached>::Type
             continue;
         copy_queries<kDim>(memory, maps.queries, queries_phase, call, tile, lane);
         queries_phase ^= 1;
-        for (int base = tile.begin; base < tile.last; base += kTileKeys, turn.next()) {
-            const int stage = turn.stage;
+        for (int base = tile.begin; base < tile.last; base += kTileKeys, state.next()) {
+            const int stage = state.stage;
             if constexpr (kNarrow) {
                 copy_narrow<kDim>(memory.narrow_keys[stage], maps.keys,
-                                  memory.of_narrow_keys[stage], turn, call, tile, base, lane);
+                                  memory.of_narrow_keys[stage], state, call, tile, base, lane);
                 copy_narrow<kDim>(memory.narrow_values[stage], maps.values,
-                                  memory.of_narrow_values[stage], turn, call, tile, base, lane);
+                                  memory.of_narrow_values[stage], state, call, tile, base, lane);
             } else {
-                copy_tile<kDim>(memory.keys[stage], maps.keys, memory.of_keys[stage], turn, call,
+                copy_tile<kDim>(memory.keys[stage], maps.keys, memory.of_keys[stage], state, call,
                                 tile, base, lane);
-                copy_tile<kDim>(memory.values[stage], maps.values, memory.of_values[stage], turn,
+                copy_tile<kDim>(memory.values[stage], maps.values, memory.of_values[stage], state,
                                 call, tile, base, lane);
             }
         }
     }
 }
 
-// --- the warps that widen -----------------------------------------------------------------------
+// --- widening warps -----------------------------------------------------------------------------
 
-// A tile of e4m3 to pieces of bfloat16, swizzled as the copy engine does. Eight elements at a time:
-// eight lanes write the banks of a row.
+// Widens a tile of e4m3 to pieces of bfloat16, swizzled like the copy engine's. Eight elements at a
+// time: eight lanes write the banks of a row.
 template <int kDim>
 __device__ __forceinline__ void widen_tile(unsigned char* to, Buffer& wide,
                                            const unsigned char* from, Buffer& narrow,
-                                           const Turn& turn, int thread) {
-    constexpr int kWords = kDim / 8; // of a key
-    barrier_wait(&narrow.full, turn.phase);
-    barrier_wait(&wide.empty, turn.phase ^ 1);
+                                           const PipelineState& state, int thread) {
+    constexpr int kWords = kDim / 8; // per key
+    barrier_wait(&narrow.full, state.phase);
+    barrier_wait(&wide.empty, state.phase ^ 1);
 #pragma unroll 4
     for (int i = thread; i < kTileKeys * kWords; i += kWideners) {
         const int key = i / kWords, word = i % kWords;
@@ -136,33 +137,33 @@ __device__ __forceinline__ void widen_tile(unsigned char* to, Buffer& wide,
 template <int kDim>
 __device__ __forceinline__ void widen_tiles(NarrowMemory<kDim>& memory,
                                             const PrefillAttention& call, int thread) {
-    Turn turn;
+    PipelineState state;
     for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
         const Tile tile = tile_of(call, item);
         if (tile.tokens == 0)
             continue;
-        for (int base = tile.begin; base < tile.last; base += kTileKeys, turn.next()) {
-            const int stage = turn.stage;
+        for (int base = tile.begin; base < tile.last; base += kTileKeys, state.next()) {
+            const int stage = state.stage;
             widen_tile<kDim>(memory.keys[stage], memory.of_keys[stage], memory.narrow_keys[stage],
-                             memory.of_narrow_keys[stage], turn, thread);
+                             memory.of_narrow_keys[stage], state, thread);
             widen_tile<kDim>(memory.values[stage], memory.of_values[stage],
-                             memory.narrow_values[stage], memory.of_narrow_values[stage], turn,
+                             memory.narrow_values[stage], memory.of_narrow_values[stage], state,
                              thread);
         }
     }
 }
 
-// --- the groups that multiply -------------------------------------------------------------------
+// --- consumer warp groups -----------------------------------------------------------------------
 
-// A thread's share of a tile: rows g and g + 8 of its warp's sixteen, columns 8 j + 2t and the
-// next.
+// A thread's fragments of a tile: rows g and g + 8 of its warp's sixteen, columns 8 j + 2t and the
+// next one.
 template <int kDim>
 struct Share {
     float outputs[kDim / 2] = {};
     uint32_t weights[kTileKeys / 16][4];
     float top[2] = {-INFINITY, -INFINITY}; // of the scores, unscaled
-    float mass[2] = {0.0f, 0.0f};          // of this thread's keys alone
-    float fade[2];
+    float mass[2] = {0.0f, 0.0f};          // softmax sum of this thread's keys only
+    float rescale[2];
     int position[2]; // of the rows' tokens
 };
 
@@ -194,7 +195,7 @@ __device__ __forceinline__ void start_outputs(Share<kDim>& share, uint32_t value
     products_commit();
 }
 
-// Hides the keys that a row does not see.
+// Masks the keys that a row does not see.
 template <int kDim>
 __device__ __forceinline__ void hide(const Share<kDim>& share, float (&scores)[kTileKeys / 2],
                                      int base, int window, int t) {
@@ -208,7 +209,8 @@ __device__ __forceinline__ void hide(const Share<kDim>& share, float (&scores)[k
     }
 }
 
-// Turns the scores into weights under a running maximum; `fade` is what earlier sums shrink by.
+// Turns the scores into weights relative to a running maximum; `rescale` is the factor for earlier
+// sums.
 template <int kDim>
 __device__ __forceinline__ void weigh(Share<kDim>& share, float (&scores)[kTileKeys / 2],
                                       float scale) {
@@ -220,10 +222,10 @@ __device__ __forceinline__ void weigh(Share<kDim>& share, float (&scores)[kTileK
             peak = fmaxf(peak, scores[i / 2 * 4 + 2 * half + i % 2]);
         peak = fmaxf(peak, __shfl_xor_sync(kWholeWarp, peak, 1));
         peak = fmaxf(peak, __shfl_xor_sync(kWholeWarp, peak, 2));
-        // A row that has seen nothing keeps -inf: zero stands in, for 2^(-inf - 0) = 0.
-        const float level = peak == -INFINITY ? 0.0f : peak;
-        share.fade[half] = power_of_two((share.top[half] - level) * scale);
-        const float offset = -level * scale;
+        // A row that has seen no key keeps -inf, and zero is used instead: 2^(-inf - 0) = 0.
+        const float reference = peak == -INFINITY ? 0.0f : peak;
+        share.rescale[half] = power_of_two((share.top[half] - reference) * scale);
+        const float offset = -reference * scale;
         float sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < kTileKeys / 4; ++i) {
@@ -231,13 +233,13 @@ __device__ __forceinline__ void weigh(Share<kDim>& share, float (&scores)[kTileK
             score = power_of_two(fused_multiply_add(score, scale, offset));
             sum += score;
         }
-        share.mass[half] = fused_multiply_add(share.mass[half], share.fade[half], sum);
+        share.mass[half] = fused_multiply_add(share.mass[half], share.rescale[half], sum);
         share.top[half] = peak;
     }
 }
 
-// The scores' layout over threads is that of a factor in registers: columns 16 k + 2t and the next
-// of both rows, then those eight further.
+// The scores' layout over threads is that of a left operand in registers: columns 16 k + 2t and the
+// next of both rows, then those eight columns further.
 template <int kDim>
 __device__ __forceinline__ void round_weights(Share<kDim>& share,
                                               const float (&scores)[kTileKeys / 2]) {
@@ -253,14 +255,14 @@ template <int kDim>
 __device__ __forceinline__ void fade_outputs(Share<kDim>& share) {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i)
-        share.outputs[i] *= share.fade[i / 2 % 2];
+        share.outputs[i] *= share.rescale[i / 2 % 2];
 }
 
-// Values that do not exist may be NaN, which a weight of zero does not hide. Each group clears them
-// for itself before it reads.
+// Zeroes values past the context: they may be NaN, which a weight of zero does not mask. Each group
+// clears them for itself before it reads.
 template <int kDim>
 __device__ __forceinline__ void clear_values(unsigned char* values, int from, int group) {
-    constexpr int kWords = 2 * kBoxColumns / 16; // of 16 bytes, in a row of a piece
+    constexpr int kWords = 2 * kBoxColumns / 16; // of 16 bytes, per row of a piece
     const int rows = (kTileKeys - from) * PrefillMemory<kDim>::kPieces;
     for (int i = threadIdx.x % kGroup; i < rows * kWords; i += kGroup) {
         const int row = i / kWords, piece = row / (kTileKeys - from);
@@ -272,24 +274,24 @@ __device__ __forceinline__ void clear_values(unsigned char* values, int from, in
     named_barrier(1 + group, kGroup);
 }
 
-// What the scores of a tile are multiplied with, for weights that are powers of two.
+// The factor of the scores of a tile, for weights that are powers of two.
 template <class Cached>
 __device__ __forceinline__ float score_scale(const PrefillAttention& call, const Tile& tile) {
     return sizeof(Cached) == 1 ? call.log2_scale * call.key_scales[tile.kv_head] : call.log2_scale;
 }
 
-// Adds the weight of a head's sink, which has no value, to a sum of weights whose highest score,
-// unscaled, is `top`, and gives what such sums shrink by.
+// Adds the weight of a head's sink, which has no value, to a sum of weights with the maximum score
+// `top`, unscaled. Returns the factor by which such sums must be rescaled.
 template <class Cached>
 __device__ __forceinline__ float add_sink(const PrefillAttention& call, const Tile& tile, int head,
                                           float top, float& mass) {
     if (call.sinks == nullptr)
         return 1.0f;
     const float sink = kLog2e * call.sinks[head], highest = top * score_scale<Cached>(call, tile);
-    const float level = fmaxf(highest, sink);
-    const float fade = power_of_two(highest - level);
-    mass = mass * fade + power_of_two(sink - level);
-    return fade;
+    const float reference = fmaxf(highest, sink);
+    const float rescale = power_of_two(highest - reference);
+    mass = mass * rescale + power_of_two(sink - reference);
+    return rescale;
 }
 
 template <int kDim, class Cached>
@@ -319,13 +321,13 @@ __device__ __forceinline__ void write_outputs(const PrefillAttention& call, cons
     }
 }
 
-// One arrival a warp, when all of it has read.
+// Marks a buffer as read: one arrival per warp, once the whole warp has read it.
 __device__ __forceinline__ void release(Buffer& buffer, int lane) {
     if (lane == 0)
         barrier_arrive(&buffer.empty);
 }
 
-// Weighs the scores of the keys from `base` on.
+// Computes the weights of the keys from `base` on.
 template <int kDim, class Cached>
 __device__ __forceinline__ void weigh_tile(const PrefillAttention& call, const Tile& tile,
                                            Share<kDim>& share, float (&scores)[kTileKeys / 2],
@@ -337,33 +339,33 @@ __device__ __forceinline__ void weigh_tile(const PrefillAttention& call, const T
     weigh<kDim>(share, scores, score_scale<Cached>(call, tile));
 }
 
-// While the scores of a tile of keys are weighed, the outputs of the tile before go on.
+// Computes the weights of a tile of keys while the products of the previous tile's outputs run.
 template <int kDim, class Cached>
 __device__ __forceinline__ void
 attend_tile(PrefillMemory<kDim>& memory, const PrefillAttention& call, const Tile& tile,
-            Share<kDim>& share, Turn& turn, int group, int t, int lane) {
+            Share<kDim>& share, PipelineState& state, int group, int t, int lane) {
     const uint32_t queries = shared_address(memory.queries) + group * 64 * 2 * kBoxColumns;
     {
         float scores[kTileKeys / 2];
-        barrier_wait(&memory.of_keys[turn.stage].full, turn.phase);
-        start_scores<kDim>(scores, queries, shared_address(memory.keys[turn.stage]));
+        barrier_wait(&memory.of_keys[state.stage].full, state.phase);
+        start_scores<kDim>(scores, queries, shared_address(memory.keys[state.stage]));
         products_wait<0>();
         hold(scores);
-        release(memory.of_keys[turn.stage], lane);
+        release(memory.of_keys[state.stage], lane);
         weigh_tile<kDim, Cached>(call, tile, share, scores, tile.begin, t);
         round_weights<kDim>(share, scores);
     }
-    Turn before = turn;
-    turn.next();
+    PipelineState before = state;
+    state.next();
     for (int base = tile.begin + kTileKeys; base < tile.last; base += kTileKeys) {
         float scores[kTileKeys / 2];
-        barrier_wait(&memory.of_keys[turn.stage].full, turn.phase);
-        start_scores<kDim>(scores, queries, shared_address(memory.keys[turn.stage]));
+        barrier_wait(&memory.of_keys[state.stage].full, state.phase);
+        start_scores<kDim>(scores, queries, shared_address(memory.keys[state.stage]));
         barrier_wait(&memory.of_values[before.stage].full, before.phase);
         start_outputs<kDim>(share, shared_address(memory.values[before.stage]));
         products_wait<1>();
         hold(scores);
-        release(memory.of_keys[turn.stage], lane);
+        release(memory.of_keys[state.stage], lane);
         weigh_tile<kDim, Cached>(call, tile, share, scores, base, t);
         products_wait<0>();
         hold(share.outputs);
@@ -371,12 +373,12 @@ attend_tile(PrefillMemory<kDim>& memory, const PrefillAttention& call, const Til
         release(memory.of_values[before.stage], lane);
         fade_outputs<kDim>(share);
         round_weights<kDim>(share, scores);
-        before = turn;
-        turn.next();
+        before = state;
+        state.next();
     }
     release(memory.of_queries, lane);
     barrier_wait(&memory.of_values[before.stage].full, before.phase);
-    // Bytes are widened to numbers, whatever they are.
+    // e4m3 is always widened to finite numbers.
     if (sizeof(Cached) == 2 && tile.last % kTileKeys != 0)
         clear_values<kDim>(memory.values[before.stage], tile.last % kTileKeys, group);
     start_outputs<kDim>(share, shared_address(memory.values[before.stage]));
@@ -391,7 +393,7 @@ __device__ __forceinline__ void attend_tiles(PrefillMemory<kDim>& memory,
     const int t = lane % 4;
     const int row = group * 64 + threadIdx.x % kGroup / kWarp * 16 + lane / 4;
     const int shared = call.q_heads / call.kv_heads;
-    Turn turn;
+    PipelineState state;
     uint32_t queries_phase = 0;
     for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
         const Tile tile = tile_of(call, item);
@@ -402,12 +404,12 @@ __device__ __forceinline__ void attend_tiles(PrefillMemory<kDim>& memory,
         share.position[1] = tile.position + (row + 8) / shared;
         barrier_wait(&memory.of_queries.full, queries_phase);
         queries_phase ^= 1;
-        attend_tile<kDim, Cached>(memory, call, tile, share, turn, group, t, lane);
+        attend_tile<kDim, Cached>(memory, call, tile, share, state, group, t, lane);
         write_outputs<kDim, Cached>(call, tile, share, row, t);
     }
 }
 
-// --- the kernel ---------------------------------------------------------------------------------
+// --- kernel -------------------------------------------------------------------------------------
 
 template <int kDim, class Cached>
 __device__ __forceinline__ void make_barriers(typename MemoryOf<kDim, Cached>::Type& memory) {
@@ -442,9 +444,9 @@ prefill_attention(unsigned char* given, const PrefillAttention& call, const Pref
     make_barriers<kDim, Cached>(memory);
     wait_for_earlier();
     const int group = threadIdx.x / kGroup, lane = threadIdx.x % kWarp;
-    // Registers go in eights: 40 and twice 232 a thread fit.
+    // Registers are allocated in multiples of eight: 40 and twice 232 per thread fit.
     if (group == 0) {
-        keep_registers<40>();
+        warpgroup_reg_dealloc<40>();
         if (threadIdx.x < kWarp) {
             copy_tiles<kDim, Cached>(memory, call, maps, lane);
         } else {
@@ -452,7 +454,7 @@ prefill_attention(unsigned char* given, const PrefillAttention& call, const Pref
                 widen_tiles<kDim>(memory, call, threadIdx.x - kWarp);
         }
     } else {
-        take_registers<232>();
+        warpgroup_reg_alloc<232>();
         attend_tiles<kDim, Cached>(memory, call, group - 1, lane);
     }
 }

@@ -1,4 +1,4 @@
-// What the roles of the prompt attention kernel share: the call, its tiles, its shared memory.
+// Prefill attention: its arguments, tiles and shared memory, used by all warp roles.
 #pragma once
 
 #include "cuda/hopper.h"
@@ -7,7 +7,7 @@ namespace penstock::cuda {
 
 struct PrefillAttention {
     Bf16* out;
-    const float* key_scales; // of each KV head, where the cache is of e4m3
+    const float* key_scales; // per KV head, if the cache is e4m3
     const float* value_scales;
     const float* sinks; // [H], or null
     const int32_t* starts;
@@ -15,10 +15,10 @@ struct PrefillAttention {
     const int32_t* tables;
     float log2_scale;
     int rows, table_width, blocks, window, q_heads, kv_heads;
-    int shorter;     // chunks of at most so many tokens are another kernel's
-    int tile_tokens; // tokens of a tile of queries
-    int tiles;       // that any chunks of so many tokens can have, for each KV head
-    int block_shift; // a block of the cache has 1 << block_shift tokens
+    int shorter;     // chunks of at most this many tokens are left to another kernel
+    int tile_tokens; // tokens per tile of queries
+    int tiles;       // maximum number that chunks of this many tokens can have, per KV head
+    int block_shift; // a KV block has 1 << block_shift tokens
 };
 
 // q as [1, T, H, D], the caches as [B, K, P, D].
@@ -26,22 +26,22 @@ struct PrefillMaps {
     TensorMap queries, keys, values;
 };
 
-constexpr int kQueryRows = 128; // of a tile: two groups of 64
-constexpr int kTileKeys = 128;  // of a tile, beginning at a multiple of it
+constexpr int kQueryRows = 128; // per tile: two groups of 64
+constexpr int kTileKeys = 128;  // per tile, which begins at a multiple of it
 constexpr int kStages = 2;
 constexpr int kPrefillThreads = 3 * kGroup;
 constexpr int kReaderWarps = 2 * kGroup / kWarp;
-constexpr int kWideners = 3 * kWarp; // threads beside those of the warp that copies
+constexpr int kWideners = 3 * kWarp; // threads, besides those of the producer warp
 
-// Queries of neighbouring tokens of one chunk and one KV head, and the keys they see.
+// Queries of adjacent tokens of one chunk under one KV head, and the keys that they see.
 struct Tile {
-    int row, kv_head, first, tokens; // first: of all tokens of the step
+    int row, kv_head, first, tokens; // first: index among all tokens of the step
     int position;                    // of the first token in its sequence
-    int begin, last;                 // keys: begins a tile; the first that no token sees
+    int begin, last;                 // keys: start of a tile; first key that no token sees
 };
 
-// The tile of a work item; without tokens where there is none. The longest come first. Chunk r may
-// have its tiles from starts[r] / tile_tokens + r on, which leaves room for every partial one.
+// The tile of a work item; without tokens if there is none. The longest come first. The tiles of
+// chunk r start at index starts[r] / tile_tokens + r, which leaves room for every partial one.
 __device__ __forceinline__ Tile tile_of(const PrefillAttention& call, int item) {
     const int index = call.tiles - 1 - item / call.kv_heads;
     int row = 0, high = call.rows;
@@ -67,12 +67,12 @@ __device__ __forceinline__ Tile tile_of(const PrefillAttention& call, int item) 
     return tile;
 }
 
-// Barriers of a buffer: the writer waits for `empty`, a reader for `full`.
+// Barriers of a buffer: the writer waits for `empty`, readers wait for `full`.
 struct Buffer {
     uint64_t full, empty;
 };
 
-// Shared memory. A tile lies as D / 64 pieces of [128 rows, 64], each row 128 bytes, swizzled.
+// Shared memory. A tile is D / 64 pieces of [128 rows, 64], each row 128 bytes, swizzled.
 template <int kDim>
 struct PrefillMemory {
     static constexpr int kPieces = kDim / kBoxColumns;
@@ -83,8 +83,7 @@ struct PrefillMemory {
     Buffer of_queries, of_keys[kStages], of_values[kStages];
 };
 
-// With a cache of e4m3: bytes as they come, a row of D a key, which are widened to the pieces
-// above.
+// For an e4m3 cache: bytes as copied, a row of D per key, which are widened to the pieces above.
 template <int kDim>
 struct NarrowMemory : PrefillMemory<kDim> {
     static constexpr int kBytes = kTileKeys * kDim;
@@ -102,10 +101,10 @@ struct MemoryOf<kDim, E4m3> {
     using Type = NarrowMemory<kDim>;
 };
 
-constexpr int kSwizzleBytes = 1024; // what the memory of a tile is aligned to
+constexpr int kSwizzleBytes = 1024; // alignment of a tile in memory
 
-// Which buffer of a ring is next, and the phase of its barriers.
-struct Turn {
+// The next buffer of a ring, and the phase of its barriers.
+struct PipelineState {
     int stage = 0;
     uint32_t phase = 0;
     __device__ __forceinline__ void next() {

@@ -1,15 +1,15 @@
-// Products of weight fragments by tokens, shared by the kernels of linear layers.
+// Products of weight fragments and tokens, shared by the kernels of linear layers.
 #pragma once
 
 #include "cuda/device.h"
 
 namespace penstock::cuda {
 
-constexpr int kColumns = 8;          // tokens of one tensor-core product
-constexpr int kColumnsOfScale = 128; // of 8-bit weights that share a scale
+constexpr int kColumns = 8;          // tokens per tensor-core product
+constexpr int kColumnsOfScale = 128; // columns of 8-bit weights that share a scale
 
-// Two products of 16 rows of weights by tokens, over 8 elements of each lane's `upper` (row g) and
-// `lower` (row g + 8): low words are those of the first product, high words of the second.
+// Two products of 16 rows of weights with tokens, over 8 elements of each lane's `upper` (row g)
+// and `lower` (row g + 8): low words belong to the first product, high words to the second.
 template <int kTiles>
 __device__ __forceinline__ void multiply_chunk(float (&sums)[kTiles][4], const Words4& upper,
                                                const Words4& lower,
@@ -26,7 +26,7 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[kTiles][4], const W
     }
 }
 
-// An element of a result: float32 or bfloat16.
+// Stores an element of a result as float32 or bfloat16.
 __device__ __forceinline__ void store_result(void* out, int64_t place, float value, bool to_float) {
     if (to_float) {
         static_cast<float*>(out)[place] = value;
@@ -35,8 +35,8 @@ __device__ __forceinline__ void store_result(void* out, int64_t place, float val
     }
 }
 
-// A float that no one writes during the launch, where `wanted`; otherwise `value` stays. The load
-// stays where it is written, so that it is under way while others are used.
+// Loads a float that is not written during the launch if `wanted`; otherwise `value` is unchanged.
+// The compiler does not move the load, so that it is in flight while other values are used.
 __device__ __forceinline__ void stream_float_where(bool wanted, float& value,
                                                    const float* address) {
 #ifdef PENSTOCK_EMULATED
@@ -53,8 +53,8 @@ __device__ __forceinline__ void stream_float_where(bool wanted, float& value,
 #endif
 }
 
-// Count one more block in, by one of its threads after a barrier; gives the count before. All that
-// the blocks before wrote can be read after a further barrier, past the first cache.
+// Counts one more block in, called by one of its threads after a barrier; returns the count before.
+// After a further barrier, all data that earlier blocks wrote can be read, bypassing L1.
 __device__ __forceinline__ int32_t count_in(int32_t* counter) {
 #ifdef PENSTOCK_EMULATED
     return atomicAdd(counter, 1);

@@ -1,14 +1,15 @@
-// A product of up to 128 rows: weights and tokens go through a ring in the block's memory.
+// Linear layer for up to 128 tokens: weights and tokens pass through a ring of stages in shared
+// memory.
 //
-// 128 rows of the weight are a tile, which is taken in stages of 128 bytes a row: 64 columns of
-// bfloat16, or the 128 columns of 8-bit floats that share a scale. The stages of all tiles, one
-// after another, are cut into equal shares, one for each block. The copies of a block's next stages
-// are under way while one is multiplied, from one tile to the next too. As in stream_linear.cuh the
-// order of k inside a product is free: lane t of a row takes 16 neighbouring bytes of each 64.
+// A tile is 128 rows of the weight, in stages of 128 bytes per row: 64 columns of bfloat16, or the
+// 128 columns of 8-bit floats that share a scale. The stages of all tiles, in order, are divided
+// into equal shares, one per block (stream-K). A block copies its next stages while it multiplies
+// one, also across tiles. As in stream_linear.cuh the order of k inside a product is free: lane t
+// of a row takes 16 adjacent bytes of each 64.
 //
-// If a tile lies in the shares of several blocks, each writes its sums, and the last one adds them
-// up in the order of the blocks. Shares depend on the weight and on the number of blocks alone, so
-// a token's sum depends on nothing else in the batch, nor on which kTokens serves.
+// If a tile is in the shares of several blocks, each writes its sums, and the last one adds them in
+// the order of the blocks. Shares depend only on the weight and on the number of blocks, so that a
+// token's sum depends neither on the rest of the batch nor on kTokens.
 #pragma once
 
 #include "cuda/linear/products.cuh"
@@ -18,8 +19,8 @@ namespace penstock::cuda {
 constexpr int kRowsOfStaged = 128;
 constexpr int kThreadsOfStaged = 256;
 constexpr int kWarpsOfStaged = kThreadsOfStaged / kWarp;
-constexpr int kBytesOfStage = 128; // of a row of the weight
-constexpr int kUnit = 16;          // bytes of one copy
+constexpr int kBytesOfStage = 128; // per row of the weight
+constexpr int kUnit = 16;          // bytes per copy
 
 struct StagedLinear {
     void* out; // [tokens, rows]
@@ -37,10 +38,10 @@ struct StagedLinear {
 template <bool kFloat8, int kTokens>
 struct Staging {
     static constexpr int kColumnsOfStage = kFloat8 ? 128 : 64;
-    static constexpr int kTokenUnits = kColumnsOfStage * 2 / kUnit; // of a token in a stage
+    static constexpr int kTokenUnits = kColumnsOfStage * 2 / kUnit; // per token in a stage
     static constexpr int kWeightBytes = kRowsOfStaged * kBytesOfStage;
     static constexpr int kBytes = kWeightBytes + kTokens * kTokenUnits * kUnit;
-    // Two blocks a multiprocessor, or one where stages are too large.
+    // Two blocks per multiprocessor, or one if stages are too large.
     static constexpr int kBlocks = kFloat8 && kTokens > 64 ? 1 : 2;
     static constexpr int kStages = kBlocks == 1 ? 4 : (104 << 10) / kBytes;
     static constexpr int kSharedBytes = kStages * kBytes;
@@ -53,13 +54,13 @@ struct Staging {
     static_assert(kStages >= 3);
 };
 
-// Where 16 bytes of a row lie in a stage: rows that are read together lie in different banks.
+// Position of 16 bytes of a row in a stage: rows that are read together use different banks.
 __device__ __forceinline__ int weight_place(int row, int unit) {
     return row * (kBytesOfStage / kUnit) + (unit ^ (row % 2) * 4);
 }
 template <bool kFloat8>
 __device__ __forceinline__ int token_place(int token, int unit) {
-    if (kFloat8) // 32 neighbouring bytes a lane
+    if (kFloat8) // 32 adjacent bytes per lane
         return token * 16 + (unit ^ token % 2);
     return token * 8 + (unit ^ (token % 2) * 4);
 }
@@ -73,9 +74,9 @@ struct Stage {
     }
 };
 
-// The stages of a block: from `begin` on to before `end`, counted over all tiles.
+// The stages of a block: [begin, end), counted over all tiles.
 struct Share {
-    int stages; // of a tile
+    int stages; // per tile
     int64_t total, begin, end;
 
     __device__ __forceinline__ Share(int tiles, int stages_)
@@ -85,13 +86,13 @@ struct Share {
     __device__ __forceinline__ Stage first() const {
         return {static_cast<int>(begin / stages), static_cast<int>(begin % stages)};
     }
-    // The block in whose share a stage is.
+    // The block whose share contains a stage.
     __device__ __forceinline__ int block_of(int64_t stage) const {
         return static_cast<int>(((stage + 1) * gridDim.x - 1) / total);
     }
 };
 
-// What a thread copies, and where to.
+// The sources and destinations of a thread's copies.
 template <bool kFloat8, int kTokens>
 struct StageCopies {
     using Form = Staging<kFloat8, kTokens>;
@@ -109,7 +110,7 @@ struct StageCopies {
             const int64_t row_bytes = static_cast<int64_t>(call.width) * (kFloat8 ? 1 : 2);
 #pragma unroll
             for (int i = 0; i < kWeightCopies; ++i) {
-                // Rows past the end are read again elsewhere, and go nowhere.
+                // Rows past the end are read from the last row, and their results are not stored.
                 const int from = min(tile * kRowsOfStaged + row + i * kRowsAtOnce, call.rows - 1);
                 weight[i] = call.weight + from * row_bytes + unit * kUnit;
             }
@@ -121,7 +122,7 @@ struct StageCopies {
             copy_async(to + i * kRowsAtOnce * 8, weight[i] + from, true);
     }
 
-    // The address of the thread's copy `i` of tokens, null if there is none; `to` is its place.
+    // Source of the thread's copy `i` of tokens, null if there is none; `to` is its destination.
     __device__ __forceinline__ const Bf16* token(const StagedLinear& call, int stage, int i,
                                                  int& to) const {
         const int index = threadIdx.x + i * kThreadsOfStaged;
@@ -143,7 +144,7 @@ struct StageCopies {
         }
     }
 
-    // The same at once, for the first stages.
+    // Copies the tokens of the first stages synchronously.
     __device__ __forceinline__ void fetch_tokens(const StagedLinear& call, Words4* ring,
                                                  const Share& share) const {
         constexpr int kSlot = Form::kBytes / kUnit;
@@ -171,8 +172,8 @@ struct StageCopies {
     }
 };
 
-// Where the pieces of a lane lie in a stage: of its first row of the warp's, in each half of the
-// stage, and of its first token. Other rows and tokens are multiples of eight further on.
+// Positions of a lane's 16-byte pieces in a stage: those of its first row of the warp's, in each
+// half of the stage, and of its first token. Other rows and tokens follow at multiples of eight.
 template <bool kFloat8>
 struct LanePlaces {
     int weight[2], token[2];
@@ -188,12 +189,12 @@ struct LanePlaces {
     }
 };
 
-// sums += the products of a stage, by the warp's rows and tokens.
+// sums += the products of a stage, for the warp's rows and tokens.
 template <bool kFloat8, int kRowTiles, int kTiles>
 __device__ __forceinline__ void multiply_stage(float (&sums)[kRowTiles * kTiles * 4],
                                                const Words4* slot,
                                                const LanePlaces<kFloat8>& places) {
-    constexpr int kAtOnce = kTiles > 4 ? 4 : kTiles; // registers are scarce
+    constexpr int kAtOnce = kTiles > 4 ? 4 : kTiles; // limited by registers
     constexpr int kTokenPitch = kFloat8 ? 16 : 8;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -227,7 +228,7 @@ __device__ __forceinline__ void multiply_stage(float (&sums)[kRowTiles * kTiles 
     }
 }
 
-// Of a warp in a tile: its first row and token, and which of them a sum of the thread belongs to.
+// A warp's first row and token in a tile, and the row and token of each of the thread's sums.
 template <bool kFloat8, int kTokens>
 struct WarpShare {
     using Form = Staging<kFloat8, kTokens>;
@@ -245,8 +246,8 @@ struct WarpShare {
     }
 };
 
-// Write a block's sums of a tile of several blocks and say whether it is the last of these; then
-// `sums` are those of all of them, added in order.
+// Writes a block's sums of a tile that several blocks share, and returns whether it is the last of
+// them; `sums` are then those of all blocks, added in order.
 template <int kSums>
 __device__ __forceinline__ bool add_parts(const StagedLinear& call, const Share& share, int tile,
                                           float (&sums)[kSums]) {
@@ -254,7 +255,7 @@ __device__ __forceinline__ bool add_parts(const StagedLinear& call, const Share&
     const int64_t begin = static_cast<int64_t>(tile) * share.stages;
     const int first = share.block_of(begin), last = share.block_of(begin + share.stages - 1);
     constexpr int kPart = kSums * kThreadsOfStaged;
-    // A block's part is its second one if the tile begins in its share.
+    // A block uses its second part if the tile starts in its share.
     const auto part_of = [&](int block) {
         return call.parts + (2 * static_cast<int64_t>(block) + (block == first)) * kPart +
                threadIdx.x * 4;
@@ -264,7 +265,7 @@ __device__ __forceinline__ bool add_parts(const StagedLinear& call, const Share&
     for (int i = 0; i < kSums; i += 4) {
         store_floats(own + i * kThreadsOfStaged, sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
     }
-    __syncthreads(); // each thread's part is written before one of them says so
+    __syncthreads(); // all threads have written their part before the block is counted
     if (threadIdx.x == 0)
         is_last = count_in(call.arrived + tile) == last - first;
     __syncthreads();
@@ -318,7 +319,7 @@ __global__ void __launch_bounds__(kThreadsOfStaged, Staging<kFloat8, kTokens>::k
     wait_for_earlier(); // no kernel writes weights
     copies.fetch_tokens(call, ring, share);
 
-    // The scales of the rows of the next stage, and where they are.
+    // The scales of the next stage's rows, and their addresses.
     const int lane_row = threadIdx.x % kWarp / 4;
     float next_factors[kRowTiles * 2] = {};
     const float* factors_at[kRowTiles * 2] = {};
@@ -342,12 +343,13 @@ __global__ void __launch_bounds__(kThreadsOfStaged, Staging<kFloat8, kTokens>::k
         read_factors(stage, share.begin < share.end);
     float sums[kSums] = {};
     const int count = static_cast<int>(share.end - share.begin);
-    bool begun = stage.index == 0; // whether the share has the tile from its beginning
+    bool has_start = stage.index == 0; // whether the share includes the start of the tile
     int slot = 0;
 #pragma unroll 1
     for (int s = 0; s < count; ++s) {
         wait_for_copies<kStages - 2>();
-        __syncthreads(); // all copies of the stage have come, and nobody reads the one before
+        // all copies of the stage have arrived, and no thread reads the previous one
+        __syncthreads();
         if (s + kStages - 1 < count) {
             Words4* const to = ring + (slot == 0 ? kStages - 1 : slot - 1) * kSlot;
             copies.copy_weight(call, to, copied);
@@ -376,7 +378,7 @@ __global__ void __launch_bounds__(kThreadsOfStaged, Staging<kFloat8, kTokens>::k
             stage = next;
             continue;
         }
-        const bool whole = begun && next.index == 0;
+        const bool whole = has_start && next.index == 0;
         if (whole || add_parts(call, share, stage.tile, sums)) {
 #pragma unroll
             for (int i = 0; i < kSums; ++i) {
@@ -392,7 +394,7 @@ __global__ void __launch_bounds__(kThreadsOfStaged, Staging<kFloat8, kTokens>::k
 #pragma unroll
         for (int i = 0; i < kSums; ++i)
             sums[i] = 0.0f;
-        begun = true;
+        has_start = true;
         stage = next;
     }
     wait_for_copies<0>();

@@ -1,10 +1,11 @@
-// A product of few rows by weights in 8-bit floats: codes are streamed once, straight into
+// Linear layer for few tokens with 8-bit float weights: codes are streamed once, straight into
 // registers, and widened there to bfloat16.
 //
-// As in stream_linear.cuh a block has 16 rows of the weight and its warps share out the width, in
-// groups of 128 columns. Lane t of a row takes 16 neighbouring codes of each 64, which fill its
-// places in four products. Each group has a sum of its own, which its scale multiplies in float32.
-// Warps are added up in order; a token's sum depends on nothing else in the batch.
+// As in stream_linear.cuh a block has 16 rows of the weight, and its warps divide the width in
+// groups of 128 columns. Lane t of a row takes 16 adjacent codes of each 64, which fill its
+// positions in four products. Each group has its own accumulator, which is multiplied by the
+// group's scale in float32. Warps are added in order; a token's sum does not depend on the rest of
+// the batch.
 #pragma once
 
 #include "cuda/linear/products.cuh"
@@ -13,7 +14,7 @@ namespace penstock::cuda {
 
 constexpr int kWarpsOfFloat8 = 8;
 constexpr int kRowsOfFloat8 = 16;
-constexpr int kCodesOfChunk = 64; // of a row that its four lanes take in one load each
+constexpr int kCodesOfChunk = 64; // per row, which its four lanes take in one load each
 constexpr int kGroupsInFlight = 2;
 constexpr int kChunksOfGroup = kColumnsOfScale / kCodesOfChunk;
 
@@ -24,7 +25,7 @@ struct StreamFloat8 {
     const float* scale;   // of row r and group c: scale[c * scale_stride + r / scale_rows]
     const float* bias;    // [rows] or null
     int tokens, rows, width;
-    int scale_rows, scale_stride; // a stride of 0: a row has one scale
+    int scale_rows, scale_stride; // stride 0: a row has one scale
     bool to_float;
 };
 
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kWarpsOfFloat8* kWarp, kTiles == 1 ? 3 : 2)
     const int g = lane / 4, t = lane % 4;
     const int first_row = blockIdx.x * kRowsOfFloat8;
     const int64_t width = call.width;
-    // Rows past the end are read again elsewhere, and go nowhere.
+    // Rows past the end are read from the last row, and their results are not stored.
     const int last_row = call.rows - 1;
     const int upper_row = min(first_row + g, last_row),
               lower_row = min(first_row + g + 8, last_row);
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(kWarpsOfFloat8* kWarp, kTiles == 1 ? 3 : 2)
     Words4 upper_codes[kGroupsInFlight][kChunksOfGroup] = {};
     Words4 lower_codes[kGroupsInFlight][kChunksOfGroup] = {};
     float upper_factor[kGroupsInFlight] = {}, lower_factor[kGroupsInFlight] = {};
-    // No load goes past the end: stale registers there meet tokens of zeros.
+    // No load passes the end: stale registers there are multiplied by tokens of zeros.
     const auto read = [&](int slot, int k) {
         const bool inside = k < call.width;
         const int64_t place = static_cast<int64_t>(k / kColumnsOfScale) * call.scale_stride;
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kWarpsOfFloat8* kWarp, kTiles == 1 ? 3 : 2)
 #pragma unroll
     for (int slot = 0; slot < kGroupsInFlight; ++slot)
         read(slot, base + slot * kColumnsOfScale);
-    if (call.width > 0)     // a branch: loads would sink below the wait otherwise
+    if (call.width > 0)     // a branch: otherwise the compiler moves loads below the wait
         wait_for_earlier(); // no kernel writes weights
 #pragma unroll 1
     for (; base + kStride < call.width; base += kStride) {

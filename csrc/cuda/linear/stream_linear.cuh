@@ -1,10 +1,10 @@
-// A product of few rows: the weights are streamed once, straight into tensor-core fragments.
+// Linear layer for few tokens: the weights are streamed once, straight into tensor-core fragments.
 //
-// A block has 16 rows of the weight; its warps share out the width. Weights are the left operand of
+// A block has 16 rows of the weight; its warps divide the width. Weights are the left operand of
 // the product, tokens its 8 columns. The order of k inside a product is free as long as both
-// operands agree: lane t of a row takes 16 neighbouring bytes of each 64, which fill its places in
-// two products, so that every load is 16 bytes wide and nothing is moved between lanes. Warps are
-// added up in order; a token's sum depends neither on the batch nor on the number of columns.
+// operands agree: lane t of a row takes 16 adjacent bytes of each 64, which fill its positions in
+// two products, so that every load is 16 bytes wide and no data moves between lanes. Warps are
+// added in order; a token's sum depends neither on the batch nor on the number of columns.
 #pragma once
 
 #include "cuda/linear/products.cuh"
@@ -13,7 +13,7 @@ namespace penstock::cuda {
 
 constexpr int kWarpsOfLinear = 8;
 constexpr int kRowsOfLinear = 16;
-constexpr int kChunk = 32;         // elements of a row that its four lanes take in one load each
+constexpr int kChunk = 32;         // elements of a row, which its four lanes take in one load each
 constexpr int kChunksInFlight = 4; // 256 bytes of a row before the first is used
 
 struct StreamLinear {
@@ -24,7 +24,7 @@ struct StreamLinear {
     int tokens, rows, width;
 };
 
-// How weights are loaded: see `Setting::kLinearLoads`.
+// When weights are loaded: see `Setting::kLinearLoads`.
 enum class Loads { kBeforeUse, kAfterUse };
 
 template <int kTiles, bool kFloat, Loads kLoads>
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kWarpsOfLinear* kWarp)
     const int g = lane / 4, t = lane % 4;
     const int first_row = blockIdx.x * kRowsOfLinear;
     const int64_t width = call.width;
-    // Rows past the end are read again elsewhere, and go nowhere.
+    // Rows past the end are read from the last row, and their results are not stored.
     const int last_row = call.rows - 1;
     const int upper_row = min(first_row + g, last_row),
               lower_row = min(first_row + g + 8, last_row);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kWarpsOfLinear* kWarp)
     float sums[kTiles][4] = {};
     constexpr int kStep = kChunk * kChunksInFlight, kStride = kWarpsOfLinear * kStep;
     Words4 upper_words[kChunksInFlight], lower_words[kChunksInFlight];
-    // No load goes past the end: stale registers there meet tokens of zeros.
+    // No load passes the end: stale registers there are multiplied by tokens of zeros.
     const auto read = [&](int c, int k) {
         stream16_where(k < call.width, upper_words[c], upper + k);
         stream16_where(k < call.width, lower_words[c], lower + k);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kWarpsOfLinear* kWarp)
         upper_words[c] = lower_words[c] = Words4{};
         read(c, base + c * kChunk);
     }
-    if (call.width > 0)     // a branch: loads would sink below the wait otherwise
+    if (call.width > 0)     // a branch: otherwise the compiler moves loads below the wait
         wait_for_earlier(); // no kernel writes weights
 #pragma unroll 1
     for (; base + kStride < call.width; base += kStride) {

@@ -1,11 +1,11 @@
-// RMSNorm, alone and after the addition of a residual: one block a row, which stays in registers.
+// RMSNorm, alone and fused with a residual addition: one block per row, which is kept in registers.
 #pragma once
 
 #include "cuda/device.h"
 
 namespace penstock::cuda {
 
-// The sum over the block, in an order that depends on its size alone.
+// The sum over the block, in an order that depends only on its size.
 __device__ __forceinline__ float block_sum(float value) {
     __shared__ float of_warp[kWarp];
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -17,11 +17,11 @@ __device__ __forceinline__ float block_sum(float value) {
     return warp_sum(lane < warps ? of_warp[lane] : 0.0f);
 }
 
-constexpr int kMostNormThreads = 1024;
+constexpr int kMaxNormThreads = 1024;
 
 // A thread holds kVectors times eight elements, blockDim.x * 8 apart. Null residual: none.
 template <int kVectors>
-__global__ void __launch_bounds__(kMostNormThreads)
+__global__ void __launch_bounds__(kMaxNormThreads)
     rms_norm_kernel(Bf16* out, Bf16* total, const Bf16* x, const Bf16* residual,
                     const float* weight, float eps, int width) {
     let_later_start();

@@ -11,7 +11,7 @@ int penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qk
                              const float* value_scales, float eps, int tokens, int q_heads,
                              int kv_heads, int dim, int rotated, int block_size, int64_t key_stride,
                              int64_t value_stride, void* stream) {
-    if (dim > cuda::kMostDim || dim % 2 != 0 || rotated % 4 != 0 || rotated > dim) {
+    if (dim > cuda::kMaxDim || dim % 2 != 0 || rotated % 4 != 0 || rotated > dim) {
         return cuda::kRefused;
     }
     const cuda::RopeCache call{static_cast<cuda::Bf16*>(out),

@@ -1,4 +1,5 @@
-// Head norm, rotation and cache write in one pass: one warp a head of q, k or v of one token.
+// Head norm, rotary embedding and KV cache write in one pass: one warp per token and head of q, k
+// or v.
 #pragma once
 
 #include "cuda/device.h"
@@ -7,7 +8,7 @@ namespace penstock::cuda {
 
 struct RopeCache {
     Bf16* out;  // [T, H * D]
-    void* keys; // a block and KV head: [P, D]; bfloat16, or e4m3 with a scale for each KV head
+    void* keys; // per block and KV head [P, D]; bfloat16, or e4m3 with a scale per KV head
     void* values;
     const float* key_scales;
     const float* value_scales;
@@ -23,10 +24,11 @@ struct RopeCache {
 };
 
 constexpr int kWarpsOfRope = 4;
-constexpr int kMostDim = 256;
-// A lane holds pairs of neighbours, 64 elements apart: of the rotated halves, and of the rest.
-constexpr int kMostPairs = kMostDim / 2 / (2 * kWarp);
-constexpr int kMostRest = kMostDim / (2 * kWarp);
+constexpr int kMaxDim = 256;
+// A lane holds pairs of adjacent elements, 64 elements apart: of the rotated halves, and of the
+// rest.
+constexpr int kMaxPairs = kMaxDim / 2 / (2 * kWarp);
+constexpr int kMaxRest = kMaxDim / (2 * kWarp);
 
 __device__ __forceinline__ uint32_t load_pair(const Bf16* address) {
     return *reinterpret_cast<const uint32_t*>(address);
@@ -41,7 +43,7 @@ __device__ __forceinline__ void store_pair(E4m3* address, float low, float high)
     *reinterpret_cast<uint16_t*>(address) = static_cast<uint16_t>(pair);
 }
 
-// Where a head of q, k or v goes: into the result, or into the cache, divided by its scale.
+// Destination of a head of q, k or v: the result, or the cache (divided by its scale).
 template <class Cached>
 struct Target {
     Bf16* result;
@@ -90,10 +92,10 @@ __global__ void rope_cache_kernel(RopeCache call) {
     const bool turns = head < call.q_heads + call.kv_heads;
     const int rotated = turns ? call.rotated : 0, half = rotated / 2;
 
-    float first[kMostPairs][2], second[kMostPairs][2], rest[kMostRest][2];
+    float first[kMaxPairs][2], second[kMaxPairs][2], rest[kMaxRest][2];
     float squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kMostPairs; ++i) {
+    for (int i = 0; i < kMaxPairs; ++i) {
         const int at = (i * kWarp + lane) * 2;
         if (at >= half)
             continue;
@@ -105,7 +107,7 @@ __global__ void rope_cache_kernel(RopeCache call) {
             squares += first[i][j] * first[i][j] + second[i][j] * second[i][j];
     }
 #pragma unroll
-    for (int i = 0; i < kMostRest; ++i) {
+    for (int i = 0; i < kMaxRest; ++i) {
         const int at = rotated + (i * kWarp + lane) * 2;
         if (at >= call.dim)
             continue;
@@ -121,7 +123,7 @@ __global__ void rope_cache_kernel(RopeCache call) {
         scale = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(call.dim) + call.eps);
     const float* angles = call.rope + static_cast<int64_t>(call.positions[token]) * call.rotated;
 #pragma unroll
-    for (int i = 0; i < kMostPairs; ++i) {
+    for (int i = 0; i < kMaxPairs; ++i) {
         const int at = (i * kWarp + lane) * 2;
         if (at >= half)
             continue;
@@ -138,7 +140,7 @@ __global__ void rope_cache_kernel(RopeCache call) {
         to.store(half + at, high[0], high[1]);
     }
 #pragma unroll
-    for (int i = 0; i < kMostRest; ++i) {
+    for (int i = 0; i < kMaxRest; ++i) {
         const int at = rotated + (i * kWarp + lane) * 2;
         if (at >= call.dim)
             continue;

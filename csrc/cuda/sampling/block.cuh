@@ -1,4 +1,4 @@
-// What the sampler does with all threads of a block: sums, maxima, a sort in shared memory.
+// Block-wide primitives of the sampler: sums, maxima, a sort in shared memory.
 #pragma once
 
 #include "cuda/device.h"
@@ -8,7 +8,7 @@ namespace penstock::cuda {
 constexpr int kSampleThreads = 1024;
 constexpr int kSampleWarps = kSampleThreads / kWarp;
 
-// The same value in every thread; `of_warp` is free again afterwards.
+// The same value in every thread; `of_warp` may be reused afterwards.
 template <class T, class Combine>
 __device__ __forceinline__ T block_combine(T value, T (&of_warp)[kSampleWarps], Combine combine) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -39,14 +39,14 @@ __device__ __forceinline__ T block_highest(T value, T (&of_warp)[kSampleWarps]) 
                          [](T left, T right) { return left > right ? left : right; });
 }
 
-// Descending, by a bitonic network; `count` is a power of two.
+// Sorts in descending order by a bitonic network; `count` is a power of two.
 template <class T>
 __device__ __forceinline__ void sort_descending(T* values, int count) {
     for (int run = 2; run <= count; run *= 2) {
-        for (int apart = run / 2; apart > 0; apart /= 2) {
+        for (int distance = run / 2; distance > 0; distance /= 2) {
             __syncthreads();
             for (int i = threadIdx.x; i < count / 2; i += kSampleThreads) {
-                const int low = i / apart * apart * 2 + i % apart, high = low + apart;
+                const int low = i / distance * distance * 2 + i % distance, high = low + distance;
                 const bool descends = (low & run) == 0;
                 const T left = values[low], right = values[high];
                 if ((left < right) == descends) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void sort_descending(T* values, int count) {
     __syncthreads();
 }
 
-// The sum of `value` over the lanes up to this one.
+// Inclusive prefix sum of `value` over the lanes of the warp.
 __device__ __forceinline__ float warp_scan(float value) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll

@@ -1,4 +1,4 @@
-// Philox 4x32-10 (Salmon et al., SC 2011): the first word is all that a draw takes.
+// Philox 4x32-10 (Salmon et al., SC 2011): the first word is used as the random number.
 #pragma once
 
 #include "cuda/device.h"

@@ -1,12 +1,13 @@
-// A row of logits under one block: its highest logit, counts and masses over it, and a draw over
-// the whole of it. Logits are compared as unsigned integers of the same order (`ordered`).
+// One row of logits, processed by one block: its highest logit, counts and masses over it, and
+// sampling from the whole row. Logits are compared as unsigned integers of the same order
+// (`ordered`).
 #pragma once
 
 #include "cuda/sampling/block.cuh"
 
 namespace penstock::cuda {
 
-// A draw over the row finds a piece of it by sums first.
+// Sampling from the row first finds a piece of it by sums.
 constexpr int kPiecesOfWarp = 16;
 constexpr int kPieces = kSampleWarps * kPiecesOfWarp;
 
@@ -21,15 +22,15 @@ struct SampleScratch {
 struct Row {
     const float* logits;
     int vocabulary;
-    bool wide; // four logits a load: the row lies at a multiple of 16 bytes
+    bool wide; // four logits per load: the row is 16-byte aligned
     float highest;
     float temperature;
 };
 
-// Calls `use(token, logit)` for the thread's share of the row, by ascending ids. Loads are under
-// way four at a time, of four logits each or of one.
+// Calls `use(token, logit)` for the thread's share of the row, by ascending ids. Four loads are in
+// flight at a time, of four logits or of one.
 template <class Use>
-__device__ __forceinline__ void for_share(const Row& row, const Use& use) {
+__device__ __forceinline__ void for_each_logit(const Row& row, const Use& use) {
     constexpr int kTogether = 4;
     if (!row.wide) {
 #pragma unroll 4
@@ -57,8 +58,8 @@ __device__ __forceinline__ void for_share(const Row& row, const Use& use) {
     }
 }
 
-// What the filters keep: logits above `key`, the first `ties` of those equal to it, and of them
-// those whose weight is at least `least`.
+// The tokens that the filters keep: logits above `key`, the first `ties` of those equal to it; of
+// these, the ones whose weight is at least `least`.
 struct Kept {
     uint32_t key;
     int32_t ties;
@@ -80,23 +81,24 @@ __device__ __forceinline__ float weight_of(const Row& row, float logit) {
     return power_of_two((logit - row.highest) / row.temperature * 1.44269504088896f);
 }
 
-// How many logits are at least `key`.
+// Number of logits that are at least `key`.
 __device__ __forceinline__ int count_from(const Row& row, uint32_t key, SampleScratch& scratch) {
     int32_t count = 0;
-    for_share(row, [&](int, float logit) { count += ordered(logit) >= key; });
+    for_each_logit(row, [&](int, float logit) { count += ordered(logit) >= key; });
     return block_sum_of(count, scratch.ints);
 }
 
 // The mass of the logits greater than `key`.
 __device__ __forceinline__ float mass_above(const Row& row, uint32_t key, SampleScratch& scratch) {
     float mass = 0.0f;
-    for_share(row, [&](int, float logit) {
+    for_each_logit(row, [&](int, float logit) {
         mass += ordered(logit) > key ? weight_of(row, logit) : 0.0f;
     });
     return block_sum_of(mass, scratch.floats);
 }
 
-// The top_k-th highest key, bit by bit from the highest, and how many equal to it are kept.
+// Finds the top_k-th highest key, bit by bit from the highest, and the number of equal ones to
+// keep.
 __device__ __forceinline__ void keep_top_k(Kept& kept, const Row& row, int top_k,
                                            SampleScratch& scratch) {
     uint32_t key = 0;
@@ -108,7 +110,7 @@ __device__ __forceinline__ void keep_top_k(Kept& kept, const Row& row, int top_k
     kept.ties = top_k - count_from(row, key + 1, scratch);
 }
 
-// The key at which the mass from above reaches top_p of what `kept` keeps.
+// Finds the key at which the mass from above reaches top_p of the mass that `kept` keeps.
 __device__ __forceinline__ void keep_top_p(Kept& kept, const Row& row, float top_p,
                                            SampleScratch& scratch) {
     const float tie = weight_of(row, from_ordered(kept.key));
@@ -130,8 +132,8 @@ __device__ __forceinline__ void keep_top_p(Kept& kept, const Row& row, float top
     kept.key = key;
 }
 
-// The weight of a token, zero where it is not kept; `before`: ties of lower ids, advanced by those
-// of the warp's 32 tokens. All lanes of a warp call it together.
+// The weight of a token, zero if it is not kept; `before`: ties of lower ids, advanced by those of
+// the warp's 32 tokens. All lanes of a warp must call it together.
 __device__ __forceinline__ float kept_weight(const Row& row, const Kept& kept, int token, int end,
                                              int& before) {
     const float logit = token < end ? row.logits[token] : -INFINITY;
@@ -144,15 +146,15 @@ __device__ __forceinline__ float kept_weight(const Row& row, const Kept& kept, i
     return keeps && weight >= kept.least ? weight : 0.0f;
 }
 
-// Of a piece of the row: its first token and the one after its last. Pieces begin where a line of
-// the cache does.
+// The first token of a piece of the row, and the one after its last. Pieces start at multiples of a
+// cache line.
 __device__ __forceinline__ void piece_of(const Row& row, int piece, int& begin, int& end) {
     const int lines = (row.vocabulary + kPieces * kWarp - 1) / (kPieces * kWarp);
     begin = min(piece * lines * kWarp, row.vocabulary);
     end = min(begin + lines * kWarp, row.vocabulary);
 }
 
-// How many logits of lower pieces equal the key, for every piece.
+// For every piece, the number of logits of lower pieces that equal the key.
 __device__ __forceinline__ void count_ties(const Row& row, uint32_t key, SampleScratch& scratch) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     int of_warp = 0;
@@ -183,8 +185,8 @@ __device__ __forceinline__ void count_ties(const Row& row, uint32_t key, SampleS
     __syncthreads();
 }
 
-// The first of `count` masses with which the sum, `passed` so far, exceeds the target, advancing
-// `passed` to what lies before it; the last that is not zero where rounding leaves none.
+// The first of `count` masses with which the sum, `passed` so far, exceeds the target; the last
+// nonzero one if rounding leaves none. Advances `passed` to the sum before it.
 __device__ __forceinline__ int find_mass(const float* masses, int count, float target,
                                          float& passed) {
     int chosen = 0;
@@ -199,9 +201,9 @@ __device__ __forceinline__ int find_mass(const float* masses, int count, float t
     return chosen;
 }
 
-// The draw, when the masses of pieces and of warps are known; by one warp.
-__device__ __forceinline__ void draw_from_pieces(const Row& row, const Kept& kept, float number,
-                                                 SampleScratch& scratch) {
+// Samples a token once the masses of pieces and of warps are known; called by one warp.
+__device__ __forceinline__ void sample_from_pieces(const Row& row, const Kept& kept, float number,
+                                                   SampleScratch& scratch) {
     const int lane = threadIdx.x % kWarp;
     float total = 0.0f;
     for (int other = 0; other < kSampleWarps; ++other) {
@@ -231,7 +233,7 @@ __device__ __forceinline__ void draw_from_pieces(const Row& row, const Kept& kep
     }
 }
 
-// The mass of a piece of the row, in every lane, where ties are not counted out.
+// The mass of a piece of the row, in every lane, if no ties are excluded.
 __device__ __forceinline__ float mass_of_piece(const Row& row, float least, int begin, int end) {
     constexpr int kTogether = 8;
     const int lane = threadIdx.x % kWarp;
@@ -253,8 +255,8 @@ __device__ __forceinline__ float mass_of_piece(const Row& row, float least, int 
 }
 
 // The first kept token of the row whose cumulative mass exceeds number * mass, by ascending id.
-__device__ __forceinline__ int draw_from_row(const Row& row, const Kept& kept, float number,
-                                             SampleScratch& scratch) {
+__device__ __forceinline__ int sample_from_row(const Row& row, const Kept& kept, float number,
+                                               SampleScratch& scratch) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     const bool all_ties = kept.key == 0 && kept.ties >= row.vocabulary;
     if (kept.ties < row.vocabulary) {
@@ -288,7 +290,7 @@ __device__ __forceinline__ int draw_from_row(const Row& row, const Kept& kept, f
     }
     __syncthreads();
     if (warp == 0) {
-        draw_from_pieces(row, kept, number, scratch);
+        sample_from_pieces(row, kept, number, scratch);
     }
     __syncthreads();
     return scratch.token;

@@ -1,11 +1,11 @@
-// The sampler: one block a row, without sorting the row.
+// The sampler: one block per row, without sorting the row.
 //
-// The highest logit of each thread's share of the row comes out of the first pass. The k-th highest
-// of these is no higher than the k-th highest of all, so the logits that reach it contain the k
-// highest, and few more: the second pass collects them in shared memory, where they are sorted and
-// the filters applied exactly. For top-p alone, k is a guess that is checked by the mass that they
-// hold. Where a row has too many, or too little mass in them, its thresholds are found bit by bit
-// over the whole row.
+// The first pass computes the highest logit of each thread's share of the row. The k-th highest of
+// these is no higher than the k-th highest of all, so the logits that reach it contain the k
+// highest and few more: the second pass collects them in shared memory, where they are sorted and
+// the filters are applied exactly. For top-p alone, k is an estimate that is checked by the mass of
+// the collected logits. If a row has too many candidates, or too little mass in them, its
+// thresholds are found bit by bit over the whole row.
 #pragma once
 
 #include "cuda/sampling/philox.h"
@@ -14,7 +14,7 @@
 namespace penstock::cuda {
 
 struct Sample {
-    int32_t* out;        // [S]: token, or -1 where the row cannot be sampled
+    int32_t* out;        // [S]: token, or -1 if the row cannot be sampled
     const float* logits; // [S, V]
     const float* temperatures;
     const int32_t* top_ks;
@@ -26,13 +26,13 @@ struct Sample {
     bool wide; // see Row
 };
 
-constexpr int kMostCandidates = 2048;
-constexpr int kGuessedTopP = 512; // how many logits usually hold the mass that top-p asks for
+constexpr int kMaxCandidates = 2048;
+constexpr int kEstimatedTopP = 512; // number of logits that usually hold the mass of top-p
 
 struct Candidates {
     uint32_t of_thread[kSampleThreads];
-    // Ordered logit in the upper half; below it, the lower the id the higher.
-    uint64_t entries[kMostCandidates];
+    // Ordered logit in the upper half; below it the inverted id, so that lower ids are higher.
+    uint64_t entries[kMaxCandidates];
     int32_t count;
 };
 
@@ -44,13 +44,13 @@ __device__ __forceinline__ float logit_of(uint64_t entry) {
     return from_ordered(static_cast<uint32_t>(entry >> 32));
 }
 
-// The highest logit of the row, NaN where any is, with the lowest id that has it; and in
-// `of_thread` that of each thread's share.
+// The highest logit of the row (NaN if any is) and the lowest id that has it; also fills
+// `of_thread` with the highest of each thread's share.
 __device__ __forceinline__ int find_highest(Row& row, uint32_t (&of_thread)[kSampleThreads],
                                             SampleScratch& scratch) {
     float best = -INFINITY;
     int32_t place = row.vocabulary, broken = 0;
-    for_share(row, [&](int token, float logit) {
+    for_each_logit(row, [&](int token, float logit) {
         broken |= logit != logit;
         if (logit > best || (logit == best && token < place))
             best = logit, place = token;
@@ -63,7 +63,7 @@ __device__ __forceinline__ int find_highest(Row& row, uint32_t (&of_thread)[kSam
     return -block_highest(best == row.highest ? -place : -row.vocabulary, scratch.ints);
 }
 
-// Collects the logits that reach `floor`, and sums up the mass of the row. False where there are
+// Collects the logits that reach `floor`, and sums the mass of the row. Returns false if there are
 // too many.
 __device__ __forceinline__ bool collect(Candidates& candidates, const Row& row, uint32_t floor,
                                         float& mass, SampleScratch& scratch) {
@@ -71,22 +71,22 @@ __device__ __forceinline__ bool collect(Candidates& candidates, const Row& row, 
         candidates.count = 0;
     __syncthreads();
     float own = 0.0f;
-    for_share(row, [&](int token, float logit) {
+    for_each_logit(row, [&](int token, float logit) {
         const uint32_t key = ordered(logit);
         own += weight_of(row, logit);
         if (key < floor || logit == -INFINITY)
             return;
         const int place = atomicAdd(&candidates.count, 1);
-        if (place < kMostCandidates) {
+        if (place < kMaxCandidates) {
             const uint32_t lower_first = ~static_cast<uint32_t>(token);
             candidates.entries[place] = static_cast<uint64_t>(key) << 32 | lower_first;
         }
     });
     mass = block_sum_of(own, scratch.floats);
-    return candidates.count <= kMostCandidates;
+    return candidates.count <= kMaxCandidates;
 }
 
-// Sorts `count` entries, descending, with zeros after them up to a power of two.
+// Sorts `count` entries in descending order, padded with zeros up to a power of two.
 __device__ __forceinline__ void sort_entries(uint64_t* entries, int count) {
     int size = kWarp;
     while (size < count)
@@ -96,16 +96,16 @@ __device__ __forceinline__ void sort_entries(uint64_t* entries, int count) {
     sort_descending(entries, size);
 }
 
-// How many of the first `count` entries come before the cumulative mass exceeds `target` (or, with
-// `reaches`, before it is at least the target); their whole mass in `mass`.
+// Number of the first `count` entries that precede the point where the cumulative mass exceeds
+// `target` (or with `reaches`, is at least the target); their total mass in `mass`.
 __device__ __forceinline__ int count_below(Candidates& candidates, const Row& row, int count,
                                            float target, bool reaches, SampleScratch& scratch) {
-    constexpr int kOfThread = kMostCandidates / kSampleThreads;
+    constexpr int kEntriesPerThread = kMaxCandidates / kSampleThreads;
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-    float weights[kOfThread], own = 0.0f;
+    float weights[kEntriesPerThread], own = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kOfThread; ++i) {
-        const int index = threadIdx.x * kOfThread + i;
+    for (int i = 0; i < kEntriesPerThread; ++i) {
+        const int index = threadIdx.x * kEntriesPerThread + i;
         weights[i] = index < count ? weight_of(row, logit_of(candidates.entries[index])) : 0.0f;
         own += weights[i];
     }
@@ -119,10 +119,10 @@ __device__ __forceinline__ int count_below(Candidates& candidates, const Row& ro
     __syncthreads();
     int32_t below = 0;
 #pragma unroll
-    for (int i = 0; i < kOfThread; ++i) {
+    for (int i = 0; i < kEntriesPerThread; ++i) {
         sum += weights[i];
         const bool stays = reaches ? sum < target : sum <= target;
-        below += static_cast<int>(threadIdx.x) * kOfThread + i < count && stays;
+        below += static_cast<int>(threadIdx.x) * kEntriesPerThread + i < count && stays;
     }
     return block_sum_of(below, scratch.ints);
 }
@@ -136,12 +136,12 @@ __device__ __forceinline__ float mass_of(const Candidates& candidates, const Row
     return block_sum_of(own, scratch.floats);
 }
 
-// Draws among the first `count` entries, in the order of their ids.
-__device__ __forceinline__ int draw_from_candidates(Candidates& candidates, const Row& row,
-                                                    int count, float number,
-                                                    SampleScratch& scratch) {
+// Samples among the first `count` entries, in the order of their ids.
+__device__ __forceinline__ int sample_from_candidates(Candidates& candidates, const Row& row,
+                                                      int count, float number,
+                                                      SampleScratch& scratch) {
     const float target = number * mass_of(candidates, row, count, scratch);
-    // Swapped halves: the lowest id is the highest entry.
+    // With swapped halves, the lowest id is the highest entry.
     for (int i = threadIdx.x; i < count; i += kSampleThreads) {
         const uint64_t entry = candidates.entries[i];
         candidates.entries[i] = entry << 32 | entry >> 32;
@@ -157,14 +157,14 @@ __device__ __forceinline__ int draw_from_candidates(Candidates& candidates, cons
     return token_of(candidates.entries[min(below, count - 1)]);
 }
 
-// A token by the candidates alone, or -1 where they do not suffice.
-__device__ __forceinline__ int draw_from_few(Candidates& candidates, const Row& row, int top_k,
-                                             float top_p, float min_p, float number,
-                                             SampleScratch& scratch) {
+// Samples a token from the candidates alone; -1 if they do not suffice.
+__device__ __forceinline__ int sample_from_few(Candidates& candidates, const Row& row, int top_k,
+                                               float top_p, float min_p, float number,
+                                               SampleScratch& scratch) {
     if (top_k > kSampleThreads)
         return -1;
     sort_descending(candidates.of_thread, kSampleThreads);
-    const uint32_t floor = candidates.of_thread[(top_k > 0 ? top_k : kGuessedTopP) - 1];
+    const uint32_t floor = candidates.of_thread[(top_k > 0 ? top_k : kEstimatedTopP) - 1];
     float mass;
     if (!collect(candidates, row, floor, mass, scratch))
         return -1;
@@ -185,7 +185,7 @@ __device__ __forceinline__ int draw_from_few(Candidates& candidates, const Row& 
         heavy += weight_of(row, logit_of(candidates.entries[i])) >= min_p;
     }
     count = max(block_sum_of(heavy, scratch.ints), 1);
-    return draw_from_candidates(candidates, row, count, number, scratch);
+    return sample_from_candidates(candidates, row, count, number, scratch);
 }
 
 __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(const Sample call) {
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(const Sample 
         const float number = uniform(call.seeds[index], call.positions[index]);
         token = -1;
         if (top_k > 0 || top_p < 1.0f) {
-            token = draw_from_few(candidates, row, top_k, top_p, min_p, number, scratch);
+            token = sample_from_few(candidates, row, top_k, top_p, min_p, number, scratch);
         }
         if (token < 0) {
             Kept kept{0, row.vocabulary, min_p};
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(const Sample 
                 keep_top_k(kept, row, top_k, scratch);
             if (top_p < 1.0f)
                 keep_top_p(kept, row, top_p, scratch);
-            token = draw_from_row(row, kept, number, scratch);
+            token = sample_from_row(row, kept, number, scratch);
         }
     }
     if (threadIdx.x == 0)

@@ -1,4 +1,4 @@
-// Element types of tensors. Standard library only.
+// Element types of tensors. Depends on the standard library only.
 #pragma once
 
 #include <cstddef>

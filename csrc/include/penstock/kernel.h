@@ -1,5 +1,6 @@
-// What a CPU kernel is: pure functions over one call's arguments, cut into tasks that any thread
-// may run. Checks happen in bind/, never here. No allocation, no lock, no I/O inside a kernel.
+// The interface of a CPU kernel: pure functions of a call's arguments, divided into tasks that any
+// thread may run. Arguments are checked in bind/, never in a kernel. Kernels do not allocate, lock
+// or do I/O.
 #pragma once
 
 #include <array>
@@ -10,9 +11,9 @@
 
 namespace penstock {
 
-// One call. A kernel documents its own order of tensors, integers and reals beside its table entry.
-// `object` is an immutable packed weight (or null). The number of rows of a tensor with a free
-// dimension is filled in per step before the kernel sees it.
+// The arguments of one call. Each kernel documents the order of its tensors, integers and reals
+// beside its table entry. `object` is an immutable packed weight or null. The number of rows of a
+// tensor with a free dimension is filled in for each step before the kernel runs.
 struct Arguments {
     std::array<TensorView, 16> tensor{};
     std::array<int64_t, 8> integer{};
@@ -28,16 +29,16 @@ struct Workspace {
 };
 
 // Work is done in phases with a barrier after each. Within a phase tasks are independent and may
-// run in any order on any thread; the result must not depend on either. A row's result must not
-// depend on the other rows of the call, nor on how many there are.
+// run in any order on any thread; the result must not depend on either. The result of a row must
+// not depend on the other rows of the call, nor on their number.
 struct Kernel {
     const char* name;
     int (*phases)(const Arguments&);
     int64_t (*tasks)(const Arguments&, int phase);
     void (*run)(const Arguments&, int phase, int64_t task, Workspace&);
     size_t (*workspace_bytes)(const Arguments&); // per thread, at the largest step
-    // Rows [a, b) of the tensors that have a row for every token, beside the others whole, give
-    // rows [a, b) of the results: so rows can go through several such kernels in blocks.
+    // True if rows [a, b) of the per-token tensors, with all other tensors whole, give rows [a, b)
+    // of the results, so that blocks of rows can pass through several such kernels in turn.
     bool row_wise = false;
 };
 

@@ -1,5 +1,5 @@
-// The kernels that may serve one call. All give the same bits, so the number of rows decides by
-// speed alone.
+// The kernels that may serve one call, by number of rows. All give the same bits, so that the
+// choice affects speed only.
 #pragma once
 
 #include <array>
@@ -14,35 +14,36 @@ namespace penstock {
 
 class KernelChoice {
   public:
-    static constexpr size_t most_ranges = 8;
+    static constexpr size_t max_ranges = 8;
     static constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
 
     KernelChoice() = default;
-    // One kernel for every number of rows.
+    // One kernel for any number of rows.
     KernelChoice(const Kernel& kernel) { add(unlimited, kernel); } // NOLINT(google-explicit-*)
 
-    // The kernel of calls of at most `most_rows` rows, and of more than any range before it.
-    void add(int64_t most_rows, const Kernel& kernel) {
-        assert(count_ < most_ranges && (count_ == 0 || most_rows > ranges_[count_ - 1].most_rows));
-        ranges_[count_++] = {most_rows, &kernel};
+    // Adds the kernel for calls of at most `max_rows` rows. Ranges must be added in ascending
+    // order.
+    void add(int64_t max_rows, const Kernel& kernel) {
+        assert(count_ < max_ranges && (count_ == 0 || max_rows > ranges_[count_ - 1].max_rows));
+        ranges_[count_++] = {max_rows, &kernel};
     }
 
     // The kernel for a call of `rows` rows. The last range must be unlimited.
     const Kernel& of(int64_t rows) const {
         size_t i = 0;
-        while (rows > ranges_[i].most_rows)
+        while (rows > ranges_[i].max_rows)
             ++i;
         return *ranges_[i].kernel;
     }
 
-    // For a call as it is: its first tensor counts the rows.
+    // The kernel for a call: dimension 0 of its first tensor is the number of rows.
     const Kernel& of(const Arguments& call) const { return of(call.tensor[0].shape[0]); }
 
     const Kernel& widest() const { return *ranges_[count_ - 1].kernel; }
     const char* name() const { return widest().name; }
     bool row_wise() const { return widest().row_wise; }
 
-    // Per thread, for a call of any number of rows up to that of `call`.
+    // Per thread, for calls of up to the rows of `call`.
     size_t workspace_bytes(const Arguments& call) const {
         size_t most = 0;
         for (size_t i = 0; i < count_; ++i) {
@@ -54,10 +55,10 @@ class KernelChoice {
 
   private:
     struct Range {
-        int64_t most_rows = 0;
+        int64_t max_rows = 0;
         const Kernel* kernel = nullptr;
     };
-    std::array<Range, most_ranges> ranges_{};
+    std::array<Range, max_ranges> ranges_{};
     size_t count_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// A typed, strided window on memory that somebody else owns. Standard library only.
+// A typed, strided view of borrowed memory. Depends on the standard library only.
 #pragma once
 
 #include <array>

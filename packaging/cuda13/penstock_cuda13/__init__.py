@@ -1,1 +1,1 @@
-"""The place of libpenstock_cuda.so and of compiled kernels, which `penstock.kernels.cuda` loads."""
+"""Package that contains libpenstock_cuda.so and compiled kernels for `penstock.kernels.cuda`."""
