@@ -150,8 +150,8 @@ def logits_processors_of(tokens: Ints, admit: Admit) -> RowLogitsProcessors | No
         bias=_bias(sampling.logit_bias) if sampling.logit_bias else None,
         seen=SeenState(tokens, prompt_tokens, penalties) if penalties != NONE else None,
         dry=DryState(tokens, sampling) if sampling.dry_multiplier else None,
-        held=_held(admit) if admit.held_back else None,
-        on_device=samples_on_device(sampling, admit.held_back),
+        held=_held(admit) if admit.suppressed_tokens else None,
+        on_device=samples_on_device(sampling, admit.suppressed_tokens),
     )
     lists = (features.bias, features.seen, features.dry, features.held)
     return features if any(part is not None for part in lists) else None
@@ -172,7 +172,7 @@ def _batch(features: list[RowLogitsProcessors | None], rows: list[int]) -> Batch
 
 
 def _held(admit: Admit) -> MinTokensBan:
-    return MinTokensBan(np.array(admit.held_back, np.int32), admit.held_until)
+    return MinTokensBan(np.array(admit.suppressed_tokens, np.int32), admit.suppressed_until)
 
 
 def _bias(bias: dict[int, float]) -> Listed:

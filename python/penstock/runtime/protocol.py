@@ -19,7 +19,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     packed or, where that is unknown, as read; `memory_bytes`: of the host's memory, by the formula.
     `overlaps`: it computes while the host does other things, so that a second step may be submitted
     before the first is collected. `cpu_blocks`: of the host, for prefixes that the cache has no
-    room for any more, of which a step saves up to `most_saves`. `sizes`: the largest step."""
+    room for any more, of which a step saves up to `max_saves_per_step`. `sizes`: the largest step."""
 
     model_id: str
     fingerprint: str
@@ -32,7 +32,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     sizes: StepSizes = CPU_STEP_SIZES
     overlaps: bool = False
     cpu_blocks: int = 0
-    most_saves: int = 0
+    max_saves_per_step: int = 0
 
 
 class Masks(Protocol):

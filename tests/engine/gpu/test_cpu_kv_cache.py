@@ -38,7 +38,7 @@ def scheduler(runtime: GpuRuntime, num_blocks: int | None = None) -> Scheduler:
         max_model_len=CONTEXT,
         max_num_seqs=2,
         max_num_batched_tokens=CONTEXT,
-        cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.most_saves),
+        cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
     )
 
 

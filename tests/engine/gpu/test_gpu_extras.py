@@ -49,7 +49,7 @@ def scheduler(runtime: GpuRuntime, **options: Any) -> Scheduler:
         "max_model_len": CONTEXT,
         "max_num_seqs": 6,
         "max_num_batched_tokens": CONTEXT,
-        "cpu_cache": CpuKvCacheIndex(facts.cpu_blocks, facts.most_saves),
+        "cpu_cache": CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
     }
     return Scheduler(**(sizes | options))
 

@@ -264,7 +264,7 @@ class Harness:
     speculation: bool = False
     vocab: int = VOCAB
     cpu_blocks: int = 0
-    most_saves: int = 100
+    max_saves_per_step: int = 100
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -277,7 +277,7 @@ class Harness:
             prefix_caching=self.prefix_caching,
             no_kv_cache=self.no_kv_cache,
             speculation=self.speculation,
-            cpu_cache=CpuKvCacheIndex(self.cpu_blocks, self.most_saves),
+            cpu_cache=CpuKvCacheIndex(self.cpu_blocks, self.max_saves_per_step),
             secret=b"test",
         )
         budget = max(self.max_num_batched_tokens, self.max_model_len if self.no_kv_cache else 0)

@@ -8,7 +8,13 @@ import pytest
 from fake_runtime import Harness, ScriptedGuide, answer_alone
 
 from penstock.dialog import Sampling
-from penstock.scheduler import MOST_BIASES, MOST_HELD_BACK, NewSequence, StepPlan, StepResult
+from penstock.scheduler import (
+    MAX_LOGIT_BIASES,
+    MAX_SUPPRESSED_TOKENS,
+    NewSequence,
+    StepPlan,
+    StepResult,
+)
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -281,7 +287,7 @@ def started_with(sampling: Sampling, **wanted: Any) -> Harness:
     [
         Sampling(presence_penalty=1.5, frequency_penalty=0.5),
         Sampling(repetition_penalty=1.5),
-        Sampling(logit_bias=dict.fromkeys(range(MOST_BIASES), 1.0)),
+        Sampling(logit_bias=dict.fromkeys(range(MAX_LOGIT_BIASES), 1.0)),
     ],
 )
 def test_draws_that_a_device_steers_itself_are_planned_ahead(sampling: Sampling) -> None:
@@ -289,7 +295,7 @@ def test_draws_that_a_device_steers_itself_are_planned_ahead(sampling: Sampling)
 
 
 def test_tokens_that_are_held_back_are_planned_ahead() -> None:
-    some = frozenset(range(MOST_HELD_BACK))
+    some = frozenset(range(MAX_SUPPRESSED_TOKENS))
     harness = started_with(Sampling(), min_tokens=3, stop_token_ids=some)
     assert spans(ahead(harness)) == [(5, 1, True)]
 
@@ -298,7 +304,7 @@ def test_tokens_that_are_held_back_are_planned_ahead() -> None:
     "sampling",
     [
         Sampling(dry_multiplier=1.5),
-        Sampling(logit_bias=dict.fromkeys(range(MOST_BIASES + 1), 1.0)),
+        Sampling(logit_bias=dict.fromkeys(range(MAX_LOGIT_BIASES + 1), 1.0)),
     ],
 )
 def test_draws_that_the_host_steers_are_waited_for(sampling: Sampling) -> None:
@@ -306,7 +312,7 @@ def test_draws_that_the_host_steers_are_waited_for(sampling: Sampling) -> None:
 
 
 def test_more_tokens_held_back_than_a_device_keeps_are_waited_for() -> None:
-    many = frozenset(range(MOST_HELD_BACK + 1))
+    many = frozenset(range(MAX_SUPPRESSED_TOKENS + 1))
     harness = started_with(Sampling(), min_tokens=3, stop_token_ids=many)
     assert harness.scheduler.plan_ahead() is None
     assert started_with(Sampling(), stop_token_ids=many).scheduler.plan_ahead() is not None
@@ -321,8 +327,8 @@ def test_an_admission_says_which_tokens_are_held_back_and_how_long() -> None:
     plan = harness.scheduler.plan()
     assert plan is not None
     held, free = plan.admissions
-    assert (held.held_back, held.held_until) == ((2, 9), 6)
-    assert free.held_back == ()
+    assert (held.suppressed_tokens, held.suppressed_until) == ((2, 9), 6)
+    assert free.suppressed_tokens == ()
 
 
 def test_without_a_block_for_each_nothing_is_planned_ahead() -> None:

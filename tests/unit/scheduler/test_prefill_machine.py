@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from penstock.scheduler import StepPlan
-from penstock.scheduler.prefill import GIVEN_PARTS, SAVED_STEPS
+from penstock.scheduler.prefill import CREDIT_STEPS, GIVEN_PARTS
 
 LONGEST_STEPS = 8
 MOST_PROMPTS = 40
@@ -125,7 +125,7 @@ class PrefillMachine(RuleBasedStateMachine):
 
     def check_prompt(self, one: Prompt) -> None:
         """The bounds that hold for every prompt after every step."""
-        saved = SAVED_STEPS * self.budget
+        saved = CREDIT_STEPS * self.budget
         given = GIVEN_PARTS * (one.fair - one.computed)
         assert given <= one.fair + (saved if one.num_ahead > 1 else 0), "it gives a tenth at most"
         if not one.missing:

@@ -27,7 +27,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         speculation=st.booleans(),
         vocab=st.sampled_from([50, 4, 3]),
         cpu_blocks=st.sampled_from([0, 2, 5, 30]),
-        most_saves=st.sampled_from([1, 3, 100]),
+        max_saves_per_step=st.sampled_from([1, 3, 100]),
     )
     def start(self, num_blocks: int, block_size: int, **options: object) -> None:
         self.harness = Harness(
@@ -168,7 +168,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def every_block_is_counted_once_for_each_holder(self) -> None:
         scheduler = self.harness.scheduler
         pool = scheduler._cache.pool
-        held = Counter(block for s in scheduler._running for block in s.blocks)
+        held = Counter(block for s in scheduler._queues.running for block in s.blocks)
         assert all(pool.holders(block) == held[block] for block in range(pool.num_blocks))
         free = pool.free_blocks()
         assert len(free) == len(set(free)) == pool.num_free
@@ -204,14 +204,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def rows_are_free_or_have_one_tenant(self) -> None:
         scheduler = self.harness.scheduler
-        rows = [s.row for s in scheduler._running] + scheduler._free_rows
+        rows = [s.row for s in scheduler._queues.running] + scheduler._queues.free_rows
         assert sorted(rows) == list(range(self.harness.max_num_seqs))
-        assert all(s.row == -1 and not s.blocks for s in scheduler._waiting)
+        assert all(s.row == -1 and not s.blocks for s in scheduler._queues.waiting)
 
     @invariant()
     def running_and_waiting_requests_are_each_in_order_of_arrival(self) -> None:
         scheduler = self.harness.scheduler
-        for line in (scheduler._running, scheduler._waiting):
+        for line in (scheduler._queues.running, scheduler._queues.waiting):
             places = [self.arrivals.index(s.id) for s in line]
             assert places == sorted(places)
 

@@ -22,11 +22,11 @@ from penstock.scheduler.types import CopyBlock, StepPlan
 
 class CpuKvCache:
     """`pool: [L, 2, B, K, P, D]`, the device's; `cpu_blocks` blocks of the host. A step saves
-    `most_saves` at most. Bits are copied, whatever their type. Raises ModelError where the host's
+    `max_saves_per_step` at most. Bits are copied, whatever their type. Raises ModelError where the host's
     memory cannot be pinned."""
 
     def __init__(
-        self, pool: torch.Tensor, cpu_blocks: int, most_saves: int, copy_stream: CopyStream
+        self, pool: torch.Tensor, cpu_blocks: int, max_saves_per_step: int, copy_stream: CopyStream
     ) -> None:
         self._blocks = pool.view(torch.int32).permute(2, 0, 1, 3, 4, 5)
         _, *block = self._blocks.shape
@@ -34,7 +34,7 @@ class CpuKvCache:
         with copy_stream.on_device():
             self._pinned = PinnedMemory((cpu_blocks, *block), torch.int32, pool.device)
         self._host = self._pinned.data
-        self._aside = self._room(most_saves)
+        self._aside = self._room(max_saves_per_step)
         self._arriving = self._room(min(cpu_blocks, ARRIVING_BLOCKS))
         self._saved: Any = None
         self._restored: deque[tuple[int, Any]] = deque()

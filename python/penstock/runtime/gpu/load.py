@@ -233,7 +233,7 @@ def _info(
         sizes=memory.sizes,
         overlaps=True,
         cpu_blocks=memory.cpu_blocks,
-        most_saves=memory.most_saves,
+        max_saves_per_step=memory.max_saves_per_step,
     )
 
 

@@ -59,7 +59,7 @@ class DeviceMemoryPlan:
     `step_tokens`: the largest step; `max_model_len`: the longest sequence; `cache` has one block
     more than sequences may have. `adapter_bytes`: what adapters in use at the same time may take,
     beside the tables of their slots. `cpu_blocks`: blocks of the host's memory, to which a step
-    saves up to `most_saves`. `devices`: how many take as much each, of which all of this is one's.
+    saves up to `max_saves_per_step`. `devices`: how many take as much each, of which all of this is one's.
     `ngram_index_bytes`: what speculation remembers of rows, on the host, once for all devices."""
 
     weight_bytes: int
@@ -74,7 +74,7 @@ class DeviceMemoryPlan:
     adapter_bytes: int = 0
     slot_bytes: int = 0
     cpu_blocks: int = 0
-    most_saves: int = 0
+    max_saves_per_step: int = 0
     devices: int = 1
     ngram_index_bytes: int = 0
 
@@ -96,7 +96,7 @@ class DeviceMemoryPlan:
     def aside_bytes(self) -> int:
         """For blocks on their way to the host, and from there."""
         arriving = min(self.cpu_blocks, ARRIVING_BLOCKS)
-        return (self.most_saves + arriving) * self.block_bytes
+        return (self.max_saves_per_step + arriving) * self.block_bytes
 
     def terms(self) -> dict[str, int]:
         """Every term of the formula by its name, in bytes."""
@@ -188,7 +188,7 @@ def _plan_steps(
         head_dim=spec.head_dim,
         item_bytes=cache_item_bytes(settings),
     )
-    cpu_blocks, most_saves = _cpu_blocks(settings, one_block.size_bytes)
+    cpu_blocks, max_saves_per_step = _cpu_blocks(settings, one_block.size_bytes)
     adapter_bytes = lora_bytes(spec, settings, free_bytes)
 
     def sized(cache: CacheShape, context: int) -> DeviceMemoryPlan:
@@ -196,7 +196,7 @@ def _plan_steps(
             _sized(spec, weight_bytes, settings, sizes, cache, context),
             adapter_bytes=adapter_bytes,
             cpu_blocks=cpu_blocks,
-            most_saves=most_saves,
+            max_saves_per_step=max_saves_per_step,
         )
 
     bare = sized(one_block, wanted_context)

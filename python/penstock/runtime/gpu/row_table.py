@@ -12,7 +12,7 @@ from penstock.kernels.persistent_batch import Adjustments, RowState, StepBuffers
 from penstock.kernels.torch_ops import TorchOps
 from penstock.runtime.gpu.host_transfers import HostTransfers
 from penstock.runtime.gpu.step_packing import Packed
-from penstock.scheduler import MOST_BIASES, MOST_HELD_BACK
+from penstock.scheduler import MAX_LOGIT_BIASES, MAX_SUPPRESSED_TOKENS
 
 Slots: TypeAlias = "StepBuffers[torch.Tensor]"
 
@@ -26,7 +26,7 @@ def rows_bytes(
     vocab_size: int,
 ) -> int:
     """What `DeviceRows` of these sizes take, beside the words of the link."""
-    adjust = 6 + vocab_size + 2 * MOST_BIASES + MOST_HELD_BACK
+    adjust = 6 + vocab_size + 2 * MAX_LOGIT_BIASES + MAX_SUPPRESSED_TOKENS
     state = (max_num_seqs + 1) * 4 * (6 + 2 + max_blocks + adjust)
     chunks = 4 * (2 * max_chunks + 1 + max_chunks * max_blocks)
     return state + chunks + 4 * 3 * step_tokens + max_places * 4 * (6 + 4)
@@ -132,9 +132,9 @@ def _new_state(
             num_held=room(rows),
             held_until=room(rows),
             counts=room(rows, vocab_size),
-            bias_tokens=room(rows, MOST_BIASES),
-            bias_values=room(rows, MOST_BIASES, dtype=torch.float32),
-            held=room(rows, MOST_HELD_BACK),
+            bias_tokens=room(rows, MAX_LOGIT_BIASES),
+            bias_values=room(rows, MAX_LOGIT_BIASES, dtype=torch.float32),
+            held=room(rows, MAX_SUPPRESSED_TOKENS),
         ),
     )
 

@@ -100,7 +100,7 @@ class GpuRuntime:
         if info.cpu_blocks:
             copy_stream = CopyStream(self._device, stream)
             self._cpu_kv_cache = CpuKvCache(
-                model.pool, info.cpu_blocks, info.most_saves, copy_stream
+                model.pool, info.cpu_blocks, info.max_saves_per_step, copy_stream
             )
         self._rows = RowTable(max_num_seqs, info.max_model_len, info.block_size)
         self._packer = StepPacker(
