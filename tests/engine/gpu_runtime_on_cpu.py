@@ -13,7 +13,7 @@ from penstock.kernels.torch_ops import TorchOps
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
-from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.weight_quantization import integer_bits
@@ -37,4 +37,4 @@ def start_gpu_runtime_on_cpu(path: Path, settings: EngineSettings) -> GpuRuntime
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
     model = load_model(files, settings.dtype, float8="float8", bits=integer_bits(settings))
     memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
-    return place(model, memory, settings, gpu_ops_on_cpu(settings))
+    return build_runtime(model, memory, settings, gpu_ops_on_cpu(settings))

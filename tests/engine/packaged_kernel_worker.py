@@ -34,7 +34,7 @@ from penstock.kernels.triton.compile.packaged_kernels import PackagedKernels  # 
 from penstock.models.hub.model_files import ModelFiles  # noqa: E402
 from penstock.models.hub.sources import files_at  # noqa: E402
 from penstock.models.loader.model_loader import load_model  # noqa: E402
-from penstock.runtime.gpu.load import place  # noqa: E402
+from penstock.runtime.gpu.load import build_runtime  # noqa: E402
 from penstock.runtime.gpu.memory import plan_device_memory  # noqa: E402
 from penstock.runtime.gpu.runtime import GpuRuntime  # noqa: E402
 from penstock.scheduler import NO_ADAPTER, NewSequence, Scheduler  # noqa: E402
@@ -172,7 +172,7 @@ def outcome(way: Way, archive: Archive, launcher: DriverLauncher, driver: Any, f
     model = load_model(files, settings.dtype, float8="float8")
     memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30)
     ops = Pretended(way.products, "float8" if settings.quantize else "stored")
-    runtime = place(model, memory, settings, ops)
+    runtime = build_runtime(model, memory, settings, ops)
     adapted = runtime.adapters is not None
     run(with_adapters(runtime, folder) if adapted else runtime, adapter_slot=1 if adapted else None)
     return {

@@ -21,7 +21,7 @@ from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime import CpuRuntime, load_runtime
 from penstock.runtime.cpu.isa_selection import saved_isa_selections, select_isas
-from penstock.runtime.cpu.saved_isa_selections import FOLDER, keep
+from penstock.runtime.cpu.saved_isa_selections import FOLDER, save_selection
 from penstock.runtime.memory import CacheShape
 from penstock.scheduler import Scheduler
 from penstock.system.checks import check_cpu_levels
@@ -186,7 +186,7 @@ def test_an_answer_does_not_depend_on_the_ranges_that_serve_it(
         select_isas(model, CACHE, settings(folder), home, FakeClock(prefers(products)))
         _, (kept,) = saved_isa_selections(home)
         (home / FOLDER / kept.key.file_name).unlink()
-        keep(home, msgspec.structs.replace(kept, levels=levels))
+        save_selection(home, msgspec.structs.replace(kept, levels=levels))
         runtime = load(folder, home)
         assert runtime.info.fingerprint.endswith(f"-{plain.arithmetic}")
         outcomes += [answers(runtime, rows) for rows in (1, 6)]

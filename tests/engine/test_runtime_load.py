@@ -63,7 +63,9 @@ def test_a_block_size_that_the_kernels_refuse_is_named(folder: Path) -> None:
 
 def test_a_head_dim_that_the_kernels_refuse_is_named(tmp_path: Path) -> None:
     odd = write_small_llama(tmp_path / "odd", head_dim=20)
-    with pytest.raises(ModelError, match="odd: head_dim is 20; the CPU kernels take multiples of"):
+    with pytest.raises(
+        ModelError, match="odd: head_dim is 20; the CPU kernels support multiples of"
+    ):
         load_runtime(settings(odd), Environment(home=tmp_path, hf_home=tmp_path))
 
 

@@ -14,7 +14,7 @@ from penstock.dialog import Sampling
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
-from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.scheduler import NewSequence, Scheduler
@@ -106,7 +106,7 @@ def launched(path: Path, ops: PretendedOps) -> set[Signature]:
         files = files_at(path, "m") if path.is_dir() else ModelFiles("m", "gguf", path)
         model = load_model(files, settings.dtype, float8="float8")
         memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30)
-        runtime = place(model, memory, settings, ops)
+        runtime = build_runtime(model, memory, settings, ops)
         for lengths in ((1, 100), (1,)):
             execute(runtime, lengths)
     return {launch.signature() for launch in launches}

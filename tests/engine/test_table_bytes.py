@@ -19,7 +19,7 @@ from penstock.kernels.reference import ReferenceOps
 from penstock.models.decoder.spec import LayerSpec, RopeSpec
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import LoadedModel, load_model
-from penstock.runtime.gpu.load import place, plan_sizes
+from penstock.runtime.gpu.load import build_runtime, plan_sizes
 from penstock.runtime.gpu.memory import DeviceMemoryPlan, plan_device_memory
 from tests.support.checkpoints.small_llama import write_small_llama
 
@@ -48,7 +48,7 @@ def allocated(
         def note(stage: str, _: DeviceMemoryPlan) -> None:
             grown[stage] = live.now - sum(grown.values())
 
-        place(model, plan, settings, ReferenceOps(), observe=note).close()
+        build_runtime(model, plan, settings, ReferenceOps(), observe=note).close()
     return plan, grown
 
 
@@ -104,5 +104,7 @@ def test_what_the_host_has_no_room_for_is_refused(
     guessing = EngineSettings(
         max_num_seqs=4, max_num_batched_tokens=64, host_cache_mb=2, dtype="f32", speculation=True
     )
-    with pytest.raises(ModelError, match="guesses take up to 2 MiB; 3 MiB of the host"):
+    with pytest.raises(
+        ModelError, match="n-gram index needs up to 2 MiB, but 3 MiB of host memory"
+    ):
         plan_sizes(model, guessing, PackingOps(), FREE_BYTES)

@@ -75,8 +75,8 @@ def assert_near(outcome: Outcome, right: Outcome) -> None:
 
 def test_the_memory_of_the_host_is_in_the_formula(base: Path) -> None:
     runtime = start_gpu_runtime_on_cpu(base, settings("m", cache_mb=1, host_cache_mb=3, lora=None))
-    assert "to and from the host" in runtime.report
-    assert "and 3 MiB of the host" in runtime.report
+    assert "CPU KV cache buffers" in runtime.report
+    assert "and 3 MiB of host memory" in runtime.report
     runtime.close()
 
 
@@ -93,5 +93,5 @@ def test_of_the_hosts_memory_an_engine_takes_what_is_not_of_the_device(
 
 
 def test_on_a_cpu_it_is_refused(base: Path) -> None:
-    with pytest.raises(ModelError, match="host_cache_mb is of a GPU"):
+    with pytest.raises(ModelError, match="host_cache_mb needs a GPU"):
         start(base, host_cache_mb=64)

@@ -18,7 +18,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.models.hub.sources import files_at
 from penstock.runtime import start_runtime
-from penstock.runtime.gpu.runtime import FREE, GpuRuntime
+from penstock.runtime.gpu.runtime import DEVICE_SAMPLING, GpuRuntime
 from penstock.runtime.protocol import Masks
 from penstock.scheduler import Scheduler, StepPlan, StepResult
 from penstock.scheduler.types import Admit, AppendBlocks, Chunk
@@ -145,7 +145,7 @@ def test_an_idle_runtime_captures_what_steps_may_want(
         pass
     assert_same(generate(runtime, scheduler(num_blocks=blocks), requests), right)
     for size in (1, 2, 4, 8):
-        assert (size, FREE) in runtime.captured
+        assert (size, DEVICE_SAMPLING) in runtime.captured
     runtime.close()
 
 

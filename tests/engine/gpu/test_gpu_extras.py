@@ -14,7 +14,7 @@ from penstock.dialog import Sampling
 from penstock.kernels.triton import TritonOps
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
-from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.scheduler import NO_ADAPTER, CpuKvCacheIndex, Scheduler
@@ -38,7 +38,7 @@ def start_gpu(base: Path, *, graphs: bool = True, **options: Any) -> GpuRuntime:
     model = load_model(files_at(base, "m"), asked.dtype)
     memory = plan_device_memory(model.spec, 1 << 20, asked, 8 << 30)
     ops = TritonOps("cuda:0", torch.bfloat16, products="invariant")
-    return place(model, memory, asked, ops, graphs=graphs)
+    return build_runtime(model, memory, asked, ops, graphs=graphs)
 
 
 def scheduler(runtime: GpuRuntime, **options: Any) -> Scheduler:

@@ -15,7 +15,7 @@ from penstock.dialog import Sampling
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
 from penstock.runtime import start_runtime
-from penstock.runtime.gpu.load import place, serving_ops
+from penstock.runtime.gpu.load import build_runtime, serving_ops
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.protocol import Runtime
@@ -63,7 +63,7 @@ def start(folder: Path, settings: EngineSettings = SETTINGS, *, graphs: bool = T
     model = load_model(files_at(folder, "m"), settings.dtype, float8="float8")
     memory = plan_device_memory(model.spec, 1 << 22, settings, 8 << 30)
     ops = serving_ops(settings, "cuda:0", torch.bfloat16)
-    return place(model, memory, settings, ops, graphs=graphs)
+    return build_runtime(model, memory, settings, ops, graphs=graphs)
 
 
 def answers(runtime: Runtime, tokens: int = 4) -> list[list[tuple[int, float]]]:

@@ -20,9 +20,9 @@ from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
 from penstock.runtime import start_runtime
 from penstock.runtime.gpu.cuda_graphs import SIZES
-from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
-from penstock.runtime.gpu.runtime import FREE, GpuRuntime
+from penstock.runtime.gpu.runtime import DEVICE_SAMPLING, GpuRuntime
 from penstock.scheduler import Scheduler
 from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
 
@@ -50,7 +50,7 @@ def start(folder: Path, settings: EngineSettings, *, graphs: bool = True) -> Gpu
     model = load_model(files_at(folder, "m"), settings.dtype)
     memory = plan_device_memory(model.spec, 1 << 20, settings, 8 << 30)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
-    return place(model, memory, settings, TritonOps("cuda:0", dtype), graphs=graphs)
+    return build_runtime(model, memory, settings, TritonOps("cuda:0", dtype), graphs=graphs)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_replay_that_draws_gives_the_bits_of_launches_at_every_size(
     )
     assert replayed == launched
     size = next(size for size in SIZES if size >= rows)
-    assert (size, FREE) in both_ways[0].captured
+    assert (size, DEVICE_SAMPLING) in both_ways[0].captured
 
 
 def test_computing_ahead_changes_no_answer(folder: Path) -> None:

@@ -33,10 +33,10 @@ class InThread:
     def __post_init__(self) -> None:
         self.ranks = [self]
 
-    def tell(self, message: msgspec.Struct) -> None:
+    def send_all(self, message: msgspec.Struct) -> None:
         self.steps.send(message)
 
-    def end_if_lost(self) -> None:
+    def end_if_rank_died(self) -> None:
         raise AssertionError("it is there")
 
 
@@ -81,7 +81,7 @@ def test_one_that_is_installed_is_in_its_slot_alone(world: World) -> None:
     assert list(world.follower._packed) == [packed.ticket]
     world.adapters.install(2, packed)
     del packed
-    world.adapters.tell_drops()
+    world.adapters.send_drops()
     assert world.kept() == []
     slots = world.follower._runtime._model.adapters.slots  # type: ignore[union-attr]
     assert [one is not None for one in slots.held][:4] == [False, False, True, False]  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ def test_one_that_is_forgotten_is_dropped(world: World) -> None:
     packed = world.adapters.pack(world.adapter)
     kept = world.adapters.pack(world.adapter)
     del packed
-    world.adapters.tell_drops()
+    world.adapters.send_drops()
     assert world.kept() == [kept.ticket]
 
 
@@ -104,5 +104,5 @@ def test_one_that_rank_0_cannot_pack_is_dropped(
     monkeypatch.setattr(world.adapters._own, "pack", fail)
     with pytest.raises(MemoryError):
         world.adapters.pack(world.adapter)
-    world.adapters.tell_drops()
+    world.adapters.send_drops()
     assert world.kept() == []

@@ -21,7 +21,7 @@ class Told:
     def __init__(self) -> None:
         self.orders: list[msgspec.Struct] = []
 
-    def tell(self, message: msgspec.Struct) -> None:
+    def send_all(self, message: msgspec.Struct) -> None:
         self.orders.append(message)
 
 

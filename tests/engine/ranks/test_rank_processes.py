@@ -34,7 +34,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.local import LocalEngine
 from penstock.engine.processes.supervisor import EngineTask, StatusLine
 from penstock.models.hub.sources import files_at
-from penstock.runtime.ranks.load import start_ranked_runtime
+from penstock.runtime.ranks.load import start_tensor_parallel_runtime
 from penstock.runtime.ranks.process_group import RankProcessGroup
 from tests.support.checkpoints.lora_adapters import SMALL
 from tests.support.checkpoints.small_llama import VOCAB, write_small_llama
@@ -78,8 +78,10 @@ def test_where_no_process_can_be_made_those_that_were_are_ended(
 
 def test_a_rank_that_cannot_start_is_named(base: Path, temporary: Path) -> None:
     before = open_files()
-    with pytest.raises(ModelError, match=r"^rank 1 \(cuda:7\): device is cuda:7, and this build"):
-        start_ranked_runtime(files_at(base, "m"), tensor_parallel_settings(), ("cpu", "cuda:7"))
+    with pytest.raises(ModelError, match=r"^rank 1 \(cuda:7\): device is cuda:7, but this build"):
+        start_tensor_parallel_runtime(
+            files_at(base, "m"), tensor_parallel_settings(), ("cpu", "cuda:7")
+        )
     assert not rank_processes() and not list(temporary.iterdir())
     assert open_files() == before
 

@@ -219,7 +219,7 @@ def test_a_slice_that_a_rank_refuses_refuses_the_adapter(
 
 
 def test_the_formula_is_of_each_device(ranked: TensorParallelRuntime, alone: GpuRuntime) -> None:
-    assert "MiB on each of 2 devices, and 2 MiB of the host" in ranked.report
+    assert "MiB on each of 2 devices, and 2 MiB of host memory" in ranked.report
     assert "x 1 heads x 16" in ranked.report and "x 2 heads x 16" in alone.report
     assert ranked.info.vocab_size == VOCAB and ranked.info.max_model_len == CONTEXT
     assert ranked.info.cpu_blocks == alone.info.cpu_blocks
