@@ -1,4 +1,4 @@
-"""`python tp_engine.py SOCKET`: the engine process. Its model is divided among processes on CPU
+"""`python tp_engine.py SOCKET`: an engine process whose model is divided among processes on CPU
 tensors, as it would be among GPUs."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models divided among two processes, rehearsed on CPU tensors with gloo, and the same on one."""
+"""Models divided among two processes, on CPU tensors with gloo, and the same models on one."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def start_single(base: Path, **options: Any) -> GpuRuntime:
 
 
 def rank_processes(parent: int | None = None) -> list[psutil.Process]:
-    """The processes of the ranks that a process leads, by default this one."""
+    """Return the rank processes that a process leads, by default this one."""
     children = psutil.Process(parent or os.getpid()).children()
     return [child for child in children if "penstock.runtime.ranks.process" in child.cmdline()]

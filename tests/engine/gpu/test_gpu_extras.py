@@ -1,4 +1,4 @@
-"""Adapters and the host's part of the cache on a GPU: streams of their own change no bit."""
+"""Adapters and the CPU KV cache on a GPU: copies on their own streams change no bit."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def scheduler(runtime: GpuRuntime, **options: Any) -> Scheduler:
     return Scheduler(**(sizes | options))
 
 
-def test_a_replay_with_adapters_gives_the_bits_of_launches_and_of_each_alone(
+def test_a_replay_with_adapters_equals_launches_and_each_request_alone(
     base: Path, tmp_path: Path
 ) -> None:
     requests = [r for r in requests_over(VOCAB, 60)[:6] if not r.sampling.logit_bias][:5]
@@ -72,7 +72,7 @@ def test_a_replay_with_adapters_gives_the_bits_of_launches_and_of_each_alone(
     launched.close()
 
 
-def test_a_slot_that_is_filled_again_between_steps_is_never_read_half(
+def test_a_slot_refilled_between_steps_is_never_read_half_written(
     base: Path, tmp_path: Path
 ) -> None:
     runtime = with_adapters(start_gpu(base, lora=LORA), tmp_path)
@@ -89,9 +89,7 @@ def test_a_slot_that_is_filled_again_between_steps_is_never_read_half(
 
 
 @pytest.mark.parametrize("cache_dtype", ["auto", "f8e4m3"])
-def test_blocks_that_came_back_have_the_bits_of_blocks_that_stayed(
-    base: Path, cache_dtype: str
-) -> None:
+def test_restored_blocks_equal_kept_blocks(base: Path, cache_dtype: str) -> None:
     runtime = start_gpu(base, lora=None, host_cache_mb=1, cache_dtype=cache_dtype)
 
     def asked(first: int) -> list[Request]:
