@@ -35,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where engine processes make their temporary folders; those of `tp_engine`."""
+    """The folder for temporary folders of engine processes, those of `tp_engine`."""
     own = asyncio.create_subprocess_exec
 
     def spawn(program: str, flag: str, module: str, *arguments: str, **options: Any) -> Any:

@@ -123,7 +123,7 @@ def test_a_rank_that_is_killed_ends_its_engine(
 
 def test_ranks_end_with_a_killed_leader(base: Path, tmp_path: Path) -> None:
     """Also between steps; their files are removed."""
-    script = Path(__file__).parents[1] / "tensor_parallel_engine.py"
+    script = Path(__file__).parents[1] / "tp_engine.py"
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     engine = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path / "engine.sock")],
@@ -135,8 +135,8 @@ def test_ranks_end_with_a_killed_leader(base: Path, tmp_path: Path) -> None:
     task = EngineTask(tensor_parallel_settings(str(base)))
     engine.stdin.write(msgspec.json.encode(task) + b"\n")
     engine.stdin.flush()
-    said = [msgspec.json.decode(engine.stdout.readline(), type=StatusLine) for _ in range(2)]
-    assert [line.event for line in said] == ["report", "ready"]
+    statuses = [msgspec.json.decode(engine.stdout.readline(), type=StatusLine) for _ in range(2)]
+    assert [line.event for line in statuses] == ["report", "ready"]
     (rank,) = rank_processes(engine.pid)
     (folder,) = tmp_path.glob("penstock-ranks-*")
     engine.kill()
