@@ -154,8 +154,8 @@ def test_integers_of_a_file_are_not_quantized_again(tmp_path: Path) -> None:
     ("options", "why"),
     [
         ({"quantize": "fp8"}, "quantize is fp8, which needs a GPU"),
-        ({"quantize": "int8", "dtype": "f32"}, "quantize is int8; dtype must be auto then"),
-        ({"quantize": "int4", "dtype": "f32"}, "quantize is int4; dtype must be auto then"),
+        ({"quantize": "int8", "dtype": "f32"}, "quantize is int8; it needs dtype auto, not f32"),
+        ({"quantize": "int4", "dtype": "f32"}, "quantize is int4; it needs dtype auto, not f32"),
     ],
 )
 def test_impossible_settings_are_refused(llama: Path, options: dict[str, Any], why: str) -> None:

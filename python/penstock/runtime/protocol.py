@@ -66,13 +66,10 @@ class Runtime(Protocol):
         """The adapter slots, or None without LoRA settings."""
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """Execute a plan: apply its changes, compute its chunks and sample tokens that `masks`
-        allow.
-
-        `collect` returns the result. A runtime that does not overlap accepts the next step only
-        after that. A row whose logits are not finite gives `SampledToken.failed`; other rows are
-        not affected.
-        """
+        """Execute a plan: apply its changes, compute its prefill and decode chunks, and sample
+        tokens that `masks` allow. `collect` returns the result. A runtime that does not overlap
+        accepts the next step only after that. A row whose logits are not finite gives
+        `SampledToken.failed`; other rows are not affected."""
 
     def collect(self) -> StepResult:
         """Wait for the oldest submitted step and return its result."""

@@ -104,8 +104,9 @@ class RowTable:
             self.extend(forced.row, forced.token_ids)
 
     def inputs(self, chunks: tuple[Chunk, ...]) -> StepInputs[Ints]:
-        """Return the inputs of a step that computes `chunks`, as C-contiguous read-only arrays.
-        Its logits are those of the sampling chunks, then those of the positions to be scored."""
+        """Return the inputs of a step that computes `chunks` (prefills, decodes, or both), as
+        C-contiguous read-only arrays. Its logits are those of the sampling chunks, then those of
+        the positions to be scored."""
         rows = [chunk.row for chunk in chunks]
         if self._step.rows != rows:
             self._step = _StepRows(rows, np.array(rows))
@@ -206,7 +207,8 @@ class RowTable:
         self._logits_processors.extend(row, self._tokens[row, begin : begin + count])
 
     def _decode_inputs(self, positions: Ints) -> StepInputs[Ints]:
-        """Return the inputs of a pure decode step: one token per row, all sampled."""
+        """Return the inputs of a pure decode step, without prefill: one token per row, all
+        sampled."""
         count = len(positions)
         return self._inputs(
             positions=positions,

@@ -25,8 +25,9 @@ class Sampler:
         self._ops = ops
 
     def finish(self, plan: StepPlan, logits: Floats, masks: Masks | None) -> StepResult:
-        """Return the result of a step from its `logits` [S, V]: first those of the sampled places,
-        then those of the positions to be scored."""
+        """Return the result of a step from its `logits` [S, V]: first those of the sampled places
+        (prefill chunks that do not complete their prompt have none), then those of the positions to
+        be scored."""
         sampled = [chunk for chunk in plan.chunks if chunk.samples]
         num_sampled = sum(1 + len(chunk.draft_tokens) for chunk in sampled)
         scored: tuple[Scored, ...] = ()

@@ -38,7 +38,7 @@ def must_wait_for_commit(
     if any(chunk.draft_tokens or chunk.num_scores for chunk in in_flight.chunks):
         return True
     going_on = [sequence for sequence in running if not sequence.is_finishing]
-    if any(_needs_host(sequence, in_flight.whole_budget) for sequence in chain(going_on, joining)):
+    if any(_needs_cpu(sequence, in_flight.whole_budget) for sequence in chain(going_on, joining)):
         return True
     lacking = sum(
         max(cache.blocks_for(sequence.known) - len(sequence.blocks), 0) for sequence in going_on
@@ -54,7 +54,7 @@ def samples_on_device(sampling: Sampling, suppressed_tokens: Collection[int]) ->
     return short and not sampling.dry_multiplier
 
 
-def _needs_host(sequence: Sequence, budget: int) -> bool:
+def _needs_cpu(sequence: Sequence, budget: int) -> bool:
     """Return whether the CPU may take part in the results of a sequence in a step of up to `budget`
     tokens."""
     if sequence.unscored:

@@ -96,7 +96,7 @@ def open_device(settings: EngineSettings, device: str) -> OpenDevice:
     return OpenDevice(serving_ops(settings, device, dtype), packaged)
 
 
-_LEFT_OUT = "left out by --without-kernels"
+_LEFT_OUT = "excluded by without_kernels"
 
 
 def excluded_kernels(settings: EngineSettings) -> dict[str, str]:

@@ -27,7 +27,8 @@ TILE_ROWS = 16
 def work_bytes(
     spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int, step_tokens: int, context: int
 ) -> int:
-    """Return the bytes of the largest step: activations, attention's partial results, LoRA."""
+    """Return the bytes of the largest step, a prefill: activations, attention's partial results,
+    LoRA."""
     places, item_bytes = max_num_seqs + MAX_DRAFT_TOKENS, _item_bytes(settings)
     largest = sizes_up_to(max_num_seqs)[-1]
     group = spec.heads // spec.kv_heads

@@ -149,7 +149,7 @@ class _DecodeAttentionPlans:
         return self._few if len(inputs.context_lens) <= self._few_rows else self._kept
 
     def _fresh(self, inputs: StepInputs[torch.Tensor]) -> dict[int, Any]:
-        """Allocate memory for a step of any chunks, sized by its longest context."""
+        """Allocate memory for a step with prefill chunks, sized by its longest context."""
         rows, width = inputs.block_tables.shape
         tokens = len(inputs.tokens)
         short = 1 if tokens == rows else self._short

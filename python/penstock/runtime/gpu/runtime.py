@@ -1,10 +1,10 @@
 """The GPU runtime: it launches a step and reads the sampled tokens later.
 
 A step in which the device samples all rows never waits for the CPU: its inputs come from the
-persistent batch on the device, its tokens stay there, and the CPU gets a copy. A step of decodes is
-one replay of a CUDA graph. If the CPU takes part in sampling (token masks, DRY, draft tokens,
-prompt log-probabilities), the forward pass is launched the same way, and `Sampler` does the rest as
-on a CPU.
+persistent batch on the device, its tokens stay there, and the CPU gets a copy. A pure decode step
+is one replay of a CUDA graph; a step with prefill is launched kernel by kernel. If the CPU takes
+part in sampling (token masks, DRY, draft tokens, prompt log-probabilities), the forward pass is
+launched the same way, and `Sampler` does the rest as on a CPU.
 """
 
 from __future__ import annotations
@@ -232,7 +232,8 @@ class GpuRuntime:
                     yield
 
     def _launch(self, plan: StepPlan, *, samples: bool) -> Results:
-        """Launch a step. Return its logits, and its tokens if the device samples them."""
+        """Launch a step: a decode step as a graph, a step with prefill kernel by kernel. Return its
+        logits, and its tokens if the device samples them."""
         size = self._graphs.size_for(len(plan.chunks)) if is_decode(plan) else 0
         form = StepForm(samples, self._packer.is_adapted(plan))
         if size:

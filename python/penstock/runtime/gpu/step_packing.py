@@ -57,7 +57,8 @@ class Packed:
 
 
 def is_decode(plan: StepPlan) -> bool:
-    """Return whether all chunks are decodes: one token that samples, no draft tokens, no scores."""
+    """Return whether all chunks are decodes (one token that samples, no draft tokens, no scores),
+    without prefill."""
     return all(
         chunk.length == 1 and chunk.samples and not chunk.draft_tokens and not chunk.num_scores
         for chunk in plan.chunks
@@ -205,7 +206,8 @@ class StepPacker:
             self._carried[chunk.row] = chunk.samples and not chunk.draft_tokens
 
     def _mixed_words(self, chunks: tuple[Chunk, ...]) -> tuple[Ints, Ints, StepSizes]:
-        """Return the words, the tokens and the sizes of a step of arbitrary chunks."""
+        """Return the words, the tokens and the sizes of a step that is no pure decode: with prefill
+        chunks, draft tokens or prompt scores."""
         sampled = sum(1 + len(chunk.draft_tokens) for chunk in chunks if chunk.samples)
         tokens = np.zeros(sum(chunk.length + len(chunk.draft_tokens) for chunk in chunks), np.int32)
         described = []
