@@ -28,9 +28,9 @@ from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
 from penstock.runtime.gpu.load import (
     Observe,
-    place,
+    build_runtime,
+    ignore_stages,
     start_gpu_runtime,
-    unobserved,
     weight_bytes,
 )
 from penstock.runtime.gpu.memory import plan_device_memory
@@ -119,7 +119,7 @@ def kept_checkpoint(shape: Shape, device: str) -> Path:
 
 
 def start(
-    bench: Bench, folder: Path, sizes: Sizes, observe: Observe = unobserved, **changes: Any
+    bench: Bench, folder: Path, sizes: Sizes, observe: Observe = ignore_stages, **changes: Any
 ) -> GpuRuntime:
     """The runtime of a checkpoint; rehearsed, its ops hold everything in 32 bits, and a table twice
     that is the head too."""
@@ -132,7 +132,7 @@ def start(
     weights = weight_bytes(model, wide, bench.ops)
     weights += 4 * model.spec.vocab * model.spec.width * model.spec.tied_head
     plan = plan_device_memory(model.spec, weights, wide, 1 << 30)
-    return place(model, plan, wide, bench.ops, observe=observe)
+    return build_runtime(model, plan, wide, bench.ops, observe=observe)
 
 
 def _largest_steps(runtime: GpuRuntime, sizes: Sizes) -> None:

@@ -1,5 +1,5 @@
-"""Runtimes of a device, rehearsed on CPU tensors: over the reference bodies, or over the Triton
-kernels where Triton interprets."""
+"""GPU runtimes on CPU tensors: with the reference ops, or with Triton kernels in the
+interpreter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.kernels.torch_ops import TorchOps
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
-from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.weight_quantization import integer_bits
@@ -32,9 +32,9 @@ def gpu_ops_on_cpu(settings: EngineSettings) -> TorchOps:
 
 
 def start_gpu_runtime_on_cpu(path: Path, settings: EngineSettings) -> GpuRuntime:
-    """The runtime that a GPU would have, on the CPU."""
-    torch.set_num_threads(1)  # more only get into each other's way at these sizes
+    """Return the runtime that a GPU would have, on the CPU."""
+    torch.set_num_threads(1)  # more threads slow each other down at these sizes
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
     model = load_model(files, settings.dtype, float8="float8", bits=integer_bits(settings))
     memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
-    return place(model, memory, settings, gpu_ops_on_cpu(settings))
+    return build_runtime(model, memory, settings, gpu_ops_on_cpu(settings))

@@ -34,7 +34,7 @@ from penstock.kernels.triton.compile.packaged_kernels import PackagedKernels  # 
 from penstock.models.hub.model_files import ModelFiles  # noqa: E402
 from penstock.models.hub.sources import files_at  # noqa: E402
 from penstock.models.loader.model_loader import load_model  # noqa: E402
-from penstock.runtime.gpu.load import place  # noqa: E402
+from penstock.runtime.gpu.load import build_runtime  # noqa: E402
 from penstock.runtime.gpu.memory import plan_device_memory  # noqa: E402
 from penstock.runtime.gpu.runtime import GpuRuntime  # noqa: E402
 from penstock.scheduler import NO_ADAPTER, NewSequence, Scheduler  # noqa: E402
@@ -47,8 +47,8 @@ STREAM = 7
 ROWS = 6
 
 
-class Pretended(TritonOps):
-    """On CPU tensors, the kernels of a GPU: they are started, and do nothing."""
+class IdleOps(TritonOps):
+    """GPU kernels on CPU tensors: they are launched and do nothing."""
 
     def __init__(self, products: Products, dense: Dense) -> None:
         super().__init__("cpu", torch.bfloat16, products=products, dense=dense)
@@ -59,8 +59,8 @@ class Pretended(TritonOps):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`model`: its file or folder, under that of all. Dense layers are "invariant": by "measured",
-    the library would have them beyond a few tokens."""
+    """A run. `model`: its file or folder below the common folder. Dense products are "invariant":
+    with "measured", the library would serve more than a few tokens."""
 
     model: str
     products: Products
@@ -78,22 +78,22 @@ WAYS = {
 }
 
 
-class Noting(PackagedKernels):
-    """Notes what is launched, before it is."""
+class RecordingKernels(PackagedKernels):
+    """Records launches before they are made."""
 
     def __init__(self, archive: Archive, launcher: DriverLauncher) -> None:
         super().__init__(archive, launcher, lambda: STREAM)
-        self.noted: list[tuple[Any, ...]] = []
+        self.recorded: list[tuple[Any, ...]] = []
 
     def start(self, kernel: Any, grid: Any, arguments: Any, *rest: Any) -> str | None:
         plain = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
-        self.noted.append((kernel.fn.__name__, grid, plain))
+        self.recorded.append((kernel.fn.__name__, grid, plain))
         return super().start(kernel, grid, arguments, *rest)
 
 
 def run(runtime: GpuRuntime, adapter_slot: int | None) -> None:
-    """Prompts long and short, alone and beside decodes; draws on the device and by the host. The
-    long one with the adapter in that slot."""
+    """Run long and short prompts, alone and beside decodes, sampled by the device and by the CPU.
+    The long one uses the adapter in `adapter_slot`."""
     scheduler = Scheduler(
         num_blocks=runtime.info.cache_blocks,
         block_size=16,
@@ -128,16 +128,16 @@ def run(runtime: GpuRuntime, adapter_slot: int | None) -> None:
     raise AssertionError("the requests do not end")
 
 
-def wrong_launches(packaged: Noting, launched: list[str], archive: Archive) -> list[str]:
-    """Launches that the driver got otherwise than they were meant."""
+def wrong_launches(packaged: RecordingKernels, launched: list[str], archive: Archive) -> list[str]:
+    """Return the launches that the driver received with other parameters than intended."""
     lines = [line.split(" ") for line in launched]
-    wrong = [f"{len(lines)} launches, not {len(packaged.noted)}"] * (
-        len(lines) != len(packaged.noted)
+    wrong = [f"{len(lines)} launches, not {len(packaged.recorded)}"] * (
+        len(lines) != len(packaged.recorded)
     )
     by_entry: dict[str, list[Cubin]] = {}
     for cubin in archive.cubins:
         by_entry.setdefault(cubin.entry, []).append(cubin)
-    for (name, grid, values), line in zip(packaged.noted, lines, strict=False):
+    for (name, grid, values), line in zip(packaged.recorded, lines, strict=False):
         _, entry, blocks, threads, shared, stream, given = line
         (cubin, *others) = by_entry[entry]
         places = parameters(archive.image(cubin), entry)
@@ -155,9 +155,9 @@ def wrong_launches(packaged: Noting, launched: list[str], archive: Archive) -> l
 
 
 def outcome(way: Way, archive: Archive, launcher: DriverLauncher, driver: Any, folder: Path) -> Any:
-    """What was started, and how."""
+    """Return which kernels were launched, and how."""
     before = len(launches(driver))
-    packaged = Noting(archive, launcher)
+    packaged = RecordingKernels(archive, launcher)
     serve_packaged(packaged)
     settings = EngineSettings(
         max_model_len=CONTEXT,
@@ -171,23 +171,23 @@ def outcome(way: Way, archive: Archive, launcher: DriverLauncher, driver: Any, f
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
     model = load_model(files, settings.dtype, float8="float8")
     memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30)
-    ops = Pretended(way.products, "float8" if settings.quantize else "stored")
-    runtime = place(model, memory, settings, ops)
+    ops = IdleOps(way.products, "float8" if settings.quantize else "stored")
+    runtime = build_runtime(model, memory, settings, ops)
     adapted = runtime.adapters is not None
     run(with_adapters(runtime, folder) if adapted else runtime, adapter_slot=1 if adapted else None)
     return {
         "packaged": len(packaged),
         "served": packaged.served,
         "missing": packaged.missing,
-        "launches": len(packaged.noted),
-        "kernels": sorted({name for name, _, _ in packaged.noted}),
+        "launches": len(packaged.recorded),
+        "kernels": sorted({name for name, _, _ in packaged.recorded}),
         "wrong": wrong_launches(packaged, launches(driver)[before:], archive),
         "report": packaged.report(),
     }
 
 
 def launches(driver: Any) -> list[str]:
-    """What the driver was asked to launch, so far."""
+    """Return the launches that the driver has received so far."""
     notes = driver.double_notes().decode().splitlines()
     return [line for line in notes if line.startswith("launch ")]
 
@@ -195,10 +195,10 @@ def launches(driver: Any) -> list[str]:
 def main(library: str, driver_path: str, archive_path: str, folder: str) -> None:
     archive = Archive(Path(archive_path))
     launcher = DriverLauncher(Path(library), 0, driver_path)
-    # What is read from a file is copied, as it is to a device: there it need not be aligned.
+    # Weights are copied, as to a device: in the file they may be unaligned.
     mapped = torch.from_numpy
     torch.from_numpy = lambda array: mapped(array).clone()
-    # Results are never computed: filled, they are at least the same every time.
+    # Results are never computed: filled memory is at least the same every time.
     torch.use_deterministic_algorithms(True)
     driver = ctypes.CDLL(driver_path)
     driver.double_notes.restype = ctypes.c_char_p

@@ -1,4 +1,4 @@
-"""What a GPU would hold of a model's weights, packed on the CPU."""
+"""The sizes of a model's weights as packed for a GPU, packed on the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PackingOps(TritonOps):
 
 
 def packed_ends(weights: Weights, ops: TorchOps) -> tuple[Any, ...]:
-    """Embedding and head, which may be one memory, and the norm between them."""
+    """Return embedding and head, which may share memory, and the norm between them."""
     head, table, norm = weights.head(), weights.embedding(), ops.constant(weights.final_norm())
     if head is None:
         return *ops.pack_tied(table), norm
@@ -35,7 +35,7 @@ def packed_ends(weights: Weights, ops: TorchOps) -> tuple[Any, ...]:
 
 
 def packed_layer(layer: LayerWeights, ops: TorchOps) -> Iterator[Any]:
-    """What its products read, and its vectors."""
+    """Return the matrices and the vectors of a layer."""
     for name in LayerWeights.__dataclass_fields__:
         part = getattr(layer, name)
         if isinstance(part, Linear):
@@ -47,13 +47,13 @@ def packed_layer(layer: LayerWeights, ops: TorchOps) -> Iterator[Any]:
 
 
 def tensors_of(*packed: Any) -> list[torch.Tensor]:
-    """Each tensor of packed weights once, in their order."""
+    """Return each tensor of packed weights once, in order."""
     tensors: dict[int, torch.Tensor] = {}
     map_tensors(packed, lambda tensor: tensors.setdefault(id(tensor), tensor))
     return list(tensors.values())
 
 
 def held_bytes(weights: Weights, ops: TorchOps) -> int:
-    """Bytes of all tensors that a model's weights become."""
+    """Return the bytes of all tensors of a model's packed weights."""
     layers = [tuple(packed_layer(layer, ops)) for layer in weights.layers()]
     return sum(tensor.nbytes for tensor in tensors_of(packed_ends(weights, ops), *layers))

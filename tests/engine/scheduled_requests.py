@@ -108,7 +108,7 @@ def scheduler_of(runtime: Any, **options: Any) -> Scheduler:
         "max_model_len": facts.max_model_len,
         "max_num_seqs": 6,
         "max_num_batched_tokens": facts.max_model_len,
-        "cpu_cache": CpuKvCacheIndex(facts.cpu_blocks, facts.most_saves),
+        "cpu_cache": CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
     }
     return Scheduler(**(sizes | options))
 

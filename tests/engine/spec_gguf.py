@@ -1,4 +1,4 @@
-"""GGUF files whose metadata describe a spec; their tensors are the test's affair."""
+"""GGUF files whose metadata describe a spec; the test adds the tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.models.decoder.spec import DecoderSpec
 
 @contextmanager
 def spec_gguf(path: Path, spec: DecoderSpec) -> Iterator[gguf.GGUFWriter]:
-    """A writer that has the keys of `spec`. The file is complete when the block ends."""
+    """Yield a writer with the metadata of `spec`. The file is complete when the block ends."""
     writer = gguf.GGUFWriter(str(path), spec.architecture)
     writer.add_block_count(len(spec.layers))
     writer.add_context_length(spec.max_model_len)

@@ -1,5 +1,5 @@
-"""Real engine processes whose models are divided among further ones: a rank that dies takes its
-engine along, and everything is there again with the next."""
+"""Real engine processes with tensor parallelism: a rank that dies ends its engine, and the
+restarted engine has all adapters again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where engine processes make their temporary folders; they are those of `tp_engine`."""
+    """The folder for temporary folders of engine processes, those of `tp_engine`."""
     own = asyncio.create_subprocess_exec
 
     def spawn(program: str, flag: str, module: str, *arguments: str, **options: Any) -> Any:
@@ -68,7 +68,7 @@ async def fleet_of(home: Path, base: str) -> AsyncIterator[tuple[EngineFleet, En
 
 
 def processes_of(fleet: EngineFleet) -> tuple[psutil.Process, psutil.Process]:
-    """The engine and its only other rank."""
+    """Return the engine process and its only other rank."""
     pid = fleet._engines["a"].supervisor.pid
     assert pid is not None
     (rank,) = rank_processes(pid)
@@ -104,7 +104,7 @@ async def test_adapters_survive_the_death_of_a_rank(
     assert not rank.is_running() and not list(temporary.iterdir())
 
 
-async def test_a_rank_that_dies_under_a_load_loses_nothing_else(
+async def test_a_rank_that_dies_during_a_load_loses_nothing_else(
     base: str, tmp_path: Path, temporary: Path
 ) -> None:
     async with fleet_of(tmp_path, base) as (fleet, client):

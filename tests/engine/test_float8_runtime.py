@@ -1,4 +1,5 @@
-"""A model in 8-bit floats is served on a CPU, which says what it takes there, and on a device."""
+"""A model in 8-bit floats runs on a CPU, which reports the memory it needs there, and on a
+device."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from tests.support.checkpoints.small_llama import (
 from tests.support.checkpoints.small_moe import write_small_experts
 
 CODES = LAYERS * WIDTH * (HEAD_DIM * 2 * (HEADS + KV_HEADS) + 3 * FF)
-SCALES = 4 * 7 * LAYERS  # no matrix is larger than a block
+SCALES = 4 * 7 * LAYERS  # no matrix exceeds one block
 ENDS = 2 * 2 * VOCAB * WIDTH
 
 
@@ -55,24 +56,24 @@ def settings(**options: object) -> EngineSettings:
 
 
 def native(folder: Path) -> Runtime:
-    """With exact attention: what differs is to be the codes."""
+    """Uses exact attention, so that only the weights differ."""
     return start_runtime(files_at(folder, "m"), settings(kernels="native", cache_dtype="f32"))
 
 
-def test_a_cpu_holds_bfloat16_counts_it_and_says_so(folder: Path) -> None:
+def test_a_cpu_holds_bfloat16_counts_it_and_reports_it(folder: Path) -> None:
     runtime = native(folder)
     assert runtime.info.weight_bytes == 2 * CODES + ENDS
     assert runtime.report.endswith("8-bit floats are held as bfloat16")
     runtime.close()
 
 
-def test_of_a_model_that_is_not_quantized_nothing_is_said(folder: Path) -> None:
+def test_an_unquantized_model_reports_nothing(folder: Path) -> None:
     runtime = native(folder.parent / "plain")
     assert "8-bit" not in runtime.report
     runtime.close()
 
 
-def test_what_becomes_wider_is_known_before_it_is_read(folder: Path) -> None:
+def test_widened_bytes_are_known_before_weights_are_read(folder: Path) -> None:
     files = files_at(folder, "m")
     assert load_model(files, "auto").widened_bytes == CODES
     assert load_model(files, "f32").widened_bytes == 0
@@ -94,12 +95,12 @@ def test_a_mixture_keeps_its_codes_on_a_device(tmp_path: Path, form: Form) -> No
     assert first_logprobs(device) == pytest.approx(first_logprobs(native(tmp_path / "m")), abs=0.05)
 
 
-def test_rounding_weights_is_for_a_gpu(folder: Path) -> None:
+def test_rounding_weights_needs_a_gpu(folder: Path) -> None:
     with pytest.raises(ModelError, match="quantize is fp8, which needs a GPU"):
         start_runtime(files_at(folder, "m"), settings(quantize="fp8", device="cpu"))
 
 
-def test_what_rounding_would_save_counts_floats_of_layers_alone(folder: Path) -> None:
+def test_float8_savings_count_only_the_floats_of_layers(folder: Path) -> None:
     rows = LAYERS * (HEAD_DIM * (HEADS + 2 * KV_HEADS) + 2 * WIDTH + 2 * FF)
     plain = load_model(files_at(folder.parent / "plain", "m"), "auto").weights
     assert plain.float8_savings(size_bytes) == CODES - 4 * rows
@@ -107,7 +108,7 @@ def test_what_rounding_would_save_counts_floats_of_layers_alone(folder: Path) ->
     assert rounded.float8_savings(size_bytes) == 0
 
 
-def test_it_counts_experts_and_not_the_router(tmp_path: Path) -> None:
+def test_float8_savings_count_experts_but_not_the_router(tmp_path: Path) -> None:
     sizes, files = small_moe, files_at(write_small_experts(tmp_path / "m"), "m")
     heads, kv = sizes.HEADS * sizes.HEAD_DIM, sizes.KV_HEADS * sizes.HEAD_DIM
     columns = 2 * (heads + kv) * sizes.LAYERS + 3 * sizes.FF

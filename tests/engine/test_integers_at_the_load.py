@@ -1,5 +1,4 @@
-"""Float weights that become integers at the load are served as such, and the start says what they
-take."""
+"""Float weights that are quantized to integers at load: answers, memory and errors."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def settings(**options: Any) -> EngineSettings:
 
 
 def native(folder: Path, **options: Any) -> Runtime:
-    """With exact attention: what differs is to be the weights."""
+    """Uses exact attention, so that only the weights differ."""
     return start_runtime(
         files_at(folder, "m"), settings(kernels="native", cache_dtype="f32", **options)
     )
@@ -57,7 +56,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_moved(folder: Path, target: Path, bits: Bits) -> Path:
-    """The model whose weights are, in floats, what those of `folder` become."""
+    """Write the model whose float weights are the quantized weights of `folder`."""
     shutil.copytree(folder, target)
     tensors = load_file(folder / "model.safetensors")
     for name, tensor in tensors.items():
@@ -72,21 +71,23 @@ def write_moved(folder: Path, target: Path, bits: Bits) -> Path:
 
 
 @pytest.mark.parametrize("form", BITS)
-def test_answers_are_those_of_what_the_weights_become(
+def test_answers_are_those_of_the_quantized_weights(
     llama: Path, form: Form, tmp_path: Path
 ) -> None:
-    """But for what products of integers round of activations."""
+    """Up to the rounding of activations in integer products."""
     moved = first_logprobs(native(write_moved(llama, tmp_path / "moved", BITS[form])))
     assert first_logprobs(native(llama, quantize=form)) == pytest.approx(moved, abs=0.05)
     device = start_gpu_runtime_on_cpu(llama, settings(quantize=form))
     assert first_logprobs(device) == pytest.approx(moved, abs=0.05)
     stored = first_logprobs(native(llama))
-    assert form == "int8" or stored != pytest.approx(moved, abs=0.05), "nothing would be told"
+    assert form == "int8" or stored != pytest.approx(moved, abs=0.05), (
+        "the test could not tell them apart"
+    )
 
 
 @pytest.fixture(scope="module")
 def gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of floats, whose experts are stored in an order of their own."""
+    """A float model whose experts are stored in their own order."""
     return write_small_gpt_oss(tmp_path_factory.mktemp("floats") / "m", "floats")
 
 
@@ -98,13 +99,13 @@ def test_kernels_answer_as_the_reference_does(
     files = files_at(request.getfixturevalue(name), "m")
     asked = settings(kernels="reference", cache_dtype="f32", quantize=form)
     reference = first_logprobs(start_runtime(files, asked))
-    # avx512_bf16 rounds activations with a scale for two groups: 0.058 on Zen 4, others nothing
+    # avx512_bf16 rounds activations with one scale per two groups: 0.058 on Zen 4, 0 elsewhere
     assert first_logprobs(native(files.path, quantize=form)) == pytest.approx(reference, abs=0.08)
 
 
 @pytest.mark.parametrize("form", BITS)
 @pytest.mark.parametrize("name", ["llama", "mixture", "gpt_oss"])
-def test_a_start_counts_what_they_take_and_says_so(
+def test_a_start_counts_and_reports_quantized_weights(
     name: str, form: Form, request: pytest.FixtureRequest
 ) -> None:
     folder = request.getfixturevalue(name)
@@ -122,7 +123,7 @@ def test_a_start_counts_what_they_take_and_says_so(
         one.close()
 
 
-def test_embedding_and_head_keep_8_bits_and_what_chooses_experts_stays(mixture: Path) -> None:
+def test_embedding_and_head_keep_8_bits_and_the_router_is_not_quantized(mixture: Path) -> None:
     weights = load_model(files_at(mixture, "m"), "auto", bits=4).weights
     head, table = weights.head(), weights.embedding()
     assert isinstance(table, Affine) and table.bits == 8
@@ -142,7 +143,7 @@ def test_8_bit_floats_become_integers_on_a_cpu(llama: Path, tmp_path: Path) -> N
     assert first_logprobs(runtime) == pytest.approx(first_logprobs(plain), abs=0.1)
 
 
-def test_integers_of_a_file_stay_as_they_are(tmp_path: Path) -> None:
+def test_integers_of_a_file_are_not_quantized_again(tmp_path: Path) -> None:
     path, _ = write_quantized(tmp_path, "Q4_1")
     model = load_model(files_at(path, "m"), "auto", bits=8)
     layer = next(iter(model.weights.layers()))
@@ -153,11 +154,11 @@ def test_integers_of_a_file_stay_as_they_are(tmp_path: Path) -> None:
     ("options", "why"),
     [
         ({"quantize": "fp8"}, "quantize is fp8, which needs a GPU"),
-        ({"quantize": "int8", "dtype": "f32"}, "quantize is int8; dtype must be auto then"),
-        ({"quantize": "int4", "dtype": "f32"}, "quantize is int4; dtype must be auto then"),
+        ({"quantize": "int8", "dtype": "f32"}, "quantize is int8; it needs dtype auto, not f32"),
+        ({"quantize": "int4", "dtype": "f32"}, "quantize is int4; it needs dtype auto, not f32"),
     ],
 )
-def test_what_cannot_be_is_refused(llama: Path, options: dict[str, Any], why: str) -> None:
+def test_impossible_settings_are_refused(llama: Path, options: dict[str, Any], why: str) -> None:
     with pytest.raises(ModelError, match=why):
         start_runtime(files_at(llama, "m"), settings(device="cpu", **options))
 

@@ -1,5 +1,5 @@
 """An answer does not depend on how it was computed: alone, in a batch, in chunks, after a
-preemption, over a cached prefix or without a cache, token for token and bit for bit."""
+preemption, from a cached prefix or without a cache, token for token and bit for bit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scheduler(runtime: CpuRuntime, **options: int | bool) -> Scheduler:
 
 
 def alone(runtime: CpuRuntime, requests: list[Request]) -> Outcome:
-    """Each request by itself on a cache that holds nothing."""
+    """Return the answer to each request by itself, with an empty cache."""
     answers = []
     for request in requests:
         poison(runtime)
@@ -53,7 +53,7 @@ def alone(runtime: CpuRuntime, requests: list[Request]) -> Outcome:
 
 
 def settings(model: str, **options: object) -> EngineSettings:
-    """The largest step holds a whole context, so that one runtime serves every way."""
+    """The largest step holds a whole context, so that one runtime serves every schedule."""
     return EngineSettings(
         model=model,
         max_model_len=CONTEXT,
@@ -72,7 +72,7 @@ def small_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["auto", "f32"])
 def native(request: pytest.FixtureRequest, small_llama: Path) -> Iterator[CpuRuntime]:
-    """float16 weights and cache, or float32 throughout."""
+    """A runtime with float16 weights and cache, or float32 throughout."""
     runtime = start_runtime(
         files_at(small_llama, "small-llama"), settings(str(small_llama), dtype=request.param)
     )
@@ -86,7 +86,7 @@ def answers_alone(native: CpuRuntime) -> Outcome:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_small_llama_answers_the_same_in_every_way(
+def test_a_small_llama_answers_alike_however_it_is_scheduled(
     native: CpuRuntime, answers_alone: Outcome, way: str
 ) -> None:
     poison(native)
@@ -95,7 +95,7 @@ def test_a_small_llama_answers_the_same_in_every_way(
     assert ("preempted" in way) == (outcome.preemptions > 0)
 
 
-def test_a_cached_prefix_changes_nothing(native: CpuRuntime, answers_alone: Outcome) -> None:
+def test_a_cached_prefix_changes_no_answer(native: CpuRuntime, answers_alone: Outcome) -> None:
     poison(native)
     one = scheduler(native)
     requests = requests_over(VOCAB, 100)
@@ -107,7 +107,9 @@ def test_a_cached_prefix_changes_nothing(native: CpuRuntime, answers_alone: Outc
     ]
 
 
-def test_a_plan_gives_the_bits_of_its_calls(native: CpuRuntime, answers_alone: Outcome) -> None:
+def test_a_recorded_plan_equals_its_kernel_calls(
+    native: CpuRuntime, answers_alone: Outcome
+) -> None:
     both = PlanAndCalls(native._backend)
     runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
     poison(runtime)
@@ -124,7 +126,8 @@ def test_answers_differ_between_requests(answers_alone: Outcome) -> None:
 
 
 def test_the_reference_answers_the_same_up_to_rounding(small_llama: Path) -> None:
-    """In float32, and greedy: a tempered draw may fall on either side of a rounding error."""
+    """In float32 and greedy, because sampling with a temperature may fall on either side of a
+    rounding error."""
     greedy = [r for r in requests_over(VOCAB, 100) if r.sampling.temperature == 0]
     outcomes = []
     for kernels in ("native", "reference"):
@@ -154,7 +157,7 @@ def default_model() -> Iterator[CpuRuntime]:
 
 @pytest.mark.slow
 @pytest.mark.weights
-def test_the_default_model_answers_the_same_in_every_way(default_model: CpuRuntime) -> None:
+def test_the_default_model_answers_alike_however_it_is_scheduled(default_model: CpuRuntime) -> None:
     requests = requests_over(default_model.info.vocab_size, 100)
     right = alone(default_model, requests).answers
     for way, options in WAYS.items():

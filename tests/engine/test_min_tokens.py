@@ -1,4 +1,4 @@
-"""Answers that must not end early: no token that would end one is drawn before `min_tokens`."""
+"""min_tokens: no token that ends an answer is sampled before it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def at_least(id: str, min_tokens: int, **fields: object) -> TokenRequest:
 
 
 def answered(runtime: CpuRuntime | GpuRuntime, requests: list[TokenRequest]) -> dict[str, Answer]:
-    """The answers of an engine of its own, which leaves no step in flight."""
+    """Return the answers of a separate engine, which leaves no step in flight."""
     core = core_of(runtime)
     core.set_tokenizer(VOCABULARY)
     compile_all(core, requests)
@@ -56,7 +56,7 @@ def answered(runtime: CpuRuntime | GpuRuntime, requests: list[TokenRequest]) -> 
     return answers
 
 
-def test_no_answer_ends_before_its_minimum(runtime: CpuRuntime | GpuRuntime) -> None:
+def test_no_answer_ends_before_min_tokens(runtime: CpuRuntime | GpuRuntime) -> None:
     requests = [at_least(f"r{seed}", 20, seed=seed) for seed in range(8)]
     answers = answered(runtime, requests)
     assert all(len(answer.tokens) >= 20 for answer in answers.values())
@@ -66,7 +66,7 @@ def test_no_answer_ends_before_its_minimum(runtime: CpuRuntime | GpuRuntime) -> 
     assert min(len(answer.tokens) for answer in free.values()) < 5
 
 
-def test_the_minimum_ends_with_the_answer_that_is_cut_off(runtime: CpuRuntime | GpuRuntime) -> None:
+def test_max_tokens_below_min_tokens_ends_the_answer(runtime: CpuRuntime | GpuRuntime) -> None:
     answer = answered(runtime, [at_least("a", 50, max_tokens=7)])["a"]
     assert len(answer.tokens) == 7 and answer.finish == "length"
 
@@ -83,16 +83,16 @@ def test_an_answer_has_the_same_tokens_beside_others(runtime: CpuRuntime | GpuRu
         assert answered(runtime, [one])[one.id].tokens == together[one.id].tokens
 
 
-def test_a_grammar_ends_where_it_ends(runtime: CpuRuntime | GpuRuntime) -> None:
+def test_a_grammar_may_end_before_min_tokens(runtime: CpuRuntime | GpuRuntime) -> None:
     answer = answered(runtime, [replace(request("a", regex("the thing")), min_tokens=90)])["a"]
     assert TOKENIZER.decode(answer.tokens) == "the thing" and answer.finish == "stop"
 
 
 @pytest.mark.parametrize("speculation", [False, True])
-def test_a_draft_does_not_bring_the_end_forward(
+def test_a_draft_does_not_end_an_answer_before_min_tokens(
     runtime: CpuRuntime | GpuRuntime, speculation: bool
 ) -> None:
-    """A greedy answer repeats itself, and so does its guess, with what ends it."""
+    """A greedy answer repeats itself, and so does its draft, including the stop token."""
     free = replace(request("a", None, max_tokens=40), sampling=Sampling(temperature=0.0))
     repeated = answered(runtime, [free])["a"].tokens[-1]
     held = replace(free, stop_token_ids=frozenset({repeated}), min_tokens=25, max_tokens=60)
@@ -108,7 +108,7 @@ def bits_left_out(mask: np.ndarray, count: int) -> list[int]:
     return np.flatnonzero(bits[:count] == 0).tolist()
 
 
-def test_one_mask_is_for_the_places_of_a_draft_that_are_held_back() -> None:
+def test_places_of_a_draft_with_suppressed_tokens_share_a_mask() -> None:
     held = MinTokensBan(np.array([3, 69, 500, -1], np.int32), until=6)
     rows = [None, held, held, held]
     found = apply_min_tokens(None, rows, np.array([4, 4, 5, 6]), 70)
@@ -119,7 +119,7 @@ def test_one_mask_is_for_the_places_of_a_draft_that_are_held_back() -> None:
     assert apply_min_tokens(None, rows, np.array([4, 6, 7, 8]), 70) is None
 
 
-def test_a_place_with_a_mask_has_its_tokens_held_back_too() -> None:
+def test_suppressed_tokens_are_combined_with_a_token_mask() -> None:
     others = (np.array([[0b11010, 0, 0], [0b1000, 0, 0]], np.uint32), np.array([0, 1], np.int32))
     held = MinTokensBan(np.array([3], np.int32), 6)
     found = apply_min_tokens(others, [held, held], np.array([5, 6]), 70)
@@ -128,7 +128,7 @@ def test_a_place_with_a_mask_has_its_tokens_held_back_too() -> None:
     assert masks[mask_of].tolist() == [[0b10010, 0, 0], [0b1000, 0, 0]]
 
 
-def test_masks_of_others_stay_as_they_are() -> None:
+def test_token_masks_of_other_rows_are_unchanged() -> None:
     others = (np.array([[7, 0, 0]], np.uint32), np.array([0, -1, -1], np.int32))
     held = [
         None,

@@ -33,7 +33,7 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 _HERE = Path(__file__).parent
 _SOURCES = _HERE.parents[1] / "csrc"
-# Wide enough for the groups of 128 columns that 8-bit floats have; attention wider than the model.
+# Wide enough for the groups of 128 columns of 8-bit floats; attention is wider than the model.
 _WIDE = replace(SMALL, width=128, head_dim=64, ff=128, rope=RopeSpec(10_000.0, 64))
 _PACKAGE = f"""
 from pathlib import Path
@@ -63,7 +63,7 @@ _LAUNCHED = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The part of the CUDA library that starts cubins, and the double of the driver."""
+    """Return the part of the CUDA library that launches cubins, and the fake driver."""
     if shutil.which("g++") is None or shutil.which("cc") is None:
         pytest.skip("there is no compiler")
     folder = tmp_path_factory.mktemp("launcher")
@@ -95,7 +95,7 @@ def _python(arguments: list[str], **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """The kernels that a small model launches, for sm_90a."""
+    """Return the kernels that a small model launches, for sm_90a."""
     assert request.config.cache is not None
     folder = tmp_path_factory.mktemp("archive")
     script = folder / "package_small.py"
@@ -138,7 +138,7 @@ def test_without_triton_every_launch_of_a_runtime_is_a_packaged_kernel(
 
 
 @pytest.mark.slow
-def test_parameters_lie_where_the_cubins_expect_them(steps: dict[str, Any]) -> None:
+def test_parameters_have_the_offsets_of_the_cubins(steps: dict[str, Any]) -> None:
     assert {way: own["wrong"] for way, own in steps.items() if own["wrong"]} == {}
 
 
@@ -165,7 +165,7 @@ def _request(grid: tuple[int, int, int], stream: int, parameters: bytes) -> byte
 
 
 @pytest.mark.parametrize(("shared_bytes", "asked"), [(48 << 10, False), (100 << 10, True)])
-def test_more_shared_memory_than_48_kib_is_asked_for(
+def test_more_shared_memory_than_48_kib_is_requested(
     built: tuple[Path, Path], launcher: DriverLauncher, shared_bytes: int, asked: bool
 ) -> None:
     name = f"kernel_{shared_bytes}"
@@ -174,12 +174,12 @@ def test_more_shared_memory_than_48_kib_is_asked_for(
     assert [line for line in _notes(built[1]) if line.startswith(f"attribute {name}")] == expected
 
 
-def test_what_the_driver_refuses_is_said(launcher: DriverLauncher) -> None:
+def test_an_error_of_the_driver_is_reported(launcher: DriverLauncher) -> None:
     reason = launcher.load(b"no cubin", _cubin((), 0, "broken"))
     assert reason == "its cubin cannot be loaded (CUDA_ERROR_INVALID_IMAGE)"
 
 
-def test_a_tensor_out_of_line_is_not_launched(launcher: DriverLauncher) -> None:
+def test_an_unaligned_tensor_is_not_launched(launcher: DriverLauncher) -> None:
     cubin = _cubin(("i32", "*bf16", "fp32", "*i64"), 0, "aligned")
     handle = launcher.load(b"\x7fELF", cubin)
     assert isinstance(handle, int)
@@ -189,7 +189,7 @@ def test_a_tensor_out_of_line_is_not_launched(launcher: DriverLauncher) -> None:
             launcher.start(handle, _request((1, 1, 1), 0, parameters))
 
 
-def test_a_thread_that_has_no_context_gets_that_of_the_kernel(
+def test_a_thread_without_context_gets_that_of_the_kernel(
     built: tuple[Path, Path], launcher: DriverLauncher
 ) -> None:
     handle = launcher.load(b"\x7fELF", _cubin((), 0, "elsewhere"))
@@ -226,8 +226,8 @@ def test_a_kernel_whose_source_changed_is_not_served(archive: Path) -> None:
     assert (same.served, same.missing) == (0, 1)
 
 
-class Starting:
-    """Starts cubins as often as it is let, and then fails."""
+class FailingLauncher:
+    """Launches cubins a given number of times, and then fails."""
 
     def __init__(self, successes: int) -> None:
         self.left = successes
@@ -242,8 +242,10 @@ class Starting:
             raise RuntimeError("a packaged kernel: CUDA_ERROR_NOT_SUPPORTED")
 
 
-def _one_packaged(folder: Path, launcher: Starting) -> tuple[PackagedKernels, tuple[Any, ...]]:
-    """An archive of one kernel, and a call of it."""
+def _one_packaged(
+    folder: Path, launcher: FailingLauncher
+) -> tuple[PackagedKernels, tuple[Any, ...]]:
+    """Return an archive of one kernel, and a call of it."""
     from penstock.kernels.triton import norm
     from penstock.kernels.triton.compile.launch import Launch
     from penstock.kernels.triton.compile.signature import source_hash
@@ -257,7 +259,7 @@ def _one_packaged(folder: Path, launcher: Starting) -> tuple[PackagedKernels, tu
 
 
 def test_a_first_launch_that_fails_ends_the_use_of_packaged_kernels(tmp_path: Path) -> None:
-    launcher = Starting(successes=0)
+    launcher = FailingLauncher(successes=0)
     packaged, call = _one_packaged(tmp_path, launcher)
     for _ in range(2):
         reason = packaged.start(*call)
@@ -267,20 +269,20 @@ def test_a_first_launch_that_fails_ends_the_use_of_packaged_kernels(tmp_path: Pa
 
 
 def test_a_later_launch_that_fails_is_an_error(tmp_path: Path) -> None:
-    packaged, call = _one_packaged(tmp_path, Starting(successes=1))
+    packaged, call = _one_packaged(tmp_path, FailingLauncher(successes=1))
     assert packaged.start(*call) is None
     with pytest.raises(RuntimeError, match="CUDA_ERROR_NOT_SUPPORTED"):
         packaged.start(*call)
 
 
-def test_what_is_no_archive_is_declined(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_invalid_archive_is_declined(built: tuple[Path, Path], tmp_path: Path) -> None:
     library, driver = built
     absent = open_packaged(library, tmp_path / "kernels_sm_90a.zip", 0, str(driver))
     assert absent == Declined("kernels_sm_90a.zip is not installed")
 
 
-def test_only_what_compiles_imports_triton_itself() -> None:
-    """Files with kernels take it from `language`, where it may be absent."""
+def test_only_the_compiler_imports_triton_directly() -> None:
+    """Files with kernels import it from `language`, because Triton may be absent."""
     folder = _SOURCES.parent / "kernels"
     importing = {
         path.name

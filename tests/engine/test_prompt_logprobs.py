@@ -1,4 +1,5 @@
-"""Log-probabilities of prompts: those of `transformers`, and the same bits in every way."""
+"""Prompt log-probabilities equal those of `transformers`, and have the same bits in every
+schedule."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ def runtime(folder: Path) -> Iterator[CpuRuntime]:
 
 
 def requests() -> list[TokenRequest]:
-    """Of several lengths, some with a prefix in common, some with penalties, one that draws
-    nothing and one that asks for nothing."""
+    """Requests of several lengths: some with a common prefix, some with penalties, one with
+    max_tokens 0 and one without prompt log-probabilities."""
     random = np.random.default_rng(3)
     stem = random.integers(0, VOCAB, 40).tolist()
     penalized = Sampling(temperature=0.0, repetition_penalty=1.5, logit_bias={3: -50.0})
@@ -78,7 +79,7 @@ def requests() -> list[TokenRequest]:
 
 
 def run(core: EngineCore, asked: list[TokenRequest]) -> dict[str, tuple[list[TokenDelta], ...]]:
-    """Of each request the tokens of its prompt and of its answer."""
+    """Return the tokens of each request's prompt and answer."""
     found: dict[str, tuple[list[TokenDelta], ...]] = {one.id: ([], []) for one in asked}
     for one in asked:
         core.submit(one)
@@ -100,7 +101,7 @@ def found_alone(runtime: CpuRuntime, folder: Path) -> dict[str, tuple[list[Token
     return found
 
 
-def test_they_are_those_of_transformers(
+def test_prompt_logprobs_equal_those_of_transformers(
     folder: Path, found_alone: dict[str, tuple[list[TokenDelta], ...]]
 ) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -123,7 +124,7 @@ def test_they_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_they_are_the_same_in_every_way(
+def test_prompt_logprobs_do_not_depend_on_the_schedule(
     runtime: CpuRuntime,
     folder: Path,
     found_alone: dict[str, tuple[list[TokenDelta], ...]],
@@ -133,7 +134,7 @@ def test_they_are_the_same_in_every_way(
     assert run(core, requests()) == found_alone
 
 
-def test_a_prefix_that_is_cached_is_told_too(
+def test_a_cached_prefix_is_scored_too(
     runtime: CpuRuntime, folder: Path, found_alone: dict[str, tuple[list[TokenDelta], ...]]
 ) -> None:
     core = EngineCore.for_runtime(runtime, settings(folder))

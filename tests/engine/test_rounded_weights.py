@@ -1,4 +1,4 @@
-"""Weights that are rounded to 8-bit floats at the load take what the memory formula says."""
+"""Weights rounded to 8-bit floats at load have the size that the memory formula counts."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> DecoderWeights:
 
 
 def held(weights: DecoderWeights, dense: Literal["stored", "float8"]) -> list[torch.Tensor]:
-    """Of each layer what products read, and its vectors."""
+    """Return the matrices and the vectors of each layer."""
     ops = PackingOps(dense)
     return tensors_of(*(tuple(packed_layer(layer, ops)) for layer in weights.layers()))
 
 
-def test_they_save_on_a_device_what_was_counted(weights: DecoderWeights) -> None:
+def test_rounded_weights_save_the_counted_bytes(weights: DecoderWeights) -> None:
     stored, rounded = (
         sum(tensor.nbytes for tensor in held(weights, dense)) for dense in ("stored", "float8")
     )
     assert stored - rounded == weights.float8_savings(PackingOps().packed_bytes) > 0
 
 
-def test_what_chooses_experts_stays(weights: DecoderWeights) -> None:
+def test_the_router_is_not_rounded(weights: DecoderWeights) -> None:
     floats = [one for one in held(weights, "float8") if one.dtype == torch.bfloat16]
     routers = [layer.router.shape for layer in weights.layers() if layer.router is not None]
     assert [tuple(one.shape) for one in floats] == routers
 
 
 def test_each_row_of_an_expert_has_its_scale(weights: DecoderWeights) -> None:
-    """The largest of a row is the largest code, and what codes mean is near what was stored."""
+    """The largest value of a row has the largest code, and codes decode to nearly the stored
+    values."""
     experts = weights.layer(0).experts
     assert experts is not None
     ops = PackingOps("float8").pack_experts(experts)

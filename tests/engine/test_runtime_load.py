@@ -1,4 +1,4 @@
-"""From a model on disk to a runtime: sizes, refusals, what is imported."""
+"""Loading a model from disk into a runtime: sizes, errors and imports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings(folder: Path, **options: object) -> EngineSettings:
     return msgspec.structs.replace(base, **options)
 
 
-def test_a_folder_is_loaded_with_the_sizes_that_it_reports(folder: Path, tmp_path: Path) -> None:
+def test_a_loaded_folder_reports_its_sizes(folder: Path, tmp_path: Path) -> None:
     layers: list[tuple[int, int]] = []
     runtime = load_runtime(
         settings(folder),
@@ -51,23 +51,25 @@ def test_a_folder_is_loaded_with_the_sizes_that_it_reports(folder: Path, tmp_pat
     runtime.close()
 
 
-def test_what_does_not_fit_is_refused_with_the_numbers(folder: Path) -> None:
+def test_a_model_that_does_not_fit_is_refused_with_the_numbers(folder: Path) -> None:
     with pytest.raises(ModelError, match=r"does not fit: .* 50 MiB are available"):
         start_runtime(files_at(folder, "m"), settings(folder), available=50 << 20)
 
 
-def test_a_block_size_that_the_kernels_refuse_is_named(folder: Path) -> None:
+def test_an_unsupported_block_size_is_named(folder: Path) -> None:
     with pytest.raises(ModelError, match="block_size is 5"):
         start_runtime(files_at(folder, "m"), settings(folder, block_size=5))
 
 
-def test_a_head_dim_that_the_kernels_refuse_is_named(tmp_path: Path) -> None:
+def test_an_unsupported_head_dim_is_named(tmp_path: Path) -> None:
     odd = write_small_llama(tmp_path / "odd", head_dim=20)
-    with pytest.raises(ModelError, match="odd: head_dim is 20; the CPU kernels take multiples of"):
+    with pytest.raises(
+        ModelError, match="odd: head_dim is 20; the CPU kernels support multiples of"
+    ):
         load_runtime(settings(odd), Environment(home=tmp_path, hf_home=tmp_path))
 
 
-def test_a_cpu_is_not_divided(folder: Path) -> None:
+def test_tensor_parallelism_on_a_cpu_is_refused(folder: Path) -> None:
     with pytest.raises(ModelError, match=r"tensor_parallel is 2, .* it needs 2 GPUs"):
         start_runtime(files_at(folder, "m"), settings(folder, tensor_parallel=2, device="cpu"))
 

@@ -1,4 +1,4 @@
-"""With guesses and without, every request gets the same tokens with the same log-probabilities."""
+"""With and without speculation, every request gets the same tokens and log-probabilities."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def requests() -> list[TokenRequest]:
 def answers(
     runtime: CpuRuntime, wanted: list[TokenRequest], **options: int | bool
 ) -> tuple[dict[str, list[TokenDelta]], int]:
-    """The tokens of each request, and how many of them were guessed."""
+    """Return the tokens of each request and the number of accepted draft tokens."""
     core = core_of(runtime, **options)
     core.set_tokenizer(VOCABULARY)
     found: dict[str, list[TokenDelta]] = {request.id: [] for request in wanted}
@@ -78,13 +78,13 @@ def answers(
     [{}, {"max_num_batched_tokens": 20}, {"num_blocks": 25}, {"max_num_seqs": 2}],
     ids=["batched", "chunked", "preempted", "by twos"],
 )
-def test_guesses_change_nothing(
+def test_speculation_changes_no_answer(
     runtime: CpuRuntime, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
 ) -> None:
-    plain, guessed = answers(runtime, requests(), prefix_cache_n=0)
-    assert guessed == 0
+    plain, accepted = answers(runtime, requests(), prefix_cache_n=0)
+    assert accepted == 0
     monkeypatch.setattr(PrefillBudget, "token_cost", lambda self, rows: 0.05)
-    speculated, guessed = answers(runtime, requests(), speculation=True, **options)
-    assert guessed > 100
+    speculated, accepted = answers(runtime, requests(), speculation=True, **options)
+    assert accepted > 100
     for id, tokens in plain.items():
         assert speculated[id] == tokens, id

@@ -1,5 +1,5 @@
-"""What a step of a GPU allocates is what the memory formula says it may, at the sizes of true
-models: the wrappers of the kernels run over meta tensors, and nothing is computed."""
+"""A GPU step allocates no more than the memory formula allows, at the sizes of real models: the
+kernel wrappers run over meta tensors and compute nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=BUDGET, max_
 
 
 class Nothing:
-    """In the place of packaged kernels: every launch is served, and none is kept."""
+    """Replaces packaged kernels: every launch succeeds without effect."""
 
     def start(self, *call: Any) -> None: ...
 
@@ -44,7 +44,7 @@ def launches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class MetaOps(TritonOps):
-    """What serves on an H200 without the CUDA library, over tensors that have no memory."""
+    """The ops of an H200 without the CUDA library, over tensors without memory."""
 
     def __init__(self, dense: Literal["stored", "float8"]) -> None:
         super().__init__("cpu", torch.bfloat16, dense=dense)
@@ -56,7 +56,7 @@ class MetaOps(TritonOps):
 
 @dataclass(frozen=True)
 class Step:
-    """`samples`: rows whose logits are wanted; `one_token`: each row has just one."""
+    """A step. `samples`: rows whose logits are needed; `one_token`: each row has one token."""
 
     tokens: int
     rows: int
@@ -64,7 +64,7 @@ class Step:
     one_token: bool = False
 
 
-# The largest of each kind: one long prompt, many that end, the same with drafts, a decode.
+# The largest step of each kind: a long prefill, many last chunks, the same with drafts, a decode.
 STEPS = [
     Step(BUDGET, 1, 1),
     Step(BUDGET, ROWS, ROWS),
@@ -99,10 +99,10 @@ def _peaks(model: DeviceModel, live: LiveBytes) -> Iterator[int]:
 
 @pytest.mark.parametrize("dense", ["stored", "float8"])
 @pytest.mark.parametrize("name", ["llama-8b", "qwen3-8b", "qwen3-0.6b", "qwen3-30b-a3b"])
-def test_steps_take_what_the_formula_says(
+def test_steps_stay_within_the_formula(
     tmp_path: Path, name: str, dense: Literal["stored", "float8"]
 ) -> None:
-    """Of layers two are enough: what one leaves, the next takes."""
+    """Two layers are enough: the next one reuses the memory of the last."""
     shape = replace(SHAPES[name], layers=2)
     folder = write_sparse_checkpoint(shape, tmp_path / name)
     model = load_model(files_at(folder, name), "auto")
@@ -114,20 +114,20 @@ def test_steps_take_what_the_formula_says(
         )
         *prompts, decode = _peaks(placed, live)
     taken = placed.work_bytes + max(prompts)
-    # Of experts the formula counts what goes into and comes out of both products at once.
+    # For experts the formula counts inputs and outputs of both products at once.
     least = 0.45 if shape.experts else 0.6
     assert least * plan.work_bytes <= taken <= plan.work_bytes
     assert decode <= plan.graph_bytes
     steady = live.now - placed.work_bytes - placed.pool.nbytes - 4 * CONTEXT * shape.head_dim
     if dense == "stored":
         assert steady == pytest.approx(placed.weight_bytes, rel=1e-3)
-    elif not shape.experts:  # which are left as they are
+    elif not shape.experts:  # not changed
         matrices = shape.layers * (shape.attention_weights + shape.expert_weights)
         assert steady == pytest.approx(placed.weight_bytes - matrices, rel=1e-3)
 
 
-def test_decodes_of_few_rows_are_planned_in_smaller_chunks(tmp_path: Path) -> None:
-    """If the ops allow it: one request then uses the whole GPU."""
+def test_decodes_of_few_rows_use_smaller_splits(tmp_path: Path) -> None:
+    """If the ops allow it, so that one request uses the whole GPU."""
     shape = SHAPES["qwen3-0.6b"].small()
     write_checkpoint(shape, tmp_path / "m", "cpu")
     spec = load_model(files_at(tmp_path / "m", "m"), "auto").spec

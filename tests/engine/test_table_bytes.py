@@ -1,5 +1,5 @@
-"""What the memory formula of a GPU counts of rows and of the tables of positions is what a start
-allocates for them, to the byte: rehearsed over CPU tensors, which are counted."""
+"""The bytes that the GPU memory formula counts for rows and rope tables are what a start allocates,
+on CPU tensors, which are counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.kernels.reference import ReferenceOps
 from penstock.models.decoder.spec import LayerSpec, RopeSpec
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import LoadedModel, load_model
-from penstock.runtime.gpu.load import place, plan_sizes
+from penstock.runtime.gpu.load import build_runtime, plan_sizes
 from penstock.runtime.gpu.memory import DeviceMemoryPlan, plan_device_memory
 from tests.support.checkpoints.small_llama import write_small_llama
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(folder: Path, **changes: Any) -> LoadedModel:
-    """The small model as one of long contexts, with what else of its spec is changed."""
+    """Return the small model with a long context and other changes of its spec."""
     model = load_model(files_at(folder, "m"), "f32")
     return replace(model, spec=replace(model.spec, max_model_len=LONGEST, **changes))
 
@@ -40,7 +40,7 @@ def opened(folder: Path, **changes: Any) -> LoadedModel:
 def allocated(
     model: LoadedModel, settings: EngineSettings
 ) -> tuple[DeviceMemoryPlan, dict[str, int]]:
-    """A plan, and by how much each stage of a start with it grows what is allocated."""
+    """Return a plan and the bytes that each stage of a start with it allocates."""
     plan = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
     grown: dict[str, int] = {}
     with LiveBytes() as live:
@@ -48,7 +48,7 @@ def allocated(
         def note(stage: str, _: DeviceMemoryPlan) -> None:
             grown[stage] = live.now - sum(grown.values())
 
-        place(model, plan, settings, ReferenceOps(), observe=note).close()
+        build_runtime(model, plan, settings, ReferenceOps(), observe=note).close()
     return plan, grown
 
 
@@ -79,7 +79,7 @@ LOCAL = (LayerSpec(window=16), LayerSpec())
     "changes",
     [{}, {"layers": LOCAL, "local_rope": RopeSpec(1e6, 8)}, {"layers": (LayerSpec(rotary=False),)}],
 )
-def test_tables_that_rotate_are_counted(folder: Path, changes: dict[str, Any]) -> None:
+def test_rope_tables_are_counted(folder: Path, changes: dict[str, Any]) -> None:
     layers = opened(folder).spec.layers
     if "layers" in changes:
         changes = {**changes, "layers": (*changes["layers"], *layers)[: len(layers)]}
@@ -91,18 +91,20 @@ def test_tables_that_rotate_are_counted(folder: Path, changes: dict[str, Any]) -
     assert grown["weights"] - weights == plan.terms()["rope"]
 
 
-def test_what_the_host_has_no_room_for_is_refused(
+def test_more_host_memory_than_available_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both of its parts together."""
+    """CPU KV cache and n-gram index together."""
     monkeypatch.setattr(gpu_load, "available_bytes", lambda: 3 << 20)
     settings = EngineSettings(
         max_num_seqs=4, max_num_batched_tokens=64, host_cache_mb=2, dtype="f32"
     )
     model = opened(folder)
     plan_sizes(model, settings, PackingOps(), FREE_BYTES)
-    guessing = EngineSettings(
+    speculating = EngineSettings(
         max_num_seqs=4, max_num_batched_tokens=64, host_cache_mb=2, dtype="f32", speculation=True
     )
-    with pytest.raises(ModelError, match="guesses take up to 2 MiB; 3 MiB of the host"):
-        plan_sizes(model, guessing, PackingOps(), FREE_BYTES)
+    with pytest.raises(
+        ModelError, match="n-gram index needs up to 2 MiB, but 3 MiB of host memory"
+    ):
+        plan_sizes(model, speculating, PackingOps(), FREE_BYTES)

@@ -1,4 +1,4 @@
-"""What the memory formula of a GPU counts of weights is what packing them takes, to the byte."""
+"""The bytes that the GPU memory formula counts for weights are the bytes of the packed weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 KINDS = [kind.name for kind in SUPPORTED.values()]
 SETTINGS = EngineSettings(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64)
 
-# Of two ranks each has whole groups of every format, and half a super group of output's columns.
+# Each of two ranks has whole groups of every format, and half a super-block of output's columns.
 LLAMA = DecoderSpec(
     architecture="llama",
     width=256,
@@ -59,7 +59,7 @@ SPECS = {"llama": LLAMA, "mixture": MIXTURE}
 
 
 def write_gguf(path: Path, spec: DecoderSpec, kind: str) -> Path:
-    """A file of drawn blocks: matrices of the type `kind`, norms and what chooses experts F32."""
+    """Write a file of random blocks: matrices of type `kind`, norms and routers of F32."""
     random = np.random.default_rng(0)
     with spec_gguf(path, spec) as writer:
         for name, shape in expected_shapes(GGUF_NAMES, spec).items():
@@ -67,7 +67,7 @@ def write_gguf(path: Path, spec: DecoderSpec, kind: str) -> Path:
             wanted = gguf.GGMLQuantizationType["F32" if plain else kind]
             block, block_bytes = gguf.GGML_QUANT_SIZES[wanted]
             *rows, columns = shape
-            # bytes that make finite numbers of every float type
+            # bytes that are finite numbers in every float type
             raw = random.integers(0, 0x3C, (*rows, columns // block * block_bytes), np.uint8)
             writer.add_tensor(name, raw, raw_dtype=wanted)
     return path
@@ -100,29 +100,29 @@ def test_a_shard_of_a_gguf_file_of_each_type(tmp_path: Path, kind: str, form: st
 
 
 @pytest.mark.parametrize("kind", ["Q5_0", "Q4_K", "Q6_K"])
-def test_blocks_that_kernels_do_not_read_take_more_than_in_the_file(
+def test_blocks_that_kernels_do_not_read_are_larger_than_in_the_file(
     tmp_path: Path, kind: str
 ) -> None:
     path = write_gguf(tmp_path / "m.gguf", MIXTURE, kind)
     assert weight_bytes(opened(path), SETTINGS, PackingOps()) > 1.3 * path.stat().st_size
 
 
-def test_weights_that_are_widened_count_so(tmp_path: Path) -> None:
-    """By whoever packs them: the reference holds all in 32 bits."""
+def test_widened_weights_count_with_their_packed_size(tmp_path: Path) -> None:
+    """The size depends on the ops that pack: the reference holds all weights in 32 bits."""
     model = opened(write_gguf(tmp_path / "m.gguf", MIXTURE, "Q8_0"))
     numbers = sum(map(np.prod, expected_shapes(GGUF_NAMES, MIXTURE).values()))
     assert weight_bytes(model, SETTINGS, ReferenceOps()) == 4 * numbers
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_floats_of_a_folder_take_what_activations_do(tmp_path: Path, dtype: Any) -> None:
+def test_floats_of_a_folder_have_the_activations_dtype(tmp_path: Path, dtype: Any) -> None:
     tensors = {name: values.astype(dtype) for name, values in expert_tensors().items()}
     assert_counted(opened(write_small_experts(tmp_path / "m", tensors)))
 
 
 @pytest.mark.parametrize("form", ["fp8-block", "fp8-tensor", "channel", "tensor", "group"])
 def test_8_bit_floats_are_counted_with_their_scales(tmp_path: Path, form: Form) -> None:
-    """Of matrices of whole blocks."""
+    """For matrices of whole blocks."""
     plain = write_small_llama(tmp_path / "plain", width=256, head_dim=128, ff=512)
     write_float8(plain, tmp_path / "m", form, torch.bfloat16)
     assert_counted(opened(tmp_path / "m"))

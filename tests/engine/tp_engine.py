@@ -1,4 +1,4 @@
-"""`python tp_engine.py SOCKET`: the engine process. Its model is divided among processes on CPU
+"""`python tp_engine.py SOCKET`: an engine process whose model is divided among processes on CPU
 tensors, as it would be among GPUs."""
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from penstock.engine import load
 from penstock.engine.processes import process
 from penstock.models.decoder.decoder import Progress
 from penstock.models.hub.model_files import ModelFiles
-from penstock.runtime.ranks.load import start_ranked_runtime
+from penstock.runtime.ranks.load import start_tensor_parallel_runtime
 from penstock.runtime.ranks.runtime import TensorParallelRuntime
 
 
 def start(
     files: ModelFiles, settings: EngineSettings, available: int | None, progress: Progress | None
 ) -> TensorParallelRuntime:
-    return start_ranked_runtime(files, settings, ("cpu",) * settings.tensor_parallel, progress)
+    return start_tensor_parallel_runtime(
+        files, settings, ("cpu",) * settings.tensor_parallel, progress
+    )
 
 
 if __name__ == "__main__":

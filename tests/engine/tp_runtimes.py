@@ -1,4 +1,4 @@
-"""Models divided among two processes, rehearsed on CPU tensors with gloo, and the same on one."""
+"""Models divided among two processes, on CPU tensors with gloo, and the same models on one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from penstock.config import EngineSettings
 from penstock.models.hub.sources import files_at
 from penstock.runtime.gpu.runtime import GpuRuntime
-from penstock.runtime.ranks.load import start_ranked_runtime
+from penstock.runtime.ranks.load import start_tensor_parallel_runtime
 from penstock.runtime.ranks.process_group import end_process
 from penstock.runtime.ranks.runtime import TensorParallelRuntime
 
@@ -28,11 +28,13 @@ def tensor_parallel_settings(model: str = "m", **options: Any) -> EngineSettings
 
 
 def start_tensor_parallel(
-    base: Path, lost: Callable[[], None] = end_process, **options: Any
+    base: Path, on_rank_lost: Callable[[], None] = end_process, **options: Any
 ) -> TensorParallelRuntime:
     wanted = tensor_parallel_settings(**options)
     devices = ("cpu",) * wanted.tensor_parallel
-    return start_ranked_runtime(files_at(base, base.name), wanted, devices, lost=lost)
+    return start_tensor_parallel_runtime(
+        files_at(base, base.name), wanted, devices, on_rank_lost=on_rank_lost
+    )
 
 
 def start_single(base: Path, **options: Any) -> GpuRuntime:
@@ -42,6 +44,6 @@ def start_single(base: Path, **options: Any) -> GpuRuntime:
 
 
 def rank_processes(parent: int | None = None) -> list[psutil.Process]:
-    """The processes of the ranks that a process leads, by default this one."""
+    """Return the rank processes that a process leads, by default this one."""
     children = psutil.Process(parent or os.getpid()).children()
     return [child for child in children if "penstock.runtime.ranks.process" in child.cmdline()]

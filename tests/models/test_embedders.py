@@ -21,7 +21,7 @@ from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import is_embedding_model, load_embedder
 from penstock.runtime.cpu.embedding import NativeEmbedding
-from penstock.runtime.cpu.embedding_inputs import most_blocks, whole_sequences
+from penstock.runtime.cpu.embedding_inputs import max_blocks, whole_sequences
 from tests.support.checkpoints.embedding_checkpoints import (
     DECODER,
     expected_embedding,
@@ -112,14 +112,14 @@ def test_reference_gives_the_vectors_of_transformers(saved: Any) -> None:
     model = load_embedder(files_at(folder, "test"), "auto")
     ops = ReferenceOps()
     embedder: Embedder[torch.Tensor] = Embedder(model, ops, max_model_len=80)
-    stands_for = "first" if model.pooler.pooling == "cls" else "last"
-    inputs = whole_sequences(SEQUENCES, 16, stands_for)
+    pooled_token = "first" if model.pooler.pooling == "cls" else "last"
+    inputs = whole_sequences(SEQUENCES, 16, pooled_token)
     given = {name: getattr(inputs, name) for name in StepInputs.__dataclass_fields__}
     tensors: StepInputs[torch.Tensor] = StepInputs(
         **{name: torch.from_numpy(x) for name, x in given.items() if x is not None}
     )
     spec: Any = model.spec
-    blocks = most_blocks(len(inputs.tokens), len(SEQUENCES), 16)
+    blocks = max_blocks(len(inputs.tokens), len(SEQUENCES), 16)
     shape = (blocks, getattr(spec, "kv_heads", spec.heads))
     cache = LayerCache(
         torch.full((*shape, spec.head_dim, 16), float("nan")),

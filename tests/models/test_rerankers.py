@@ -19,7 +19,7 @@ from penstock.models.embedding.embedder import Embedder
 from penstock.models.embedding.rerankers import is_reranker, load_reranker
 from penstock.models.hub.sources import files_at
 from penstock.runtime.cpu.embedding import NativeEmbedding
-from penstock.runtime.cpu.embedding_inputs import most_blocks, whole_sequences
+from penstock.runtime.cpu.embedding_inputs import max_blocks, whole_sequences
 from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
 from tests.support.checkpoints.reranker_checkpoints import (
     MODERN,
@@ -88,15 +88,15 @@ def test_reference_gives_the_logits_of_transformers(saved: Any) -> None:
     model = load_reranker(files_at(folder, "test"), "auto")
     ops = ReferenceOps()
     embedder: Embedder[torch.Tensor] = Embedder(model, ops, max_model_len=80)
-    stands_for = "first" if model.pooler.pooling == "cls" else "last"
+    pooled_token = "first" if model.pooler.pooling == "cls" else "last"
     spec: Any = model.spec
     offset = 80 if getattr(spec, "segments", 1) > 1 else 0
-    inputs = whole_sequences(SEQUENCES, 16, stands_for, (), STARTS, offset)
+    inputs = whole_sequences(SEQUENCES, 16, pooled_token, (), STARTS, offset)
     given = {name: getattr(inputs, name) for name in StepInputs.__dataclass_fields__}
     tensors: StepInputs[torch.Tensor] = StepInputs(
         **{name: torch.from_numpy(x) for name, x in given.items() if x is not None}
     )
-    blocks = most_blocks(len(inputs.tokens), len(SEQUENCES), 16)
+    blocks = max_blocks(len(inputs.tokens), len(SEQUENCES), 16)
     shape = (blocks, getattr(spec, "kv_heads", spec.heads))
     cache = LayerCache(
         torch.full((*shape, spec.head_dim, 16), float("nan")),

@@ -77,7 +77,7 @@ class EngineCore:
             prefix_caching=settings.prefix_cache_n > 0,
             no_kv_cache=settings.no_kv_cache,
             speculation=settings.speculation,
-            cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.most_saves),
+            cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
         )
         info = EngineInfo(
             model_id=facts.model_id,

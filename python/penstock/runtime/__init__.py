@@ -1,6 +1,6 @@
-"""Executes step plans: rows, cache, weights, the recorded plan of a CPU, sampling.
+"""Executes step plans: the persistent batch, KV cache, weights, forward pass and sampling.
 
-Importing it imports no torch; `runtime.cpu.reference` does.
+Importing it does not import torch; `runtime.cpu.reference` and `runtime.gpu` do.
 """
 
 from penstock.runtime.cpu.runtime import CpuRuntime

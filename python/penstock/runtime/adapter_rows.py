@@ -1,4 +1,4 @@
-"""The rows of a step by the slots of their adapters, as the kernels take them."""
+"""Groups the rows of a step by adapter slot, in the form that the LoRA kernels read."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from penstock.kernels.ops_interface import AdapterRows
 
 Ints = npt.NDArray[np.int32]
 GroupedRows: TypeAlias = "tuple[AdapterRows[Ints], AdapterRows[Ints]]"
-"""Of the tokens of a step, and of its sampled rows, in the same groups."""
+"""Groups of the tokens of a step and of its sampled rows, in the same order of slots."""
 
 
-def group_rows(of_tokens: Ints, of_samples: Ints, num_rows: int) -> GroupedRows | None:
-    """Groups from the slot of each token and of each sampled row, negative for none; None where no
-    token has one. At most `num_rows` slots occur: so many groups there are, the last ones empty."""
-    if of_tokens.max(initial=-1) < 0:
+def group_rows(token_slots: Ints, sample_slots: Ints, num_rows: int) -> GroupedRows | None:
+    """Group rows by the adapter slot of each token and of each sampled row (negative: none).
+
+    Return None if no token has an adapter. There are always `num_rows` groups, the most that can
+    occur; the last ones are empty.
+    """
+    if token_slots.max(initial=-1) < 0:
         return None
-    used = np.unique(of_tokens)
+    used = np.unique(token_slots)
     used = used[used >= 0]
     slots = np.zeros(num_rows, np.int32)
     slots[: len(used)] = used
-    return _grouped(slots, used, of_tokens), _grouped(slots, used, of_samples)
+    return _grouped(slots, used, token_slots), _grouped(slots, used, sample_slots)
 
 
-def _grouped(slots: Ints, used: Ints, of_rows: Ints) -> AdapterRows[Ints]:
-    ascending = np.argsort(of_rows, kind="stable")
-    bare = int(np.count_nonzero(of_rows < 0))  # they come first there, and last in `order`
+def _grouped(slots: Ints, used: Ints, row_slots: Ints) -> AdapterRows[Ints]:
+    ascending = np.argsort(row_slots, kind="stable")
+    bare = int(np.count_nonzero(row_slots < 0))  # rows without adapter: first here, last in `order`
     order = np.concatenate([ascending[bare:], ascending[:bare]]).astype(np.int32)
     starts = np.full(len(slots) + 1, len(order) - bare, np.int32)
-    starts[: len(used)] = np.searchsorted(of_rows[order[: len(order) - bare]], used)
+    starts[: len(used)] = np.searchsorted(row_slots[order[: len(order) - bare]], used)
     return AdapterRows(slots, order, starts)

@@ -1,4 +1,4 @@
-"""The adapters of a runtime: what is packed for its kernels, and the slots that hold it."""
+"""LoRA adapters of a runtime: packing for the kernels, and the adapter slots."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from penstock.models.decoder.weights import deinterleaved_rows
 
 
 class RuntimeAdapters(Protocol):
-    """`capacity` slots for adapters of ranks up to `max_rank`, for which there are `max_bytes` of
-    memory. A row with slot s computes with what was installed there last."""
+    """`capacity` adapter slots for ranks up to `max_rank`. All adapters together may use
+    `max_bytes` of memory. A row with slot s computes with the adapter last installed there."""
 
     @property
     def spec(self) -> DecoderSpec: ...
@@ -34,17 +34,18 @@ class RuntimeAdapters(Protocol):
     def max_bytes(self) -> int: ...
 
     def pack(self, adapter: Adapter) -> PackedAdapter:
-        """May run in any thread, beside steps."""
+        """Pack an adapter for the kernels. May run in any thread, beside steps."""
 
     def install(self, slot: int, packed: PackedAdapter) -> None:
-        """Between steps; no row of the next step may still mean what the slot held before."""
+        """Put a packed adapter into `slot`, between steps. No row of the next step may still use
+        the previous adapter of the slot."""
 
     def clear(self, slot: int) -> None:
-        """Between steps: free the memory of what the slot holds."""
+        """Free the memory of the adapter in `slot`, between steps."""
 
 
 class SlotAdapters:
-    """`RuntimeAdapters` over the slots of an implementation of the ops."""
+    """`RuntimeAdapters` over the adapter slots of an `Ops` implementation."""
 
     def __init__(
         self, spec: DecoderSpec, sizes: SlotSizes, slots: AdapterSlots, max_bytes: int
@@ -66,28 +67,27 @@ class SlotAdapters:
         self.slots.clear(slot)
 
 
-SLOTS_AN_ADAPTER: Final = 2
-"""A slot costs nothing but its entry in a table. While an adapter is replaced, both revisions are
-in use."""
+SLOTS_PER_ADAPTER: Final = 2
+"""While an adapter is replaced, both revisions are in use. An empty slot costs only a table
+entry."""
 
 
 def slot_adapters(
     decoder: Decoder[Any], ops: Ops[Any], max_bytes: int, settings: EngineSettings
 ) -> SlotAdapters | None:
-    """AdapterSlots for every linear layer of `decoder`; None where the settings have no
-    adapters."""
+    """Return adapter slots for every linear layer of `decoder`, or None without LoRA settings."""
     lora = settings.lora
     if lora is None:
         return None
     spec = decoder.spec
-    capacity = SLOTS_AN_ADAPTER * lora.max_adapters
+    capacity = SLOTS_PER_ADAPTER * lora.max_adapters
     sizes = SlotSizes(capacity, lora.max_rank, linear_sizes(spec), decoder.adapter_storage_dtype)
     return SlotAdapters(spec, sizes, ops.adapter_slots(sizes), max_bytes)
 
 
 def factors_of(adapter: Adapter, spec: DecoderSpec) -> list[LinearFactors]:
-    """The factors of each linear layer, in the order of `linear_sizes`; rows of q and k in the
-    order in which those of the weights are."""
+    """Return the factors of each linear layer in the order of `linear_sizes`. Rows of q and k are
+    reordered like those of the weights."""
     orders = {}
     if spec.interleaved_rope:
         for name, heads in (("q", spec.heads), ("k", spec.kv_heads)):

@@ -1,4 +1,4 @@
-"""What computes a step for the CPU runtime: a decoder over one implementation of the ops."""
+"""The CPU runtime's backend: a decoder over one implementation of the ops."""
 
 from __future__ import annotations
 
@@ -16,36 +16,44 @@ Floats = npt.NDArray[np.float32]
 
 
 class SamplingOps(Protocol):
-    """Draws from logits. Meanings: `kernels.sampler_inputs`."""
+    """Samples from logits. Meanings of the arguments: `kernels.sampler_inputs`."""
 
     def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
-        """[S, V], adjusted in place -> [S] token ids; negative where there is none."""
+        """Sample one token per row of `logits` [S, V], which is modified in place.
+
+        Returns token ids [S]; negative if the row's logits are not finite.
+        """
 
     def top_logprobs(
         self, logits: Floats, rows: Ints, tokens: Ints, count: int
     ) -> tuple[Floats, Ints, Floats]:
-        """Of the rows `rows` of logits, as the model gave them or as `sample` left them: that of
-        `tokens`, [R], and ids and values of the `count` best, [R, count]."""
+        """Return log-probabilities at the rows `rows` [R] of `logits`, either as the model computed
+        them or as `sample` left them.
+
+        Returns the log-probability of `tokens`, [R], and ids and log-probabilities of the `count`
+        best tokens, [R, count] each.
+        """
 
 
 class Backend(SamplingOps, Protocol):
-    """Owns weights and cache."""
+    """Owns the weights and the KV cache."""
 
     @property
     def weight_bytes(self) -> int: ...
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of the activations of a step."""
+        """Memory of the activations of one step."""
 
     @property
     def adapters(self) -> RuntimeAdapters | None:
-        """None where the settings have no adapters."""
+        """The adapter slots, or None without LoRA settings."""
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """One step: [S, V] float32 at the places `sample_rows`, valid until the next call."""
+        """Run the forward pass of one step. Return logits [S, V] float32 at `sample_rows`, valid
+        until the next call."""
 
     def prepare(self, used_blocks: int) -> bool:
-        """See `Runtime.prepare`: for blocks of the cache beyond the first `used_blocks`."""
+        """Prepare KV cache memory beyond the first `used_blocks` blocks. See `Runtime.prepare`."""
 
     def close(self) -> None: ...

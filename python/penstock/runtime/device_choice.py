@@ -1,4 +1,4 @@
-"""Which device computes: decided once, without importing torch to find out that there is no GPU."""
+"""Chooses the device, without importing torch on a machine that has no GPU."""
 
 from __future__ import annotations
 
@@ -12,50 +12,55 @@ DRIVER = "libcuda.so.1"
 
 
 def choose_device(settings: EngineSettings) -> str:
-    """ "cpu" or "cuda:N". "auto" takes the first GPU where the driver shows one and torch is
-    installed. Raises ModelError where a GPU is asked for and cannot serve."""
-    wanted, of_cpu = settings.device, settings.kernels in ("native", "reference")
+    """Return "cpu" or "cuda:N" for the settings.
+
+    "auto" is the first GPU if the driver reports one and torch is installed. Raises ModelError if
+    the settings ask for a GPU that cannot be used.
+    """
+    wanted, cpu_kernels = settings.device, settings.kernels in ("native", "reference")
     if wanted == "auto" and settings.kernels == "triton":
         wanted = "cuda"
     if wanted == "cpu" and settings.kernels == "triton":
-        raise ModelError("kernels triton are of a GPU; device is cpu")
-    if wanted == "cpu" or (wanted == "auto" and of_cpu):
+        raise ModelError("kernels is triton, which needs a GPU, but device is cpu")
+    if wanted == "cpu" or (wanted == "auto" and cpu_kernels):
         return "cpu"
     if wanted == "auto":
         return "cuda:0" if driver_devices() and find_spec("torch") else "cpu"
-    if of_cpu:
-        raise ModelError(f"kernels {settings.kernels} are of the CPU; device is {wanted}")
+    if cpu_kernels:
+        raise ModelError(
+            f"kernels is {settings.kernels}, which needs the CPU, but device is {wanted}"
+        )
     _, _, number = wanted.partition(":")
     index, count = int(number or 0), driver_devices()
     if index >= count:
-        raise ModelError(f"device is {wanted}, and the driver shows {count} CUDA devices")
+        raise ModelError(f"device is {wanted}, but the driver reports {count} CUDA devices")
     if not find_spec("torch"):
         raise ModelError(f"device is {wanted}, which needs torch: pip install 'torch>=2.11'")
     return f"cuda:{index}"
 
 
 def rank_devices(settings: EngineSettings, first: str) -> tuple[str, ...]:
-    """The devices of a model that is divided among several, from `first` on, what `choose_device`
-    gave. Raises ModelError where there are not so many."""
+    """Return the devices of a model with tensor parallelism, starting with `first`, the result of
+    `choose_device`. Raises ModelError if there are too few."""
     wanted = settings.tensor_parallel
     if wanted == 1:
         return (first,)
     if first == "cpu":
         raise ModelError(
-            f"tensor_parallel is {wanted}, and the device is a CPU: threads share one model there; "
-            f"it needs {wanted} GPUs"
+            f"tensor_parallel is {wanted}, but the device is the CPU, where all threads share one "
+            f"model; it needs {wanted} GPUs"
         )
     begin, count = int(first.partition(":")[2]), driver_devices()
     if begin + wanted > count:
         raise ModelError(
-            f"tensor_parallel is {wanted}, from {first} on, and the driver shows {count} CUDA "
-            "devices"
+            f"tensor_parallel is {wanted}, starting with {first}, but the driver reports {count} "
+            "CUDA devices"
         )
     return tuple(f"cuda:{begin + rank}" for rank in range(wanted))
 
 
 def driver_devices(driver: str = DRIVER) -> int:
-    """How many CUDA devices the driver shows; 0 without one."""
+    """Return the number of CUDA devices that the driver reports; 0 without a driver."""
     try:
         library = ctypes.CDLL(driver)
     except OSError:

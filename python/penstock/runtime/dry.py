@@ -1,9 +1,9 @@
-"""DRY ("don't repeat yourself"): what each token costs that would prolong a repetition.
+"""DRY ("don't repeat yourself"): a penalty on tokens that would prolong a repetition.
 
-For a token that somewhere in the sequence followed the n tokens that are now its last, n as large
-as can be, multiplier * base^(n - allowed_length), if n reaches allowed_length and 1. No match
-reaches back over a breaker, and a token that is a breaker by itself costs nothing. This is the
-sampler of text-generation-webui and llama.cpp over the whole context.
+If a token follows an earlier occurrence of the last n tokens of the sequence (n as large as
+possible), its penalty is multiplier * base^(n - allowed_length), provided that n >= allowed_length
+and n >= 1. A match does not extend across a sequence breaker, and a token that is itself a breaker
+has no penalty. This is the sampler of text-generation-webui and llama.cpp over the whole context.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from penstock import _native
 from penstock.dialog import Sampling
 from penstock.kernels.sampler_inputs import TokenValues
 
-LARGEST = float(np.finfo(np.float32).max)
-MOST_TOKENS = 2**31 - 1
+MAX_PENALTY = float(np.finfo(np.float32).max)
+MAX_TOKENS = 2**31 - 1
 
 
 class DryState:
-    """The repetitions of one sequence. `sampling` is resolved: it has all numbers of DRY."""
+    """The repetitions of one sequence. `sampling` is resolved: all its DRY fields are set."""
 
     def __init__(self, tokens: npt.NDArray[np.int32], sampling: Sampling) -> None:
         assert sampling.dry_multiplier is not None and sampling.dry_base is not None
         assert sampling.dry_allowed_length is not None
         self.multiplier = sampling.dry_multiplier
         self.base = sampling.dry_base
-        self.allowed = min(sampling.dry_allowed_length, MOST_TOKENS)
-        longest = _longest_that_counts(self.multiplier, self.base, self.allowed)
+        self.allowed = min(sampling.dry_allowed_length, MAX_TOKENS)
+        longest = _longest_match(self.multiplier, self.base, self.allowed)
         breakers = [
             (np.frombuffer(one.heads, np.int32), np.array(one.tail, np.int32))
             for one in sampling.dry_breakers
@@ -41,7 +41,7 @@ class DryState:
 
 
 class DryRows:
-    """Rows of a batch of which at least one uses DRY; None for those that do not."""
+    """The DRY states of a batch in which at least one row uses DRY; None for the others."""
 
     def __init__(self, states: Sequence[DryState | None]) -> None:
         numbers = [(s.multiplier, s.base, s.allowed) if s else (0.0, 1.0, 1) for s in states]
@@ -50,23 +50,24 @@ class DryRows:
         self._least = np.maximum(self._allowed, 1).astype(np.int32)
 
     def append(self, token_ids: npt.NDArray[np.int32]) -> None:
-        """One token follows in each row; a negative one is none."""
+        """Append one token to each row; a negative one is skipped."""
         _native.DryRepetitions.append_each(self._repetitions, token_ids)
 
-    def costs(self) -> TokenValues:
-        """What tokens of each row cost now; at most the largest float32."""
+    def penalties(self) -> TokenValues:
+        """Return the penalized tokens of each row and their penalties, at most `MAX_PENALTY`."""
         starts, tokens, lengths = _native.DryRepetitions.lists(self._repetitions, self._least)
         row = np.repeat(np.arange(len(self._least)), np.diff(starts))
         with np.errstate(over="ignore"):
             growth = np.power(self._base[row], lengths - self._allowed[row])
-            costs = np.minimum(self._multiplier[row] * growth, LARGEST)
-        return TokenValues(starts, tokens, costs.astype(np.float32))
+            values = np.minimum(self._multiplier[row] * growth, MAX_PENALTY)
+        return TokenValues(starts, tokens, values.astype(np.float32))
 
 
-def _longest_that_counts(multiplier: float, base: float, allowed: int) -> int:
-    """A match length beyond which the cost is the same: at its largest, or never growing."""
+def _longest_match(multiplier: float, base: float, allowed: int) -> int:
+    """Return a match length beyond which the penalty no longer changes: it has reached its maximum
+    or does not grow."""
     least = max(allowed, 1)
     if base <= 1:
         return least
-    growing = (math.log(LARGEST) - math.log(multiplier)) / math.log(base)
-    return min(least + max(math.ceil(growing), 0), MOST_TOKENS)
+    growing = (math.log(MAX_PENALTY) - math.log(multiplier)) / math.log(base)
+    return min(least + max(math.ceil(growing), 0), MAX_TOKENS)

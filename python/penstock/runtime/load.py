@@ -1,4 +1,4 @@
-"""From settings to a runtime that serves: find the model, plan the memory, pack the weights."""
+"""Loads a runtime from settings: find the model, plan the memory, pack the weights."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def load_runtime(
     environment: Environment | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
-    """The runtime of the model that `settings` names. `progress(layers packed, layers in all)`.
+    """Return the runtime of the model named in `settings`. Calls `progress(layers packed, layers
+    in all)` while it loads.
 
-    Raises ModelError where the model is not found, cannot be read or does not fit.
+    Raises ModelError if the model is not found, cannot be read or does not fit.
     """
     environment = environment or read_environment()
     files, available = find_files(settings, environment)
@@ -50,8 +51,8 @@ def find_files(
     environment: Environment | None = None,
     limit_bytes: int | None = None,
 ) -> tuple[ModelFiles, int | None]:
-    """The files of the model that `settings` names, and the bytes of memory that there are for it,
-    at most `limit_bytes`. Raises ModelError."""
+    """Return the files of the model named in `settings` and the bytes of memory available for it,
+    at most `limit_bytes`. Raises ModelError if the model is not found."""
     environment = environment or read_environment()
     bounds = [size for size in (available_bytes(), limit_bytes) if size is not None]
     files = resolve_model(settings.model, environment.home, hub_access_of(environment))
@@ -64,11 +65,11 @@ def start_embedding(
     available: int | None = None,
     progress: Progress | None = None,
 ) -> NativeEmbedding:
-    """The runtime of an embedding model or a reranker on disk, within `available` bytes. Raises
-    ModelError."""
+    """Return the runtime of an embedding model or a reranker on disk, within `available` bytes.
+    Raises ModelError if it cannot be read or does not fit."""
     if settings.kernels == "reference":
         raise ModelError(
-            f"{files.model_id}: embedding models and rerankers have native kernels only"
+            f"{files.model_id}: kernels is reference; embedding models and rerankers need native"
         )
     refuse_for_vectors(settings)
     rank_devices(settings, "cpu")
@@ -85,20 +86,23 @@ def start_runtime(
     progress: Progress | None = None,
     home: Path | None = None,
 ) -> Runtime:
-    """The runtime of a model on disk, on the device that `settings` ask for; on a CPU within
-    `available` bytes (None: as much as it takes). `home`: where the chosen instruction-set levels
-    are kept, None: PENSTOCK_HOME. Raises ModelError."""
+    """Return the runtime of a model on disk, on the device that `settings` choose.
+
+    On a CPU it must fit `available` bytes (None: not checked). `home`: folder of the saved ISA
+    selections, None for PENSTOCK_HOME. Raises ModelError if the model cannot be read or does not
+    fit.
+    """
     device = choose_device(settings)
     if device != "cpu":
-        # torch takes two seconds to import: a CPU server has no need of it
+        # Importing torch takes two seconds; a CPU server does not need it.
         import penstock.runtime.gpu.load as gpu_load
 
-        if settings.device != "auto" or gpu_load.torch_serves():
+        if settings.device != "auto" or gpu_load.torch_sees_gpu():
             devices = rank_devices(settings, device)
             if len(devices) > 1:
                 import penstock.runtime.ranks.load as rank_load
 
-                return rank_load.start_ranked_runtime(files, settings, devices, progress)
+                return rank_load.start_tensor_parallel_runtime(files, settings, devices, progress)
             bits = integer_bits(settings)
             model = load_model(files, settings.dtype, float8="float8", bits=bits)
             return gpu_load.start_gpu_runtime(model, settings, device, progress)
@@ -133,19 +137,19 @@ def _backend(
     progress: Progress | None,
     home: Path | None,
 ) -> tuple[Backend, str]:
-    """Choose the backend, once, and name its arithmetic."""
+    """Choose the backend and return it with the name of its arithmetic."""
     if settings.kernels == "reference":
-        # torch takes two seconds to import: only who asks for the reference waits for it
+        # Importing torch takes two seconds; only the reference kernels need it.
         from penstock.runtime.cpu.reference import ReferenceBackend
 
         return ReferenceBackend(model, memory, settings, progress), "reference"
-    levels = select_isas(model, memory.cache, settings, home or read_environment().home)
-    return NativeBackend(model, memory, settings, progress, levels), levels.arithmetic
+    isas = select_isas(model, memory.cache, settings, home or read_environment().home)
+    return NativeBackend(model, memory, settings, progress, isas), isas.arithmetic
 
 
 def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings) -> int:
-    """What the packed weights will take on a CPU: as much as in their files, or 4 bytes each as
-    f32."""
+    """Return the size of the packed weights on a CPU: 4 bytes per weight for f32, else the size of
+    the files."""
     if settings.dtype == "f32":
         shapes = expected_shapes(hf_names(spec), spec)
         return 4 * sum(map(math.prod, shapes.values()))
@@ -153,7 +157,7 @@ def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings)
 
 
 def _file_bytes(files: ModelFiles) -> int:
-    """Of the files that hold the weights; a folder may have others, that nobody reads."""
+    """Return the size of the files that hold weights; a folder may contain other files."""
     if files.kind == "gguf":
         parts = gguf_parts(files.path)
     else:

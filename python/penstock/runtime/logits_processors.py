@@ -1,6 +1,6 @@
-"""What a row carries only if its request asks for it: a bias, penalties, DRY, tokens held back.
+"""Logits processors of the rows: logit bias, penalties, DRY and min_tokens.
 
-A request without them costs an entry in no table and a step without them builds no list.
+A row whose request uses none has no entry here, and a step without any builds no lists.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ Listed = tuple[Ints, Floats]
 
 @dataclass(frozen=True, slots=True)
 class RowLogitsProcessors:
-    """Of one row; None for what it does not use. `on_device`: a device can apply all of it."""
+    """The logits processors of one row; None for those that it does not use. `on_device`: the
+    device can apply all of them."""
 
     bias: Listed | None
     seen: SeenState | None
     dry: DryState | None
-    held: MinTokensBan | None
+    min_tokens: MinTokensBan | None
     on_device: bool
 
     @property
     def has_state(self) -> bool:
-        """Whether the next draw depends on the token sampled before it."""
+        """Whether the next token depends on the one sampled before it."""
         return self.seen is not None or self.dry is not None
 
     def extend(self, tokens: Ints) -> None:
-        """The next tokens of the answer."""
+        """Append tokens of the answer."""
         if self.seen is not None:
             self.seen.counts.extend(tokens)
         if self.dry is not None:
@@ -47,38 +48,39 @@ class RowLogitsProcessors:
 
 @dataclass(frozen=True, slots=True)
 class BatchLogitsProcessors:
-    """Of the rows of a step, the same until one of them has a new tenant; None for what no row
-    uses."""
+    """The logits processors of the rows of a step; None for those that no row uses. Valid until
+    one of the rows is admitted or released."""
 
     rows: list[int] = field(default_factory=list)
     bias: TokenValues | None = None
     seen: SeenRows | None = None
     dry: DryRows | None = None
-    held: list[MinTokensBan | None] | None = None
+    min_tokens: list[MinTokensBan | None] | None = None
 
 
 class LogitsProcessorTable:
-    """The features of all rows that have any."""
+    """The logits processors of all rows that have any."""
 
     def __init__(self) -> None:
         self._rows: dict[int, RowLogitsProcessors] = {}
         self._batch = BatchLogitsProcessors()
 
     def admit(self, tokens: Ints, admit: Admit) -> None:
-        """A row has a new tenant, whose known tokens are `tokens`."""
+        """Replace the logits processors of a row by those of a new sequence with the known
+        `tokens`."""
         self.release(admit.row)
-        features = logits_processors_of(tokens, admit)
-        if features is not None:
-            self._rows[admit.row] = features
+        processors = logits_processors_of(tokens, admit)
+        if processors is not None:
+            self._rows[admit.row] = processors
 
     def release(self, row: int) -> None:
-        """`row` is free: its memory is given back."""
+        """Forget the logits processors of `row`."""
         self._rows.pop(row, None)
         self._batch = BatchLogitsProcessors()
 
     def append(self, rows: list[int], token_ids: Ints) -> None:
-        """`token_ids[i]` follows the known tokens of `rows[i]`, which are distinct; a negative one
-        is none."""
+        """Append `token_ids[i]` to the sequence of `rows[i]`. Rows are distinct; a negative token
+        is skipped."""
         batch = self._batch_of(rows)
         if batch.seen is not None:
             batch.seen.append(token_ids)
@@ -86,54 +88,58 @@ class LogitsProcessorTable:
             batch.dry.append(token_ids)
 
     def extend(self, row: int, token_ids: Ints) -> None:
-        """`token_ids` follow the known tokens of one row."""
-        features = self._rows.get(row)
-        if features is not None:
-            features.extend(token_ids)
+        """Append several tokens to the sequence of one row."""
+        processors = self._rows.get(row)
+        if processors is not None:
+            processors.extend(token_ids)
 
     def of(self, row: int) -> RowLogitsProcessors | None:
-        """Those of a row; None where it has none."""
+        """Return the logits processors of a row, or None."""
         return self._rows.get(row)
 
-    def need_host(self, rows: list[int]) -> bool:
-        """Whether any of `rows` has its logits changed in a way that a device cannot."""
+    def need_cpu(self, rows: list[int]) -> bool:
+        """Return whether any of `rows` has logits processors that a device cannot apply."""
         if not self._rows:
             return False
         return any(row in self._rows and not self._rows[row].on_device for row in rows)
 
     def has_state(self, row: int) -> bool:
-        """Whether the next draw of `row` depends on the token sampled before it."""
-        features = self._rows.get(row)
-        return features is not None and features.has_state
+        """Return whether the next token of `row` depends on the one sampled before it."""
+        processors = self._rows.get(row)
+        return processors is not None and processors.has_state
 
     def lists(
         self, rows: list[int]
     ) -> tuple[TokenValues | None, SeenTokens | None, TokenValues | None]:
-        """Bias, seen tokens and what DRY takes, of `rows` now; None for what none of them uses."""
+        """Return logit biases, seen tokens and DRY penalties of `rows`, each None if no row uses
+        it."""
         batch = self._batch_of(rows)
         seen = None if batch.seen is None else batch.seen.tokens()
-        return batch.bias, seen, None if batch.dry is None else batch.dry.costs()
+        return batch.bias, seen, None if batch.dry is None else batch.dry.penalties()
 
-    def held(self, rows: list[int]) -> list[MinTokensBan | None] | None:
-        """Tokens that are held back of each of `rows`; None where none of them has any."""
-        return self._batch_of(rows).held
+    def min_tokens_bans(self, rows: list[int]) -> list[MinTokensBan | None] | None:
+        """Return the min_tokens ban of each of `rows`, or None if no row has one."""
+        return self._batch_of(rows).min_tokens
 
-    def numbers(self, rows: list[int]) -> tuple[Floats, Ints]:
-        """Of each of `rows`: presence, frequency and repetition penalty, [R, 3]; number of biases,
-        number of tokens held back, and until which position, [R, 3]."""
+    def adjustments(self, rows: list[int]) -> tuple[Floats, Ints]:
+        """Return the numbers that the device stores per row.
+
+        Penalties [R, 3] float32: presence, frequency, repetition. Counts [R, 3] int32: number of
+        logit biases, number of suppressed tokens, position until which they are suppressed.
+        """
         penalties = np.empty((len(rows), 3), np.float32)
         counts = np.zeros((len(rows), 3), np.int32)
         penalties[:] = NONE
         for index, row in enumerate(rows) if self._rows else ():
-            features = self._rows.get(row)
-            if features is None:
+            processors = self._rows.get(row)
+            if processors is None:
                 continue
-            if features.seen is not None:
-                penalties[index] = features.seen.penalties
-            if features.bias is not None:
-                counts[index, 0] = len(features.bias[0])
-            if features.held is not None:
-                counts[index, 1:] = len(features.held.tokens), features.held.until
+            if processors.seen is not None:
+                penalties[index] = processors.seen.penalties
+            if processors.bias is not None:
+                counts[index, 0] = len(processors.bias[0])
+            if (ban := processors.min_tokens) is not None:
+                counts[index, 1:] = len(ban.tokens), ban.until
         return penalties, counts
 
     def _batch_of(self, rows: list[int]) -> BatchLogitsProcessors:
@@ -143,36 +149,36 @@ class LogitsProcessorTable:
 
 
 def logits_processors_of(tokens: Ints, admit: Admit) -> RowLogitsProcessors | None:
-    """The features of a row with these known tokens, or None if it uses none."""
+    """Return the logits processors of a row with these known tokens, or None if it uses none."""
     sampling, prompt_tokens = admit.sampling, admit.prompt_tokens
     penalties = penalties_of(sampling)
-    features = RowLogitsProcessors(
+    processors = RowLogitsProcessors(
         bias=_bias(sampling.logit_bias) if sampling.logit_bias else None,
         seen=SeenState(tokens, prompt_tokens, penalties) if penalties != NONE else None,
         dry=DryState(tokens, sampling) if sampling.dry_multiplier else None,
-        held=_held(admit) if admit.held_back else None,
-        on_device=samples_on_device(sampling, admit.held_back),
+        min_tokens=_min_tokens_ban(admit) if admit.suppressed_tokens else None,
+        on_device=samples_on_device(sampling, admit.suppressed_tokens),
     )
-    lists = (features.bias, features.seen, features.dry, features.held)
-    return features if any(part is not None for part in lists) else None
+    parts = (processors.bias, processors.seen, processors.dry, processors.min_tokens)
+    return processors if any(part is not None for part in parts) else None
 
 
-def _batch(features: list[RowLogitsProcessors | None], rows: list[int]) -> BatchLogitsProcessors:
-    biases = [of_row.bias if of_row else None for of_row in features]
-    seen = [of_row.seen if of_row else None for of_row in features]
-    dry = [of_row.dry if of_row else None for of_row in features]
-    held = [of_row.held if of_row else None for of_row in features]
+def _batch(parts: list[RowLogitsProcessors | None], rows: list[int]) -> BatchLogitsProcessors:
+    biases = [one.bias if one else None for one in parts]
+    seen = [one.seen if one else None for one in parts]
+    dry = [one.dry if one else None for one in parts]
+    bans = [one.min_tokens if one else None for one in parts]
     return BatchLogitsProcessors(
         rows=list(rows),
         bias=_listed(biases) if any(biases) else None,
         seen=SeenRows(seen) if any(seen) else None,
         dry=DryRows(dry) if any(dry) else None,
-        held=held if any(held) else None,
+        min_tokens=bans if any(bans) else None,
     )
 
 
-def _held(admit: Admit) -> MinTokensBan:
-    return MinTokensBan(np.array(admit.held_back, np.int32), admit.held_until)
+def _min_tokens_ban(admit: Admit) -> MinTokensBan:
+    return MinTokensBan(np.array(admit.suppressed_tokens, np.int32), admit.suppressed_until)
 
 
 def _bias(bias: dict[int, float]) -> Listed:

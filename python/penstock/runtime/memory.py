@@ -1,7 +1,7 @@
-"""The closed formula of an engine's memory: weights + cache + step buffers + rows + fixed.
+"""The memory formula of a CPU engine: weights + cache + step buffers + rows + fixed.
 
-Computed from the model's sizes and the settings before anything large is allocated: what fits is
-what is started, and what does not is refused with the numbers.
+It is computed from the model's sizes and the settings before anything large is allocated. A model
+that does not fit is refused with the numbers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 FIXED_BYTES = 96 * MIB
-"""The interpreter, the libraries, the tokenizer and what the allocator keeps back."""
+"""The interpreter, the libraries, the tokenizer and memory that the allocator does not return."""
 
 DEFAULT_TOKENS_PER_SEQUENCE = 1024
-LEAST_CONTEXT = 16
+MIN_CONTEXT = 16
 HISTORY_BYTES = 64 + 160
-"""What penalties and DRY remember of each token of a row at most, where it asks for both."""
+"""Most bytes that penalties and DRY store per token of a row that uses both."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """Keys and values: `blocks` blocks of `block_size` tokens, of `item_bytes` an element."""
+    """The shape of the KV cache: `blocks` KV blocks of `block_size` tokens; `item_bytes` per
+    element."""
 
     blocks: int
     block_size: int
@@ -40,26 +41,29 @@ class CacheShape:
 
     @property
     def keys_shape(self) -> tuple[int, int, int, int]:
-        """[B, K, D, P], of one layer; see `LayerCache`."""
+        """Shape of one layer's keys: [B, K, D, P]. See `LayerCache`."""
         return self.blocks, self.kv_heads, self.head_dim, self.block_size
 
     @property
     def values_shape(self) -> tuple[int, int, int, int]:
-        """[B, K, P, D], of one layer."""
+        """Shape of one layer's values: [B, K, P, D]."""
         return self.blocks, self.kv_heads, self.block_size, self.head_dim
 
     @property
     def size_bytes(self) -> int:
-        """blocks x P x layers x 2 x K x D x bytes."""
+        """B x P x L x 2 x K x D x bytes per element."""
         per_token = self.layers * 2 * self.kv_heads * self.head_dim * self.item_bytes
         return self.blocks * self.block_size * per_token
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What an engine will take. `sizes`: the most rows, and the token budget; `step_tokens`: the
-    largest step; `max_model_len`: the longest sequence; `adapter_bytes`: what adapters in use at
-    the same time may take; `ngram_index_bytes`: what speculation remembers of rows."""
+    """The memory of an engine.
+
+    `sizes`: most rows, and the token budget; `step_tokens`: most tokens of a step; `max_model_len`:
+    most tokens of a sequence; `adapter_bytes`: limit for adapters in use at the same time;
+    `history_bytes`: penalties and DRY; `ngram_index_bytes`: n-gram indexes of speculation.
+    """
 
     weight_bytes: int
     cache: CacheShape
@@ -79,20 +83,20 @@ class MemoryPlan:
         return weights + self.cache.size_bytes + self.buffer_bytes + rows + FIXED_BYTES
 
     def formula(self) -> str:
-        """One line with every term in MiB."""
+        """Return one line with every term in MiB."""
         cache = self.cache
         shape = (
             f"{cache.blocks} blocks x {cache.block_size} tokens x {cache.layers} layers x 2 x "
             f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
         )
         adapters = f"{_mib(self.adapter_bytes)} adapters + " if self.adapter_bytes else ""
-        guesses = f"{_mib(self.ngram_index_bytes)} guesses + " if self.ngram_index_bytes else ""
+        index = f"{_mib(self.ngram_index_bytes)} n-gram index + " if self.ngram_index_bytes else ""
         return (
             f"{_mib(self.weight_bytes)} weights + {adapters}"
             f"{_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
             f"{_mib(self.row_bytes)} rows + {_mib(self.history_bytes)} penalties and DRY + "
-            f"{guesses}{_mib(FIXED_BYTES)} fixed = "
+            f"{index}{_mib(FIXED_BYTES)} fixed = "
             f"{_mib(self.total_bytes)} MiB"
         )
 
@@ -100,16 +104,15 @@ class MemoryPlan:
 def plan_memory(
     spec: DecoderSpec, weight_bytes: int, settings: EngineSettings, available_bytes: int | None
 ) -> MemoryPlan:
-    """Sizes for `spec` under `settings` within `available_bytes` (None: unknown, not checked).
+    """Return the sizes of an engine for `spec` within `available_bytes` (None: not checked).
 
-    Adapters may take what as many as may be loaded take at the largest rank, within
-    `lora_max_bytes` and a quarter of what is available: more wait in their files for their turn.
-    A cache size that is asked for (`cache_mb`, or `max_model_len`) is given or refused; one that
-    is not is shrunk to what is available. Raises ModelError with the numbers where it does not
-    fit.
+    Adapters may use the memory of `max_adapters` adapters of the largest rank, but at most
+    `lora_max_bytes` and a quarter of the available memory; further adapters wait on disk. If
+    `cache_mb` or `max_model_len` is set, the cache has the size that follows from it or ModelError
+    is raised; otherwise it shrinks to fit. Raises ModelError with the numbers if it does not fit.
     """
     if settings.host_cache_mb:
-        raise ModelError("host_cache_mb is of a GPU; on a CPU the host has all of the cache_mb")
+        raise ModelError("host_cache_mb needs a GPU; on a CPU, set cache_mb instead")
     one_block = CacheShape(
         blocks=1,
         block_size=settings.block_size,
@@ -144,15 +147,15 @@ def plan_memory(
 
 
 def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: MemoryPlan) -> None:
-    """Tell in the log that the cache is too small for one sequence of the context that was asked
-    for, or else of the model's, with what would hold it."""
+    """Warn if the KV cache is too small for one sequence of the requested context, or else of the
+    model's, and name the size that would hold it."""
     wanted = min(settings.max_model_len or spec.max_model_len, spec.max_model_len)
     if plan.max_model_len >= wanted:
         return
     cache = plan.cache
     enough = replace(cache, blocks=_ceil(wanted, cache.block_size))
     log.warning(
-        "the context is %s tokens: the KV cache of %s MiB holds no more; the model's %s tokens take"
+        "the context is %s tokens, because the KV cache of %s MiB holds no more; %s tokens need"
         " a cache_mb of %s",
         f"{plan.max_model_len:,}",
         _mib(cache.size_bytes),
@@ -162,18 +165,18 @@ def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: Mem
 
 
 def refuse_excess(plan: MemoryPlan, available_bytes: int | None, advice: str) -> None:
-    """Raise ModelError with the numbers where a plan takes more than there is."""
+    """Raise ModelError with the numbers if a plan needs more than `available_bytes`."""
     if available_bytes is None or plan.total_bytes <= available_bytes:
         return
     raise ModelError(
-        f"the model does not fit: {plan.formula()}, and {_mib(available_bytes)} MiB are available; "
+        f"the model does not fit: {plan.formula()}, but {_mib(available_bytes)} MiB are available; "
         + advice
     )
 
 
 def cache_item_bytes(settings: EngineSettings) -> int:
-    """Bytes of one element of the cache: 4 for f32, 2 for f16. Raises ModelError for what only a
-    GPU has."""
+    """Return the bytes per element of the KV cache: 4 for f32, 2 for f16. Raises ModelError for
+    dtypes that only a GPU supports."""
     if settings.cache_dtype == "f8e4m3":
         raise ModelError("cache_dtype f8e4m3 needs a GPU; on a CPU it must be auto, f16 or f32")
     wide = settings.cache_dtype == "f32"
@@ -187,12 +190,12 @@ def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: Cach
         for_sequences = rows * _ceil(DEFAULT_TOKENS_PER_SEQUENCE, per_block)
         return max(for_sequences, _ceil(max_model_len, per_block))
     blocks = settings.cache_mb * MIB // one_block.size_bytes
-    least = LEAST_CONTEXT if settings.max_model_len is None else max_model_len
+    least = MIN_CONTEXT if settings.max_model_len is None else max_model_len
     if blocks * per_block < least:
         enough = _mib(_ceil(least, per_block) * one_block.size_bytes)
         raise ModelError(
-            f"cache_mb {settings.cache_mb} holds {blocks * per_block} tokens of this model; "
-            f"{least} are needed, which take {enough} MiB"
+            f"cache_mb is {settings.cache_mb}, which holds {blocks * per_block} tokens of this "
+            f"model; it must hold {least} tokens, which need {enough} MiB"
         )
     return blocks
 
@@ -200,7 +203,7 @@ def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: Cach
 def _beside_weights(
     spec: DecoderSpec, settings: EngineSettings, cache: CacheShape, wanted_context: int
 ) -> MemoryPlan:
-    """What all takes but the weights, and adapters."""
+    """Return the plan without weights and adapters."""
     context = min(wanted_context, cache.blocks * cache.block_size)
     sizes = settings.step_sizes(CPU_STEP_SIZES)
     step_tokens = step_token_limit(
@@ -210,7 +213,7 @@ def _beside_weights(
         weight_bytes=0,
         cache=cache,
         buffer_bytes=buffer_bytes(spec, step_tokens, sizes.max_num_seqs, context)
-        + inner_bytes(settings, step_tokens),
+        + lora_buffer_bytes(settings, step_tokens),
         row_bytes=4 * sizes.max_num_seqs * (context + _ceil(context, cache.block_size)),
         history_bytes=HISTORY_BYTES * sizes.max_num_seqs * context,
         max_model_len=context,
@@ -221,13 +224,13 @@ def _beside_weights(
 
 
 def ngram_index_bytes(settings: EngineSettings, max_num_seqs: int, max_model_len: int) -> int:
-    """Bytes that speculation remembers of `max_num_seqs` rows at their longest."""
+    """Return the bytes of the n-gram indexes of `max_num_seqs` sequences of full length."""
     speculates = settings.speculation and not settings.no_kv_cache
     return NGRAM_INDEX_BYTES * max_num_seqs * max_model_len if speculates else 0
 
 
 def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int | None) -> int:
-    """What adapters in use at the same time may take."""
+    """Return the memory limit of adapters in use at the same time."""
     lora = settings.lora
     if lora is None:
         return 0
@@ -237,18 +240,19 @@ def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int
     return min(bounds if available_bytes is None else [*bounds, available_bytes // 4])
 
 
-def inner_bytes(settings: EngineSettings, step_tokens: int) -> int:
-    """What is between the two factors of adapters, of q, k and v at the largest rank."""
+def lora_buffer_bytes(settings: EngineSettings, step_tokens: int) -> int:
+    """Return the bytes of the values between the two LoRA factors of q, k and v at the largest
+    rank."""
     lora = settings.lora
     return 0 if lora is None else 4 * step_tokens * 3 * 16 * _ceil(lora.max_rank, 16)
 
 
 def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_num_seqs: int, max_model_len: int) -> int:
-    """An upper bound of what a step's activations, its logits and the rope table take, float32.
+    """Return an upper bound of the float32 activations of a step, its logits and the rope table.
 
-    At most these live at once: the residual and a layer's input [T, W], and either q, k, v and
-    the attention's result, or what is inside the feed-forward. In large steps the latter lies with
-    the threads, for the few tokens that each works on (docs/decisions/0017).
+    At most these are live at once: the residual and the layer's input [T, W], and either q, k, v
+    and the attention output, or the feed-forward's activations. In large steps each thread holds
+    feed-forward activations only for the few tokens that it works on (docs/decisions/0017).
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
     per_token = 3 * spec.width + max(attention, spec.inner_columns)

@@ -1,5 +1,5 @@
-"""Tokens that may not be sampled until an answer is long enough: as masks for a step that the host
-samples in. A device has its own table of them (`gpu.logit_adjustments`)."""
+"""min_tokens on the CPU: token masks that ban stop tokens until an answer is long enough. A GPU has
+its own table of them (`gpu.logit_adjustments`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ FilledMasks = tuple[npt.NDArray[np.uint32], Ints]
 
 @dataclass(frozen=True, slots=True)
 class MinTokensBan:
-    """The `tokens` of a row that are not sampled at positions below `until`."""
+    """Suppresses `tokens` of a row at positions below `until`."""
 
     tokens: Ints
     until: int
 
     def mask(self, words: int) -> npt.NDArray[np.uint32]:
-        """A mask of so many words that forbids the tokens, as far as it has bits for them."""
+        """Return a token mask of `words` 32-bit words that forbids the tokens. Tokens beyond it are
+        ignored."""
         mask = np.full(words, 0xFFFFFFFF, np.uint32)
         tokens = self.tokens[(self.tokens >= 0) & (self.tokens < 32 * words)]
         np.bitwise_and.at(mask, tokens // 32, ~(np.uint32(1) << (tokens % 32).astype(np.uint32)))
@@ -30,17 +31,20 @@ class MinTokensBan:
 
 def apply_min_tokens(
     masks: FilledMasks | None,
-    held: Sequence[MinTokensBan | None],
+    bans: Sequence[MinTokensBan | None],
     positions: npt.NDArray[np.integer],
     vocab_size: int,
 ) -> FilledMasks | None:
-    """`masks`, and in place of them others where the draw of a place, at `positions[i]`, has tokens
-    held back by `held[i]`. Places of one row that have no mask share one."""
+    """Combine token masks with min_tokens bans.
+
+    `bans[i]` applies if `positions[i]` is below its limit. Places of one row that share a mask
+    (or have none) share the result. Returns `masks` itself if no ban applies.
+    """
     known: dict[tuple[int, int], int] = {}
     own: list[npt.NDArray[np.uint32]] = []
     first = 0 if masks is None else len(masks[0])
-    mask_of = np.full(len(held), -1, np.int32) if masks is None else masks[1].copy()
-    for place, (one, position) in enumerate(zip(held, positions.tolist(), strict=True)):
+    mask_of = np.full(len(bans), -1, np.int32) if masks is None else masks[1].copy()
+    for place, (one, position) in enumerate(zip(bans, positions.tolist(), strict=True)):
         if one is None or position >= one.until:
             continue
         before = int(mask_of[place])

@@ -1,4 +1,4 @@
-"""Presence, frequency and repetition penalty: which tokens a row has seen, and their cost."""
+"""Presence, frequency and repetition penalty: the tokens that a row has seen, with counts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from penstock.dialog import Sampling
 from penstock.kernels.sampler_inputs import SeenTokens
 
 NONE = (0.0, 0.0, 1.0)
-LEAST_REPETITION = float(np.finfo(np.float32).tiny)
-MOST_REPETITION = float(np.finfo(np.float32).max)
+MIN_REPETITION = float(np.finfo(np.float32).tiny)
+MAX_REPETITION = float(np.finfo(np.float32).max)
 
 
 def penalties_of(sampling: Sampling) -> tuple[float, float, float]:
-    """Presence, frequency, repetition: as float32 can hold them, and `NONE` where all are off."""
+    """Return presence, frequency and repetition penalty in the range of float32; `NONE` if all are
+    off."""
     repetition = sampling.repetition_penalty
     if repetition is not None:
-        repetition = min(max(repetition, LEAST_REPETITION), MOST_REPETITION)
+        repetition = min(max(repetition, MIN_REPETITION), MAX_REPETITION)
     return (
         sampling.presence_penalty or 0.0,
         sampling.frequency_penalty or 0.0,
@@ -29,7 +30,8 @@ def penalties_of(sampling: Sampling) -> tuple[float, float, float]:
 
 
 class SeenState:
-    """What one sequence has seen. Only a repetition penalty asks what its prompt holds."""
+    """The tokens of one sequence that its penalties apply to. Prompt tokens are included only for a
+    repetition penalty."""
 
     def __init__(
         self,
@@ -42,13 +44,13 @@ class SeenState:
         self.counts.extend(tokens[prompt_tokens:])
 
     def listed(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """The distinct tokens, and how often the answer has each."""
+        """Return the distinct tokens and how often each occurs in the answer."""
         _, tokens, counts = _native.TokenCounts.lists([self.counts])
         return tokens, counts
 
 
 class SeenRows:
-    """Rows of a batch of which at least one is penalized; None for those that are not."""
+    """The penalties of a batch in which at least one row has some; None for the others."""
 
     def __init__(self, states: Sequence[SeenState | None]) -> None:
         self._counts = [state.counts if state else None for state in states]
@@ -56,9 +58,9 @@ class SeenRows:
         self._columns = np.array(penalties, np.float32).T.copy()
 
     def append(self, token_ids: npt.NDArray[np.int32]) -> None:
-        """One token follows in each row; a negative one is none."""
+        """Append one token to each row; a negative one is skipped."""
         _native.TokenCounts.append_each(self._counts, token_ids)
 
     def tokens(self) -> SeenTokens:
-        """What the rows have seen by now."""
+        """Return the tokens that the rows have seen so far, with counts and penalties."""
         return SeenTokens(*_native.TokenCounts.lists(self._counts), *self._columns)

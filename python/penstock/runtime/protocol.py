@@ -1,4 +1,4 @@
-"""What a runtime is to the engine: it executes plans over rows, cache and weights that it owns."""
+"""The interface between engine and runtime: a runtime executes step plans on one device."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from penstock.scheduler.types import StepPlan, StepResult
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True):
-    """What a loaded model turned out to be. `max_model_len`: most tokens of a sequence;
-    `cache_blocks` blocks of `block_size` tokens hold the keys and values; `weight_bytes` as
-    packed or, where that is unknown, as read; `memory_bytes`: of the host's memory, by the formula.
-    `overlaps`: it computes while the host does other things, so that a second step may be submitted
-    before the first is collected. `cpu_blocks`: of the host, for prefixes that the cache has no
-    room for any more, of which a step saves up to `most_saves`. `sizes`: the largest step."""
+    """Facts of a loaded model.
+
+    `max_model_len`: most tokens of a sequence. `cache_blocks` KV blocks of `block_size` tokens.
+    `weight_bytes`: size of the packed weights or, if unknown, of the files. `memory_bytes`: CPU
+    memory by the formula. `sizes`: rows and token budget of the largest step. `overlaps`: the
+    device computes while the CPU does other work, so a second step may be submitted before the
+    first is collected. `cpu_blocks`: blocks of the CPU KV cache; a step saves at most
+    `max_saves_per_step` of them.
+    """
 
     model_id: str
     fingerprint: str
@@ -32,48 +35,48 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     sizes: StepSizes = CPU_STEP_SIZES
     overlaps: bool = False
     cpu_blocks: int = 0
-    most_saves: int = 0
+    max_saves_per_step: int = 0
 
 
 class Masks(Protocol):
-    """Which tokens the sampled rows of a step may draw; computed while its forward pass runs."""
+    """Token masks of the sampled rows of a step, computed while its forward pass runs."""
 
     def wait(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
-        """`masks: [M, ceil(V / 32)]`, a set bit allows a token, and `mask_of: [S]`, the index of
-        each sampled row's mask or -1. Called once, after the forward pass of a step that samples.
-        Valid until the next step."""
+        """Return the masks once they are computed. Called once, after the forward pass of a step
+        that samples.
+
+        Returns `masks: [M, ceil(V / 32)]`, where a set bit allows a token, and `mask_of: [S]`, the
+        index of each sampled row's mask, or -1. Valid until the next step.
+        """
         ...
 
 
 class Runtime(Protocol):
-    """One loaded model. Not thread-safe: one thread calls all of it."""
+    """One loaded model. Not thread-safe: all calls must come from one thread."""
 
     @property
     def info(self) -> RuntimeInfo: ...
 
     @property
     def report(self) -> str:
-        """The memory formula with this model's numbers, one line, for the start-up print."""
+        """The memory formula with this model's numbers, one line for the start-up log."""
 
     @property
     def adapters(self) -> RuntimeAdapters | None:
-        """None where the settings have no adapters."""
+        """The adapter slots, or None without LoRA settings."""
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """Apply the plan's changes, compute its chunks, draw the tokens it asks for, of those that
-        `masks` allow. What was sampled is to be collected; a runtime that does not overlap takes
-        the
-        next step only after that.
-
-        A row whose logits are not finite gives `SampledToken.failed`; the other rows are untouched.
-        """
+        """Execute a plan: apply its changes, compute its prefill and decode chunks, and sample
+        tokens that `masks` allow. `collect` returns the result. A runtime that does not overlap
+        accepts the next step only after that. A row whose logits are not finite gives
+        `SampledToken.failed`; other rows are not affected."""
 
     def collect(self) -> StepResult:
-        """What the oldest step that was submitted drew, once it is there."""
+        """Wait for the oldest submitted step and return its result."""
 
     def prepare(self) -> bool:
-        """A short piece of work that later steps need not do then, for when there is nothing else
-        to do. False: there was none."""
+        """Do a short piece of work that later steps would otherwise do, while the engine is idle.
+        Return False if there was none."""
 
     def close(self) -> None:
-        """Give memory and threads back; nothing else is called after it."""
+        """Release memory and threads. No other method may be called afterwards."""

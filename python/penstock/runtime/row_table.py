@@ -1,7 +1,7 @@
-"""The fixed table of rows: what the runtime remembers of each request between steps.
+"""The persistent batch on the CPU side: the state of every row between steps.
 
-A plan carries only what changed; the table holds the rest as arrays, so that the inputs of a step
-are built by whole-array operations, whatever the number of tokens.
+A plan contains only changes. The table holds the rest as arrays, so that the inputs of a step are
+built with whole-array operations, whatever the number of tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UINT64_MASK = (1 << 64) - 1
 
 @dataclass(slots=True)
 class _StepRows:
-    """What depends only on the rows of a step and on their blocks."""
+    """Arrays that depend only on the rows of a step and on their blocks."""
 
     rows: list[int] = field(default_factory=list)
     index: Index = field(default_factory=lambda: np.empty(0, np.intp))
@@ -39,7 +39,7 @@ class _StepRows:
 
 @dataclass(slots=True)
 class _SampledRows:
-    """What depends only on the sampled rows and on their tenants."""
+    """Arrays that depend only on the sampled rows and on their sequences."""
 
     rows: list[int] = field(default_factory=list)
     index: Index = field(default_factory=lambda: np.empty(0, np.intp))
@@ -47,15 +47,16 @@ class _SampledRows:
 
 
 class RowTable:
-    """`max_num_seqs` rows of up to `max_model_len` tokens in blocks of `block_size`.
+    """The persistent batch: `max_num_seqs` rows of up to `max_model_len` tokens in KV blocks of
+    `block_size` tokens.
 
-    `tokens: [rows, context]`, `tables: [rows, blocks of a context]`: what lies past `known[row]`
-    tokens and past the appended blocks is undefined. `first_slots` has the shape of `tables`: a
-    token at position p of a row goes to slot first_slots[row, p // P] + p.
+    `tokens: [rows, context]` and `tables: [rows, blocks per context]` are undefined beyond
+    `known[row]` tokens and beyond the appended blocks. `first_slots` has the shape of `tables`: a
+    token at position p of a row is stored in KV slot first_slots[row, p // P] + p.
 
-    What depends only on which rows a step has is kept from one step to the next: between steps
-    the weights of the model have swept these arrays and this code out of the processor's caches,
-    and every operation saved there saves microseconds.
+    Arrays that depend only on the rows of a step are cached for the next step. Between steps the
+    weights of the model sweep these arrays and this code out of the processor's caches, and every
+    operation saved there saves microseconds.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
@@ -74,7 +75,7 @@ class RowTable:
         self.top_logprobs: list[int | None] = [None] * max_num_seqs
         self.prompt_logprobs: list[int | None] = [None] * max_num_seqs
         self._adapter_slots = np.full(max_num_seqs, NO_ADAPTER, np.int32)
-        self._features = LogitsProcessorTable()
+        self._logits_processors = LogitsProcessorTable()
         self._counting = np.arange(max_num_seqs + 1, dtype=np.int32)
         self._step = _StepRows()
         self._sampled = _SampledRows()
@@ -84,10 +85,10 @@ class RowTable:
         return self._tokens.nbytes + self._tables.nbytes + self._first_slots.nbytes
 
     def apply(self, plan: StepPlan) -> None:
-        """Take in the plan's releases, admissions, blocks and forced tokens. (What a released row
-        held in the arrays is undefined until its next admission.)"""
+        """Apply the plan's releases, admissions, blocks and forced tokens. The arrays of a released
+        row are undefined until its next admission."""
         for row in plan.releases:
-            self._features.release(row)
+            self._logits_processors.release(row)
         for admit in plan.admissions:
             self._admit(admit)
             self._sampled = _SampledRows()
@@ -103,8 +104,9 @@ class RowTable:
             self.extend(forced.row, forced.token_ids)
 
     def inputs(self, chunks: tuple[Chunk, ...]) -> StepInputs[Ints]:
-        """The inputs of a step that computes `chunks`: C-contiguous arrays, to be read only. Its
-        logits are those of the chunks that sample, then those of the positions to be scored."""
+        """Return the inputs of a step that computes `chunks` (prefills, decodes, or both), as
+        C-contiguous read-only arrays. Its logits are those of the sampling chunks, then those of
+        the positions to be scored."""
         rows = [chunk.row for chunk in chunks]
         if self._step.rows != rows:
             self._step = _StepRows(rows, np.array(rows))
@@ -112,7 +114,7 @@ class RowTable:
         if all(chunk.length == 1 and chunk.samples and not chunk.draft_tokens for chunk in chunks):
             return self._decode_inputs(starts)
         for chunk in chunks:
-            if chunk.draft_tokens:  # past the known tokens, where anything may stand
+            if chunk.draft_tokens:  # written after the known tokens, where content is undefined
                 begin = chunk.start + chunk.length
                 self._tokens[chunk.row, begin : begin + len(chunk.draft_tokens)] = (
                     chunk.draft_tokens
@@ -124,39 +126,39 @@ class RowTable:
         positions = np.arange(query_starts[-1], dtype=np.int32) + shifts
         token_rows = np.repeat(self._step.index, lengths)
         sample_rows = _sample_rows(chunks, query_starts)
-        of_tokens = self._adapter_slots[token_rows]
+        token_slots = self._adapter_slots[token_rows]
         return self._inputs(
             positions=positions,
             token_rows=token_rows,
             context_lens=starts + lengths,
             query_starts=query_starts,
             sample_rows=sample_rows,
-            adapters=group_rows(of_tokens, of_tokens[sample_rows], len(rows)),
+            adapters=group_rows(token_slots, token_slots[sample_rows], len(rows)),
         )
 
     def sampling(self, rows: list[int], ahead: Index | None = None) -> SamplingRows:
-        """The sampling parameters of `rows`, for the token that follows their known ones, or for
-        the one that is so many places `ahead: [S]` of it."""
+        """Return the sampling parameters of `rows` for the token after their known tokens, or
+        `ahead: [S]` places after it."""
         kept = self._sampling_of(rows)
         temperature, top_k, top_p, min_p, seed = kept.parameters
         known = self._known[kept.index]
         position = (known if ahead is None else known + ahead).view(np.uint64)
-        bias, seen, dry = self._features.lists(rows)
+        bias, seen, dry = self._logits_processors.lists(rows)
         return SamplingRows(
             temperature, top_k, top_p, min_p, seed, position, bias=bias, seen=seen, dry=dry
         )
 
     def tokens_after(self, row: int, begin: int, count: int) -> Ints:
-        """The known tokens of `row` that follow `count` positions from `begin` on."""
+        """Return the known tokens of `row` that follow the `count` positions from `begin` on."""
         return self._tokens[row, begin + 1 : begin + 1 + count]
 
     def adapter_slots(self, rows: list[int]) -> Ints:
-        """Of the adapter of each of `rows`, negative for none."""
+        """Return the adapter slot of each of `rows`, negative for none."""
         return self._adapter_slots[rows]
 
-    def facts(self, rows: list[int]) -> tuple[npt.NDArray[Any], ...]:
-        """Of each of `rows`: known tokens, the last of them, temperature, top-k, top-p, min-p and
-        seed. See `adjustments` for what changes their logits."""
+    def sampling_state(self, rows: list[int]) -> tuple[npt.NDArray[Any], ...]:
+        """Return for each of `rows`: number of known tokens, last token, temperature, top-k, top-p,
+        min-p and seed. For logits processors see `adjustments`."""
         index = np.array(rows, np.intp)
         known = self._known[index]
         columns = (self._temperature, self._top_k, self._top_p, self._min_p, self._seed)
@@ -164,50 +166,49 @@ class RowTable:
         return known, last, *(column[index] for column in columns)
 
     def adjustments(self, rows: list[int]) -> tuple[Floats, Ints]:
-        """See `LogitsProcessorTable.numbers`."""
-        return self._features.numbers(rows)
+        """See `LogitsProcessorTable.adjustments`."""
+        return self._logits_processors.adjustments(rows)
 
-    def features(self, row: int) -> RowLogitsProcessors | None:
-        """What changes the logits of a row before its draw, except for masks; None for nothing."""
-        return self._features.of(row)
+    def logits_processors(self, row: int) -> RowLogitsProcessors | None:
+        """Return the logits processors of a row, or None. Token masks are not among them."""
+        return self._logits_processors.of(row)
 
-    def need_host(self, rows: list[int]) -> bool:
-        """Whether the logits of any of `rows` are changed before the draw in a way that a device
-        cannot, except for masks."""
-        return self._features.need_host(rows)
+    def need_cpu(self, rows: list[int]) -> bool:
+        """Return whether any of `rows` has logits processors that a device cannot apply."""
+        return self._logits_processors.need_cpu(rows)
 
     def apply_min_tokens(
         self, rows: list[int], ahead: Index | None, masks: FilledMasks | None, vocab_size: int
     ) -> FilledMasks | None:
-        """`masks`, and those of the tokens held back of `rows`. `ahead`: as in `sampling`."""
-        held = self._features.held(rows)
-        if held is None:
+        """Return `masks` combined with the min_tokens bans of `rows`. `ahead`: see `sampling`."""
+        bans = self._logits_processors.min_tokens_bans(rows)
+        if bans is None:
             return masks
         known = self._known[self._sampling_of(rows).index]
-        return apply_min_tokens(masks, held, known if ahead is None else known + ahead, vocab_size)
+        return apply_min_tokens(masks, bans, known if ahead is None else known + ahead, vocab_size)
 
     def has_state(self, row: int) -> bool:
-        """Whether the next draw of `row` depends on the token sampled before it."""
-        return self._features.has_state(row)
+        """Return whether the next token of `row` depends on the one sampled before it."""
+        return self._logits_processors.has_state(row)
 
     def append(self, rows: list[int], token_ids: Ints) -> None:
-        """`token_ids[i]` follows the known tokens of `rows[i]`, as the next of its answer. Rows
-        are distinct."""
+        """Append the sampled `token_ids[i]` to the known tokens of `rows[i]`. Rows are distinct."""
         index = self._sampling_of(rows).index
         known = self._known[index]
         self._tokens[index, known] = token_ids
         self._known[index] = known + 1
-        self._features.append(rows, token_ids)
+        self._logits_processors.append(rows, token_ids)
 
     def extend(self, row: int, token_ids: Sequence[int]) -> None:
-        """Several tokens follow the known ones of one row."""
+        """Append several tokens to the known tokens of one row."""
         begin, count = int(self._known[row]), len(token_ids)
         self._tokens[row, begin : begin + count] = token_ids
         self._known[row] = begin + count
-        self._features.extend(row, self._tokens[row, begin : begin + count])
+        self._logits_processors.extend(row, self._tokens[row, begin : begin + count])
 
     def _decode_inputs(self, positions: Ints) -> StepInputs[Ints]:
-        """Of a step in which each row has one token, which is sampled."""
+        """Return the inputs of a pure decode step, without prefill: one token per row, all
+        sampled."""
         count = len(positions)
         return self._inputs(
             positions=positions,
@@ -228,7 +229,7 @@ class RowTable:
         sample_rows: Ints,
         adapters: GroupedRows | None,
     ) -> StepInputs[Ints]:
-        of_tokens, of_samples = (None, None) if adapters is None else adapters
+        token_adapters, sample_adapters = (None, None) if adapters is None else adapters
         first_slots = self._first_slots[token_rows, positions // self._block_size]
         return StepInputs(
             tokens=self._tokens[token_rows, positions],
@@ -238,12 +239,12 @@ class RowTable:
             context_lens=context_lens,
             block_tables=self._step_tables(int(context_lens.max())),
             sample_rows=sample_rows,
-            adapters=of_tokens,
-            sampled_adapters=of_samples,
+            adapters=token_adapters,
+            sampled_adapters=sample_adapters,
         )
 
     def _adapters_of_rows(self) -> GroupedRows | None:
-        """Of a step in which each row has one token, which is sampled."""
+        """Return the adapter groups of a pure decode step."""
         step = self._step
         if step.adapters is None:
             slots = self._adapter_slots[step.index]
@@ -274,10 +275,10 @@ class RowTable:
         self.top_logprobs[row] = admit.top_logprobs
         self.prompt_logprobs[row] = admit.prompt_logprobs
         self._adapter_slots[row] = admit.adapter_slot
-        self._features.admit(self._tokens[row, :length], admit)
+        self._logits_processors.admit(self._tokens[row, :length], admit)
 
     def _set_sampling(self, row: int, sampling: Sampling) -> None:
-        """None means off; a temperature of None means 1."""
+        """Store sampling parameters. None means off; a temperature of None means 1."""
         self._temperature[row] = 1.0 if sampling.temperature is None else sampling.temperature
         self._top_k[row] = max(sampling.top_k or 0, 0)
         self._top_p[row] = 1.0 if sampling.top_p is None else sampling.top_p
@@ -285,8 +286,8 @@ class RowTable:
 
 
 def _sample_rows(chunks: tuple[Chunk, ...], query_starts: Ints) -> Ints:
-    """The tokens of a step whose logits are wanted: those that draw, each followed by its draft's,
-    then those to be scored."""
+    """Return the tokens of a step whose logits are needed: the sampled ones, each followed by its
+    draft tokens, then those to be scored."""
     samples = [index for index, chunk in enumerate(chunks) if chunk.samples]
     rows = query_starts[1:][samples] - np.int32(1)
     if any(chunk.draft_tokens for chunk in chunks):
@@ -301,6 +302,6 @@ def _sample_rows(chunks: tuple[Chunk, ...], query_starts: Ints) -> Ints:
 
 
 def _countdown(counts: Index) -> Index:
-    """For each count n: n - 1, ..., 1, 0."""
+    """Return n - 1, ..., 1, 0 for each count n."""
     ends = np.cumsum(counts)
     return np.repeat(ends, counts) - 1 - np.arange(ends[-1])

@@ -1,4 +1,4 @@
-"""From the logits of a step to what was sampled: scores, drafts, tokens, log-probabilities."""
+"""The CPU sampler: turns the logits of a step into tokens, verifies drafts, scores prompts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ Logprobs = tuple[float, tuple[tuple[int, float], ...]]
 
 
 class Sampler:
-    """Samples with `ops` for `rows`, which learn what was sampled."""
+    """Samples with `ops` and appends the sampled tokens to `rows`."""
 
     def __init__(self, rows: RowTable, ops: SamplingOps) -> None:
         self._rows = rows
         self._ops = ops
 
     def finish(self, plan: StepPlan, logits: Floats, masks: Masks | None) -> StepResult:
-        """What a step gives whose `logits` [S, V] are there: those of the places that draw, then
-        those of the positions to be scored."""
+        """Return the result of a step from its `logits` [S, V]: first those of the sampled places
+        (prefill chunks that do not complete their prompt have none), then those of the positions to
+        be scored."""
         sampled = [chunk for chunk in plan.chunks if chunk.samples]
         num_sampled = sum(1 + len(chunk.draft_tokens) for chunk in sampled)
         scored: tuple[Scored, ...] = ()
@@ -42,7 +43,8 @@ class Sampler:
         return StepResult(plan.step, self._sample_and_append(rows, logits, found), scored)
 
     def _score(self, chunks: tuple[Chunk, ...], logits: Floats) -> tuple[Scored, ...]:
-        """The known tokens that follow the positions whose `logits` these are."""
+        """Score prompts: return the log-probability of the known token after each position of
+        `logits`."""
         asked = [chunk for chunk in chunks if chunk.num_scores]
         rows = [chunk.row for chunk in asked for _ in range(chunk.num_scores)]
         assert len(rows) == len(logits)
@@ -60,8 +62,8 @@ class Sampler:
     def _verify(
         self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
     ) -> tuple[SampledToken, ...]:
-        """Draw at every place of chunks with drafts, and keep of each row what follows a draft that
-        the samples confirm."""
+        """Sample at every place of chunks with draft tokens. Keep the accepted draft tokens and the
+        token after them."""
         if any(self._rows.has_state(chunk.row) for chunk in chunks):
             return self._verify_in_turn(chunks, logits, masks)
         counts = [1 + len(chunk.draft_tokens) for chunk in chunks]
@@ -74,11 +76,11 @@ class Sampler:
         begin = 0
         for chunk, count in zip(chunks, counts, strict=True):
             sampled_tokens = token_ids[begin : begin + count].tolist()
-            right = [
-                token == guess
-                for token, guess in zip(sampled_tokens, chunk.draft_tokens, strict=False)
+            accepted = [
+                token == draft
+                for token, draft in zip(sampled_tokens, chunk.draft_tokens, strict=False)
             ]
-            end = right.index(False) + 1 if False in right else count
+            end = accepted.index(False) + 1 if False in accepted else count
             self._rows.extend(chunk.row, sampled_tokens[:end])
             kept += range(begin, begin + end)
             begin += count
@@ -87,8 +89,8 @@ class Sampler:
     def _verify_in_turn(
         self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
     ) -> tuple[SampledToken, ...]:
-        """Place i of all rows is sampled before place i + 1: a row carries state from one token to
-        the next."""
+        """Verify drafts place by place over all rows, because a logits processor depends on the
+        tokens sampled before."""
         starts = np.cumsum([0, *(1 + len(chunk.draft_tokens) for chunk in chunks)])
         sampled_tokens: list[list[SampledToken]] = [[] for _ in chunks]
         left, place = list(range(len(chunks))), 0
@@ -112,7 +114,7 @@ class Sampler:
     def _sample_and_append(
         self, sampled: list[int], logits: Floats, masks: FilledMasks | None
     ) -> tuple[SampledToken, ...]:
-        """Draw a token for each of the rows `sampled` from `logits` and append it to the row."""
+        """Sample a token for each of the rows `sampled` and append it to the row."""
         token_ids = self._sample(sampled, logits, masks)
         self._rows.append(sampled, token_ids)
         return self._sampled_tokens(sampled, logits, token_ids)
@@ -137,11 +139,12 @@ class Sampler:
         token_ids: Ints,
         places: list[int] | None = None,
     ) -> tuple[SampledToken, ...]:
-        """`token_ids[i]` of row `sampled[i]` from the logits at `places[i]`, or at i."""
+        """Return `token_ids[i]` of row `sampled[i]`, with log-probabilities from the logits at
+        `places[i]`, or at i."""
         logprobs = self._logprobs(sampled, logits, token_ids, places)
         sampled_tokens = []
         for index, (row, token_id) in enumerate(zip(sampled, token_ids.tolist(), strict=True)):
-            if token_id < 0:  # the row is released before anyone reads what was appended
+            if token_id < 0:  # the row is released before its appended token is read
                 sampled_tokens.append(SampledToken(row, token_id, failed=True))
             elif index in logprobs:
                 sampled_tokens.append(SampledToken(row, token_id, *logprobs[index]))
@@ -152,7 +155,8 @@ class Sampler:
     def _logprobs(
         self, sampled: list[int], logits: Floats, token_ids: Ints, places: list[int] | None
     ) -> dict[int, Logprobs]:
-        """Of the rows that ask for them and got a token, by index in `sampled`."""
+        """Return the log-probabilities of rows that request them and got a token, by index in
+        `sampled`."""
         counts = {
             index: count
             for index, row in enumerate(sampled)
@@ -166,8 +170,8 @@ class Sampler:
         return dict(zip(counts, found, strict=True))
 
     def _best(self, logits: Floats, at: Ints, tokens: Ints, counts: list[int]) -> list[Logprobs]:
-        """Of the logits at places `at`: the log-probability of token i, and the best `counts[i]` of
-        those that can be sampled."""
+        """Return for the logits at places `at`: the log-probability of token i, and the best
+        `counts[i]` tokens that can be sampled."""
         own, ids, values = self._ops.top_logprobs(logits, at, tokens, max(counts))
         best = [
             [pair for pair in zip(*row, strict=True) if pair[1] > -math.inf]

@@ -1,4 +1,4 @@
-"""What a start rounds the float weights of a model to, as `quantize` asks."""
+"""The `quantize` setting: rounding of float weights at load."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ _BITS: Final[dict[str | None, Bits]] = {"int4": 4, "int8": 8}
 
 
 def integer_bits(settings: EngineSettings) -> Bits | None:
-    """Of the integers that weights become as they are read; None where they stay, or become 8-bit
-    floats as they are packed. Raises ModelError where nothing is to be rounded at all."""
+    """Return the bits of the integers that weights are rounded to as they are read, or None if they
+    are not rounded or become 8-bit floats when packed. Raises ModelError for dtype f32."""
     if settings.quantize is not None and settings.dtype == "f32":
-        raise ModelError(f"quantize is {settings.quantize}; dtype must be auto then, not f32")
+        raise ModelError(f"quantize is {settings.quantize}; it needs dtype auto, not f32")
     return _BITS.get(settings.quantize)
 
 
 def refuse_on_cpu(settings: EngineSettings) -> None:
-    """Raise ModelError where a CPU is asked for 8-bit floats."""
+    """Raise ModelError if `quantize` is fp8, which a CPU does not support."""
     if settings.quantize == "fp8":
-        raise ModelError(
-            "quantize is fp8, which needs a GPU; a CPU multiplies integers: int8 or int4"
-        )
+        raise ModelError("quantize is fp8, which needs a GPU; on a CPU it must be int8 or int4")
 
 
 def refuse_for_vectors(settings: EngineSettings) -> None:
-    """Raise ModelError where weights are to be rounded of a model that embeds or reranks."""
+    """Raise ModelError if an embedding model or a reranker is to be quantized."""
     if settings.quantize is not None:
         raise ModelError(
-            f"quantize is {settings.quantize}; weights of models that embed or rerank are served "
-            "as they are stored"
+            f"quantize is {settings.quantize}; embedding models and rerankers are served as "
+            "stored, so it must not be set"
         )

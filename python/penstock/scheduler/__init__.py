@@ -1,7 +1,7 @@
-"""Which tokens of which requests are computed in the next step, and in which cache blocks.
+"""The scheduler: which tokens of which sequences each step computes, and in which KV blocks.
 
-Plain ints and lists: no tensors, no torch, no clock, no thread. The engine calls `plan`, has the
-runtime execute it, and calls `commit`, one step at a time.
+It knows token ids and block numbers, but no tensors, torch, clocks or threads. The engine calls
+`plan`, has the runtime execute the plan, and calls `commit`, one step at a time.
 """
 
 from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex
@@ -9,7 +9,11 @@ from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.limits import step_token_limit
 from penstock.scheduler.ngram_speculation import MAX_DRAFT_TOKENS, NGRAM_INDEX_BYTES
-from penstock.scheduler.planning_ahead import MOST_BIASES, MOST_HELD_BACK, samples_on_device
+from penstock.scheduler.planning_ahead import (
+    MAX_LOGIT_BIASES,
+    MAX_SUPPRESSED_TOKENS,
+    samples_on_device,
+)
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import FinishReason, NewSequence, Progress
 from penstock.scheduler.types import (
@@ -27,8 +31,8 @@ from penstock.scheduler.types import (
 
 __all__ = [
     "MAX_DRAFT_TOKENS",
-    "MOST_BIASES",
-    "MOST_HELD_BACK",
+    "MAX_LOGIT_BIASES",
+    "MAX_SUPPRESSED_TOKENS",
     "NGRAM_INDEX_BYTES",
     "NO_ADAPTER",
     "Admit",

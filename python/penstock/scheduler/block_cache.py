@@ -1,7 +1,8 @@
-"""The blocks of sequences: the pool and the prefix index working together.
+"""KV blocks of sequences: allocation (`BlockPool`) together with the prefix cache (`PrefixIndex`).
 
-Every block of a sequence is held once by it. What is computed and full is published, so that
-others find it; what is being computed is promised, so that others may wait for it.
+Each sequence holds one reference to each of its blocks. A block that is full and computed is
+published, so that other sequences find it. A block that is being computed is promised, so that
+other sequences may wait for it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from penstock.scheduler.sequence import Sequence
 
 
 class BlockCache:
-    """`prefix_caching` False: blocks are only counted, never found again. `cpu_cache`: where
-    blocks go
-    that are overwritten, and come back from."""
+    """Allocates KV blocks and finds cached prefixes.
+
+    `prefix_caching` False: blocks are only counted, never found again. `cpu_cache`: the second
+    tier, which receives overwritten blocks and restores them later.
+    """
 
     def __init__(
         self,
@@ -37,15 +40,15 @@ class BlockCache:
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that all blocks together hold."""
+        """Number of tokens that all blocks together hold."""
         return self.pool.num_blocks * self.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that `num_tokens` tokens take."""
+        """Return the number of blocks that `num_tokens` tokens need."""
         return -(-num_tokens // self.block_size)
 
     def find_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks that hold the longest cached prefix of `sequence`, not held yet."""
+        """Return the blocks of the longest cached prefix of `sequence`, without acquiring them."""
         if not self.prefix_caching:
             return []
         limit = self._most_found(sequence)
@@ -59,9 +62,12 @@ class BlockCache:
         return found
 
     def awaits_prefix(self, sequence: Sequence) -> bool:
-        """Whether a waiting `sequence` should not run yet: others are computing half or more of
-        what it misses, which it will find. It is not looked up again before the one that computes
-        the next block has published enough to change that."""
+        """Return whether a waiting `sequence` should wait longer for its prefix.
+
+        True if other sequences are computing at least half of its missing tokens. It is not looked
+        up again before the sequence that computes the next block has published enough blocks to
+        change the answer.
+        """
         other = sequence.awaits
         if other is not None and other.row >= 0 and other.published < sequence.awaits_blocks:
             return True
@@ -76,8 +82,8 @@ class BlockCache:
         return True
 
     def promised_tokens(self, sequence: Sequence, num_found: int) -> int:
-        """How many tokens after the first `num_found` blocks (`find_prefix` was called) others are
-        computing right now."""
+        """Return how many tokens after the first `num_found` blocks other sequences are computing
+        now. Call `find_prefix` first."""
         if not self.prefix_caching or not self._promised:
             return 0
         count = 0
@@ -88,8 +94,8 @@ class BlockCache:
         return count * self.block_size
 
     def count_missing(self, sequence: Sequence, found: list[int]) -> int:
-        """How many tokens of a waiting `sequence` must be computed if it is admitted now with the
-        blocks `found` (of `find_prefix`)."""
+        """Return how many tokens must be computed if a waiting `sequence` is admitted now with the
+        blocks `found` by `find_prefix`."""
         first = len(found)
         saved = 0
         if self.prefix_caching:
@@ -98,16 +104,16 @@ class BlockCache:
         return len(sequence.tokens) - (first + saved) * self.block_size
 
     def count_needed(self, sequence: Sequence) -> int:
-        """How many of the free blocks a waiting `sequence` takes when it is admitted, after others
-        have computed what they are computing of its prefix."""
+        """Return how many free blocks a waiting `sequence` will need once other sequences have
+        computed the promised part of its prefix."""
         found = self.find_prefix(sequence)
         held = sum(1 for block in found if self.pool.holders(block) > 0)
         promised = self.promised_tokens(sequence, len(found)) // self.block_size
         return self.blocks_for(len(sequence.tokens)) - held - promised
 
     def try_admit(self, sequence: Sequence, found: list[int], reserve: int) -> bool:
-        """Give a waiting `sequence` blocks for all its known tokens, the first of them `found`.
-        What the host has of those that follow is brought back. False, and nothing changed, unless
+        """Give a waiting `sequence` blocks for all its known tokens, starting with `found`, and
+        restore from the CPU KV cache the blocks that it has. Return False and change nothing unless
         `reserve` blocks stay free."""
         needed = self.blocks_for(len(sequence.tokens)) - len(found)
         newly_held = sum(1 for block in found if self.pool.holders(block) == 0)
@@ -132,13 +138,13 @@ class BlockCache:
         return True
 
     def extend(self, sequence: Sequence) -> int:
-        """One block more for `sequence`. The pool must have a free one."""
+        """Append one block to `sequence`. The pool must have a free block."""
         block = self._take()
         sequence.blocks.append(block)
         return block
 
     def publish(self, sequence: Sequence) -> None:
-        """Let others find the blocks of `sequence` that became full and computed."""
+        """Publish the blocks of `sequence` that have become full and computed."""
         full = (sequence.computed - sequence.in_flight_tokens) // self.block_size
         if not self.prefix_caching or full == sequence.published:
             return
@@ -150,12 +156,11 @@ class BlockCache:
         sequence.published = full
 
     def free(self, sequence: Sequence) -> None:
-        """Take all blocks from `sequence`. The last of them are reused first: a block is found
-        only through those before it."""
+        """Release all blocks of `sequence`, the last one first: a block is found only through the
+        blocks before it, so the last blocks are reused first."""
         self._break_promises(sequence)
-        self.cpu_cache.await_restores(
-            sequence.restored_by
-        )  # whoever gets its blocks writes to them
+        # The next owner of these blocks writes to them, so pending restores must finish first.
+        self.cpu_cache.await_restores(sequence.restored_by)
         sequence.restored_by = 0
         for block in reversed(sequence.blocks):
             self.pool.release(block, worth_keeping=self.index.holds(block))
@@ -164,14 +169,14 @@ class BlockCache:
         sequence.computed = 0
 
     def withdraw(self, sequence: Sequence) -> None:
-        """What `sequence` computed is not to be trusted: nobody finds its blocks any more."""
+        """Remove the blocks of `sequence` from both caches, because their content is wrong."""
         for block in sequence.blocks:
             self.index.withdraw(block)
         for key in sequence.keys[1:]:
             self.cpu_cache.forget(key)
 
     def has_arrived(self, sequence: Sequence) -> bool:
-        """Whether nothing is still on its way from the host to the blocks of `sequence`."""
+        """Return whether all blocks of `sequence` have been restored from the CPU KV cache."""
         return sequence.restored_by <= self.cpu_cache.last_restored
 
     def _take(self) -> int:
@@ -182,23 +187,23 @@ class BlockCache:
         return block
 
     def _find_saved(self, sequence: Sequence, num_found: int) -> list[int]:
-        """The host's blocks that hold what follows the first `num_found` blocks of a sequence
-        (`find_prefix` was called)."""
+        """Return the CPU blocks that continue the first `num_found` blocks of a sequence. Call
+        `find_prefix` first."""
         if not self.prefix_caching:
             return []
         keys = sequence.keys[num_found + 1 : self._most_found(sequence) + 1]
         return self.cpu_cache.read(keys[: self.cpu_cache.count_known(keys)])
 
     def _most_found(self, sequence: Sequence) -> int:
-        """How many blocks of a sequence need not be computed. At least one token is left over,
-        since only a computed token has logits; and all whose logits are wanted to score the
-        prompt."""
+        """Return how many leading blocks of a sequence may come from a cache. At least one token
+        must be computed, because only a computed token has logits, and so must every token whose
+        logits are needed for prompt log-probabilities."""
         most = sequence.next_score if sequence.unscored else len(sequence.tokens) - 1
         return most // self.block_size
 
     def _hash(self, sequence: Sequence, count: int) -> None:
-        """Know the keys of the first `count` blocks, which are full: `keys[i + 1]` is the one of
-        block i, `keys[0]` the root. Each is hashed once in the life of the sequence."""
+        """Compute the keys of the first `count` blocks, which are full. `keys[0]` is the root and
+        `keys[i + 1]` is the key of block i. Each block is hashed once per sequence."""
         keys, size = sequence.keys, self.block_size
         if not keys:
             keys.append(self.index.root(sequence.salt, sequence.adapter))

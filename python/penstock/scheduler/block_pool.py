@@ -1,17 +1,17 @@
-"""The pool of cache blocks: who holds a block, and which free block is reused next.
+"""The pool of KV blocks: reference counts and the order in which free blocks are reused.
 
-It owns reference counts and the order of the free blocks; it does not know what a block holds.
+It does not know the content of a block.
 """
 
 from __future__ import annotations
 
 
 class BlockPool:
-    """`num_blocks` blocks, each with a count of its holders.
+    """`num_blocks` KV blocks with reference counts.
 
-    A block is free when nobody holds it. Free blocks keep their content and stand in a queue, the
-    one to be reused first at its head; a free block can be taken back out of the middle. All
-    operations are O(1): the queue is a doubly linked list in two arrays, closed by a sentinel.
+    A block without references is free. Free blocks keep their content and are queued; the head of
+    the queue is reused first. A free block can be taken out of the middle of the queue. All
+    operations are O(1): the queue is a doubly linked list in two arrays with a sentinel.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -36,11 +36,11 @@ class BlockPool:
         return self._num_blocks - self._num_free
 
     def holders(self, block: int) -> int:
-        """How many sequences hold `block`; 0: it is free."""
+        """Return the number of sequences that hold `block`; 0 if it is free."""
         return self._holders[block]
 
     def take(self) -> int:
-        """The free block to be reused first, now with one holder. Its old content is void."""
+        """Allocate the free block at the head of the queue. Its old content is lost."""
         assert self._num_free > 0, "take() of an empty pool"
         block = self._next[self._sentinel]
         self._unlink(block)
@@ -48,14 +48,14 @@ class BlockPool:
         return block
 
     def acquire(self, block: int) -> None:
-        """One holder more for a block that has some, or that is free and still has its content."""
+        """Add a reference to a block that is in use, or that is free and still has its content."""
         if self._holders[block] == 0:
             self._unlink(block)
         self._holders[block] += 1
 
     def release(self, block: int, *, worth_keeping: bool) -> None:
-        """One holder less. A block that becomes free is reused last if its content is worth
-        keeping, and first if it is not."""
+        """Drop a reference. If it was the last one, the block joins the end of the queue if it is
+        `worth_keeping` and the head otherwise."""
         assert self._holders[block] > 0, "release() of a free block"
         self._holders[block] -= 1
         if self._holders[block] == 0:
@@ -63,7 +63,7 @@ class BlockPool:
             self._link(block, after)
 
     def free_blocks(self) -> list[int]:
-        """The free blocks, the one to be reused first at the head. O(blocks): for tests."""
+        """Return the free blocks, head of the queue first. O(blocks): for tests."""
         found, block = [], self._next[self._sentinel]
         while block != self._sentinel:
             found.append(block)

@@ -1,8 +1,8 @@
-"""Which prefixes have a copy in the host's memory, and what is to be copied there and back.
+"""Index of the CPU KV cache: which prefixes it holds, and which blocks to copy in either direction.
 
-Blocks of the device that are about to be overwritten are saved, those used least recently make
-room; a prefix that is found is brought back to blocks of the device. A copy stays where it is until
-its place is needed. What is planned here the runtime carries out, in the order of the steps.
+Device blocks that are about to be overwritten are saved; the least recently used copies make room.
+A prefix that is found again is restored to device blocks; its copy stays until its place is needed.
+This index only plans copies. The runtime carries them out in the order of the steps.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from penstock.scheduler.types import CopyBlock
 
 
 class CpuKvCacheIndex:
-    """`num_blocks` blocks of the host, 0: there is no such cache. A step saves up to `most_saves`.
+    """LRU index of `num_blocks` CPU blocks; 0 disables the cache.
 
-    `step`: the number of the one in the making. `last_restored`: the last one of which everything
-    that it
-    brought back is known to be there.
+    A step saves at most `max_saves_per_step` blocks. `step` is the number of the step being
+    planned. `last_restored` is the last step whose restores are known to be complete.
     """
 
-    def __init__(self, num_blocks: int = 0, most_saves: int = 0) -> None:
+    def __init__(self, num_blocks: int = 0, max_saves_per_step: int = 0) -> None:
         self.num_blocks = num_blocks
         self.step = 1
         self.last_restored = 0
         self.saved = 0
         self.restored = 0
-        self._most_saves = most_saves
+        self._max_saves = max_saves_per_step
         self._block_of: dict[Key, int] = {}  # in the order of their last use
         self._free = list(range(num_blocks - 1, -1, -1))
         self._saves: list[CopyBlock] = []
@@ -40,18 +39,19 @@ class CpuKvCacheIndex:
         return len(self._block_of)
 
     def count_known(self, keys: List[Key]) -> int:
-        """How many of `keys`, from the first on, have a copy here."""
+        """Return how many of `keys`, counted from the first, have a copy."""
         count = 0
         while count < len(keys) and keys[count] in self._block_of:
             count += 1
         return count
 
     def save(self, key: Key, block: int) -> None:
-        """`block` of the device, which holds the prefix `key`, is about to be overwritten."""
+        """Plan to save device `block`, which holds the prefix `key` and is about to be
+        overwritten."""
         if key in self._block_of:
             self._touch(key)
             return
-        if len(self._saves) == self._most_saves:
+        if len(self._saves) == self._max_saves:
             return
         place = self._place()
         if place is not None:
@@ -60,7 +60,7 @@ class CpuKvCacheIndex:
             self.saved += 1
 
     def read(self, keys: List[Key]) -> list[int]:
-        """The host's blocks of prefixes that are known; nobody gets their places in this step."""
+        """Return the CPU blocks of known prefixes. They are not evicted during this step."""
         for key in keys:
             self._touch(key)
         places = [self._block_of[key] for key in keys]
@@ -68,7 +68,8 @@ class CpuKvCacheIndex:
         return places
 
     def restore(self, places: List[int], blocks: List[int]) -> int:
-        """Copy what `places` hold to `blocks` of the device. Returns the step that does."""
+        """Plan to copy the CPU blocks `places` to the device `blocks`. Return the step of the
+        copy."""
         self._restores += [
             CopyBlock(block, place) for block, place in zip(blocks, places, strict=True)
         ]
@@ -76,18 +77,18 @@ class CpuKvCacheIndex:
         return self.step
 
     def await_restores(self, step: int) -> None:
-        """The next step waits for what `step` brings back: its blocks will be used."""
+        """Make the next step wait until the restores of `step` are complete."""
         self._awaits = max(self._awaits, step)
 
     def forget(self, key: Key) -> None:
-        """The prefix `key` is not to be trusted."""
+        """Drop the copy of the prefix `key`, because its content is wrong."""
         place = self._block_of.pop(key, None)
         if place is not None:
             self._free.append(place)
 
     def take_plans(self) -> tuple[tuple[CopyBlock, ...], tuple[CopyBlock, ...], int]:
-        """What the step in the making saves and brings back, and the step whose blocks it awaits;
-        the next one begins."""
+        """Return the saves and restores of the step being planned and the step whose restores it
+        must wait for, and start planning the next step."""
         plans = (tuple(self._saves), tuple(self._restores), self._awaits)
         self._saves, self._restores, self._awaits = [], [], 0
         self._reading.clear()
@@ -98,7 +99,8 @@ class CpuKvCacheIndex:
         self._block_of[key] = self._block_of.pop(key)
 
     def _place(self) -> int | None:
-        """A block of the host: a free one, or that of the copy used least recently."""
+        """Allocate a CPU block: a free one, or else the least recently used copy that is not being
+        read."""
         if self._free:
             return self._free.pop()
         for key, place in self._block_of.items():

@@ -1,5 +1,4 @@
-"""Guesses for one step: sampled from a sequence's own tokens, as far as step and cache have
-room."""
+"""Draft tokens for one sequence in one step, limited by the token budget and free KV blocks."""
 
 from __future__ import annotations
 
@@ -17,8 +16,11 @@ from penstock.scheduler.types import AppendBlocks
 def propose_draft_tokens(
     sequence: Sequence, builder: StepBuilder, cache: BlockCache, num_running: int, token_cost: float
 ) -> tuple[int, ...]:
-    """Tokens that may follow the known ones of a sequence, and that have room. The rows after it
-    keep the budget for a token each. `token_cost`: see `NgramSpeculator.propose`."""
+    """Return draft tokens that may follow the known tokens of `sequence`.
+
+    Each of the `num_running` rows keeps room for one token in the budget. `token_cost`: see
+    `NgramSpeculator.propose`.
+    """
     known = len(sequence.tokens)
     room = min(
         builder.budget - (known - sequence.computed) - num_running,

@@ -1,4 +1,4 @@
-"""What the scheduler counts."""
+"""Counters and gauges of the scheduler."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class SchedulerGauges(msgspec.Struct):
-    """A snapshot; counters only grow. The names are those of `EngineGauges`.
+    """A snapshot. Counters only grow. The names are those of `EngineGauges`.
 
-    A lookup is an admission while prefix caching is on; a hit is a lookup that found a block or
-    more; an eviction is a findable block that was overwritten. Saves and restores: blocks that went
-    to the host, and that came back.
+    A lookup is an admission while prefix caching is on; a hit is a lookup that found at least one
+    block; an eviction is a published block that was overwritten. `host_cache_saves` and
+    `host_cache_restores` count the blocks copied to and from the CPU KV cache.
     """
 
     sequences_running: int

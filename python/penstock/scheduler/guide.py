@@ -1,4 +1,4 @@
-"""What steers the tokens of a sequence from outside: a grammar, seen from the scheduler."""
+"""A grammar that constrains a sequence, as the scheduler sees it."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ from typing import Protocol
 
 
 class Guide(Protocol):
-    """Follows one sequence token by token. It outlives a preemption: the tokens stay known."""
+    """Follows one sequence token by token. It survives a preemption: the tokens stay known."""
 
     @property
     def ended(self) -> bool:
-        """Whether no further token may follow."""
+        """Whether the sequence is complete, so that no further token may follow."""
 
     @property
     def idle(self) -> bool:
-        """Whether the next token is free, and the one after it, whatever the next one is."""
+        """Whether the grammar does not constrain the next two tokens."""
 
     @property
     def error(self) -> str | None:
-        """Why the sequence cannot go on, for the client; None while it can, and where it has come
-        to its end."""
+        """Error message for the client if the sequence violates the grammar, else None."""
 
     def may_end(self, token_id: int) -> bool:
-        """Whether the sequence may end with this token, which ends it. False: there is an
+        """Return whether the stop token `token_id` may end the sequence here. Otherwise set
         `error`."""
 
     def accept(self, token_id: int) -> bool:
-        """`token_id` was sampled and follows. False, with an `error`, if it may not."""
+        """Advance by the sampled `token_id`. Return False and set `error` if it is not allowed."""
 
     def force(self, room: int) -> Sequence[int]:
-        """The next tokens, at most `room`, if only they may follow; they count as accepted."""
+        """Return up to `room` tokens that the grammar forces. They count as accepted."""
 
     def follow(self, draft: Sequence[int]) -> int:
-        """How many tokens of a draft could be sampled one after the other: each may follow, and
-        after
-        none of them is anything forced or at its end. Changes nothing."""
+        """Return how many tokens at the start of `draft` could be sampled one after another: each
+        is allowed, and after none of them is a token forced or the sequence complete. Do not
+        advance."""

@@ -1,4 +1,4 @@
-"""What a step made of each sequence: tokens that join it, its end, its progress."""
+"""Applies the result of a step to each sequence: new tokens, its end, its progress."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock.scheduler.types import Chunk, SampledToken, Scored
 
 
 class OutputProcessor:
-    """Takes in what was sampled, and counts. `keeps_cache` False: a step leaves nothing
-    computed."""
+    """Appends sampled tokens, reports progress and counts. `keeps_cache` False: no computed tokens
+    are kept between steps."""
 
     def __init__(self, cache: BlockCache, *, keeps_cache: bool) -> None:
         self._cache = cache
@@ -30,9 +30,11 @@ class OutputProcessor:
         scored: tuple[Scored, ...],
         progress: list[Progress],
     ) -> bool:
-        """The chunk of a sequence was computed, and `sampled` of it if it samples: the token after
-        the known ones, and one more after each draft token that it accepted. `scored`: tokens of
-        its prompt. True: the sequence is finished."""
+        """Apply the result of one chunk. Return True if the sequence is finished.
+
+        `sampled`: the token after the known ones and one more per accepted draft token; empty if
+        the chunk does not sample. `scored`: prompt tokens with log-probabilities.
+        """
         assert len(scored) == chunk.num_scores, "scores that the plan did not ask for"
         if (sampled and sampled[0].failed) or any(math.isnan(one.logprob) for one in scored):
             return self._fail(sequence, progress)
@@ -41,7 +43,7 @@ class OutputProcessor:
         if scored:
             sequence.next_score += len(scored)
             self._report(sequence, progress, scored=scored)
-        if not sampled:  # a prompt that has no answer is over when it is computed and scored
+        if not sampled:  # with max_tokens 0 a prompt ends once it is computed and scored
             if chunk.start + chunk.length < sequence.known_limit or sequence.unscored:
                 return False
             return self._report(sequence, progress, finish="length")
@@ -69,7 +71,7 @@ class OutputProcessor:
     def _append_token(
         self, sequence: Sequence, sampled: SampledToken, progress: list[Progress], *, last: bool
     ) -> bool:
-        """A sampled token joins, and after the last one what it leaves no choice about."""
+        """Append a sampled token and, after the `last` one, the tokens that the grammar forces."""
         guide = sequence.guide
         if sampled.token_id in sequence.stop_token_ids:
             may_end = guide is None or guide.may_end(sampled.token_id)
@@ -100,7 +102,7 @@ class OutputProcessor:
         token_id: int,
         finish: FinishReason | None = None,
     ) -> bool:
-        """One Progress of a token that nobody drew. True: the sequence is finished."""
+        """Report a token that was forced, not sampled. Return True if the sequence is finished."""
         self.forced_tokens += 1
         return self._report(sequence, progress, token_id, finish=finish)
 
@@ -115,7 +117,7 @@ class OutputProcessor:
         finish: FinishReason | None = None,
         scored: tuple[Scored, ...] = (),
     ) -> bool:
-        """One Progress of a sequence. True: it is finished."""
+        """Add one Progress. Return True if the sequence is finished."""
         cached_tokens = None if sequence.reported else sequence.cached_tokens
         sequence.reported = True
         error = sequence.guide.error if finish == "error" and sequence.guide is not None else None

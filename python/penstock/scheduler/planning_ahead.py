@@ -1,10 +1,10 @@
-"""Whether the next step can be planned before anybody knows what the step in flight samples.
+"""Decides whether the next step can be planned before the step in flight has been read.
 
-A plan needs numbers of tokens, not their values. A row that samples freely gains exactly one token,
-and a chunk of a prompt that does not draw changes nothing but what is computed. So the plan of the
-next step waits only for samples that decide more than a value: a grammar that binds the answer may
-force tokens or end, a draft may be accepted or not. A stop token is seen one step late: what was
-planned for its sequence is computed for nothing, and dropped.
+A plan needs numbers of tokens, not their values. A decode without a grammar adds exactly one token,
+and a prefill chunk that does not sample only changes what is computed. So the next plan waits only
+for samples that decide more than a value: a grammar may force tokens or end the answer, and a draft
+may be accepted or rejected. A stop token is noticed one step late: the sequence's chunk in that
+step is computed in vain and its result dropped.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from penstock.scheduler.block_cache import BlockCache
 from penstock.scheduler.sequence import Sequence
 from penstock.scheduler.step_builder import StepBuilder
 
-MOST_BIASES: Final = 512
-"""A device keeps so many biases of a row."""
+MAX_LOGIT_BIASES: Final = 512
+"""Most logit biases of one row that the device stores."""
 
-MOST_HELD_BACK: Final = 64
-"""A device keeps so many tokens of a row that are held back."""
+MAX_SUPPRESSED_TOKENS: Final = 64
+"""Most tokens of one row that the device can suppress until `min_tokens` is reached."""
 
 
 def must_wait_for_commit(
     in_flight: StepBuilder, running: List[Sequence], joining: Iterable[Sequence], cache: BlockCache
 ) -> bool:
-    """Whether the step after `in_flight` can only be planned when `in_flight` is committed: it
-    depends
-    on what `in_flight` samples, the host has a part in its samples, or it needs blocks that are
-    not free
-    yet. `joining`: waiting sequences that may get a row."""
+    """Return whether the step after `in_flight` can be planned only after `in_flight` is committed.
+
+    True if the next step depends on the tokens that `in_flight` samples, if the CPU takes part in
+    their sampling, or if it needs blocks that are not free yet. `joining`: waiting sequences that
+    may get a row.
+    """
     if any(chunk.draft_tokens or chunk.num_scores for chunk in in_flight.chunks):
         return True
     going_on = [sequence for sequence in running if not sequence.is_finishing]
-    if any(_needs_host(sequence, in_flight.whole_budget) for sequence in chain(going_on, joining)):
+    if any(_needs_cpu(sequence, in_flight.whole_budget) for sequence in chain(going_on, joining)):
         return True
     lacking = sum(
         max(cache.blocks_for(sequence.known) - len(sequence.blocks), 0) for sequence in going_on
@@ -45,20 +46,20 @@ def must_wait_for_commit(
     return lacking > cache.pool.num_free
 
 
-def samples_on_device(sampling: Sampling, held_back: Collection[int]) -> bool:
-    """Whether a device can draw without the host, from logits that it changes itself by penalties,
-    a bias and tokens that are `held_back`. The repetitions that DRY charges are found by the host
-    after every token."""
+def samples_on_device(sampling: Sampling, suppressed_tokens: Collection[int]) -> bool:
+    """Return whether a device can sample without the CPU. It applies penalties, logit biases and
+    `suppressed_tokens` itself. DRY needs the CPU: repetitions are searched after every token."""
     biases = len(sampling.logit_bias or ())
-    short = biases <= MOST_BIASES and len(held_back) <= MOST_HELD_BACK
+    short = biases <= MAX_LOGIT_BIASES and len(suppressed_tokens) <= MAX_SUPPRESSED_TOKENS
     return short and not sampling.dry_multiplier
 
 
-def _needs_host(sequence: Sequence, budget: int) -> bool:
-    """Whether the host may have a part in what a step of up to `budget` tokens gives of a
-    sequence."""
+def _needs_cpu(sequence: Sequence, budget: int) -> bool:
+    """Return whether the CPU may take part in the results of a sequence in a step of up to `budget`
+    tokens."""
     if sequence.unscored:
         return True
     samples = sequence.decoding or sequence.missing <= budget
     is_free = sequence.guide is None or sequence.guide.idle
-    return samples and not (is_free and samples_on_device(sequence.sampling, sequence.held_back))
+    on_device = samples_on_device(sequence.sampling, sequence.suppressed_tokens)
+    return samples and not (is_free and on_device)

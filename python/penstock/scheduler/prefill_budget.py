@@ -1,36 +1,36 @@
-"""How many prompt tokens may join a step in which other requests wait for their next token.
+"""How many prefill tokens may join a step that also decodes.
 
-The time of a step is taken as `fixed + per_token * tokens`, fitted to the measured steps with
+The time of a step is modelled as `fixed + per_token * tokens`, fitted to the measured steps with
 exponential forgetting, so it follows the model, the machine, longer contexts and a core that
-another process takes away. Pure arithmetic on durations that it is given: it reads no clock.
+another process takes away. Pure arithmetic on given durations: it reads no clock.
 """
 
 from __future__ import annotations
 
 CALM_STRETCH = 1.9
-"""A step with prompt tokens may take this many times the same step without them, while one request
-waits for its first token. This bounds the inter-token latency of those who decode while prompts
-arrive (p99 / p50 <= 2) and leaves prompts 1 - 1 / stretch of the machine."""
+"""While one request waits for its first token, a step with prefill may last this many times as
+long as the same step without. This bounds the inter-token latency of decodes while prompts arrive
+(p99 / p50 <= 2) and leaves prefill 1 - 1 / stretch of the machine."""
 
 CROWDED_STRETCH = 2.5
-"""The same while half as many wait for their first token as for their next one, and as much more
-than calm as there are more than one between: where prompts need more than their share of the
-machine they get it before they pile up."""
+"""The same factor if at least half as many requests wait for their first token as decode. Between
+one waiting request and that number the factor grows linearly. So prompts that need more than their
+share of the machine get it before they pile up."""
 
 CROWDED_STEP_S = 0.1
-"""While more wait for their first token than for their next one, a step may take so long: tokens
-still come as fast as they are read, and what a step costs whatever it computes is shared by many
-prompt tokens."""
+"""While more requests wait for their first token than decode, a step may last this long: tokens
+still arrive as fast as they are read, and the fixed cost of a step is shared by many prefill
+tokens."""
 
 _FORGETTING = 1 / 16
 _OUTLIER = 4.0
 _MIN_VARIANCE = 16.0
 _LEVERAGE_TOKENS = 32.0
-_FIRST_GUESS_TOKENS = 64
+_INITIAL_PREFILL_TOKENS = 64
 
 
 class PrefillBudget:
-    """`min_share`: so many prompt tokens may join any step."""
+    """Limits prefill beside decodes. `min_share`: prefill tokens that may join any step."""
 
     def __init__(self, min_share: int) -> None:
         self._min_share = min_share
@@ -52,16 +52,16 @@ class PrefillBudget:
         return max(0.0, self._mean_s - self._per_token_s * self._mean_tokens)
 
     def token_cost(self, rows: int) -> float:
-        """What a further token adds to a step of `rows` tokens, in parts of the time that each of
-        those takes; 1, as if nothing were shared, while it is not known or there are none."""
+        """Return the time that a further token adds to a step of `rows` tokens, relative to the
+        time per token of that step. 1, as if nothing were shared, if unknown or without rows."""
         if self._per_token_s <= 0.0 or rows == 0:
             return 1.0
         own_s = self._per_token_s * rows
         return own_s / (self.fixed_s + own_s)
 
     def observe(self, tokens: int, duration_s: float) -> None:
-        """A step of `tokens` tokens took `duration_s`. What took far longer than expected (the
-        machine did something else) counts as `_OUTLIER` times the expectation only."""
+        """Record that a step of `tokens` tokens took `duration_s`. A step that took far longer than
+        expected (the machine did something else) counts as `_OUTLIER` times the expectation."""
         if self._steps == 0:
             self._mean_tokens, self._mean_s, self._steps = float(tokens), duration_s, 1
             return
@@ -77,15 +77,15 @@ class PrefillBudget:
         trust = weight * min(1.0, (_LEVERAGE_TOKENS / max(abs(d_tokens), 1.0)) ** 2)
         self._variance = (1.0 - weight) * (self._variance + trust * d_tokens * d_tokens)
         self._covariance = (1.0 - weight) * (self._covariance + trust * d_tokens * d_s)
-        # Steps of one size say nothing about the slope: the one known stays.
+        # Steps of equal size do not determine the slope: keep the last one.
         if self._variance >= _MIN_VARIANCE and self._covariance > 0.0:
             self._per_token_s = self._covariance / self._variance
 
     def prefill_tokens(self, decodes: int, prompts: int) -> int:
-        """Prompt tokens that may be computed in a step in which `decodes` sequences get their next
-        token, while `prompts` wait for their first."""
+        """Return how many prefill tokens may join a step of `decodes` decodes while `prompts`
+        requests wait for their first token."""
         if self._per_token_s <= 0.0:
-            return max(_FIRST_GUESS_TOKENS, self._min_share)
+            return max(_INITIAL_PREFILL_TOKENS, self._min_share)
         alone_s = self.fixed_s + self._per_token_s * decodes
         crowd = min(1.0, 2.0 * (prompts - 1) / decodes)
         step_s = (CALM_STRETCH + crowd * (CROWDED_STRETCH - CALM_STRETCH)) * alone_s

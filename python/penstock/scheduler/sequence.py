@@ -1,4 +1,4 @@
-"""One request: as the scheduler is told of it, its state inside, and what a step made of it."""
+"""One sequence: the request as the scheduler receives it, its state, and its progress per step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class NewSequence(msgspec.Struct, frozen=True):
-    """One sequence to generate. With a `max_tokens` of 0 the prompt is computed and nothing
-    sampled.
-    No stop token is sampled before `min_tokens` others. `adapter`: a revision, "" for none. While
-    one of a `group` is unfinished, the queue is never too full for the others of it."""
+    """A sequence to generate.
+
+    With `max_tokens` 0 the prompt is computed and no token sampled. No stop token is sampled before
+    `min_tokens` other tokens. `adapter`: an adapter revision, "" for none. While one sequence of a
+    `group` is unfinished, the queue accepts the others of the group even if it is full.
+    """
 
     id: str
     token_ids: tuple[int, ...]
@@ -37,12 +39,12 @@ class NewSequence(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What one step made for request `id`.
+    """The result of one step for request `id`.
 
-    `token_id` None: no token (a stop token ended the sequence, or it failed). After a `finish` none
-    follows. `cached_tokens`: prompt tokens that came from the prefix cache; on the first Progress
-    of a request only. `error`: what its guide found wrong. `scored`: the next tokens of its
-    prompt, from the second one on; all of them come before the first sampled token.
+    `token_id` None: no token (a stop token ended the sequence, or it failed). None follows after a
+    `finish`. `cached_tokens`: prompt tokens found in the prefix cache, on the first Progress of a
+    request only. `error`: why the guide stopped the sequence. `scored`: the next prompt tokens with
+    log-probabilities, from the second prompt token on; all of them precede the first sampled token.
     """
 
     id: str
@@ -57,28 +59,30 @@ class Progress(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
-    """One request. Known tokens are the prompt and what was sampled; computed ones are those whose
-    keys and values are in its blocks. 0 <= computed < known, always, until nothing is left to draw.
+    """The state of one request in the scheduler.
 
-    Steps in flight count as done, as far as numbers go: `computed` includes the `in_flight_tokens`
-    tokens
-    that they compute, `known` the `pending_samples` tokens whose values are not here yet.
+    Known tokens are the prompt and the tokens generated so far. Computed tokens are those whose
+    keys and values are in the KV blocks. 0 <= computed < known, until nothing is left to sample.
+    Steps in flight already count: `computed` includes the `in_flight_tokens` that they compute, and
+    `known` the `pending_samples` tokens whose values have not been read yet.
 
-    `row` -1: waiting. `keys`: the root, then the keys of its full blocks, as far as they were
-    needed; `published`: how many of its blocks are, or need not be, in the prefix index.
-    `decoding`: it drew a token since it got its row, or a step in flight samples one. `guide`
-    steers
-    what is sampled; `unreported` tokens it forced before the first draw, and as many of the known
-    ones as `unsent` says are still to be told to the runtime. `speculator` proposes its next
-    tokens, where that is on. `next_score`: the first position whose logits say what the token of
-    the prompt after it is worth to one who asked for that (`prompt_logprobs`) and was not told yet.
-    `adapter`: the revision that it computes with, from the runtime's slot `adapter_slot` on as
-    soon as it is queued. `restored_by`: the step that brings blocks of it back from the host, 0
-    when they are known, or awaited, to be there. `group`: of the requests that are admitted
-    together, "" for none. `arrival`: its place in the order of arrival. `arrived_at`: how many
-    prefill tokens had been computed when it arrived. `saved`: how many tenths of tokens it may give
-    to shorter prompts. `awaits`: the sequence that computes most of what it misses, at least until
-    that one has published `awaits_blocks` of its blocks.
+    `known_limit`: the most tokens that it may have. `row`: -1 while it waits.
+    `keys`: the root key and the keys of its full blocks, as far as they were needed.
+    `published`: how many of its leading blocks need no (further) publishing in the prefix index.
+    `decoding`: it has sampled a token since it got its row, or a step in flight samples one.
+    `guide` constrains its tokens. `unreported`: tokens forced before the first sampled token.
+    `unsent`: number of its last tokens that the runtime does not know yet.
+    `speculator` proposes its draft tokens, if speculation is on.
+    `next_score`: first position whose logits give a log-probability for `prompt_logprobs` that has
+    not been reported yet.
+    `adapter`: the adapter revision; `adapter_slot`: its slot in the runtime, set once it is queued.
+    `restored_by`: the step that restores its blocks from the CPU KV cache; 0 once a step has waited
+    for it or nothing is restored.
+    `group`: requests that are accepted together, "" for none. `arrival`: its place in the order of
+    arrival. `arrived_at`: prefill tokens that had been computed when it arrived.
+    `credit`: tenths of tokens that it may give to shorter prompts.
+    `awaits`: the sequence that computes most of its missing prefix. It is not looked up again
+    before that sequence has published `awaits_blocks` blocks.
     """
 
     id: str
@@ -97,7 +101,7 @@ class Sequence:
     adapter_slot: int = NO_ADAPTER
     arrival: int = 0
     arrived_at: int = 0
-    saved: int = 0
+    credit: int = 0
     awaits: Sequence | None = None
     awaits_blocks: int = 0
     prompt_tokens: int = field(init=False)
@@ -125,7 +129,7 @@ class Sequence:
 
     @classmethod
     def of(cls, new: NewSequence, known_limit: int) -> Sequence:
-        """A sequence that waits for all that it needs."""
+        """Return a sequence that has neither row nor blocks nor guide yet."""
         return cls(
             id=new.id,
             tokens=array("i", new.token_ids),
@@ -142,7 +146,7 @@ class Sequence:
         )
 
     def as_admit(self) -> Admit:
-        """Tells the runtime that the sequence takes its row."""
+        """Return the message that tells the runtime that the sequence takes its row."""
         return Admit(
             row=self.row,
             token_ids=tuple(self.tokens),
@@ -152,40 +156,40 @@ class Sequence:
             top_logprobs=self.top_logprobs,
             prompt_logprobs=self.prompt_logprobs,
             adapter_slot=self.adapter_slot,
-            held_back=self.held_back,
-            held_until=self.prompt_tokens + self.min_tokens,
+            suppressed_tokens=self.suppressed_tokens,
+            suppressed_until=self.prompt_tokens + self.min_tokens,
         )
 
     @property
     def unscored(self) -> int:
-        """Of how many tokens of the prompt the log-probability is wanted still."""
+        """Number of prompt tokens whose log-probability is still to be computed."""
         return self.prompt_tokens - 1 - self.next_score
 
     @property
-    def held_back(self) -> tuple[int, ...]:
-        """Tokens that are not sampled before `min_tokens` others."""
+    def suppressed_tokens(self) -> tuple[int, ...]:
+        """Stop tokens, which are not sampled before `min_tokens` other tokens."""
         return tuple(sorted(self.stop_token_ids)) if self.min_tokens > 0 else ()
 
     @property
     def known(self) -> int:
-        """Tokens that are known when the steps in flight are over."""
+        """Number of tokens known once the steps in flight are complete."""
         return len(self.tokens) + self.pending_samples
 
     @property
     def missing(self) -> int:
-        """Known tokens that are not computed when the steps in flight are over."""
+        """Number of known tokens not computed once the steps in flight are complete."""
         return self.known - self.computed
 
     @property
     def is_finishing(self) -> bool:
-        """Whether no step after those in flight computes anything for it: it was dropped, or they
-        draw its last token, or compute all of a prompt that has no answer."""
+        """Whether no step after those in flight computes anything for the sequence: it was aborted,
+        or they sample its last token, or they complete a prompt with `max_tokens` 0."""
         if self.aborted or not self.missing:
             return True
         return self.pending_samples > 0 and self.known >= self.known_limit
 
     def start_chunk(self, chunk: Chunk, *, keeps_cache: bool) -> None:
-        """A step that computes `chunk` is about to be submitted."""
+        """Count `chunk`, whose step is about to be submitted, as in flight."""
         self.in_flight_tokens += chunk.length
         self.pending_samples += chunk.samples
         self.decoding |= chunk.samples
@@ -193,13 +197,13 @@ class Sequence:
             self.computed += chunk.length
 
     def finish_chunk(self, chunk: Chunk) -> None:
-        """The step that computes `chunk` is over."""
+        """Count `chunk`, whose step is complete, as no longer in flight."""
         self.in_flight_tokens -= chunk.length
         self.pending_samples -= chunk.samples
 
     def force(self) -> tuple[int, ...]:
-        """Append what the guide allows alone. Nothing where log-probabilities are wanted: those
-        of a token that nobody drew are not known."""
+        """Append and return the tokens that the guide forces. Return none if log-probabilities are
+        requested, because a token that is not sampled has none."""
         room = self.known_limit - len(self.tokens)
         if self.guide is None or self.top_logprobs is not None or room <= 0:
             return ()

@@ -1,4 +1,4 @@
-"""A step in the making, and who its chunks are for."""
+"""A step that is being planned, and the sequences of its chunks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from penstock.scheduler.types import Admit, AppendBlocks, AppendTokens, Chunk
 
 @dataclass(slots=True)
 class StepBuilder:
-    """`budget`: tokens that the step may still take; `prefill_budget` <= budget: of those, what
-    prompts may take. `score_room`: places whose logits the step may still give beside those of the
-    rows that draw. `index_room`: tokens that speculation may still index. `sequences[i]` is the
-    sequence
-    of `chunks[i]`. `step`: its number, `whole_budget` its budget before anything was taken.
-    `awaits`: the step whose restores must have arrived."""
+    """Collects the chunks, admissions and blocks of one step.
+
+    `budget`: tokens left in the step; `prefill_budget` <= `budget`: tokens left for prefill.
+    `whole_budget`: the budget of the empty step. `score_room`: logits rows left for prompt
+    log-probabilities. `index_room`: tokens that n-gram speculation may still index.
+    `sequences[i]` is the sequence of `chunks[i]`. `step`: the step's number. `awaits`: the step
+    whose restores must be complete before this one starts.
+    """
 
     budget: int
     prefill_budget: int
@@ -39,9 +41,8 @@ class StepBuilder:
     def add_chunk(
         self, sequence: Sequence, length: int, draft_tokens: tuple[int, ...] = ()
     ) -> None:
-        """Add the next `length` tokens of `sequence`, and a `draft_tokens` at those after them. It
-        samples
-        when all that is known of it is computed, and scored as far as that is wanted."""
+        """Add the next `length` tokens of `sequence`, followed by `draft_tokens`. The chunk samples
+        if it completes the known tokens and all requested scores."""
         if sequence.unsent:
             unsent = tuple(sequence.tokens[-sequence.unsent :])
             self.forced.append(AppendTokens(sequence.row, unsent))
@@ -71,12 +72,12 @@ class StepBuilder:
         self.budget -= length + len(draft_tokens)
 
     def limit_prefill(self, share: int) -> None:
-        """Prompts may take `share` of what is left."""
+        """Limit prefill to `share` tokens of the remaining budget."""
         self.prefill_budget = min(self.budget, share)
 
     def add_prefill(self, sequence: Sequence, most: int) -> None:
-        """Add up to `most` of the missing tokens of `sequence`: as many as prompts may still take,
-        and as can be scored if that is wanted."""
+        """Add a prefill chunk of up to `most` missing tokens of `sequence`, limited by the prefill
+        budget and, with prompt log-probabilities, by the room for scores."""
         length = 0 if sequence.is_finishing else min(sequence.missing, most, self.prefill_budget)
         if sequence.unscored > self.score_room:
             length = min(length, sequence.next_score + self.score_room - sequence.computed)
@@ -84,7 +85,7 @@ class StepBuilder:
             self._add_prefill_chunk(sequence, length)
 
     def add_whole_context(self, sequence: Sequence) -> None:
-        """Add all known tokens of `sequence`, for which prompts have room."""
+        """Add all known tokens of `sequence`. The caller has checked the prefill budget."""
         self._add_prefill_chunk(sequence, len(sequence.tokens))
 
     def _add_prefill_chunk(self, sequence: Sequence, length: int) -> None:

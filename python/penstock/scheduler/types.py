@@ -1,8 +1,8 @@
-"""What crosses the wall between the scheduler and the runtime: StepPlan out, StepResult back.
+"""Messages between the scheduler and the runtime: StepPlan out, StepResult back.
 
-A request keeps one *row* of the runtime's fixed table from admission to release. A plan says only
-what changed since the plan before: rows admitted and released, blocks appended to a row's table,
-and which span of each row's tokens to compute. No tensors, no torch.
+A sequence keeps one row of the runtime's persistent batch from admission to release. A plan
+contains only the changes since the last plan: rows admitted and released, blocks appended to a
+row's block table, and the span of each row's tokens to compute. No tensors, no torch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ NO_ADAPTER: Final = -1
 
 
 class Admit(msgspec.Struct, frozen=True):
-    """A request takes `row`. `token_ids`: all known tokens: the prompt, and after a preemption
-    what was generated before it. `prompt_tokens`: how many of them are prompt. `adapter_slot`: the
-    runtime's slot of its adapter. The tokens `held_back` are not sampled while fewer than
-    `held_until` tokens are known."""
+    """A sequence takes `row`.
+
+    `token_ids`: all known tokens: the prompt and, after a preemption, the tokens generated before
+    it. `prompt_tokens`: length of the prompt. `adapter_slot`: the adapter's slot in the runtime.
+    `suppressed_tokens` are not sampled while fewer than `suppressed_until` tokens are known.
+    """
 
     row: int
     token_ids: tuple[int, ...]
@@ -30,42 +32,45 @@ class Admit(msgspec.Struct, frozen=True):
     top_logprobs: int | None
     prompt_logprobs: int | None = None
     adapter_slot: int = NO_ADAPTER
-    held_back: tuple[int, ...] = ()
-    held_until: int = 0
+    suppressed_tokens: tuple[int, ...] = ()
+    suppressed_until: int = 0
 
 
 class AppendBlocks(msgspec.Struct, frozen=True):
-    """`blocks` follow the blocks that `row` has; the first time they may hold a cached prefix."""
+    """Append `blocks` to the block table of `row`. The first blocks of a row may hold a cached
+    prefix."""
 
     row: int
     blocks: tuple[int, ...]
 
 
 class AppendTokens(msgspec.Struct, frozen=True):
-    """`token_ids` follow the known tokens of `row`; nobody drew them."""
+    """Append the forced tokens `token_ids` to the known tokens of `row`."""
 
     row: int
     token_ids: tuple[int, ...]
 
 
 class CopyBlock(msgspec.Struct, frozen=True):
-    """What `block` of the device holds goes to `cpu_block` of the host, or comes from there."""
+    """A copy between `block` of the device and `cpu_block` of the CPU KV cache, in either
+    direction."""
 
     block: int
     cpu_block: int
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Compute tokens [start, start + length) of `row`. With `samples` the chunk ends at the last
-    known token, and the runtime samples the next one and appends it to the row.
+    """Compute tokens [start, start + length) of `row`: a decode, or a part of a prefill.
 
-    `draft_tokens`: guesses at what will be sampled, computed in the same step as if they were
-    known. The
-    runtime samples after each of them too, as far as the samples so far are the draft's: what it
-    appends is what it would have sampled without.
+    `samples`: the chunk ends at the last known token (a decode, or the last chunk of a prefill),
+    and the runtime samples the next token and appends it to the row.
 
-    `num_scores`: of so many positions from `score_from` on, all in the chunk, the log-probability
-    of the known token that follows is wanted.
+    `draft_tokens`: proposed next tokens, verified in the same step. The runtime samples after each
+    of them as long as the sampled tokens equal the draft, so the appended tokens are the same as
+    without speculation.
+
+    `num_scores`: number of positions from `score_from` on, all in the chunk, for which the
+    log-probability of the next known token is requested.
     """
 
     row: int
@@ -78,12 +83,13 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """Applied in this order: saves, restores, releases, admissions, blocks, forced, chunks. At most
-    one chunk a row. num_tokens <= the token budget. Never empty of chunks.
+    """One step. Applied in this order: saves, restores, releases, admissions, blocks, forced,
+    chunks.
 
-    `saves` go to the host before the step overwrites them. `restores` come from there beside the
-    steps, all of them after the saves and those of earlier steps first; `awaits`: the step begins
-    when those of that step have arrived, and touches no block whose content is still to arrive.
+    It has at least one chunk, at most one chunk per row, and at most the token budget of tokens.
+    `saves` are copied to the CPU KV cache before the step overwrites their blocks. `restores` are
+    copied back beside the steps, after all saves and in the order of the steps. The step starts
+    when the restores of step `awaits` are complete, and uses no block that is still being restored.
     """
 
     step: int
@@ -102,8 +108,8 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 
 class SampledToken(msgspec.Struct, frozen=True):
-    """A token sampled for `row`. `top`: (token id, logprob), best first. `logprob` None unless the
-    row asked. `failed`: the row's logits were not finite; the token is meaningless."""
+    """A token sampled for `row`. `top`: (token id, logprob), best first. `logprob` is None unless
+    the row requested it. `failed`: the row's logits were not finite; the token is meaningless."""
 
     row: int
     token_id: int
@@ -113,8 +119,8 @@ class SampledToken(msgspec.Struct, frozen=True):
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """A token of the prompt of `row`. `logprob`, `top`: of the model's own distribution at its
-    place; nothing steers what nobody samples. NaN: the row's logits were not finite."""
+    """A prompt token of `row`. `logprob` and `top` come from the model's own distribution, without
+    logits processors. NaN: the row's logits were not finite."""
 
     row: int
     token_id: int
@@ -123,11 +129,12 @@ class Scored(msgspec.Struct, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """For each chunk with `samples`, in the plan's order: one `SampledToken`, and one more for
-    each token
-    of its draft that was accepted. And for each chunk its `num_scores` scored tokens.
-    `last_restored`:
-    the last step of which all restores are known to have arrived."""
+    """The result of one step.
+
+    `sampled`: for each chunk that `samples`, in the plan's order, one token and one more per
+    accepted draft token. `scored`: for each chunk, `num_scores` prompt tokens. `last_restored`: the
+    last step whose restores are known to be complete.
+    """
 
     step: int
     sampled: tuple[SampledToken, ...]

@@ -1,4 +1,4 @@
-"""Blocks that go to the host and come back, on the runtime of a GPU, rehearsed on CPU tensors."""
+"""The CPU KV cache of the GPU runtime, run on CPU tensors: blocks are saved and restored."""
 
 from __future__ import annotations
 
@@ -38,14 +38,12 @@ def scheduler(runtime: GpuRuntime, num_blocks: int | None = None) -> Scheduler:
         max_model_len=CONTEXT,
         max_num_seqs=2,
         max_num_batched_tokens=CONTEXT,
-        cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.most_saves),
+        cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
     )
 
 
 @pytest.mark.parametrize("dtype", ["f32", "auto"])
-def test_an_answer_after_blocks_came_back_is_that_of_blocks_that_stayed(
-    base: Path, dtype: str
-) -> None:
+def test_an_answer_from_restored_blocks_equals_one_from_kept_blocks(base: Path, dtype: str) -> None:
     options: dict[str, Any] = {"dtype": dtype, "cache_mb": 1, "lora": None}
     runtime = start_gpu_runtime_on_cpu(base, settings("m", host_cache_mb=1, **options))
     roomy = scheduler(runtime)
@@ -66,25 +64,23 @@ def test_an_answer_after_blocks_came_back_is_that_of_blocks_that_stayed(
 
 
 def assert_near(outcome: Outcome, right: Outcome) -> None:
-    """Computed in steps of another size, which torch rounds otherwise."""
+    """Steps of another size are rounded differently by torch."""
     (answer,), (expected,) = outcome.answers, right.answers
     assert [token for token, _, _ in answer] == [token for token, _, _ in expected]
     logprobs = [logprob for _, logprob, _ in expected]
     assert [logprob for _, logprob, _ in answer] == pytest.approx(logprobs, abs=1e-3)
 
 
-def test_the_memory_of_the_host_is_in_the_formula(base: Path) -> None:
+def test_host_memory_is_in_the_formula(base: Path) -> None:
     runtime = start_gpu_runtime_on_cpu(base, settings("m", cache_mb=1, host_cache_mb=3, lora=None))
-    assert "to and from the host" in runtime.report
-    assert "and 3 MiB of the host" in runtime.report
+    assert "CPU KV cache buffers" in runtime.report
+    assert "and 3 MiB of host memory" in runtime.report
     runtime.close()
 
 
 @pytest.mark.parametrize("host_mib", [0, 2])
-def test_of_the_hosts_memory_an_engine_takes_what_is_not_of_the_device(
-    base: Path, host_mib: int
-) -> None:
-    """What other engines, of a CPU, have left of it must not shrink by the GPU's own."""
+def test_only_the_cpu_kv_cache_counts_as_host_memory(base: Path, host_mib: int) -> None:
+    """Host memory that CPU engines left must not shrink by the GPU's own memory."""
     runtime = start_gpu_runtime_on_cpu(
         base, settings("m", cache_mb=1, host_cache_mb=host_mib, lora=None)
     )
@@ -92,6 +88,6 @@ def test_of_the_hosts_memory_an_engine_takes_what_is_not_of_the_device(
     runtime.close()
 
 
-def test_on_a_cpu_it_is_refused(base: Path) -> None:
-    with pytest.raises(ModelError, match="host_cache_mb is of a GPU"):
+def test_a_cpu_refuses_a_cpu_kv_cache(base: Path) -> None:
+    with pytest.raises(ModelError, match="host_cache_mb needs a GPU"):
         start(base, host_cache_mb=64)

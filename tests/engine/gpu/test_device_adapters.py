@@ -1,4 +1,4 @@
-"""Adapters on the runtime of a GPU, rehearsed on CPU tensors: any mix answers as each request alone
+"""Adapters on the GPU runtime, run on CPU tensors: a batch of any mix answers as each request alone
 and as the CPU's reference does, and a row as merged weights would."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.scheduler import NO_ADAPTER
 from tests.support.checkpoints.small_llama import VOCAB, write_small_llama
 from tests.support.triton_interpreter import INTERPRETED, passes_interpreted
 
-# slot of each of the nine requests: base and four adapters, neighbours that share a prefix differ
+# adapter slot of each of the nine requests; neighbours with a common prefix differ
 SLOTS = [NO_ADAPTER, 0, 1, NO_ADAPTER, 2, 1, 3, 0, 1]
 WAYS: dict[str, dict[str, Any]] = {
     "chunked": {"max_num_batched_tokens": 23},
@@ -51,7 +51,7 @@ def device(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpu
 
 @pytest.fixture(scope="module")
 def right(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What the CPU's reference answers."""
+    """Return the answers of the CPU's reference."""
     runtime = start(base, kernels="reference", dtype="f32")
     with_adapters(runtime, tmp_path_factory.mktemp("reference"))
     outcome = generate(runtime, scheduler_of(runtime), requests(), OWN_SLOTS)
@@ -60,7 +60,7 @@ def right(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 def requests() -> list[Request]:
-    """Interpreted, a step takes half a second: a few short ones."""
+    """In the interpreter a step takes half a second, so requests are few and short."""
     asked = requests_over(VOCAB, 12 if INTERPRETED else 36)
     most = 3 if INTERPRETED else 8
     shorter = [replace(one, max_tokens=min(one.max_tokens, most)) for one in asked]
@@ -79,13 +79,13 @@ def assert_near(outcome: Outcome, right: Outcome, within: float = 1e-3) -> None:
 
 @pytest.fixture(scope="module")
 def together(device: GpuRuntime) -> Outcome:
-    """What all requests get in one batch."""
+    """Return the answers of all requests in one batch."""
     return generate(device, scheduler_of(device), requests(), OWN_SLOTS)
 
 
 @pytest.fixture(scope="module")
 def alone(device: GpuRuntime) -> Outcome:
-    """What each request gets after the other."""
+    """Return the answers of the requests one after another."""
     outcome = Outcome([], [], 0)
     for request, slot in zip(requests(), OWN_SLOTS, strict=True):
         outcome.answers += generate(device, scheduler_of(device), [request], [slot]).answers
@@ -100,7 +100,7 @@ def test_a_mix_of_adapters_answers_as_the_reference_runtime(
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes its time")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_mix_of_adapters_answers_so_in_any_way(
+def test_a_mix_of_adapters_answers_alike_however_it_is_scheduled(
     device: GpuRuntime, right: Outcome, way: str
 ) -> None:
     assert_near(generate(device, scheduler_of(device, **WAYS[way]), requests(), OWN_SLOTS), right)
@@ -108,7 +108,7 @@ def test_a_mix_of_adapters_answers_so_in_any_way(
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
 def test_adapters_on_integers_answer_as_on_the_reference_runtime(tmp_path: Path) -> None:
-    """Activations are rounded to 8 bits: what is near may fall on either side."""
+    """Activations are rounded to 8 bits: close values may fall on either side."""
     path, _ = write_quantized(tmp_path, "Q4_1")
     device = start_gpu_runtime_on_cpu(path, settings("m", cache_mb=1))
     outcomes = [
@@ -119,13 +119,13 @@ def test_adapters_on_integers_answer_as_on_the_reference_runtime(tmp_path: Path)
 
 
 def test_a_mix_of_adapters_answers_as_each_request_alone(together: Outcome, alone: Outcome) -> None:
-    """But for rounding: products on a CPU, torch's and numpy's with which Triton interprets, round
-    by the place of a row. That the bits are the same a GPU is to show (`test_gpu_extras`)."""
+    """Up to rounding: on a CPU, products of torch and of numpy (in Triton's interpreter) round by
+    the place of a row. `test_gpu_extras` compares the bits on a GPU."""
     assert_near(together, alone, within=2e-5)
 
 
 @pytest.mark.usefixtures("alone")
-def test_graphs_are_captured_without_adapters_and_with(device: GpuRuntime) -> None:
+def test_graphs_are_captured_with_and_without_adapters(device: GpuRuntime) -> None:
     forms = {(size, form.adapted) for size, form in device.captured if form.samples}
     assert {(1, False), (1, True)} <= forms
 
@@ -161,5 +161,5 @@ def test_adapters_are_in_the_memory_formula(base: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
-def test_so_do_the_triton_kernels() -> None:
+def test_triton_kernels_answer_alike_in_the_interpreter() -> None:
     passes_interpreted(__file__)

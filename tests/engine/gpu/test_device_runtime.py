@@ -1,4 +1,4 @@
-"""The runtime of a GPU, rehearsed on CPU tensors, answers as the CPU's reference does."""
+"""The GPU runtime, run on CPU tensors, answers as the CPU's reference does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.models.hub.sources import files_at
 from penstock.runtime import start_runtime
-from penstock.runtime.gpu.runtime import FREE, GpuRuntime
+from penstock.runtime.gpu.runtime import DEVICE_SAMPLING, GpuRuntime
 from penstock.runtime.protocol import Masks
 from penstock.scheduler import Scheduler, StepPlan, StepResult
 from penstock.scheduler.types import Admit, AppendBlocks, Chunk
@@ -65,7 +65,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For what does not depend on the model."""
+    """A model for tests that do not depend on the model."""
     return write_small_llama(tmp_path_factory.mktemp("plain") / "small")
 
 
@@ -78,7 +78,7 @@ def device(folder: Path) -> Iterator[GpuRuntime]:
 
 @pytest.fixture(scope="module")
 def requests() -> list[Request]:
-    """Interpreted, a step takes half a second: a few short ones."""
+    """In the interpreter a step takes half a second, so requests are few and short."""
     asked = requests_over(VOCAB, 12 if INTERPRETED else 60)
     most = 4 if INTERPRETED else 30
     shorter = [replace(one, max_tokens=min(one.max_tokens, most)) for one in asked]
@@ -111,7 +111,7 @@ def assert_same(answers: Outcome, right: Outcome) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_answers_as_the_reference_runtime(
+def test_answers_equal_those_of_the_reference_runtime(
     device: GpuRuntime, right: Outcome, requests: list[Request], way: str
 ) -> None:
     if INTERPRETED and way != "batched":
@@ -123,21 +123,21 @@ def test_it_answers_as_the_reference_runtime(
 
 
 class ComputingCapturer:
-    """Computes while it captures, as a device does, which must leave no trace."""
+    """Computes during a capture, as a device does; that must leave no trace."""
 
     def capture(self, compute: Callable[[], T]) -> Callable[[], T]:
         compute()
         return compute
 
 
-def test_an_idle_runtime_captures_what_steps_may_want(
+def test_an_idle_runtime_captures_missing_graphs(
     folder: Path, right: Outcome, requests: list[Request]
 ) -> None:
     if INTERPRETED:
         pytest.skip("the interpreter takes its time")
     runtime = start_gpu_runtime_on_cpu(folder, settings())
     runtime._graphs._capturer = ComputingCapturer()
-    assert not runtime.prepare()  # nothing was wanted yet
+    assert not runtime.prepare()  # no graph was used yet
     runtime.warm(1)
     blocks = runtime.info.cache_blocks
     generate(runtime, scheduler(num_blocks=blocks), requests[:1])
@@ -145,11 +145,11 @@ def test_an_idle_runtime_captures_what_steps_may_want(
         pass
     assert_same(generate(runtime, scheduler(num_blocks=blocks), requests), right)
     for size in (1, 2, 4, 8):
-        assert (size, FREE) in runtime.captured
+        assert (size, DEVICE_SAMPLING) in runtime.captured
     runtime.close()
 
 
-def test_steps_of_decodes_are_replayed_at_sizes_that_hold_them(device: GpuRuntime) -> None:
+def test_decode_steps_are_replayed_at_sizes_that_hold_them(device: GpuRuntime) -> None:
     assert not any(form.adapted for _, form in device.captured)
     sizes = {size for size, form in device.captured if form.samples}
     assert 8 in sizes, "the largest is captured first"
@@ -159,8 +159,8 @@ def test_steps_of_decodes_are_replayed_at_sizes_that_hold_them(device: GpuRuntim
 def chunks_of(
     core: EngineCore, requests: list[Request], every: int = 0
 ) -> dict[str, list[tuple[object, ...]]]:
-    """The tokens of every request with their log-probabilities, through the engine's loop. The
-    requests come all at once, or one every so many steps."""
+    """Return the tokens of every request with their log-probabilities, from the engine's loop. The
+    requests arrive all at once, or one every `every` steps."""
     found: dict[str, list[tuple[object, ...]]] = {}
     steps = 0
     while core.has_work or len(found) < len(requests):
@@ -189,7 +189,7 @@ def chunks_of(
 
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
-def test_computing_ahead_changes_no_answer(folder: Path, requests: list[Request]) -> None:
+def test_planning_ahead_changes_no_answer(folder: Path, requests: list[Request]) -> None:
     answers = []
     for runtime in (
         start_gpu_runtime_on_cpu(folder, settings()),
@@ -204,7 +204,7 @@ def test_computing_ahead_changes_no_answer(folder: Path, requests: list[Request]
 
 
 class CountingRuntime:
-    """Counts the steps that are submitted, and those of them while another is in flight."""
+    """Counts submitted steps, and those submitted while another is in flight."""
 
     def __init__(self, own: GpuRuntime) -> None:
         self._own = own
@@ -231,8 +231,9 @@ def admitted(row: int, prompt: tuple[int, ...], sampling: Sampling) -> Admit:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
-def test_a_step_that_the_host_draws_in_may_follow_one_in_flight(plain: Path) -> None:
-    """The host waits for the step before: its draws are for rows that know what that one drew."""
+def test_a_step_sampled_by_the_cpu_may_follow_one_in_flight(plain: Path) -> None:
+    """The CPU waits for the step before, because it samples for rows whose last token that step
+    samples."""
     dry = Sampling(temperature=0.0, dry_multiplier=1.0, dry_base=1.5, dry_allowed_length=1)
     prompts = (tuple(range(9)), (3, 4) * 5)
     chunks = [(Chunk(0, 0, 9, True),), (Chunk(0, 9, 1, True), Chunk(1, 0, 10, True))]
@@ -258,7 +259,7 @@ def test_a_step_that_the_host_draws_in_may_follow_one_in_flight(plain: Path) -> 
         runtime.close()
 
 
-DRAWS = {
+SAMPLING_PARAMS = {
     "free": (
         Sampling(temperature=0.0),
         Sampling(temperature=1.0),
@@ -280,15 +281,16 @@ DRAWS = {
 DRY = Sampling(temperature=0.0, dry_multiplier=1.5, dry_base=1.4, dry_allowed_length=1)
 
 
-def asked_for(requests: list[Request], draws: tuple[Sampling, ...]) -> list[Request]:
+def asked_for(requests: list[Request], sampling_params: tuple[Sampling, ...]) -> list[Request]:
     return [
-        replace(one, sampling=draws[index % len(draws)]) for index, one in enumerate(requests * 2)
+        replace(one, sampling=sampling_params[index % len(sampling_params)])
+        for index, one in enumerate(requests * 2)
     ]
 
 
 def compare(folder: Path, requests: list[Request], **sizes: int) -> CountingRuntime:
-    """The answers of a device to requests that come while others are computed are those of the
-    reference. Returns the runtime, which has counted its steps."""
+    """Compare the answers of a device to those of the reference, for requests that arrive while
+    others are computed. Return the runtime, which has counted its steps."""
     asked = msgspec.structs.replace(settings(), **sizes)
     reference = msgspec.structs.replace(asked, kernels="reference")
     device = CountingRuntime(start_gpu_runtime_on_cpu(folder, asked))
@@ -306,28 +308,30 @@ def compare(folder: Path, requests: list[Request], **sizes: int) -> CountingRunt
 
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
-@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("sampling_params", SAMPLING_PARAMS)
 @pytest.mark.parametrize("budget", [CONTEXT, 23])
-def test_steps_are_planned_ahead_while_requests_come(
-    plain: Path, requests: list[Request], budget: int, draws: str
+def test_steps_are_planned_ahead_while_requests_arrive(
+    plain: Path, requests: list[Request], budget: int, sampling_params: str
 ) -> None:
-    device = compare(plain, asked_for(requests, DRAWS[draws]), max_num_batched_tokens=budget)
+    device = compare(
+        plain, asked_for(requests, SAMPLING_PARAMS[sampling_params]), max_num_batched_tokens=budget
+    )
     assert device.ahead >= 0.8 * device.steps
 
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
-def test_the_device_goes_on_with_what_the_host_has_drawn_and_counted(
+def test_the_device_continues_with_tokens_that_the_cpu_sampled(
     plain: Path, requests: list[Request]
 ) -> None:
-    """One request in which the host must draw, between others in which it need not."""
-    asked = asked_for(requests, DRAWS["adjusted"])
+    """One request that the CPU must sample, between others that the device samples."""
+    asked = asked_for(requests, SAMPLING_PARAMS["adjusted"])
     asked[4] = replace(asked[4], sampling=DRY, max_tokens=8)
     device = compare(plain, asked)
     assert 0 < device.ahead < device.steps
 
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
-def test_an_engine_has_as_many_rows_as_memory_was_planned_for(plain: Path) -> None:
+def test_an_engine_has_the_rows_of_its_memory_plan(plain: Path) -> None:
     asked = EngineSettings(dtype="f32", max_model_len=CONTEXT, cache_mb=1)
     for runtime, rows in (
         (start_gpu_runtime_on_cpu(plain, asked), 256),
@@ -340,5 +344,5 @@ def test_an_engine_has_as_many_rows_as_memory_was_planned_for(plain: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
-def test_so_do_the_triton_kernels() -> None:
+def test_triton_kernels_answer_alike_in_the_interpreter() -> None:
     passes_interpreted(__file__)

@@ -1,4 +1,4 @@
-"""Adapters and the host's part of the cache on a GPU: streams of their own change no bit."""
+"""Adapters and the CPU KV cache on a GPU: copies on their own streams change no bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.dialog import Sampling
 from penstock.kernels.triton import TritonOps
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
-from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.scheduler import NO_ADAPTER, CpuKvCacheIndex, Scheduler
@@ -38,7 +38,7 @@ def start_gpu(base: Path, *, graphs: bool = True, **options: Any) -> GpuRuntime:
     model = load_model(files_at(base, "m"), asked.dtype)
     memory = plan_device_memory(model.spec, 1 << 20, asked, 8 << 30)
     ops = TritonOps("cuda:0", torch.bfloat16, products="invariant")
-    return place(model, memory, asked, ops, graphs=graphs)
+    return build_runtime(model, memory, asked, ops, graphs=graphs)
 
 
 def scheduler(runtime: GpuRuntime, **options: Any) -> Scheduler:
@@ -49,12 +49,12 @@ def scheduler(runtime: GpuRuntime, **options: Any) -> Scheduler:
         "max_model_len": CONTEXT,
         "max_num_seqs": 6,
         "max_num_batched_tokens": CONTEXT,
-        "cpu_cache": CpuKvCacheIndex(facts.cpu_blocks, facts.most_saves),
+        "cpu_cache": CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
     }
     return Scheduler(**(sizes | options))
 
 
-def test_a_replay_with_adapters_gives_the_bits_of_launches_and_of_each_alone(
+def test_a_replay_with_adapters_equals_launches_and_each_request_alone(
     base: Path, tmp_path: Path
 ) -> None:
     requests = [r for r in requests_over(VOCAB, 60)[:6] if not r.sampling.logit_bias][:5]
@@ -72,7 +72,7 @@ def test_a_replay_with_adapters_gives_the_bits_of_launches_and_of_each_alone(
     launched.close()
 
 
-def test_a_slot_that_is_filled_again_between_steps_is_never_read_half(
+def test_a_slot_refilled_between_steps_is_never_read_half_written(
     base: Path, tmp_path: Path
 ) -> None:
     runtime = with_adapters(start_gpu(base, lora=LORA), tmp_path)
@@ -89,9 +89,7 @@ def test_a_slot_that_is_filled_again_between_steps_is_never_read_half(
 
 
 @pytest.mark.parametrize("cache_dtype", ["auto", "f8e4m3"])
-def test_blocks_that_came_back_have_the_bits_of_blocks_that_stayed(
-    base: Path, cache_dtype: str
-) -> None:
+def test_restored_blocks_equal_kept_blocks(base: Path, cache_dtype: str) -> None:
     runtime = start_gpu(base, lora=None, host_cache_mb=1, cache_dtype=cache_dtype)
 
     def asked(first: int) -> list[Request]:

@@ -1,4 +1,4 @@
-"""The runtime of a GPU, on one: as the CPU's reference answers, and as itself without graphs."""
+"""The GPU runtime on a GPU: it answers as the CPU's reference, and as itself without graphs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
 from penstock.runtime import start_runtime
 from penstock.runtime.gpu.cuda_graphs import SIZES
-from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
-from penstock.runtime.gpu.runtime import FREE, GpuRuntime
+from penstock.runtime.gpu.runtime import DEVICE_SAMPLING, GpuRuntime
 from penstock.scheduler import Scheduler
 from tests.support.checkpoints.small_llama import CONTEXT, VOCAB, write_small_llama
 
@@ -50,7 +50,7 @@ def start(folder: Path, settings: EngineSettings, *, graphs: bool = True) -> Gpu
     model = load_model(files_at(folder, "m"), settings.dtype)
     memory = plan_device_memory(model.spec, 1 << 20, settings, 8 << 30)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
-    return place(model, memory, settings, TritonOps("cuda:0", dtype), graphs=graphs)
+    return build_runtime(model, memory, settings, TritonOps("cuda:0", dtype), graphs=graphs)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,8 @@ def scheduler(num_blocks: int, **options: int) -> Scheduler:
     return Scheduler(**(sizes | options))  # type: ignore[arg-type]
 
 
-def test_in_float32_it_answers_as_the_reference(folder: Path) -> None:
-    """Greedy: a tempered draw may fall on either side of a rounding error."""
+def test_float32_answers_equal_those_of_the_reference(folder: Path) -> None:
+    """Greedy, because sampling with a temperature may fall on either side of a rounding error."""
     wide = msgspec.structs.replace(SETTINGS, dtype="f32")
     greedy = [r for r in requests_over(VOCAB, 100) if r.sampling.temperature == 0]
     runtime = start(folder, wide)
@@ -86,8 +86,8 @@ def test_in_float32_it_answers_as_the_reference(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 12, 13, 16, 20, 24])
-def test_a_replay_gives_the_bits_of_launches(folder: Path, served: GpuRuntime, rows: int) -> None:
-    """At every fill level: the same tokens and the same log-probabilities, to the last bit."""
+def test_a_replay_equals_launches_bit_for_bit(folder: Path, served: GpuRuntime, rows: int) -> None:
+    """The same tokens and log-probabilities at every fill level, to the last bit."""
     requests = (requests_over(VOCAB, 60) * 3)[:rows]
     plain = [r for r in requests if not r.sampling.logit_bias]
     launched = start(folder, SETTINGS, graphs=False)
@@ -100,7 +100,7 @@ def test_a_replay_gives_the_bits_of_launches(folder: Path, served: GpuRuntime, r
 
 
 MANY = msgspec.structs.replace(SETTINGS, max_num_seqs=SIZES[-1], max_num_batched_tokens=2048)
-# The fewest rows of each size, and the most.
+# The smallest and the largest number of rows of each size.
 FILLS = sorted({count for below, size in pairwise((0, *SIZES)) for count in (below + 1, size)})
 DRAWS = (
     Sampling(temperature=0.0),
@@ -111,7 +111,7 @@ DRAWS = (
 
 @pytest.fixture(scope="module")
 def both_ways(folder: Path) -> Iterator[tuple[GpuRuntime, GpuRuntime]]:
-    """Of any number of rows, with graphs and without."""
+    """Runtimes for any number of rows, with graphs and without."""
     runtimes = start(folder, MANY), start(folder, MANY, graphs=False)
     yield runtimes
     for runtime in runtimes:
@@ -119,7 +119,7 @@ def both_ways(folder: Path) -> Iterator[tuple[GpuRuntime, GpuRuntime]]:
 
 
 @pytest.mark.parametrize("rows", FILLS)
-def test_a_replay_that_draws_gives_the_bits_of_launches_at_every_size(
+def test_a_replay_that_samples_equals_launches_at_every_size(
     both_ways: tuple[GpuRuntime, GpuRuntime], rows: int
 ) -> None:
     requests = [
@@ -136,11 +136,11 @@ def test_a_replay_that_draws_gives_the_bits_of_launches_at_every_size(
     )
     assert replayed == launched
     size = next(size for size in SIZES if size >= rows)
-    assert (size, FREE) in both_ways[0].captured
+    assert (size, DEVICE_SAMPLING) in both_ways[0].captured
 
 
-def test_computing_ahead_changes_no_answer(folder: Path) -> None:
-    """In float32: steps of other sizes may round otherwise."""
+def test_planning_ahead_changes_no_answer(folder: Path) -> None:
+    """In float32, because steps of other sizes may round differently."""
     runtime = start(folder, msgspec.structs.replace(SETTINGS, dtype="f32"))
     overlapping = core_answers(runtime)
     runtime._info = msgspec.structs.replace(runtime.info, overlaps=False)
@@ -169,7 +169,7 @@ def core_answers(runtime: GpuRuntime) -> dict[str, list[int]]:
     return answers
 
 
-def test_eight_bits_of_cache_change_little(folder: Path, served: GpuRuntime) -> None:
+def test_an_fp8_cache_changes_answers_little(folder: Path, served: GpuRuntime) -> None:
     narrow = start(folder, msgspec.structs.replace(SETTINGS, cache_dtype="f8e4m3"))
     prompt = requests_over(VOCAB, 100)[2]
     first = [

@@ -1,4 +1,4 @@
-"""Slices of adapters that nobody installs: no rank keeps them."""
+"""Adapter shards that are never installed: no rank keeps them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.checkpoints.small_llama import write_small_llama
 
 @dataclass
 class InThread:
-    """The only other rank, in a thread of this process: what `RankProcessGroup` is to rank 0."""
+    """The only other rank, in a thread of this process; replaces `RankProcessGroup`."""
 
     steps: Channel[Any]
     adapters: Channel[PackAnswer]
@@ -33,10 +33,10 @@ class InThread:
     def __post_init__(self) -> None:
         self.ranks = [self]
 
-    def tell(self, message: msgspec.Struct) -> None:
+    def send_all(self, message: msgspec.Struct) -> None:
         self.steps.send(message)
 
-    def end_if_lost(self) -> None:
+    def end_if_rank_died(self) -> None:
         raise AssertionError("it is there")
 
 
@@ -49,7 +49,7 @@ class World:
     adapter: Adapter
 
     def kept(self) -> list[int]:
-        """Tickets that the other rank has, once it has heard all that it was told."""
+        """Return the tickets that the other rank has after all messages."""
         self.processes.steps.close()
         self.thread.join()
         return list(self.follower._packed)
@@ -76,26 +76,26 @@ def world(tmp_path: Path) -> Iterator[World]:
     runtimes[0].close()
 
 
-def test_one_that_is_installed_is_in_its_slot_alone(world: World) -> None:
+def test_an_installed_adapter_is_only_in_its_slot(world: World) -> None:
     packed = world.adapters.pack(world.adapter)
     assert list(world.follower._packed) == [packed.ticket]
     world.adapters.install(2, packed)
     del packed
-    world.adapters.tell_drops()
+    world.adapters.send_drops()
     assert world.kept() == []
     slots = world.follower._runtime._model.adapters.slots  # type: ignore[union-attr]
     assert [one is not None for one in slots.held][:4] == [False, False, True, False]  # type: ignore[attr-defined]
 
 
-def test_one_that_is_forgotten_is_dropped(world: World) -> None:
+def test_an_adapter_that_is_not_installed_is_dropped(world: World) -> None:
     packed = world.adapters.pack(world.adapter)
     kept = world.adapters.pack(world.adapter)
     del packed
-    world.adapters.tell_drops()
+    world.adapters.send_drops()
     assert world.kept() == [kept.ticket]
 
 
-def test_one_that_rank_0_cannot_pack_is_dropped(
+def test_an_adapter_that_rank_0_cannot_pack_is_dropped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(adapter: Adapter) -> None:
@@ -104,5 +104,5 @@ def test_one_that_rank_0_cannot_pack_is_dropped(
     monkeypatch.setattr(world.adapters._own, "pack", fail)
     with pytest.raises(MemoryError):
         world.adapters.pack(world.adapter)
-    world.adapters.tell_drops()
+    world.adapters.send_drops()
     assert world.kept() == []

@@ -1,4 +1,4 @@
-"""The processes of ranks: they start or say why not, end with each other, and leave nothing."""
+"""The processes of ranks: they start or report why not, end with each other, and leave no files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.local import LocalEngine
 from penstock.engine.processes.supervisor import EngineTask, StatusLine
 from penstock.models.hub.sources import files_at
-from penstock.runtime.ranks.load import start_ranked_runtime
+from penstock.runtime.ranks.load import start_tensor_parallel_runtime
 from penstock.runtime.ranks.process_group import RankProcessGroup
 from tests.support.checkpoints.lora_adapters import SMALL
 from tests.support.checkpoints.small_llama import VOCAB, write_small_llama
@@ -48,7 +48,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are made."""
+    """The folder for temporary folders."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -57,7 +57,7 @@ def open_files() -> int:
     return psutil.Process().num_fds()
 
 
-def test_where_no_process_can_be_made_those_that_were_are_ended(
+def test_if_a_process_cannot_be_started_the_others_are_stopped(
     base: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[subprocess.Popen[bytes]] = []
@@ -78,8 +78,10 @@ def test_where_no_process_can_be_made_those_that_were_are_ended(
 
 def test_a_rank_that_cannot_start_is_named(base: Path, temporary: Path) -> None:
     before = open_files()
-    with pytest.raises(ModelError, match=r"^rank 1 \(cuda:7\): device is cuda:7, and this build"):
-        start_ranked_runtime(files_at(base, "m"), tensor_parallel_settings(), ("cpu", "cuda:7"))
+    with pytest.raises(ModelError, match=r"^rank 1 \(cuda:7\): device is cuda:7, but this build"):
+        start_tensor_parallel_runtime(
+            files_at(base, "m"), tensor_parallel_settings(), ("cpu", "cuda:7")
+        )
     assert not rank_processes() and not list(temporary.iterdir())
     assert open_files() == before
 
@@ -93,7 +95,7 @@ def test_a_rank_that_ends_while_it_starts_is_named(
     assert not list(temporary.iterdir())
 
 
-def test_a_model_that_cannot_be_divided_starts_no_process(base: Path, temporary: Path) -> None:
+def test_an_indivisible_model_starts_no_process(base: Path, temporary: Path) -> None:
     with pytest.raises(ModelError, match="cannot be divided among 3 ranks"):
         start_tensor_parallel(base, tensor_parallel=3)
     assert not list(temporary.iterdir())
@@ -102,7 +104,7 @@ def test_a_model_that_cannot_be_divided_starts_no_process(base: Path, temporary:
 def test_a_rank_that_is_killed_ends_its_engine(
     base: Path, temporary: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Even in the middle of a step, where gloo raises and NCCL would wait for ever."""
+    """Even in the middle of a step, where gloo raises and NCCL would wait forever."""
     lost = threading.Event()
     before = open_files()
     runtime = start_tensor_parallel(base, lost.set)
@@ -112,16 +114,16 @@ def test_a_rank_that_is_killed_ends_its_engine(
         for _ in range(100):
             generate(runtime, scheduler_of(runtime), requests_over(VOCAB, 60))  # type: ignore[arg-type]
     assert lost.wait(10)
-    (told,) = [one.getMessage() for one in caplog.records if one.levelname == "CRITICAL"]
-    assert told == "rank 1 (cpu) ended with status -9, and so does the engine"
+    (logged,) = [one.getMessage() for one in caplog.records if one.levelname == "CRITICAL"]
+    assert logged == "rank 1 (cpu) ended with status -9, and so does the engine"
     runtime.close()
     assert not rank_processes() and not list(temporary.iterdir())
     assert open_files() == before
 
 
-def test_ranks_end_with_a_leader_that_is_killed(base: Path, tmp_path: Path) -> None:
-    """In the middle of nothing, and their files go, too."""
-    script = Path(__file__).parents[1] / "tensor_parallel_engine.py"
+def test_ranks_end_with_a_killed_leader(base: Path, tmp_path: Path) -> None:
+    """Also between steps; their files are removed."""
+    script = Path(__file__).parents[1] / "tp_engine.py"
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     engine = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path / "engine.sock")],
@@ -133,8 +135,8 @@ def test_ranks_end_with_a_leader_that_is_killed(base: Path, tmp_path: Path) -> N
     task = EngineTask(tensor_parallel_settings(str(base)))
     engine.stdin.write(msgspec.json.encode(task) + b"\n")
     engine.stdin.flush()
-    said = [msgspec.json.decode(engine.stdout.readline(), type=StatusLine) for _ in range(2)]
-    assert [line.event for line in said] == ["report", "ready"]
+    statuses = [msgspec.json.decode(engine.stdout.readline(), type=StatusLine) for _ in range(2)]
+    assert [line.event for line in statuses] == ["report", "ready"]
     (rank,) = rank_processes(engine.pid)
     (folder,) = tmp_path.glob("penstock-ranks-*")
     engine.kill()
@@ -143,8 +145,8 @@ def test_ranks_end_with_a_leader_that_is_killed(base: Path, tmp_path: Path) -> N
     engine.communicate()
 
 
-def test_what_does_not_fit_is_refused_with_the_numbers(base: Path, temporary: Path) -> None:
-    """When the ranks have met: they part again, and this process can start others."""
+def test_a_model_that_does_not_fit_is_refused_with_the_numbers(base: Path, temporary: Path) -> None:
+    """After the ranks have connected: they disconnect, and this process can start others."""
     before = open_files()
     for _ in range(2):
         with pytest.raises(ModelError, match=r"does not fit: .* MiB on each of 2 devices"):
@@ -153,7 +155,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers(base: Path, temporary: Pa
     assert open_files() == before
 
 
-def test_experts_and_caches_of_8_bits_are_divided_too(tmp_path: Path) -> None:
+def test_experts_and_fp8_caches_are_divided_too(tmp_path: Path) -> None:
     base = write_small_experts(tmp_path / "small-experts")
     asked = [replace(one, max_tokens=8) for one in requests_over(VOCAB, 60)]
     answers = []
@@ -165,9 +167,9 @@ def test_experts_and_caches_of_8_bits_are_divided_too(tmp_path: Path) -> None:
     assert answers[0] == answers[1]
 
 
-class RankedWorld(World):
-    """A storm's world, in which one rank tells the right answers, and two are in the storm, whose
-    sums have one order."""
+class TensorParallelWorld(World):
+    """The world of an adapter storm: one rank gives the right answers, and two ranks in
+    deterministic mode are in the storm."""
 
     async def start_probe(self, base: str) -> LocalEngine:
         settings = tensor_parallel_settings(
@@ -191,11 +193,11 @@ class RankedWorld(World):
 
 
 def test_a_storm_of_loads_and_answers_over_ranks_leaves_nothing_behind(temporary: Path) -> None:
-    """Every answer is the one that a single rank gives."""
+    """Every answer equals that of a single rank."""
     folder = temporary / "world"
     folder.mkdir()
     before = open_files()
-    assert run_storm(folder, examples=6, steps=25, make_world=RankedWorld) >= 100
+    assert run_storm(folder, examples=6, steps=25, make_world=TensorParallelWorld) >= 100
     assert not rank_processes()
     assert [path.name for path in temporary.iterdir()] == ["world"]
     assert open_files() == before

@@ -1,5 +1,4 @@
-"""A model that is divided among two processes answers as it does on one device: real processes, on
-CPU tensors."""
+"""A model divided among two processes answers as on one device: real processes on CPU tensors."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ SLOTS = [NO_ADAPTER, 0, 1, NO_ADAPTER, 2, 1, 3, 0, 1]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its vocabulary is odd."""
+    """A model with an odd vocabulary."""
     folder = tmp_path_factory.mktemp("base") / "small-llama"
     return write_small_llama(folder, vocab=VOCAB)
 
@@ -62,12 +61,12 @@ def alone(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuR
 
 
 def requests() -> list[Request]:
-    """Greedy and drawn ones, some with penalties: see `requests_over`."""
+    """Greedy and sampled requests, some with penalties: see `requests_over`."""
     return [replace(one, max_tokens=min(one.max_tokens, 24)) for one in requests_over(VOCAB, 60)]
 
 
 def assert_same(outcome: Outcome, right: Outcome) -> None:
-    """Sums over ranks are rounded otherwise."""
+    """Sums over ranks are rounded differently."""
     assert outcome.cached_tokens == right.cached_tokens
     assert outcome.preemptions == right.preemptions
     for answer, expected in zip(outcome.answers, right.answers, strict=True):
@@ -83,7 +82,7 @@ def both(
     slots: list[int] | None = None,
     **options: Any,
 ) -> tuple[Outcome, Outcome]:
-    """What each answers, with blocks for the same number of tokens."""
+    """Return the answers of both, with blocks for the same number of tokens."""
     sizes = {"num_blocks": alone.info.cache_blocks} | options
     of_ranks = generate(ranked, scheduler_of(ranked, **sizes), asked, slots)  # type: ignore[arg-type]
     return of_ranks, generate(alone, scheduler_of(alone, **sizes), asked, slots)  # type: ignore[arg-type]
@@ -122,7 +121,7 @@ def test_steps_planned_ahead_answer_as_on_one(
 
 
 def test_grammars_allow_the_same_tokens(ranked: TensorParallelRuntime, alone: GpuRuntime) -> None:
-    """Masks of the host, forced tokens, and free answers beside them."""
+    """Token masks of the CPU, forced tokens, and free answers beside them."""
     _, vocabulary = tokenizer_and_vocabulary()
     asked = [
         request("number", regex("[0-9]{3}-[0-9]{2}")),
@@ -157,7 +156,7 @@ def test_prompts_are_scored_as_on_one(ranked: TensorParallelRuntime, alone: GpuR
         assert one.logprob == pytest.approx(expected.logprob, abs=1e-3)
 
 
-def test_blocks_that_came_back_from_the_host_are_read_by_all(
+def test_restored_blocks_are_read_by_all_ranks(
     ranked: TensorParallelRuntime, alone: GpuRuntime
 ) -> None:
     asked = [
@@ -182,7 +181,9 @@ def test_graphs_are_captured_as_on_one(ranked: TensorParallelRuntime, alone: Gpu
     assert {(1, False), (1, True)} <= forms
 
 
-def test_idle_ranks_capture_the_same(ranked: TensorParallelRuntime, alone: GpuRuntime) -> None:
+def test_idle_ranks_capture_the_same_graphs(
+    ranked: TensorParallelRuntime, alone: GpuRuntime
+) -> None:
     both(ranked, alone, requests()[:1])
     wanted = {(size, form) for _, form in ranked.captured for size in alone._graphs.sizes}
     while ranked.prepare():
@@ -192,13 +193,13 @@ def test_idle_ranks_capture_the_same(ranked: TensorParallelRuntime, alone: GpuRu
     assert_same(outcome, right)
 
 
-def test_a_slice_that_a_rank_refuses_refuses_the_adapter(
+def test_a_shard_that_a_rank_refuses_refuses_the_adapter(
     ranked: TensorParallelRuntime,
     alone: GpuRuntime,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is told later finds the connection in order, and the slots as they were."""
+    """Later messages find the connection intact and the slots unchanged."""
     assert ranked.adapters is not None
     (adapter, *_) = draw_adapters(tmp_path, 1)
     own = leading.shard_adapter
@@ -218,8 +219,8 @@ def test_a_slice_that_a_rank_refuses_refuses_the_adapter(
     assert_same(*both(ranked, alone, requests()[2:4], [0, 1]))
 
 
-def test_the_formula_is_of_each_device(ranked: TensorParallelRuntime, alone: GpuRuntime) -> None:
-    assert "MiB on each of 2 devices, and 2 MiB of the host" in ranked.report
+def test_the_memory_formula_is_per_device(ranked: TensorParallelRuntime, alone: GpuRuntime) -> None:
+    assert "MiB on each of 2 devices, and 2 MiB of host memory" in ranked.report
     assert "x 1 heads x 16" in ranked.report and "x 2 heads x 16" in alone.report
     assert ranked.info.vocab_size == VOCAB and ranked.info.max_model_len == CONTEXT
     assert ranked.info.cpu_blocks == alone.info.cpu_blocks

@@ -1,8 +1,7 @@
 """A backend without a model: its cache holds digests of prefixes, its logits are one-hot.
 
-It reads what a kernel reads (slots, block tables, context lengths), so inputs that are wrong in
-any array change the drawn tokens. Used with the scheduler's own fake in mind: same idea, but
-below the row table instead of above it.
+It reads the arrays that a kernel reads (slots, block tables, context lengths), so a wrong input
+changes the sampled tokens. The scheduler's fake does the same above the row table.
 """
 
 from __future__ import annotations

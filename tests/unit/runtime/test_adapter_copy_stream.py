@@ -1,4 +1,4 @@
-"""Who waits for the copies of an adapter: the steps that read it, and nobody else."""
+"""Only the steps that read an adapter wait for its copies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.runtime.gpu.adapters import DeviceAdapters
 
 
 class SlowCopyStream:
-    """A copy stream that does nothing until somebody waits for it, and notes who waits for whom."""
+    """A copy stream that works only when waited for, and records the waits."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -31,20 +31,20 @@ class SlowCopyStream:
         self._work.append(work)
         return len(self._work)
 
-    def follow_steps(self) -> None:
+    def wait_for_steps(self) -> None:
         self._work.append(lambda: self.notes.append("after the steps"))
 
-    def let_steps_wait(self, mark: int) -> None:
-        self.notes.append(f"steps wait for {mark}")
-        self.catch_up(mark)
+    def make_steps_wait(self, event: int) -> None:
+        self.notes.append(f"steps wait for {event}")
+        self.catch_up(event)
 
-    def catch_up(self, mark: int) -> None:
-        for work in self._work[self._done : mark]:
+    def catch_up(self, event: int) -> None:
+        for work in self._work[self._done : event]:
             work()
-        self._done = max(self._done, mark)
+        self._done = max(self._done, event)
 
 
-class NotingSlots(ReferenceSlots):
+class RecordingSlots(ReferenceSlots):
     def __init__(self, notes: list[str]) -> None:
         super().__init__(SlotSizes(4, 8, ((8, (8,)),)))
         self._notes = notes
@@ -63,15 +63,15 @@ def copy_stream() -> SlowCopyStream:
 
 @pytest.fixture
 def adapters(copy_stream: SlowCopyStream) -> DeviceAdapters:
-    slots = NotingSlots(copy_stream.notes)
+    slots = RecordingSlots(copy_stream.notes)
     own: Any = SlotAdapters(None, slots.sizes, slots, 1000)  # type: ignore[arg-type]
     return DeviceAdapters(own, copy_stream, torch.device("cpu"))  # type: ignore[arg-type]
 
 
-def test_the_first_step_that_reads_a_slot_waits_for_it_and_no_other(
+def test_only_the_first_step_that_reads_a_slot_waits_for_it(
     adapters: DeviceAdapters, copy_stream: SlowCopyStream
 ) -> None:
-    packed = adapters.pack  # anything: the slots only note
+    packed = adapters.pack  # any object: the slots only record calls
     adapters.install(2, packed)  # type: ignore[arg-type]
     adapters.install(3, packed)  # type: ignore[arg-type]
     assert copy_stream.notes == [], "a load launches copies and waits for nothing"
@@ -84,7 +84,7 @@ def test_the_first_step_that_reads_a_slot_waits_for_it_and_no_other(
     assert copy_stream.notes[2:] == ["steps wait for 2", "install 3"]
 
 
-def test_a_slot_is_emptied_and_filled_again_after_the_steps_that_may_read_it(
+def test_a_slot_is_reused_only_after_the_steps_that_may_read_it(
     adapters: DeviceAdapters, copy_stream: SlowCopyStream
 ) -> None:
     packed = adapters.pack
@@ -98,7 +98,7 @@ def test_a_slot_is_emptied_and_filled_again_after_the_steps_that_may_read_it(
     assert copy_stream.notes == ["steps wait for 4", "after the steps", "clear 1", "install 1"]
 
 
-def test_nobody_waits_for_what_was_thrown_away(
+def test_no_step_waits_for_a_cleared_slot(
     adapters: DeviceAdapters, copy_stream: SlowCopyStream
 ) -> None:
     adapters.install(1, adapters.pack)  # type: ignore[arg-type]

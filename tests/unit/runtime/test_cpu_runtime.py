@@ -96,7 +96,7 @@ def test_a_row_without_finite_logits_fails_alone() -> None:
     assert setup.answer("good") == answer_alone([1, 2, 3], 4)
 
 
-def test_logprobs_are_of_untouched_logits_and_only_for_rows_that_ask() -> None:
+def test_logprobs_use_unmodified_logits_and_only_rows_that_request_them() -> None:
     setup = Setup()
     setup.submit("asks", [1, 2, 3], 2, top_logprobs=3)
     setup.submit("chosen only", [5, 6], 2, top_logprobs=0)
@@ -142,7 +142,7 @@ def test_sampling_parameters_follow_their_row_and_positions_count_known_tokens()
     assert rows.seed.dtype == rows.position.dtype == np.uint64
 
 
-def test_a_row_forgets_its_former_tenant() -> None:
+def test_a_row_forgets_its_previous_sequence() -> None:
     setup = Setup(max_num_seqs=1)
     setup.submit("long", list(range(30)), 20)
     setup.submit("short", [3], 5)
@@ -150,7 +150,7 @@ def test_a_row_forgets_its_former_tenant() -> None:
     assert setup.answer("short") == answer_alone([3], 5)
 
 
-def test_a_new_tenant_brings_its_own_sampling() -> None:
+def test_a_new_sequence_uses_its_own_sampling_parameters() -> None:
     setup = Setup(max_num_seqs=1)
     for step, seed in enumerate((5, 6)):
         admit = Admit(0, (1, 2), 2, Sampling(temperature=float(seed)), seed, None)
@@ -161,7 +161,7 @@ def test_a_new_tenant_brings_its_own_sampling() -> None:
         assert (rows.seed.tolist(), rows.temperature.tolist()) == ([seed], [seed])
 
 
-def test_a_chunk_of_a_prompt_draws_nothing() -> None:
+def test_a_prefill_chunk_samples_nothing() -> None:
     setup = Setup(max_num_batched_tokens=4)
     setup.submit("a", list(range(6)), 1)
     plan = setup.scheduler.plan()
@@ -180,10 +180,10 @@ STATEFUL = Sampling(temperature=0.0, presence_penalty=0.5)
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), STATEFUL], ids=["plain", "state"])
 @pytest.mark.parametrize("right", range(5))
-def test_a_draft_gives_the_tokens_that_would_have_been_drawn(
+def test_a_draft_gives_the_same_tokens_as_without_speculation(
     sampling: Sampling, right: int
 ) -> None:
-    """Of a draft of four tokens the first `right` are so; another row of the step has none."""
+    """The first `right` of four draft tokens are accepted; another row has no draft."""
     setup, prompt, other = Setup(), [1, 2, 3], [4, 5]
     answer, beside = answer_alone(prompt, 9), answer_alone(other, 2)
     draft = [*answer[1 : 1 + right], *((token + 1) % 64 for token in answer[1 + right : 5])]

@@ -1,4 +1,4 @@
-"""Which graph a step of decodes is replayed by, and when it is captured."""
+"""The graph sizes of decode steps, and when they are captured."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.runtime.gpu.cuda_graphs import (
 )
 
 T = TypeVar("T")
-FREE, STEERED = StepForm(samples=True), StepForm(samples=False)
+ON_DEVICE, ON_CPU = StepForm(samples=True), StepForm(samples=False)
 ADAPTED = StepForm(samples=True, adapted=True)
 
 
 class Recorder:
-    """Captures nothing: it notes what it is asked for, and that a replay is of that."""
+    """Captures no graph: it records the requests, and a replay returns its own request."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -48,7 +48,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 4), (9, 12), (12, 12), (13, 16), (24, 24)])
-def test_the_least_size_that_holds_the_rows_serves(rows: int, size: int) -> None:
+def test_the_smallest_size_that_holds_the_rows_is_used(rows: int, size: int) -> None:
     assert Recorder().graphs.size_for(rows) == size
 
 
@@ -59,57 +59,57 @@ def test_sizes_end_with_the_first_that_holds_all_rows() -> None:
     assert sizes_up_to(300)[-2:] == (256, 384)
 
 
-def test_the_largest_is_captured_first_and_each_once_over_rows_of_nobody() -> None:
+def test_the_largest_size_is_captured_first_and_each_once_over_padding_rows() -> None:
     recorder = Recorder()
     for _ in range(2):
-        recorder.graphs.make(4, FREE)
+        recorder.graphs.make(4, ON_DEVICE)
     assert recorder.notes == [
         *("cleared 24", "computed 24", "captured"),
         *("cleared 4", "computed 4", "captured"),
     ]
-    assert recorder.graphs.captured == [(24, FREE), (4, FREE)]
+    assert recorder.graphs.captured == [(24, ON_DEVICE), (4, ON_DEVICE)]
 
 
-def test_steps_with_adapters_have_graphs_of_their_own_when_there_are_some() -> None:
+def test_steps_with_adapters_have_separate_graphs() -> None:
     recorder = Recorder()
-    recorder.graphs.make(24, FREE)
+    recorder.graphs.make(24, ON_DEVICE)
     recorder.notes.clear()
     recorder.graphs.make(24, ADAPTED)
-    recorder.graphs.make(24, FREE)
+    recorder.graphs.make(24, ON_DEVICE)
     assert recorder.notes == ["cleared 24 with adapters", "computed 24", "captured"]
-    assert recorder.graphs.replay(24, FREE) == (24, FREE)
+    assert recorder.graphs.replay(24, ON_DEVICE) == (24, ON_DEVICE)
     assert recorder.graphs.replay(24, ADAPTED) == (24, ADAPTED)
 
 
-def test_what_is_missing_is_the_largest_of_the_forms_that_were_wanted() -> None:
+def test_the_largest_uncaptured_size_of_a_used_form_is_missing() -> None:
     graphs = Recorder().graphs
     assert graphs.missing() is None
-    graphs.make(8, FREE)
-    graphs.make(1, STEERED)
+    graphs.make(8, ON_DEVICE)
+    graphs.make(1, ON_CPU)
     found = []
     while (missing := graphs.missing()) is not None:
         graphs.make(*missing)
         found.append(missing)
     sizes = (24, 16, 12, 8, 4, 2, 1)
     assert found == [
-        *((size, FREE) for size in sizes[1:] if size != 8),
-        *((size, STEERED) for size in sizes[1:-1]),
+        *((size, ON_DEVICE) for size in sizes[1:] if size != 8),
+        *((size, ON_CPU) for size in sizes[1:-1]),
     ]
     assert not any(form.adapted for _, form in graphs.captured)
 
 
-def test_a_replay_gives_the_results_of_its_own_capture() -> None:
+def test_a_replay_returns_the_results_of_its_own_capture() -> None:
     recorder = Recorder()
-    recorder.graphs.make(4, FREE)
-    recorder.graphs.make(4, STEERED)
+    recorder.graphs.make(4, ON_DEVICE)
+    recorder.graphs.make(4, ON_CPU)
     recorder.notes.clear()
-    assert recorder.graphs.replay(4, STEERED) == (4, STEERED)
-    assert recorder.graphs.replay(4, FREE) == (4, FREE)
+    assert recorder.graphs.replay(4, ON_CPU) == (4, ON_CPU)
+    assert recorder.graphs.replay(4, ON_DEVICE) == (4, ON_DEVICE)
     assert recorder.notes == ["replayed", "replayed"]
 
 
 class InvalidatedGraph:
-    """A capture that an error has ended: the driver refuses to end it once more."""
+    """A capture that an error has ended: the driver refuses to end it again."""
 
     def capture_begin(self, **_: object) -> None:
         self.begun = True

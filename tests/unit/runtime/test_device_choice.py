@@ -1,4 +1,4 @@
-"""Which device computes."""
+"""The choice of the device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def chosen(name: str, **options: object) -> str:
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_a_gpu_is_taken_where_there_is_one() -> None:
+def test_auto_uses_a_gpu_if_there_is_one() -> None:
     assert chosen("auto") == chosen("cuda") == "cuda:0"
     assert chosen("cuda:1") == "cuda:1"
     assert chosen("cpu") == "cpu"
@@ -43,32 +43,32 @@ def test_a_gpu_is_taken_where_there_is_one() -> None:
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_one_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"cuda:2, and the driver shows 2"):
+def test_a_missing_gpu_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"cuda:2, but the driver reports 2"):
         chosen("cuda:2")
-    with pytest.raises(ModelError, match="kernels native are of the CPU"):
+    with pytest.raises(ModelError, match="kernels is native, which needs the CPU"):
         chosen("cuda", kernels="native")
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_triton_alone_asks_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_kernels_require_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen("auto", kernels="triton") == "cuda:0"
-    with pytest.raises(ModelError, match="kernels triton are of a GPU"):
+    with pytest.raises(ModelError, match="kernels is triton, which needs a GPU"):
         chosen("cpu", kernels="triton")
     monkeypatch.setattr(device, "driver_devices", lambda: 0)
-    with pytest.raises(ModelError, match="shows 0 CUDA devices"):
+    with pytest.raises(ModelError, match="reports 0 CUDA devices"):
         chosen("auto", kernels="triton")
 
 
 @pytest.mark.usefixtures("no_device")
-def test_without_a_gpu_the_cpu_serves_unless_one_is_asked_for() -> None:
+def test_without_a_gpu_auto_uses_the_cpu_and_cuda_is_refused() -> None:
     assert chosen("auto") == "cpu"
-    with pytest.raises(ModelError, match="shows 0 CUDA devices"):
+    with pytest.raises(ModelError, match="reports 0 CUDA devices"):
         chosen("cuda")
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_without_torch_the_cpu_serves_unless_a_gpu_is_asked_for(
+def test_without_torch_auto_uses_the_cpu_and_cuda_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(device, "find_spec", lambda name: None)
@@ -83,26 +83,28 @@ def devices(name: str, ranks: int) -> tuple[str, ...]:
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_a_model_is_divided_among_the_devices_from_the_first_one_on() -> None:
+def test_tensor_parallelism_uses_consecutive_devices_from_the_first() -> None:
     assert devices("auto", 2) == devices("cuda:0", 2) == ("cuda:0", "cuda:1")
     assert devices("cuda:1", 1) == ("cuda:1",)
 
 
 @pytest.mark.usefixtures("two_devices")
 @pytest.mark.parametrize(("name", "ranks"), [("auto", 3), ("cuda:1", 2)])
-def test_more_devices_than_there_are_are_refused_with_both_numbers(name: str, ranks: int) -> None:
-    with pytest.raises(ModelError, match=f"tensor_parallel is {ranks}, .* shows 2 CUDA devices"):
+def test_too_many_tensor_parallel_devices_are_refused_with_both_numbers(
+    name: str, ranks: int
+) -> None:
+    with pytest.raises(ModelError, match=f"tensor_parallel is {ranks}, .* reports 2 CUDA devices"):
         devices(name, ranks)
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_a_cpu_is_not_divided() -> None:
-    with pytest.raises(ModelError, match="threads share one model there; it needs 2 GPUs"):
+def test_tensor_parallelism_on_a_cpu_is_refused() -> None:
+    with pytest.raises(ModelError, match="where all threads share one model; it needs 2 GPUs"):
         devices("cpu", 2)
 
 
 @pytest.mark.parametrize(("fails", "count"), [(0, 2), (100, 0)])
-def test_the_driver_is_asked_for_its_devices(tmp_path: Path, fails: int, count: int) -> None:
+def test_the_driver_reports_the_number_of_devices(tmp_path: Path, fails: int, count: int) -> None:
     compiler = shutil.which("cc") or pytest.skip("needs a C compiler")
     source, library = tmp_path / "driver.c", tmp_path / "driver.so"
     source.write_text(DRIVER)
@@ -111,11 +113,11 @@ def test_the_driver_is_asked_for_its_devices(tmp_path: Path, fails: int, count: 
     assert driver_devices(str(library)) == count
 
 
-def test_no_driver_is_no_device() -> None:
+def test_without_a_driver_there_is_no_device() -> None:
     assert driver_devices("no-such-driver.so") == 0
 
 
-def test_finding_out_imports_no_torch() -> None:
+def test_choosing_a_device_does_not_import_torch() -> None:
     code = (
         "import sys, penstock.runtime.device_choice as device;"
         "from penstock.config import EngineSettings;"

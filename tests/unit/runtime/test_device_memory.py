@@ -46,19 +46,19 @@ def plan(settings: EngineSettings = SETTINGS, free_bytes: int = 140 * GIB) -> De
     return plan_device_memory(LLAMA_8B, WEIGHTS, settings, free_bytes)
 
 
-def test_the_cache_takes_what_nothing_else_does() -> None:
+def test_the_cache_gets_all_remaining_memory() -> None:
     found = plan()
     assert 0.999 * 0.92 * 140 * GIB < found.total_bytes <= 0.92 * 140 * GIB
     tokens = found.cache.blocks * found.cache.block_size
-    assert tokens == pytest.approx(920_000, rel=0.02)  # what an H200 should hold of it
+    assert tokens == pytest.approx(920_000, rel=0.02)  # the tokens that an H200 should hold
 
 
-def test_eight_bits_an_element_hold_twice_the_tokens() -> None:
+def test_an_fp8_cache_holds_twice_the_tokens() -> None:
     narrow = plan(msgspec.structs.replace(SETTINGS, cache_dtype="f8e4m3"))
     assert narrow.cache.blocks == pytest.approx(2 * plan().cache.blocks, abs=2)
 
 
-def test_a_size_that_is_asked_for_is_given() -> None:
+def test_a_configured_cache_size_is_kept() -> None:
     found = plan(msgspec.structs.replace(SETTINGS, cache_mb=8192))
     assert found.cache.size_bytes == 8192 << 20
 
@@ -67,11 +67,13 @@ def test_a_size_that_is_asked_for_is_given() -> None:
     ("changes", "free_gib"),
     [({}, 16), ({"cache_mb": 8192}, 24), ({"cache_mb": 64}, 140)],
 )
-def test_what_does_not_fit_is_refused_with_the_numbers(
+def test_a_model_that_does_not_fit_is_refused_with_the_numbers(
     changes: dict[str, object], free_gib: int
 ) -> None:
     settings = msgspec.structs.replace(SETTINGS, **changes)
-    with pytest.raises(ModelError, match=r"15,317 weights .* MiB of the device, and [\d,]+ MiB"):
+    with pytest.raises(
+        ModelError, match=r"15,317 weights .* MiB of the device, but only [\d,]+ MiB"
+    ):
         plan(settings, free_gib * GIB)
 
 
@@ -82,7 +84,7 @@ OPEN = EngineSettings(max_model_len=4096)
     ("free_gib", "sizes"),
     [(140, (256, 8192)), (79, (256, 8192)), (24, (128, 4096)), (20, (32, 512))],
 )
-def test_step_sizes_that_nobody_asked_for_are_the_largest_that_leave_room_to_the_cache(
+def test_default_step_sizes_are_the_largest_that_leave_room_for_the_cache(
     free_gib: int, sizes: tuple[int, int]
 ) -> None:
     found = plan(OPEN, free_gib * GIB)
@@ -94,23 +96,23 @@ def test_step_sizes_that_nobody_asked_for_are_the_largest_that_leave_room_to_the
     )
 
 
-def test_a_step_size_that_is_asked_for_does_not_shrink() -> None:
+def test_a_configured_step_size_does_not_shrink() -> None:
     assert plan(msgspec.structs.replace(OPEN, max_num_seqs=200), 22 * GIB).sizes == (200, 512)
     assert (
         plan(msgspec.structs.replace(OPEN, max_num_batched_tokens=8192), 22 * GIB).sizes[1] == 8192
     )
 
 
-def test_a_model_that_fits_with_no_step_size_is_refused_with_the_numbers() -> None:
+def test_a_model_that_fits_no_step_size_is_refused_with_the_numbers() -> None:
     with pytest.raises(ModelError, match=r"15,317 weights .* rows \(32 sequences\)"):
         plan(OPEN, 16 * GIB)
 
 
-def test_adapters_have_their_share_before_the_cache() -> None:
+def test_adapters_get_memory_before_the_cache() -> None:
     lora = LoraSettings(max_adapters=16, max_rank=64, max_bytes=3 * GIB)
     found = plan(msgspec.structs.replace(SETTINGS, lora=lora))
     assert found.adapter_bytes == 3 * GIB
-    # of 32 slots and 7 projections of 32 layers: two places, a rank, 64 scales
+    # 32 slots x 7 projections x 32 layers: two addresses, a rank, 64 scales
     assert found.slot_bytes == 32 * 7 * 32 * (16 + 4 + 64 * 4)
     assert found.total_bytes <= 0.92 * 140 * GIB
     fewer = plan().cache.blocks - found.cache.blocks
@@ -118,38 +120,38 @@ def test_adapters_have_their_share_before_the_cache() -> None:
     assert fewer * 16 * 131072 == pytest.approx(taken, rel=0.02)
     assert "3,072 adapters + " in found.formula()
     small = LoraSettings(max_adapters=1, max_rank=8)
-    # 8 times inputs and outputs of all projections, in 16 bits
+    # 8 times the inputs and outputs of all projections, in 16 bits
     columns = 2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336)
     least = plan(msgspec.structs.replace(SETTINGS, lora=small))
     assert least.adapter_bytes == 8 * 2 * 32 * columns
 
 
-def test_a_context_is_clamped_to_what_the_cache_holds() -> None:
+def test_a_context_is_clamped_to_the_cache() -> None:
     long = msgspec.structs.replace(SETTINGS, max_model_len=None, max_num_seqs=8)
     found = plan(long, 26 * GIB)
     assert found.max_model_len == (found.cache.blocks - 1) * 16 < 131072
 
 
-def test_of_a_context_that_is_clamped_every_term_is_that_of_what_is_left() -> None:
+def test_every_term_uses_the_clamped_context() -> None:
     long = msgspec.structs.replace(SETTINGS, max_model_len=None, max_num_seqs=8)
     clamped = plan(long, 26 * GIB)
     asked = msgspec.structs.replace(long, max_model_len=clamped.max_model_len)
     assert replace(plan(asked, 26 * GIB), cache=clamped.cache) == clamped
 
 
-def test_guesses_take_memory_of_the_host() -> None:
+def test_the_ngram_index_uses_host_memory() -> None:
     found = plan(msgspec.structs.replace(SETTINGS, speculation=True))
     assert found.ngram_index_bytes == 256 * 4096 * NGRAM_INDEX_BYTES
-    assert found.formula().endswith("of the device, and 144 MiB of the host (guesses)")
+    assert found.formula().endswith("of the device, and 144 MiB of host memory (n-gram index)")
     assert found.total_bytes == plan().total_bytes
-    assert "guesses" not in plan().formula()
-    # of a divided model rank 0 alone guesses
+    assert "n-gram" not in plan().formula()
+    # with tensor parallelism only rank 0 has an index
     both = msgspec.structs.replace(SETTINGS, speculation=True, tensor_parallel=2)
     assert plan(both).ngram_index_bytes == found.ngram_index_bytes
 
 
-def test_of_a_divided_model_the_numbers_are_of_each_device() -> None:
-    """Half the heads, so twice the tokens in a cache of the same size; logits are gathered."""
+def test_the_numbers_of_a_tensor_parallel_model_are_per_device() -> None:
+    """Half the heads, so a cache of the same size holds twice the tokens. Logits are gathered."""
     half = shard_spec(LLAMA_8B, 2, "m")
     settings = msgspec.structs.replace(SETTINGS, tensor_parallel=2)
     found = plan_device_memory(half, WEIGHTS // 2, settings, 140 * GIB)
@@ -157,12 +159,12 @@ def test_of_a_divided_model_the_numbers_are_of_each_device() -> None:
     assert found.cache.kv_heads == 4
     assert found.cache.blocks > 2 * plan().cache.blocks
     assert "MiB on each of 2 devices" in found.formula()
-    gathered = 3 * (LLAMA_8B.vocab // 2) * 2  # two parts and the own one, of each place
+    gathered = 3 * (LLAMA_8B.vocab // 2) * 2  # the parts of both ranks and the own one
     assert found.work_bytes - alone.work_bytes == gathered * (256 + MAX_DRAFT_TOKENS)
     assert found.graph_bytes - alone.graph_bytes == gathered * 256
 
 
-def test_memory_of_the_host_is_divided_among_the_devices() -> None:
+def test_the_cpu_kv_cache_is_divided_among_the_devices() -> None:
     settings = msgspec.structs.replace(SETTINGS, host_cache_mb=8192)
     whole = plan(settings)
     both = msgspec.structs.replace(settings, tensor_parallel=2)
@@ -170,7 +172,7 @@ def test_memory_of_the_host_is_divided_among_the_devices() -> None:
     assert found.cpu_blocks == whole.cpu_blocks
     assert 2 * found.cpu_cache_bytes == whole.cpu_cache_bytes
     for one in (whole, found):
-        assert f"and 8,192 MiB of the host ({whole.cpu_blocks} blocks)" in one.formula()
+        assert f"and 8,192 MiB of host memory ({whole.cpu_blocks} blocks)" in one.formula()
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings()])
@@ -181,7 +183,7 @@ def test_the_formula_adds_up(lora: LoraSettings | None) -> None:
     assert total <= sum(numbers) <= total + len(numbers)
 
 
-# Parameters that the models' own files have, and bytes of their cache for a token.
+# Parameters in the models' files, and bytes of KV cache per token.
 @pytest.mark.parametrize(
     ("name", "count", "token_bytes"),
     [
@@ -191,14 +193,14 @@ def test_the_formula_adds_up(lora: LoraSettings | None) -> None:
         ("qwen3-30b-a3b", 30_532_122_624, 98_304),
     ],
 )
-def test_weights_and_cache_are_those_of_the_models(
+def test_weight_and_cache_sizes_match_the_models(
     tmp_path: Path, name: str, count: int, token_bytes: int
 ) -> None:
     shape = SHAPES[name]
     spec = write_config(shape, tmp_path / name)
     assert parameters(spec) == count
     assert shape.token_bytes == token_bytes
-    # what the floors of the device script count is all but norms
+    # the device benchmark's floors count all weights except norms
     counted = shape.layers * shape.layer_weights(float("inf")) + shape.head_weights
     assert count == pytest.approx(counted + (not shape.tied) * shape.head_weights, rel=3e-4)
     found = plan_device_memory(spec, 2 * count, SETTINGS, 140 * GIB)
@@ -209,7 +211,7 @@ def test_weights_and_cache_are_those_of_the_models(
     assert found.block_bytes == 16 * token_bytes // 2
 
 
-def test_a_checkpoint_takes_its_parameters_and_a_header(tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_size_of_its_parameters_and_a_header(tmp_path: Path) -> None:
     folder = write_sparse_checkpoint(SHAPES["llama-8b"], tmp_path / "llama")
     spec = write_config(SHAPES["llama-8b"], tmp_path / "spec")
     taken = weight_bytes(files_at(folder, "llama"), spec, SETTINGS)
@@ -218,8 +220,8 @@ def test_a_checkpoint_takes_its_parameters_and_a_header(tmp_path: Path) -> None:
     assert weight_bytes(files_at(folder, "llama"), spec, wide) == 4 * 8_030_261_248
 
 
-def test_weights_that_no_index_names_are_not_counted(tmp_path: Path) -> None:
-    """Some authors add all of them once more, as one file in a form of their own."""
+def test_weight_files_missing_from_the_index_are_not_counted(tmp_path: Path) -> None:
+    """Some authors add all weights again as one file in another format."""
     folder = write_sparse_checkpoint(SHAPES["llama-8b"], tmp_path / "llama")
     spec = write_config(SHAPES["llama-8b"], tmp_path / "spec")
     taken = weight_bytes(files_at(folder, "llama"), spec, SETTINGS)
@@ -227,7 +229,7 @@ def test_weights_that_no_index_names_are_not_counted(tmp_path: Path) -> None:
     assert weight_bytes(files_at(folder, "llama"), spec, SETTINGS) == taken
 
 
-def test_the_files_of_a_set_are_counted_together(tmp_path: Path) -> None:
+def test_the_files_of_a_split_gguf_are_counted_together(tmp_path: Path) -> None:
     spec = write_config(SHAPES["llama-8b"], tmp_path / "spec")
     for number, size in ((1, 300), (2, 50), (3, 7)):
         (tmp_path / f"m-0000{number}-of-00003.gguf").write_bytes(b"0" * size)

@@ -1,7 +1,7 @@
-"""A step prepared on a device has the bits of one that NumPy built, over random schedules.
+"""A step prepared on a device equals one built by NumPy, bit for bit, over random schedules.
 
-The device is the CPU here: the reference bodies by default, and the Triton kernels where this file
-runs in Triton's interpreter, as its last test lets it.
+The device is the CPU here, with the reference ops by default and with the Triton kernels if this
+file runs in Triton's interpreter, as its last test makes it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def device_ops() -> TorchOps:
 
 
 class Pair:
-    """The same steps by NumPy, which knows every token, and on the device, which draws them."""
+    """The same steps by NumPy, which knows every token, and on the device, which samples them."""
 
-    def __init__(self, fill_up: int) -> None:
+    def __init__(self, padding: int) -> None:
         self.numpy = RowTable(ROWS, CONTEXT, BLOCK)
         self.host = RowTable(ROWS, CONTEXT, BLOCK)
-        self.fill_up = fill_up
+        self.padding = padding
         tokens = CONTEXT * ROWS
         self.packer = StepPacker(
             self.host,
@@ -51,7 +51,7 @@ class Pair:
             block_size=BLOCK,
             num_slots=SLOTS,
         )
-        self.link = HostTransfers(torch.device("cpu"), self.packer.most_words)
+        self.link = HostTransfers(torch.device("cpu"), self.packer.max_words)
         self.device = DeviceRows(
             device_ops(),
             self.link,
@@ -69,7 +69,7 @@ class Pair:
     def step(self, plan: StepPlan, random: np.random.Generator) -> StepResult:
         self.numpy.apply(plan)
         self.host.apply(plan)
-        packed = self.packer.pack(plan, self.link.staging(), self.fill_up)
+        packed = self.packer.pack(plan, self.link.staging(), self.padding)
         self.sent_nothing += packed.num_words == 0
         self.device.update(packed)
         slots = self.device.prepare(packed)
@@ -87,7 +87,7 @@ class Pair:
             sampled += [SampledToken(chunk.row, token) for token in own[: agreed + 1]]
         tokens += [0] * (packed.sampled - len(tokens))
         self.device.append(packed, slots, torch.tensor(tokens, dtype=torch.int32))
-        for one in sampled:  # the host learns of them after the device
+        for one in sampled:  # the CPU reads them after the device
             self.host.extend(one.row, [one.token_id])
         scored = tuple(
             Scored(chunk.row, 0, -1.0) for chunk in plan.chunks for _ in range(chunk.num_scores)
@@ -137,7 +137,7 @@ class Pair:
             assert got.numpy().tobytes() == np.ascontiguousarray(expected).tobytes()
 
     def _defined(self, ours, right):  # type: ignore[no-untyped-def]
-        """What is defined of groups, which may be empty at the end."""
+        """Return the defined part of groups; trailing groups may be empty."""
         used = int((right.starts < right.starts[-1]).sum())
         assert len(ours.slots) <= SLOTS and used <= len(ours.slots)
         assert (ours.starts[used:] == int(right.starts[-1])).all()
@@ -157,7 +157,7 @@ REQUESTS = st.lists(
         st.floats(0, 2, width=32),
         st.integers(0, 2**64 - 1),
         st.sampled_from([None, None, 0]),  # prompt_logprobs
-        st.sampled_from([-1, -1, *range(SLOTS)]),  # slot of the adapter
+        st.sampled_from([-1, -1, *range(SLOTS)]),  # adapter slot
     ),
     min_size=1,
     max_size=7,
@@ -170,14 +170,14 @@ REQUESTS = st.lists(
     num_blocks=st.integers(13, BLOCKS),
     budget=st.integers(1, 40),
     speculation=st.booleans(),
-    fill_up=st.sampled_from([0, 8]),
+    padding=st.sampled_from([0, 8]),
 )
-def test_a_step_on_the_device_has_the_bits_of_numpys(
+def test_a_step_prepared_on_the_device_equals_numpys(
     requests: list[tuple[int, int, float, int, int | None, int]],
     num_blocks: int,
     budget: int,
     speculation: bool,
-    fill_up: int,
+    padding: int,
 ) -> None:
     scheduler = Scheduler(
         num_blocks=num_blocks,
@@ -199,13 +199,13 @@ def test_a_step_on_the_device_has_the_bits_of_numpys(
             adapter=str(slot),
         )
         scheduler.submit(new, adapter_slot=slot)
-    pair = Pair(fill_up)
+    pair = Pair(padding)
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(pair.step(plan, random), 0.01 + 0.001 * plan.num_tokens)
 
 
 @pytest.mark.parametrize("slots", [(-1, -1), (-1, 2)])
-def test_a_steady_decode_sends_nothing(slots: tuple[int, int]) -> None:
+def test_a_decode_without_changes_sends_nothing(slots: tuple[int, int]) -> None:
     scheduler = Scheduler(
         num_blocks=BLOCKS,
         block_size=BLOCK,
@@ -227,9 +227,9 @@ def test_a_steady_decode_sends_nothing(slots: tuple[int, int]) -> None:
     pair, random = Pair(8), np.random.default_rng(0)
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(pair.step(plan, random))
-    assert pair.sent_nothing >= 8  # but for the blocks that are appended
+    assert pair.sent_nothing >= 8  # except for appended blocks
 
 
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
-def test_so_do_the_triton_kernels() -> None:
+def test_a_step_prepared_by_triton_kernels_equals_numpys() -> None:
     passes_interpreted(__file__)

@@ -1,4 +1,4 @@
-"""Both memory formulas count what is inside of a mixture of experts."""
+"""Both memory formulas count the activations of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.config import EngineSettings
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
-from penstock.runtime.gpu.memory import activation_bytes
+from penstock.runtime.gpu.memory_terms import activation_bytes
 from penstock.runtime.memory import plan_memory
 
 EXPERTS = ExpertsSpec(count=128, per_token=8, ff=768, renormalize=True)
@@ -25,7 +25,7 @@ A3B = DecoderSpec(
 )
 
 
-def test_the_widest_layer_counts() -> None:
+def test_the_widest_layer_determines_the_activations() -> None:
     inside = 2 * 2048 + 3 * 768
     assert 8 * inside < A3B.inner_columns < 8.1 * inside + 128
     dense = replace(A3B, layers=(LayerSpec(),) * 48)
@@ -34,7 +34,7 @@ def test_the_widest_layer_counts() -> None:
     assert mixed.inner_columns == 3 * 40_000
 
 
-def test_steps_of_a_mixture_take_what_its_choices_take() -> None:
+def test_a_step_needs_memory_for_every_chosen_expert() -> None:
     sizes = [
         plan_memory(
             A3B, 0, EngineSettings(max_num_batched_tokens=budget, cache_mb=4096), None

@@ -1,4 +1,4 @@
-"""The cache's memory."""
+"""The memory of the CPU's KV cache."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from penstock.runtime.cpu.kv_cache import AHEAD_BYTES, LARGE_PAGE_BYTES, KvCache
 from penstock.runtime.memory import CacheShape
 
 SHAPE = CacheShape(blocks=5, block_size=16, layers=3, kv_heads=2, head_dim=8, item_bytes=2)
-# Half a large page of keys a block, and as much of values: a block is a page.
+# A block is half a large page of keys and as much of values.
 LARGE = CacheShape(blocks=400, block_size=64, layers=4, kv_heads=16, head_dim=128, item_bytes=2)
 PAGES_AHEAD = AHEAD_BYTES // LARGE_PAGE_BYTES
 
 
-def test_each_layer_has_zeroed_keys_and_values_of_its_own() -> None:
+def test_each_layer_has_separate_zeroed_keys_and_values() -> None:
     caches = KvCache(SHAPE).caches
     arrays = [array for cache in caches for array in (cache.keys, cache.values)]
     assert len(caches) == SHAPE.layers
     for index, array in enumerate(arrays):
         assert array.dtype == np.float16
-        assert not array.any()  # nothing written so far reaches it
+        assert not array.any()  # not touched by the writes so far
         array[...] = index + 1
     for index, array in enumerate(arrays):
         assert (array == index + 1).all()
 
 
-def test_shapes_are_those_of_the_plan_and_its_formula_counts_all_bytes() -> None:
+def test_shapes_match_the_plan_and_its_formula_counts_all_bytes() -> None:
     caches = KvCache(SHAPE).caches
     assert {cache.keys.shape for cache in caches} == {SHAPE.keys_shape}
     assert {cache.values.shape for cache in caches} == {SHAPE.values_shape}
@@ -40,7 +40,7 @@ def test_pools_start_at_large_pages() -> None:
     assert first.values.ctypes.data % LARGE_PAGE_BYTES == 0
 
 
-def test_memory_is_prepared_a_page_at_a_time_and_so_far_ahead_of_use() -> None:
+def test_memory_is_prepared_page_by_page_up_to_a_limit_ahead_of_use() -> None:
     pool = KvCache(LARGE)
     before = resident_bytes()
     assert pool.prepare(0)
@@ -59,14 +59,16 @@ def test_as_much_again_as_is_in_use_is_prepared() -> None:
 
 def test_pages_in_use_are_not_prepared() -> None:
     pool = KvCache(LARGE)
-    assert prepared_pages(pool, LARGE.blocks - 2) == 2  # the last one of keys, and of values
+    assert (
+        prepared_pages(pool, LARGE.blocks - 2) == 2
+    )  # the last page of keys and the last of values
     assert prepared_pages(pool, LARGE.blocks) == 0
 
 
-def test_preparing_keeps_what_is_there() -> None:
+def test_preparing_keeps_the_content() -> None:
     pool = KvCache(SHAPE)
     pool.caches[1].keys[...] = 3.0
-    assert prepared_pages(pool, 0) == 2  # a part of a page each
+    assert prepared_pages(pool, 0) == 2  # each less than a page
     assert (pool.caches[1].keys == 3.0).all()
 
 

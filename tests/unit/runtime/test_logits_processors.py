@@ -1,4 +1,4 @@
-"""Bias, penalties and DRY of rows: what the sampler is told, and when."""
+"""Logit bias, penalties and DRY of rows: the lists that the sampler gets, and when."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Driver:
         return sampled
 
     @property
-    def told(self) -> SamplingRows:
+    def sampling_rows(self) -> SamplingRows:
         assert self.backend.last_sampling is not None
         return self.backend.last_sampling
 
@@ -67,43 +67,43 @@ def seen(rows: SamplingRows, index: int) -> dict[int, int]:
     return dict(zip(row.tokens.tolist(), row.counts.tolist(), strict=True))
 
 
-def costs(rows: SamplingRows, index: int) -> dict[int, float]:
+def penalties(rows: SamplingRows, index: int) -> dict[int, float]:
     assert rows.dry is not None
     row = rows.dry.row(index)
     return dict(zip(row.tokens.tolist(), row.values.tolist(), strict=True))
 
 
-def test_rows_without_features_are_told_of_none(driver: Driver) -> None:
+def test_rows_without_logits_processors_get_none(driver: Driver) -> None:
     driver.admit(0, [1, 2, 3], 3, Sampling(temperature=0.5))
     driver.step(0)
-    assert not driver.told.adjusts
+    assert not driver.sampling_rows.adjusts
 
 
 def test_the_prompt_is_seen_and_the_answer_counted(driver: Driver) -> None:
     first = driver.admit(0, [1, 2, 1], 3, PENALIZED)
-    assert seen(driver.told, 0) == {1: 0, 2: 0}
+    assert seen(driver.sampling_rows, 0) == {1: 0, 2: 0}
     driver.step(0)
-    assert seen(driver.told, 0)[first.token_id] == 1
-    assert driver.told.seen is not None
-    assert driver.told.seen.presence.tolist() == [0.5]
-    assert driver.told.seen.frequency.tolist() == [0.25]
-    assert driver.told.seen.repetition.tolist() == [1.5]
+    assert seen(driver.sampling_rows, 0)[first.token_id] == 1
+    assert driver.sampling_rows.seen is not None
+    assert driver.sampling_rows.seen.presence.tolist() == [0.5]
+    assert driver.sampling_rows.seen.frequency.tolist() == [0.25]
+    assert driver.sampling_rows.seen.repetition.tolist() == [1.5]
 
 
-def test_only_a_repetition_penalty_asks_for_the_prompt(driver: Driver) -> None:
+def test_only_a_repetition_penalty_uses_the_prompt(driver: Driver) -> None:
     driver.admit(0, [1, 2, 1], 3, Sampling(presence_penalty=1.0))
-    assert seen(driver.told, 0) == {}
+    assert seen(driver.sampling_rows, 0) == {}
 
 
 def test_after_a_preemption_the_answer_so_far_still_counts(driver: Driver) -> None:
     driver.admit(0, [1, 2, 9, 9, 2], 2, PENALIZED)
-    assert seen(driver.told, 0) == {1: 0, 2: 1, 9: 2}
+    assert seen(driver.sampling_rows, 0) == {1: 0, 2: 1, 9: 2}
 
 
 def test_a_row_of_many_tokens_keeps_all_of_them(driver: Driver) -> None:
     known = list(range(60))
     driver.admit(0, known, 30, PENALIZED)
-    assert seen(driver.told, 0) == {token: int(token >= 30) for token in known}
+    assert seen(driver.sampling_rows, 0) == {token: int(token >= 30) for token in known}
 
 
 def test_rows_of_a_batch_have_their_own_lists(driver: Driver) -> None:
@@ -112,33 +112,33 @@ def test_rows_of_a_batch_have_their_own_lists(driver: Driver) -> None:
     driver.admit(2, [6, 6], 1, Sampling(frequency_penalty=1.0, logit_bias={8: 1.0}))
     driver.admit(3, [3, 4, 3, 4, 3], 5, DRY)
     driver.step(1, 3, 0, 2)
-    told = driver.told
-    assert told.bias is not None and told.bias.starts.tolist() == [0, 2, 2, 2, 3]
-    assert told.bias.tokens.tolist() == [4, 3, 8]
-    assert told.bias.values.tolist() == [2.0, -1.0, 1.0]
-    assert told.seen is not None and told.seen.starts[:3].tolist() == [0, 0, 0]
-    assert told.seen.presence.tolist() == [0.0, 0.0, 0.5, 0.0]
-    assert told.seen.repetition.tolist() == [1.0, 1.0, 1.5, 1.0]
-    assert seen(told, 2)[9] == 1 and seen(told, 3)[6] == 1
+    sampling_rows = driver.sampling_rows
+    assert sampling_rows.bias is not None and sampling_rows.bias.starts.tolist() == [0, 2, 2, 2, 3]
+    assert sampling_rows.bias.tokens.tolist() == [4, 3, 8]
+    assert sampling_rows.bias.values.tolist() == [2.0, -1.0, 1.0]
+    assert sampling_rows.seen is not None and sampling_rows.seen.starts[:3].tolist() == [0, 0, 0]
+    assert sampling_rows.seen.presence.tolist() == [0.0, 0.0, 0.5, 0.0]
+    assert sampling_rows.seen.repetition.tolist() == [1.0, 1.0, 1.5, 1.0]
+    assert seen(sampling_rows, 2)[9] == 1 and seen(sampling_rows, 3)[6] == 1
 
 
-def test_dry_charges_what_prolongs_a_repetition(driver: Driver) -> None:
+def test_dry_penalizes_tokens_that_prolong_a_repetition(driver: Driver) -> None:
     driver.admit(0, [3, 4, 5, 9, 3, 4, 6, 3, 4], 9, DRY)
-    assert costs(driver.told, 0) == {5: 2.0, 6: 2.0}
+    assert penalties(driver.sampling_rows, 0) == {5: 2.0, 6: 2.0}
     driver.admit(1, [3, 4, 5, 9, 3, 4, 5, 8, 9, 3, 4], 11, DRY)
-    assert costs(driver.told, 0) == {5: 4.0}
+    assert penalties(driver.sampling_rows, 0) == {5: 4.0}
 
 
-def test_a_released_row_and_a_new_tenant_forget(driver: Driver) -> None:
+def test_release_and_admission_clear_a_rows_state(driver: Driver) -> None:
     driver.admit(0, [1, 2], 2, PENALIZED)
     driver.admit(1, [1, 2], 2, Sampling(logit_bias={3: 1.0}))
     driver.step(0, releases=(1,))
-    assert driver.told.bias is None and driver.told.seen is not None
+    assert driver.sampling_rows.bias is None and driver.sampling_rows.seen is not None
     driver.admit(0, [4], 1, Sampling())
-    assert not driver.told.adjusts
+    assert not driver.sampling_rows.adjusts
 
 
-def test_rows_say_whether_their_draw_depends_on_the_last_one() -> None:
+def test_has_state_if_sampling_depends_on_the_last_token() -> None:
     table = RowTable(4, 64, BLOCK)
     wishes = [Sampling(), Sampling(logit_bias={1: 1.0}), PENALIZED, DRY]
     admissions = tuple(Admit(row, (1,), 1, wish, 0, None) for row, wish in enumerate(wishes))
@@ -149,8 +149,8 @@ def test_rows_say_whether_their_draw_depends_on_the_last_one() -> None:
 @pytest.mark.parametrize("repetition", [1e-300, 1e300])
 def test_a_repetition_penalty_stays_a_usable_float32(driver: Driver, repetition: float) -> None:
     driver.admit(0, [1], 1, Sampling(repetition_penalty=repetition))
-    assert driver.told.seen is not None
-    kept = float(driver.told.seen.repetition[0])
+    assert driver.sampling_rows.seen is not None
+    kept = float(driver.sampling_rows.seen.repetition[0])
     assert 0 < kept < math.inf
 
 
@@ -172,10 +172,12 @@ def test_masks_go_to_the_sampler_after_the_forward_pass(driver: Driver) -> None:
     driver.admit(0, [1, 2], 2, Sampling())
     masks = Fixed([[5]], [0])
     driver.runtime.execute(StepPlan(1, (), (), (), (Chunk(0, 2, 1, True),)), masks)
-    assert driver.told.masks is masks.words and driver.told.mask_of is masks.mask_of
+    assert (
+        driver.sampling_rows.masks is masks.words and driver.sampling_rows.mask_of is masks.mask_of
+    )
 
 
-def dry_costs(tokens: list[int], **changes: object) -> dict[int, float]:
+def dry_penalties(tokens: list[int], **changes: object) -> dict[int, float]:
     fields: dict[str, object] = {
         "dry_multiplier": 1.0,
         "dry_base": 2.0,
@@ -183,13 +185,13 @@ def dry_costs(tokens: list[int], **changes: object) -> dict[int, float]:
         "dry_breakers": (),
     }
     state = DryState(np.array(tokens, np.int32), Sampling(**(fields | changes)))  # type: ignore[arg-type]
-    found = DryRows([state]).costs()
+    found = DryRows([state]).penalties()
     assert np.isfinite(found.values).all()
     return dict(zip(found.tokens.tolist(), found.values.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
-    ("changes", "cost"),
+    ("changes", "penalty"),
     [
         ({}, 4.0),
         ({"dry_multiplier": 0.5}, 2.0),
@@ -205,13 +207,15 @@ def dry_costs(tokens: list[int], **changes: object) -> dict[int, float]:
         ({"dry_multiplier": 1e300}, pytest.approx(3.4028235e38)),
     ],
 )
-def test_the_cost_of_dry_is_as_defined(changes: dict[str, object], cost: float | None) -> None:
-    """5 followed 1 2 3 4, which are the last four tokens again."""
-    found = dry_costs([1, 2, 3, 4, 5, 9, 1, 2, 3, 4], **changes)
-    assert found.get(5) == cost
+def test_the_dry_penalty_follows_its_definition(
+    changes: dict[str, object], penalty: float | None
+) -> None:
+    """5 followed 1 2 3 4, which are again the last four tokens."""
+    found = dry_penalties([1, 2, 3, 4, 5, 9, 1, 2, 3, 4], **changes)
+    assert found.get(5) == penalty
 
 
-def test_a_cost_saturates_over_a_long_repetition() -> None:
-    assert dry_costs([7] * 3000) == {7: pytest.approx(3.4028235e38)}
-    slowly = dry_costs([7] * 3000, dry_base=1.001)[7]
+def test_the_dry_penalty_saturates_over_a_long_repetition() -> None:
+    assert dry_penalties([7] * 3000) == {7: pytest.approx(3.4028235e38)}
+    slowly = dry_penalties([7] * 3000, dry_base=1.001)[7]
     assert slowly == pytest.approx(1.001**2997, rel=1e-5)

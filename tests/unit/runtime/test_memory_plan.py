@@ -1,4 +1,4 @@
-"""The closed formula: what is planned fits, what does not is refused with the numbers."""
+"""The CPU memory formula: a plan fits, or is refused with the numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPEC = DecoderSpec(
 )
 BLOCK_BYTES = 16 * 30 * 2 * 3 * 64 * 2
 WEIGHTS = 100 * MIB
-# numbers of an adapter of rank 1 in one layer: A and B of q, k, v, o, gate, up, down
+# elements of a rank 1 adapter in one layer: A and B of q, k, v, o, gate, up, down
 PER_RANK = (576 + 576) + 2 * (576 + 192) + (576 + 576) + 2 * (576 + 1536) + (1536 + 576)
 
 
@@ -56,27 +56,27 @@ def test_a_cache_size_is_kept_and_clamps_the_context() -> None:
 @pytest.mark.parametrize(
     ("settings", "available", "warned"),
     [
-        (EngineSettings(cache_mb=1), None, "is 32 tokens: .* 1 MiB .* 8,192 tokens .* 180$"),
-        (EngineSettings(max_num_seqs=2), 300 * MIB, "8,192 tokens take a cache_mb of 180$"),
+        (EngineSettings(cache_mb=1), None, "is 32 tokens, .* 1 MiB .* 8,192 tokens .* 180$"),
+        (EngineSettings(max_num_seqs=2), 300 * MIB, "8,192 tokens need a cache_mb of 180$"),
         (EngineSettings(cache_mb=180), None, None),
         (EngineSettings(max_model_len=1024), None, None),
         (EngineSettings(max_model_len=100_000), None, None),
     ],
 )
-def test_a_context_that_the_cache_cuts_short_is_told_with_the_size_that_would_do(
+def test_a_context_limited_by_the_cache_is_logged_with_the_size_it_needs(
     caplog: pytest.LogCaptureFixture,
     settings: EngineSettings,
     available: int | None,
     warned: str | None,
 ) -> None:
     warn_of_short_context(SPEC, settings, plan_memory(SPEC, WEIGHTS, settings, available))
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == (warned is not None)
-    assert warned is None or re.search(warned, told[0])
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == (warned is not None)
+    assert warned is None or re.search(warned, logged[0])
 
 
-def test_a_cache_too_small_for_the_asked_context_is_refused_with_the_size_that_would_do() -> None:
-    with pytest.raises(ModelError, match=r"cache_mb 10 holds 448 tokens.*8192.*take 180 MiB"):
+def test_a_cache_too_small_for_the_context_is_refused_with_the_size_it_needs() -> None:
+    with pytest.raises(ModelError, match=r"cache_mb is 10, .* 448 tokens.*8192.*need 180 MiB"):
         plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=10, max_model_len=8192), None)
     plan = plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=180, max_model_len=8192), None)
     assert plan.max_model_len == 8192
@@ -87,14 +87,14 @@ def test_a_context_beyond_the_models_own_is_clamped_to_it() -> None:
     assert plan.max_model_len == 8192
 
 
-def test_an_unasked_cache_shrinks_to_what_is_available() -> None:
+def test_a_default_cache_shrinks_to_the_available_memory() -> None:
     plan = plan_memory(SPEC, WEIGHTS, EngineSettings(), 500 * MIB)
     assert plan.total_bytes <= 500 * MIB
     assert plan.total_bytes + BLOCK_BYTES + 64 * 1024 > 500 * MIB, "and no further"
 
 
 @pytest.mark.parametrize("asked", [{"cache_mb": 600}, {"max_model_len": 8192}])
-def test_what_was_asked_for_and_does_not_fit_is_refused_with_the_numbers(
+def test_configured_sizes_that_do_not_fit_are_refused_with_the_numbers(
     asked: dict[str, int],
 ) -> None:
     settings = msgspec.structs.replace(EngineSettings(), **asked)
@@ -102,20 +102,20 @@ def test_what_was_asked_for_and_does_not_fit_is_refused_with_the_numbers(
         plan_memory(SPEC, WEIGHTS, settings, 400 * MIB)
 
 
-def test_rows_that_penalize_and_avoid_repetitions_are_counted_at_their_longest() -> None:
+def test_penalties_and_dry_are_counted_for_full_length_rows() -> None:
     plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_num_seqs=4), None)
     assert plan.history_bytes == 4 * 8192 * HISTORY_BYTES
     assert _native.DryRepetitions.bytes_per_token + 64 <= HISTORY_BYTES
     assert f"{plan.history_bytes // MIB} penalties and DRY" in plan.formula()
 
 
-def test_rows_that_are_guessed_at_have_a_term() -> None:
+def test_speculation_adds_a_term_for_its_index() -> None:
     plain = plan_memory(SPEC, WEIGHTS, EngineSettings(max_num_seqs=4), None)
     plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_num_seqs=4, speculation=True), None)
     assert plan.total_bytes == plain.total_bytes + 4 * 8192 * NGRAM_INDEX_BYTES
-    assert f" {-(-4 * 8192 * NGRAM_INDEX_BYTES // MIB)} guesses + " in plan.formula()
+    assert f" {-(-4 * 8192 * NGRAM_INDEX_BYTES // MIB)} n-gram index + " in plan.formula()
     forgetful = EngineSettings(max_num_seqs=4, speculation=True, no_kv_cache=True)
-    assert "guesses" not in plan_memory(SPEC, WEIGHTS, forgetful, None).formula()
+    assert "n-gram" not in plan_memory(SPEC, WEIGHTS, forgetful, None).formula()
 
 
 def test_without_a_cache_a_step_holds_a_whole_context() -> None:
@@ -123,7 +123,7 @@ def test_without_a_cache_a_step_holds_a_whole_context() -> None:
     assert plan.step_tokens == 8192
 
 
-def test_f32_arithmetic_takes_a_f32_cache_unless_told() -> None:
+def test_the_cache_is_f32_for_dtype_f32_unless_configured() -> None:
     def item_bytes(**options: str) -> int:
         settings = msgspec.structs.replace(EngineSettings(), **options)
         return plan_memory(SPEC, WEIGHTS, settings, None).cache.item_bytes
@@ -149,7 +149,7 @@ def test_the_printed_terms_add_up() -> None:
     cache_mb=st.none() | st.integers(1, 1000),
     max_model_len=st.none() | st.integers(16, 10_000),
 )
-def test_a_plan_is_within_what_is_available_or_refused(
+def test_a_plan_fits_the_available_memory_or_is_refused(
     available_mb: int,
     max_num_seqs: int,
     block_size: int,
@@ -194,7 +194,7 @@ def test_without_a_limit_the_machines_available_memory_counts(host: Path) -> Non
     assert available(host) == 8000 * 1024
 
 
-def test_the_tightest_group_above_the_process_counts(host: Path) -> None:
+def test_the_tightest_cgroup_above_the_process_counts(host: Path) -> None:
     write(host / "proc" / "self" / "cgroup", "0::/outer/inner\n")
     for group, limit, use in (("outer", 900_000, 300_000), ("outer/inner", 800_000, 100_000)):
         write(host / "cgroup" / group / "memory.max", f"{limit}\n")
@@ -203,14 +203,14 @@ def test_the_tightest_group_above_the_process_counts(host: Path) -> None:
     assert available(host) == 650_000
 
 
-def test_the_older_hierarchy_counts_too(host: Path) -> None:
+def test_cgroup_v1_counts_too(host: Path) -> None:
     write(host / "proc" / "self" / "cgroup", "4:cpu:/x\n3:memory:/docker\n")
     write(host / "cgroup" / "memory" / "docker" / "memory.limit_in_bytes", "5000\n")
     write(host / "cgroup" / "memory" / "docker" / "memory.usage_in_bytes", "6000\n")
     assert available(host) == 0
 
 
-def test_a_system_that_tells_nothing_has_no_limit(tmp_path: Path) -> None:
+def test_without_cgroup_files_there_is_no_limit(tmp_path: Path) -> None:
     assert available(tmp_path) is None
 
 
@@ -221,7 +221,7 @@ def test_a_time_quota_limits_the_cores(host: Path) -> None:
     assert available_cores(host / "proc", host / "cgroup") == 1
 
 
-def test_adapters_have_a_term_of_what_as_many_as_may_be_loaded_take() -> None:
+def test_adapters_have_a_term_for_the_configured_number() -> None:
     few = EngineSettings(lora=LoraSettings(max_adapters=3, max_rank=16))
     plain = plan_memory(SPEC, WEIGHTS, EngineSettings(), None)
     plan = plan_memory(SPEC, WEIGHTS, few, None)
@@ -233,7 +233,7 @@ def test_adapters_have_a_term_of_what_as_many_as_may_be_loaded_take() -> None:
     assert "adapters" not in plain.formula()
 
 
-def test_adapters_take_no_more_than_their_limit_and_a_quarter_of_what_is_available() -> None:
+def test_adapters_are_limited_to_their_setting_and_a_quarter_of_memory() -> None:
     settings = EngineSettings(lora=LoraSettings(max_bytes=70 * MIB))
     assert plan_memory(SPEC, WEIGHTS, settings, None).adapter_bytes == 70 * MIB
     many = EngineSettings(lora=LoraSettings())

@@ -1,4 +1,4 @@
-"""Memory that is pinned is the memory that was asked for, and is let go again."""
+"""Pinned memory has exactly the requested size and is released again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUT_OF_MEMORY = 2
 
 
 class Driver:
-    """In the place of `torch.cuda.cudart()`: what is registered, and what a call answers."""
+    """Replaces `torch.cuda.cudart()`: records registrations and returns a set status."""
 
     def __init__(self) -> None:
         self.registered: dict[int, int] = {}
@@ -43,7 +43,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return driver
 
 
-def test_no_byte_more_is_pinned_than_was_asked_for(driver: Driver) -> None:
+def test_exactly_the_requested_bytes_are_pinned(driver: Driver) -> None:
     memory = PinnedMemory((5, 3, 1001), torch.int32, CUDA)
     assert memory.data.shape == (5, 3, 1001) and memory.data.dtype == torch.int32
     assert driver.registered == {memory.data.data_ptr(): 4 * 5 * 3 * 1001}
@@ -56,28 +56,26 @@ def test_closing_unpins_it_once(driver: Driver) -> None:
     memory.close()
 
 
-def test_it_is_unpinned_where_nobody_closes_it(driver: Driver) -> None:
+def test_memory_that_is_not_closed_is_unpinned_when_collected(driver: Driver) -> None:
     memory = PinnedMemory((8,), torch.int32, CUDA)
     assert driver.registered
     del memory
     assert driver.registered == {}
 
 
-def test_what_cannot_be_pinned_is_refused_with_its_size(driver: Driver) -> None:
+def test_memory_that_cannot_be_pinned_is_refused_with_its_size(driver: Driver) -> None:
     driver.answer = OUT_OF_MEMORY
     with pytest.raises(ModelError, match=r"3 MiB .* cannot be pinned: out of memory; .*host_cache"):
         PinnedMemory((3 << 18,), torch.int32, CUDA)
     assert driver.registered == {}
 
 
-def test_a_rehearsal_pins_nothing(driver: Driver) -> None:
+def test_nothing_is_pinned_for_a_cpu(driver: Driver) -> None:
     PinnedMemory((8,), torch.int32, CPU)
     assert driver.registered == {}
 
 
-def test_of_a_cache_its_blocks_are_pinned_and_no_more(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_pins_exactly_its_blocks(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = allocate_pool(CacheExtents(3, 4, 2, 16, 24), torch.bfloat16, "cpu")
     there: list[PinnedMemory] = []
 

@@ -1,4 +1,4 @@
-"""What ranks say to each other arrives as it was said."""
+"""Messages between ranks arrive unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.runtime.ranks.messages import (
     LoadShard,
     PackAdapter,
     PackAnswer,
-    SampledOnHost,
+    SampledOnCpu,
     Step,
     ToPacker,
     ToRank,
@@ -38,7 +38,7 @@ PLAN = StepPlan(
     (
         Admit(
             2,
-            tuple(range(70_000)),  # more than a socket holds
+            tuple(range(70_000)),  # more than a socket's buffer
             5,
             Sampling(temperature=0.5, logit_bias={3: -100.0}, dry_multiplier=1.0),
             2**64 - 1,
@@ -70,7 +70,7 @@ def ends() -> Iterator[tuple[Channel[PackAnswer], Channel[Any]]]:
         LoadShard(MEMORY),
         Warm((1, 4), StepForm(True, True)),
         Step(PLAN, True),
-        SampledOnHost(((2, (5, 6)),)),
+        SampledOnCpu(((2, (5, 6)),)),
     ],
 )
 def test_messages_arrive_whole(ends: tuple[Any, Any], message: Any) -> None:
@@ -80,9 +80,9 @@ def test_messages_arrive_whole(ends: tuple[Any, Any], message: Any) -> None:
     sender.join()
 
 
-def test_a_slice_of_an_adapter_arrives_bit_for_bit(ends: tuple[Any, Any]) -> None:
+def test_an_adapter_shard_arrives_bit_for_bit(ends: tuple[Any, Any]) -> None:
     random = np.random.default_rng(0)
-    a = random.standard_normal((4, 16)).astype(np.float32)[:, 3:11]  # some columns: not contiguous
+    a = random.standard_normal((4, 16)).astype(np.float32)[:, 3:11]  # not contiguous
     b = random.standard_normal((6, 4)).astype(np.float32)
     sent = Adapter("name", 4, 100, ({"q": Factors(a, b)}, {}, {"o": Factors(b, a)}))
     send_adapter(ends[0], 5, sent)
@@ -98,7 +98,7 @@ def test_a_slice_of_an_adapter_arrives_bit_for_bit(ends: tuple[Any, Any]) -> Non
             assert np.array_equal(factors.b, expected[name].b)
 
 
-def test_who_listens_hears_that_the_other_end_is_closed(ends: tuple[Any, Any]) -> None:
+def test_a_receiver_gets_none_when_the_other_end_is_closed(ends: tuple[Any, Any]) -> None:
     ends[0].send(Collect())
     ends[0].close()
     with pytest.raises(OSError):

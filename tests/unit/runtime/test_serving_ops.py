@@ -1,4 +1,4 @@
-"""What is set for a process whose GPU serves."""
+"""The ops of a GPU and the torch settings of its process."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.runtime.gpu.load import kernels_without, serving_ops
+from penstock.runtime.gpu.load import excluded_kernels, serving_ops
 
 MATMUL = torch.backends.cuda.matmul
 
 
 @pytest.fixture
-def as_torch_sets_it() -> Iterator[None]:
+def torch_default() -> Iterator[None]:
     before = MATMUL.allow_bf16_reduced_precision_reduction
     MATMUL.allow_bf16_reduced_precision_reduction = True
     yield
     MATMUL.allow_bf16_reduced_precision_reduction = before
 
 
-@pytest.mark.usefixtures("as_torch_sets_it")
+@pytest.mark.usefixtures("torch_default")
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_the_parts_of_a_product_are_added_in_float32(deterministic: bool) -> None:
+def test_partial_products_are_added_in_float32(deterministic: bool) -> None:
     settings = EngineSettings(kernels="triton", deterministic=deterministic)
     serving_ops(settings, "cpu", torch.bfloat16)
     assert not MATMUL.allow_bf16_reduced_precision_reduction
 
 
-def test_kernels_are_left_out_by_name() -> None:
+def test_kernels_are_excluded_by_name() -> None:
     asked = EngineSettings(without_kernels="packaged, decode_attention")
-    assert sorted(kernels_without(asked)) == ["decode_attention", "packaged"]
-    assert kernels_without(EngineSettings()) == {}
+    assert sorted(excluded_kernels(asked)) == ["decode_attention", "packaged"]
+    assert excluded_kernels(EngineSettings()) == {}
 
 
-def test_a_kernel_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ModelError, match="'encode_attention' is none of rms_norm, "):
-        kernels_without(EngineSettings(without_kernels="encode_attention"))
+def test_an_unknown_kernel_name_is_refused() -> None:
+    with pytest.raises(
+        ModelError, match="'encode_attention' is not a kernel; it must be one of rms_norm, "
+    ):
+        excluded_kernels(EngineSettings(without_kernels="encode_attention"))

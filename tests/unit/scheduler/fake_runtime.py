@@ -1,4 +1,4 @@
-"""A runtime without a model: the cache holds digests of prefixes, a token is sampled from one.
+"""A runtime without a model: the cache holds digests of prefixes, from which tokens are computed.
 
 The digest of position i is a hash of the digest of position i - 1, read back from the cache, and
 of token i. So a block that was lost, shared by mistake or overwritten changes every later token.
@@ -37,12 +37,12 @@ def token_of(state: bytes, vocab: int = VOCAB) -> int:
 
 
 def logprob_of(state: bytes, token: int) -> float:
-    """What a state makes of the token that follows it."""
+    """Return the log-probability of the token after a state."""
     return -(int.from_bytes(digest(state, token), "little") % 1000) / 100
 
 
 def scores_alone(prompt: Sequence[int]) -> list[tuple[int, float]]:
-    """The tokens of a prompt after the first with their log-probabilities."""
+    """Return the tokens of a prompt after the first with their log-probabilities."""
     scores, state = [], b""
     for token, following in pairwise(prompt):
         state = digest(state, token)
@@ -51,8 +51,8 @@ def scores_alone(prompt: Sequence[int]) -> list[tuple[int, float]]:
 
 
 class ScriptedGuide:
-    """A guide whose rules are written down: what a token forces, ends and forbids. `opening` is
-    forced before the first draw."""
+    """A guide with fixed rules for the tokens that are forced, end the answer or are forbidden.
+    `opening` is forced before the first sampled token."""
 
     idle = False
 
@@ -66,7 +66,7 @@ class ScriptedGuide:
 
     def accept(self, token_id: int) -> bool:
         assert not self.ended and self.error is None
-        self._forced = ()  # what an answer's end cut off
+        self._forced = ()  # cut off by the end of the answer
         if token_id % 16 == 7:
             self.error = "7, 23 and 39 are not allowed"
             return False
@@ -94,7 +94,7 @@ def answer_alone(
     guide: ScriptedGuide | None = None,
     vocab: int = VOCAB,
 ) -> list[int]:
-    """What a request must answer, computed without any scheduler."""
+    """Return the answer to a request, computed without a scheduler."""
     state = b""
     for token in prompt:
         state = digest(state, token)
@@ -154,7 +154,7 @@ class FakeRuntime:
         self.copies_wait = False
 
     def copy(self, count: int) -> None:
-        """Make so many of the copies to and from the host that are on their way."""
+        """Complete `count` of the pending saves and restores."""
         for _, make in self.pending_copies[:count]:
             make()
         del self.pending_copies[:count]
@@ -167,7 +167,7 @@ class FakeRuntime:
         self.cache[block] = list(self.host[place])
 
     def _launch_copies(self, plan: StepPlan) -> None:
-        """They are made when the test says so, or when a step awaits them."""
+        """Queue the copies; they are made by `copy`, or when a step awaits them."""
         for one in plan.saves:
             content = list(self.cache[one.block])
             self.pending_copies.append((plan.step, partial(self._save, content, one.cpu_block)))
@@ -228,7 +228,7 @@ class FakeRuntime:
         return token_of(state, self.vocab) if self.next_token is None else self.next_token(before)
 
     def _compute(self, chunk: Chunk, written: dict[tuple[int, int], bytes]) -> list[bytes]:
-        """All chunks of a step read the cache as it was before the step, but for their own."""
+        """Compute a chunk, which reads the cache as it was before the step."""
         row = self.rows[chunk.row]
         tokens = [*row.tokens[: chunk.start + chunk.length], *chunk.draft_tokens]
         after = []
@@ -264,7 +264,7 @@ class Harness:
     speculation: bool = False
     vocab: int = VOCAB
     cpu_blocks: int = 0
-    most_saves: int = 100
+    max_saves_per_step: int = 100
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -277,7 +277,7 @@ class Harness:
             prefix_caching=self.prefix_caching,
             no_kv_cache=self.no_kv_cache,
             speculation=self.speculation,
-            cpu_cache=CpuKvCacheIndex(self.cpu_blocks, self.most_saves),
+            cpu_cache=CpuKvCacheIndex(self.cpu_blocks, self.max_saves_per_step),
             secret=b"test",
         )
         budget = max(self.max_num_batched_tokens, self.max_model_len if self.no_kv_cache else 0)
@@ -334,7 +334,7 @@ class Harness:
         self.take(self.runtime.execute(plan), duration_s)
 
     def take(self, result: StepResult, duration_s: float | None = None) -> None:
-        """Commit what a step drew."""
+        """Commit the result of a step."""
         for progress in self.scheduler.commit(result, duration_s):
             assert progress.id not in self.finishes, "progress after the finish"
             if progress.token_id is not None:

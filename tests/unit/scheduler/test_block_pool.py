@@ -1,4 +1,4 @@
-"""The pool: free blocks are reused in the order in which they became worthless."""
+"""The block pool: reference counts and the order in which free blocks are reused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_blocks_worth_keeping_are_reused_last_and_oldest_first() -> None:
     assert pool.free_blocks() == [blocks[3], blocks[2], blocks[0], blocks[1]]
 
 
-def test_a_free_block_can_be_held_again_out_of_the_middle() -> None:
+def test_a_free_block_can_be_taken_out_of_the_middle_of_the_queue() -> None:
     pool = BlockPool(3)
     a, b, c = (pool.take() for _ in range(3))
     for block in (a, b, c):
@@ -27,7 +27,7 @@ def test_a_free_block_can_be_held_again_out_of_the_middle() -> None:
     assert (pool.holders(b), pool.num_free, pool.free_blocks()) == (1, 2, [a, c])
 
 
-def test_a_block_is_free_only_after_its_last_holder() -> None:
+def test_a_block_is_free_only_after_its_last_release() -> None:
     pool = BlockPool(1)
     block = pool.take()
     pool.acquire(block)
@@ -37,7 +37,7 @@ def test_a_block_is_free_only_after_its_last_holder() -> None:
     assert pool.num_free == 1
 
 
-def test_an_empty_pool_and_a_free_block_cannot_be_misused() -> None:
+def test_misuse_of_an_empty_pool_or_a_free_block_is_an_assertion_error() -> None:
     pool = BlockPool(1)
     block = pool.take()
     with pytest.raises(AssertionError):

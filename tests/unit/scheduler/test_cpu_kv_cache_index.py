@@ -1,4 +1,4 @@
-"""The host's part of the cache: what is overwritten on the device comes back when it is wanted."""
+"""The CPU KV cache: prefixes that the device overwrote are restored when needed again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ B = list(range(60, 84))
 
 
 def small(**options: int) -> Harness:
-    """Eight blocks: one prompt at a time."""
+    """Eight blocks: enough for one prompt at a time."""
     return Harness(**({"num_blocks": 8, "max_model_len": 32, "cpu_blocks": 20} | options))
 
 
@@ -22,7 +22,7 @@ def answer(harness: Harness, id: str, prompt: list[int]) -> None:
     assert harness.answers[id] == answer_alone(prompt, 4, frozenset())
 
 
-def test_a_prefix_that_was_overwritten_comes_back_and_is_not_computed_again() -> None:
+def test_an_overwritten_prefix_is_restored_and_not_computed_again() -> None:
     harness = small()
     for id, prompt in (("a", A), ("b", B), ("again", A), ("b again", B)):
         answer(harness, id, prompt)
@@ -37,7 +37,7 @@ def test_a_prefix_that_was_overwritten_comes_back_and_is_not_computed_again() ->
     assert without.cached["again"] < 20
 
 
-def test_running_requests_go_on_while_a_prefix_is_on_its_way() -> None:
+def test_running_requests_continue_during_a_restore() -> None:
     harness = small(num_blocks=12)
     answer(harness, "a", A)
     answer(harness, "b", B)
@@ -51,7 +51,7 @@ def test_running_requests_go_on_while_a_prefix_is_on_its_way() -> None:
     first = plans[0]
     assert first is not None and first.restores and not first.awaits
     harness.runtime.copy(100)
-    harness.step()  # whose result tells
+    harness.step()  # its result reports the restore
     plan = harness.step()
     assert plan is not None and len(plan.chunks) == 2
     assert plan.awaits == first.step
@@ -60,7 +60,7 @@ def test_running_requests_go_on_while_a_prefix_is_on_its_way() -> None:
     assert harness.answers["long"] == answer_alone([90, 91, 92], 9, frozenset())
 
 
-def test_a_request_alone_waits_on_the_device_and_not_for_the_host() -> None:
+def test_a_single_request_waits_for_its_restore_on_the_device() -> None:
     harness = small()
     answer(harness, "a", A)
     answer(harness, "b", B)
@@ -72,7 +72,7 @@ def test_a_request_alone_waits_on_the_device_and_not_for_the_host() -> None:
     assert harness.answers["again"] == answer_alone(A, 2, frozenset())
 
 
-def test_blocks_of_a_dropped_request_are_written_to_when_their_content_has_arrived() -> None:
+def test_blocks_of_an_aborted_request_are_reused_after_their_restore() -> None:
     harness = small(num_blocks=12)
     answer(harness, "a", A)
     answer(harness, "b", B)
@@ -89,19 +89,19 @@ def test_blocks_of_a_dropped_request_are_written_to_when_their_content_has_arriv
     harness.run()
 
 
-def test_what_the_host_used_least_recently_makes_room() -> None:
+def test_the_least_recently_used_copy_is_evicted() -> None:
     cpu_cache = CpuKvCacheIndex(2, 10)
     for block, key in enumerate((b"a", b"b")):
         cpu_cache.save(key, block)
     assert cpu_cache.take_plans()[0] == (CopyBlock(0, 0), CopyBlock(1, 1))
-    cpu_cache.save(b"a", 5)  # it has that
+    cpu_cache.save(b"a", 5)  # already saved
     cpu_cache.save(b"c", 6)
     saves, _, _ = cpu_cache.take_plans()
     assert saves == (CopyBlock(6, 1),)
     assert [cpu_cache.count_known([key]) for key in (b"a", b"b", b"c")] == [1, 0, 1]
 
 
-def test_nobody_gets_the_place_of_what_comes_back_in_the_same_step() -> None:
+def test_a_copy_being_restored_is_not_evicted_in_the_same_step() -> None:
     cpu_cache = CpuKvCacheIndex(1, 10)
     cpu_cache.save(b"a", 0)
     cpu_cache.take_plans()
@@ -113,14 +113,14 @@ def test_nobody_gets_the_place_of_what_comes_back_in_the_same_step() -> None:
     assert cpu_cache.take_plans()[0] == (CopyBlock(1, 0),)
 
 
-def test_a_step_saves_no_more_than_there_is_room_for_aside() -> None:
+def test_a_step_saves_at_most_its_limit() -> None:
     cpu_cache = CpuKvCacheIndex(10, 2)
     for block, key in enumerate((b"a", b"b", b"c")):
         cpu_cache.save(key, block)
     assert len(cpu_cache.take_plans()[0]) == cpu_cache.num_used == 2
 
 
-def test_copies_of_what_is_not_to_be_trusted_are_forgotten() -> None:
+def test_copies_with_wrong_content_are_dropped() -> None:
     harness = small()
     answer(harness, "a", A)
     answer(harness, "b", B)

@@ -1,4 +1,4 @@
-"""Sequences that a guide steers: held until it is there, forced tokens, its end, its refusal."""
+"""Sequences with a guide: waiting for it, forced tokens, its end and its errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def free() -> frozenset[int]:
 
 
 def prompt_whose_guided_answer(wanted: str) -> list[int]:
-    """A prompt after which the scripted guide ends the answer as `wanted`."""
+    """Return a prompt after which the scripted guide ends the answer as `wanted`."""
     for first in range(200):
         guide = ScriptedGuide((8,))
         prompt = [first % 50, first // 50, 3]
@@ -29,7 +29,7 @@ def prompt_whose_guided_answer(wanted: str) -> list[int]:
 
 
 @pytest.mark.parametrize("wanted", ["stop", "error", "length"])
-def test_a_guided_answer_ends_as_its_guide_says(wanted: str) -> None:
+def test_the_guide_determines_how_an_answer_ends(wanted: str) -> None:
     prompt = prompt_whose_guided_answer(wanted)
     harness = Harness()
     harness.submit("a", prompt, 30, guide=ScriptedGuide((8,)))
@@ -38,7 +38,7 @@ def test_a_guided_answer_ends_as_its_guide_says(wanted: str) -> None:
     assert harness.finishes["a"] == wanted
 
 
-def test_forced_tokens_take_no_step_each() -> None:
+def test_forced_tokens_need_no_step_each() -> None:
     prompt = prompt_whose_guided_answer("length")
     harness = Harness()
     harness.submit("a", prompt, 30, guide=ScriptedGuide((8,)))
@@ -50,7 +50,7 @@ def test_forced_tokens_take_no_step_each() -> None:
     assert steps == 30 - gauges.forced_tokens
 
 
-def test_the_opening_is_computed_with_the_prompt() -> None:
+def test_tokens_forced_at_the_start_are_computed_with_the_prompt() -> None:
     harness = Harness()
     harness.submit("a", PROMPT, 8, guide=ScriptedGuide((10, 11, 12)))
     plan = harness.step()
@@ -60,7 +60,7 @@ def test_the_opening_is_computed_with_the_prompt() -> None:
     assert harness.answers["a"][:3] == [10, 11, 12]
 
 
-def test_an_opening_longer_than_the_answer_is_cut() -> None:
+def test_forced_tokens_beyond_max_tokens_are_cut() -> None:
     harness = Harness()
     harness.submit("a", PROMPT, 3, guide=ScriptedGuide((10, 11, 12, 13, 14)))
     harness.run()
@@ -68,7 +68,7 @@ def test_an_opening_longer_than_the_answer_is_cut() -> None:
     assert len(harness.answers["a"]) <= 3
 
 
-def test_nothing_is_forced_where_log_probabilities_are_wanted() -> None:
+def test_no_token_is_forced_if_log_probabilities_are_requested() -> None:
     harness = Harness()
     new = NewSequence(
         "a",
@@ -83,7 +83,7 @@ def test_nothing_is_forced_where_log_probabilities_are_wanted() -> None:
     assert plan is not None and plan.admissions[0].token_ids == (1,)
 
 
-def test_a_held_request_waits_and_others_pass_it() -> None:
+def test_an_unready_request_waits_and_others_pass_it() -> None:
     harness = Harness()
     harness.submit("held", PROMPT, 4, held=True)
     assert not harness.scheduler.has_work
@@ -96,7 +96,7 @@ def test_a_held_request_waits_and_others_pass_it() -> None:
     assert harness.answers["held"] == answer_alone(PROMPT, 4, free(), ScriptedGuide())
 
 
-def test_a_held_request_counts_in_the_queue() -> None:
+def test_an_unready_request_counts_in_the_queue() -> None:
     harness = Harness(max_queue=1, max_num_seqs=1)
     harness.submit("held", PROMPT, held=True)
     harness.submit("next", PROMPT, held=True)
@@ -104,7 +104,7 @@ def test_a_held_request_counts_in_the_queue() -> None:
         harness.submit("other", PROMPT)
 
 
-def test_a_held_request_that_was_aborted_is_not_released() -> None:
+def test_an_aborted_unready_request_cannot_be_made_ready() -> None:
     harness = Harness()
     harness.submit("held", PROMPT, held=True)
     assert harness.scheduler.abort("held", "error")
@@ -124,8 +124,8 @@ def test_a_preempted_sequence_keeps_its_guide() -> None:
     assert all(harness.answers[f"r{index}"] == right for index in range(3))
 
 
-def test_a_sequence_that_gives_way_while_it_grows_leaves_nothing_in_the_plan() -> None:
-    """Forced tokens may need several blocks; the first of them came, the next one did not."""
+def test_a_sequence_preempted_while_it_grows_is_not_in_the_plan() -> None:
+    """Forced tokens may need several blocks; only the first of them was free."""
     prompt = prompt_whose_guided_answer("length")
     for num_blocks in range(36, 50):
         harness = Harness(num_blocks=num_blocks, block_size=1, max_num_seqs=2, prefix_caching=False)

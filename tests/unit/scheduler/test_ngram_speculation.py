@@ -1,4 +1,4 @@
-"""Guesses are made where text repeats and they pay; answers are the same with and without."""
+"""Draft tokens are proposed if text repeats and they pay; answers do not change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHEAP, DEAR = 0.1, 0.95
 
 
 def run(harness: Harness) -> int:
-    """Steps until all is done, on a machine where a token costs a tenth of the rest."""
+    """Return the steps until all is done, if a token costs a tenth of a step's fixed time."""
     steps = 0
     while (plan := harness.scheduler.plan()) is not None:
         harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
@@ -32,7 +32,7 @@ def run(harness: Harness) -> int:
     return steps
 
 
-def guess_after(index: NgramIndex, tokens: list[int], most: int) -> tuple[tuple[int, ...], int]:
+def continuation_of(index: NgramIndex, tokens: list[int], most: int) -> tuple[tuple[int, ...], int]:
     known = array("i", tokens)
     index.add(known, len(known))
     return index.find(known, most)
@@ -46,41 +46,41 @@ def draft_after(
 
 
 def repeating(harness: Harness) -> Harness:
-    """A runtime that says 0, 1, 2, ..., 9 over and over, whatever stands before."""
+    """Make the runtime answer 0, 1, 2, ..., 9 over and over, independent of the prompt."""
     harness.runtime.next_token = lambda before: (before + 1) % 10
     return harness
 
 
-def test_the_index_finds_what_followed_the_last_occurrence() -> None:
+def test_the_index_finds_the_tokens_after_the_last_occurrence() -> None:
     index = NgramIndex()
-    assert guess_after(index, [1, 2, 3, 4, 5, 1, 2], 4) == ((), 0)
-    assert guess_after(index, [1, 2, 3, 4, 5, 1, 2, 3], 4) == ((4, 5, 1, 2), 3)
-    assert guess_after(index, [1, 2, 3, 4, 5, 1, 2, 3, 9, 1, 2, 3], 2) == ((9, 1), 3)
+    assert continuation_of(index, [1, 2, 3, 4, 5, 1, 2], 4) == ((), 0)
+    assert continuation_of(index, [1, 2, 3, 4, 5, 1, 2, 3], 4) == ((4, 5, 1, 2), 3)
+    assert continuation_of(index, [1, 2, 3, 4, 5, 1, 2, 3, 9, 1, 2, 3], 2) == ((9, 1), 3)
 
 
-def test_the_index_tells_how_much_is_the_same() -> None:
+def test_the_index_returns_the_length_of_the_match() -> None:
     passage = list(range(40))
     for same in (3, 5, 9, 16):
-        assert guess_after(NgramIndex(), [*passage, 99, *passage[:same]], 1) == ((same,), same)
-    assert guess_after(NgramIndex(), [*passage, 99, *passage[:30]], 1) == ((30,), 16)
+        assert continuation_of(NgramIndex(), [*passage, 99, *passage[:same]], 1) == ((same,), same)
+    assert continuation_of(NgramIndex(), [*passage, 99, *passage[:30]], 1) == ((30,), 16)
 
 
-def test_a_guess_that_runs_into_the_end_repeats_itself() -> None:
-    assert guess_after(NgramIndex(), [7, 8, 7, 8, 7], 5)[0] == (8, 7, 8, 7, 8)
+def test_a_draft_that_reaches_the_end_repeats_itself() -> None:
+    assert continuation_of(NgramIndex(), [7, 8, 7, 8, 7], 5)[0] == (8, 7, 8, 7, 8)
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 6))
-def test_the_index_does_not_depend_on_how_the_text_came(tokens: list[int], piece: int) -> None:
-    grown, index, guess = array("i"), NgramIndex(), ((), 0)
+def test_the_index_does_not_depend_on_how_the_text_is_split(tokens: list[int], piece: int) -> None:
+    grown, index, draft = array("i"), NgramIndex(), ((), 0)
     for start in range(0, len(tokens), piece):
         grown.extend(tokens[start : start + piece])
         index.add(grown, len(grown))
-        guess = index.find(grown, 5)
-    assert guess == guess_after(NgramIndex(), tokens, 5)
+        draft = index.find(grown, 5)
+    assert draft == continuation_of(NgramIndex(), tokens, 5)
 
 
-def test_an_index_takes_no_more_than_is_planned_for_it() -> None:
-    for length in (1000, 21_900):  # the table of the second one has just grown
+def test_an_index_stays_within_its_planned_memory() -> None:
+    for length in (1000, 21_900):  # at the second length the table has just grown
         tokens, index = array("i", range(50_000, 50_000 + length)), NgramIndex()
         tracemalloc.start()
         index.add(tokens, length)
@@ -89,7 +89,7 @@ def test_an_index_takes_no_more_than_is_planned_for_it() -> None:
         assert size_bytes <= NGRAM_INDEX_BYTES * length
 
 
-def learned(right: float) -> NgramSpeculator:
+def trained(right: float) -> NgramSpeculator:
     speculation = NgramSpeculator()
     draft_after(speculation, array("i", [1, 2, 3] * 20), 1, CHEAP)
     for count in range(400):
@@ -97,40 +97,40 @@ def learned(right: float) -> NgramSpeculator:
     return speculation
 
 
-def test_a_sequence_that_repeats_is_guessed_far_and_one_that_does_not_is_left_alone() -> None:
+def test_drafts_are_long_if_they_are_accepted_and_absent_if_not() -> None:
     tokens = array("i", [1, 2, 3] * 20)
-    assert len(draft_after(learned(1.0), tokens, 99, CHEAP)) == MAX_DRAFT_TOKENS
-    assert 2 <= len(draft_after(learned(0.7), tokens, 99, CHEAP)) < MAX_DRAFT_TOKENS
-    assert draft_after(learned(0.0), tokens, 99, CHEAP) == ()
+    assert len(draft_after(trained(1.0), tokens, 99, CHEAP)) == MAX_DRAFT_TOKENS
+    assert 2 <= len(draft_after(trained(0.7), tokens, 99, CHEAP)) < MAX_DRAFT_TOKENS
+    assert draft_after(trained(0.0), tokens, 99, CHEAP) == ()
 
 
 @pytest.mark.parametrize(("token_cost", "most"), [(0.1, 12), (0.2, 4), (0.3, 2), (0.45, 0)])
-def test_text_that_does_not_copy_costs_a_few_guessed_tokens(token_cost: float, most: int) -> None:
-    """Three tokens occur again and again, each time followed by another one."""
+def test_text_that_does_not_copy_costs_a_few_draft_tokens(token_cost: float, most: int) -> None:
+    """Three tokens occur again and again, followed by a different token each time."""
     speculation, tokens, drafted = NgramSpeculator(), array("i"), 0
     for place in range(20):
         tokens.extend([1000 + place, 1, 2, 3])
-        guess = draft_after(speculation, tokens, 99, token_cost)
-        drafted += len(guess)
-        if guess:
-            speculation.learn(len(guess), 0)
+        draft = draft_after(speculation, tokens, 99, token_cost)
+        drafted += len(draft)
+        if draft:
+            speculation.learn(len(draft), 0)
     assert 0 < drafted <= most if most else drafted == 0
 
 
-def test_what_is_dear_is_guessed_less() -> None:
+def test_a_higher_token_cost_shortens_drafts() -> None:
     tokens = array("i", [1, 2, 3] * 20)
-    assert draft_after(learned(0.9), tokens, 99, DEAR) == ()
-    assert draft_after(learned(0.9), tokens, 99, 0.5) < draft_after(learned(0.9), tokens, 99, CHEAP)
+    assert draft_after(trained(0.9), tokens, 99, DEAR) == ()
+    assert draft_after(trained(0.9), tokens, 99, 0.5) < draft_after(trained(0.9), tokens, 99, CHEAP)
 
 
-def test_a_sequence_that_began_to_repeat_is_found_again() -> None:
-    speculation, tokens = learned(0.0), array("i", [1, 2, 3] * 20)
+def test_drafts_resume_when_a_sequence_starts_to_repeat() -> None:
+    speculation, tokens = trained(0.0), array("i", [1, 2, 3] * 20)
     drafts = [draft_after(speculation, tokens, 99, CHEAP) for _ in range(100)]
     assert 1 <= sum(map(bool, drafts)) <= 5
     assert max(map(len, drafts)) == 1
 
 
-def test_the_price_of_a_token_is_known_once_steps_differ() -> None:
+def test_the_cost_of_a_token_is_known_once_step_sizes_differ() -> None:
     prefill_budget = PrefillBudget(min_share=4)
     assert prefill_budget.token_cost(1) == 1.0
     for tokens in (40, 1, 1, 8, 1, 20, 1):
@@ -141,7 +141,7 @@ def test_the_price_of_a_token_is_known_once_steps_differ() -> None:
 
 @pytest.mark.parametrize("guided", [False, True])
 @pytest.mark.parametrize("vocab", [3, 4, 50])
-def test_answers_are_the_same_as_without(vocab: int, guided: bool) -> None:
+def test_answers_are_the_same_with_and_without_speculation(vocab: int, guided: bool) -> None:
     prompts = [[seed % 3, seed // 3 % 3, *[1, 2] * seed, 1] for seed in range(12)]
     harness = Harness(
         speculation=True, vocab=vocab, max_model_len=200, num_blocks=400, max_num_batched_tokens=64
@@ -160,16 +160,16 @@ def test_answers_are_the_same_as_without(vocab: int, guided: bool) -> None:
         assert harness.scheduler.gauges().accepted_tokens > 10
 
 
-def test_a_repeating_answer_takes_fewer_steps() -> None:
-    plain, guessing = repeating(Harness()), repeating(Harness(speculation=True))
-    for harness in (plain, guessing):
+def test_a_repeating_answer_needs_fewer_steps() -> None:
+    plain, speculating = repeating(Harness()), repeating(Harness(speculation=True))
+    for harness in (plain, speculating):
         harness.submit("a", [*range(20), 1, 2, 3], 100)
-    assert 3 * run(guessing) < run(plain)
-    assert plain.answers == guessing.answers
-    assert guessing.scheduler.gauges().accepted_tokens > 60
+    assert 3 * run(speculating) < run(plain)
+    assert plain.answers == speculating.answers
+    assert speculating.scheduler.gauges().accepted_tokens > 60
 
 
-def test_nothing_is_guessed_where_it_is_off_or_nothing_is_kept() -> None:
+def test_no_draft_tokens_if_speculation_is_off_or_without_kv_cache() -> None:
     for options in ({}, {"speculation": True, "no_kv_cache": True}):
         harness = repeating(Harness(**options))
         harness.submit("a", [*range(20), 1, 2, 3], 60)
@@ -195,7 +195,7 @@ def test_drafts_leave_room_for_the_other_rows() -> None:
 
 
 def with_long_prompts(count: int) -> Harness:
-    """Requests that repeat what their prompts say, more than a step indexes."""
+    """Requests that repeat their prompts, which are longer than a step can index."""
     harness = repeating(
         Harness(
             speculation=True,
@@ -230,11 +230,11 @@ def test_long_prompts_are_indexed_over_several_steps(monkeypatch: pytest.MonkeyP
     assert list(harness.answers.values()) == [plain.answers["short"]] * 3
 
 
-def test_a_short_prompt_is_guessed_from_while_a_long_one_is_indexed() -> None:
+def test_a_short_prompt_gets_drafts_while_a_long_one_is_indexed() -> None:
     harness = with_long_prompts(1)
     harness.submit("short", [*range(10), 0, 1, 2], 100)
-    guessed: list[int] = []
+    rows: list[int] = []
     while (plan := harness.scheduler.plan()) is not None:
-        guessed += [chunk.row for chunk in plan.chunks if chunk.draft_tokens]
+        rows += [chunk.row for chunk in plan.chunks if chunk.draft_tokens]
         harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
-    assert guessed[0] == 1 and 0 in guessed
+    assert rows[0] == 1 and 0 in rows

@@ -8,13 +8,19 @@ import pytest
 from fake_runtime import Harness, ScriptedGuide, answer_alone
 
 from penstock.dialog import Sampling
-from penstock.scheduler import MOST_BIASES, MOST_HELD_BACK, NewSequence, StepPlan, StepResult
+from penstock.scheduler import (
+    MAX_LOGIT_BIASES,
+    MAX_SUPPRESSED_TOKENS,
+    NewSequence,
+    StepPlan,
+    StepResult,
+)
 
 PROMPT = [3, 1, 4, 1, 5]
 
 
 class IdleGuide(ScriptedGuide):
-    """A guide that steers nothing yet."""
+    """A guide that does not constrain the next tokens."""
 
     idle = True
 
@@ -23,7 +29,7 @@ class IdleGuide(ScriptedGuide):
 
 
 def start(harness: Harness) -> StepResult:
-    """The first step, executed and not committed."""
+    """Execute the first step without committing it."""
     plan = harness.scheduler.plan()
     assert plan is not None
     return harness.runtime.execute(plan)
@@ -45,7 +51,7 @@ def test_a_token_that_ends_an_answer_is_seen_one_step_late() -> None:
         harness.take(result)
         result, steps = following, steps + 1
     assert (harness.answers["a"], harness.finishes["a"]) == (answer[:2], "stop")
-    assert steps == 4  # one more than the three draws
+    assert steps == 4  # one more than the three sampled tokens
     assert harness.scheduler.has_work, "its blocks are still written to"
     harness.take(result)
     assert not harness.scheduler.has_work
@@ -60,8 +66,8 @@ def test_the_last_token_of_an_answer_is_known_ahead() -> None:
     assert [chunk.row for chunk in ahead(harness).chunks] == [result.sampled[1].row]
 
 
-def test_what_was_computed_for_nothing_is_not_found_by_others() -> None:
-    """The sequence would have filled its second block with the token that nobody wanted."""
+def test_a_block_computed_in_vain_is_not_found_by_others() -> None:
+    """The unused token would have filled the second block of the sequence."""
     answer = answer_alone(PROMPT, 9, frozenset())
     harness = Harness(block_size=3)
     harness.submit("a", PROMPT, 9, stops=frozenset({answer[0]}))
@@ -74,7 +80,7 @@ def test_what_was_computed_for_nothing_is_not_found_by_others() -> None:
     assert harness.cached["b"] == 3
 
 
-def test_a_request_that_comes_meanwhile_joins_the_step_planned_ahead() -> None:
+def test_a_request_that_arrives_meanwhile_joins_the_step_planned_ahead() -> None:
     harness = Harness(max_num_seqs=2)
     harness.submit("a", PROMPT)
     result = start(harness)
@@ -89,7 +95,7 @@ def test_a_request_that_comes_meanwhile_joins_the_step_planned_ahead() -> None:
     assert harness.answers["b"] == answer_alone(PROMPT[:3], 8, frozenset())
 
 
-def test_a_row_that_was_left_gets_its_next_tenant_in_a_step_planned_ahead() -> None:
+def test_a_released_row_gets_its_next_sequence_in_a_step_planned_ahead() -> None:
     harness = Harness(max_num_seqs=2)
     harness.submit("long", PROMPT, 20)
     for id in ("first", "second", "third"):
@@ -108,7 +114,7 @@ def test_after_the_last_token_of_all_a_waiting_request_is_planned_ahead() -> Non
     assert spans(ahead(harness)) == [(0, 6, True)]
 
 
-def test_a_prefix_that_the_step_in_flight_computes_is_waited_for() -> None:
+def test_a_request_waits_for_a_prefix_that_the_step_in_flight_computes() -> None:
     harness = Harness(max_num_seqs=2)
     harness.submit("a", PROMPT * 2)
     result = start(harness)
@@ -120,7 +126,7 @@ def test_a_prefix_that_the_step_in_flight_computes_is_waited_for() -> None:
     assert harness.scheduler.gauges().prefix_cache_hits == 1
 
 
-def test_a_short_prompt_that_comes_meanwhile_passes_a_long_one() -> None:
+def test_a_short_prompt_that_arrives_meanwhile_passes_a_long_one() -> None:
     harness = Harness(max_num_batched_tokens=40, max_model_len=1024, num_blocks=512)
     harness.submit("long", PROMPT * 100, 1)
     result = start(harness)
@@ -145,7 +151,7 @@ def test_a_request_whose_guide_is_idle_joins_a_step_planned_ahead() -> None:
 
 
 @pytest.mark.parametrize("wanted", [{"guide": ScriptedGuide()}, {"prompt_logprobs": 0}])
-def test_a_request_whose_draws_the_host_steers_joins_no_step_planned_ahead(
+def test_a_request_that_the_cpu_samples_joins_no_step_planned_ahead(
     wanted: dict[str, Any],
 ) -> None:
     harness = Harness(max_num_seqs=2)
@@ -155,7 +161,7 @@ def test_a_request_whose_draws_the_host_steers_joins_no_step_planned_ahead(
     assert harness.scheduler.plan_ahead() is None
 
 
-def test_one_that_has_no_row_yet_does_not_join() -> None:
+def test_a_request_without_a_free_row_does_not_join() -> None:
     harness = Harness(max_num_seqs=1)
     harness.submit("a", PROMPT)
     harness.submit("b", PROMPT)
@@ -168,8 +174,8 @@ def spans(plan: StepPlan) -> list[tuple[int, int, bool]]:
 
 
 def run_ahead(harness: Harness) -> tuple[int, int]:
-    """Take all requests to their end, each step planned ahead if it can be. Returns how many
-    steps there were, and how many of them were planned ahead."""
+    """Run all requests to their end and plan ahead if possible. Return the number of steps and how
+    many of them were planned ahead."""
     steps = planned_ahead = 0
     result = None
     while result is not None or harness.scheduler.has_work:
@@ -184,7 +190,7 @@ def run_ahead(harness: Harness) -> tuple[int, int]:
     return steps, planned_ahead
 
 
-def test_the_next_chunk_of_a_prompt_is_planned_ahead() -> None:
+def test_the_next_prefill_chunk_is_planned_ahead() -> None:
     harness = Harness(max_num_batched_tokens=4)
     harness.submit("a", [*PROMPT, *PROMPT], 3)
     result = start(harness)
@@ -198,7 +204,7 @@ def test_the_next_chunk_of_a_prompt_is_planned_ahead() -> None:
     assert harness.answers["a"] == answer_alone([*PROMPT, *PROMPT], 3, frozenset())
 
 
-def test_chunks_beside_decodes_are_planned_ahead_and_change_no_answer() -> None:
+def test_prefill_beside_decodes_is_planned_ahead_and_changes_no_answer() -> None:
     harness = Harness(max_num_batched_tokens=8)
     prompts = {"a": PROMPT, "b": [7, 3] * 15}
     for id, prompt in prompts.items():
@@ -209,7 +215,7 @@ def test_chunks_beside_decodes_are_planned_ahead_and_change_no_answer() -> None:
         assert harness.answers[id] == answer_alone(prompt, 20, frozenset())
 
 
-def test_a_prompt_that_was_dropped_gets_no_further_chunk() -> None:
+def test_an_aborted_prompt_gets_no_further_chunk() -> None:
     harness = Harness(max_num_batched_tokens=8)
     harness.submit("short", PROMPT)
     harness.submit("long", PROMPT * 3)
@@ -218,7 +224,7 @@ def test_a_prompt_that_was_dropped_gets_no_further_chunk() -> None:
     assert [chunk.row for chunk in ahead(harness).chunks] == [result.sampled[0].row]
 
 
-def test_a_prompt_with_a_guide_is_waited_for_where_it_may_draw() -> None:
+def test_no_step_is_planned_ahead_of_a_guided_prompt_that_may_sample() -> None:
     harness = Harness(max_num_batched_tokens=4)
     harness.submit("a", PROMPT * 2, guide=ScriptedGuide())
     result = start(harness)
@@ -228,7 +234,7 @@ def test_a_prompt_with_a_guide_is_waited_for_where_it_may_draw() -> None:
     assert harness.scheduler.plan_ahead() is None
 
 
-def test_prompts_and_draws_whose_guide_is_idle_are_planned_ahead() -> None:
+def test_prefills_and_decodes_with_idle_guides_are_planned_ahead() -> None:
     harness = Harness(max_num_batched_tokens=4)
     harness.submit("a", PROMPT * 2, guide=IdleGuide())
     steps, planned_ahead = run_ahead(harness)
@@ -236,7 +242,7 @@ def test_prompts_and_draws_whose_guide_is_idle_are_planned_ahead() -> None:
     assert harness.answers["a"] == answer_alone(PROMPT * 2, 8, frozenset())
 
 
-def test_a_prompt_without_an_answer_gets_nothing_after_its_last_chunk() -> None:
+def test_a_prompt_with_max_tokens_0_ends_with_its_last_chunk() -> None:
     harness = Harness(max_num_batched_tokens=8)
     harness.submit("empty", PROMPT, 0)
     harness.submit("long", [9, *PROMPT * 3], 2)
@@ -246,7 +252,7 @@ def test_a_prompt_without_an_answer_gets_nothing_after_its_last_chunk() -> None:
 
 
 def test_a_short_prompt_passes_a_long_one_in_steps_planned_ahead() -> None:
-    """Both run already when the second step is planned."""
+    """Both are running when the second step is planned."""
     harness = Harness(max_num_batched_tokens=40, max_model_len=1024, num_blocks=512)
     harness.submit("long", PROMPT * 100, 1)
     harness.submit("short", [9, 9, 9], 1)
@@ -261,7 +267,7 @@ def test_a_short_prompt_passes_a_long_one_in_steps_planned_ahead() -> None:
     assert harness.answers["long"] == answer_alone(PROMPT * 100, 1, frozenset())
 
 
-def test_a_prompt_to_be_scored_is_waited_for() -> None:
+def test_no_step_is_planned_ahead_of_prompt_log_probabilities() -> None:
     harness = Harness(max_num_batched_tokens=4)
     harness.submit("a", PROMPT, prompt_logprobs=0)
     start(harness)
@@ -281,15 +287,15 @@ def started_with(sampling: Sampling, **wanted: Any) -> Harness:
     [
         Sampling(presence_penalty=1.5, frequency_penalty=0.5),
         Sampling(repetition_penalty=1.5),
-        Sampling(logit_bias=dict.fromkeys(range(MOST_BIASES), 1.0)),
+        Sampling(logit_bias=dict.fromkeys(range(MAX_LOGIT_BIASES), 1.0)),
     ],
 )
-def test_draws_that_a_device_steers_itself_are_planned_ahead(sampling: Sampling) -> None:
+def test_steps_that_the_device_samples_are_planned_ahead(sampling: Sampling) -> None:
     assert spans(ahead(started_with(sampling))) == [(5, 1, True)]
 
 
-def test_tokens_that_are_held_back_are_planned_ahead() -> None:
-    some = frozenset(range(MOST_HELD_BACK))
+def test_steps_with_suppressed_tokens_are_planned_ahead() -> None:
+    some = frozenset(range(MAX_SUPPRESSED_TOKENS))
     harness = started_with(Sampling(), min_tokens=3, stop_token_ids=some)
     assert spans(ahead(harness)) == [(5, 1, True)]
 
@@ -298,21 +304,21 @@ def test_tokens_that_are_held_back_are_planned_ahead() -> None:
     "sampling",
     [
         Sampling(dry_multiplier=1.5),
-        Sampling(logit_bias=dict.fromkeys(range(MOST_BIASES + 1), 1.0)),
+        Sampling(logit_bias=dict.fromkeys(range(MAX_LOGIT_BIASES + 1), 1.0)),
     ],
 )
-def test_draws_that_the_host_steers_are_waited_for(sampling: Sampling) -> None:
+def test_steps_that_the_cpu_samples_are_not_planned_ahead(sampling: Sampling) -> None:
     assert started_with(sampling).scheduler.plan_ahead() is None
 
 
-def test_more_tokens_held_back_than_a_device_keeps_are_waited_for() -> None:
-    many = frozenset(range(MOST_HELD_BACK + 1))
+def test_steps_with_too_many_suppressed_tokens_are_not_planned_ahead() -> None:
+    many = frozenset(range(MAX_SUPPRESSED_TOKENS + 1))
     harness = started_with(Sampling(), min_tokens=3, stop_token_ids=many)
     assert harness.scheduler.plan_ahead() is None
     assert started_with(Sampling(), stop_token_ids=many).scheduler.plan_ahead() is not None
 
 
-def test_an_admission_says_which_tokens_are_held_back_and_how_long() -> None:
+def test_an_admission_contains_the_suppressed_tokens_and_their_limit() -> None:
     harness = Harness()
     stops = frozenset({9, 2})
     for id, min_tokens in (("a", 3), ("b", 0)):
@@ -320,12 +326,12 @@ def test_an_admission_says_which_tokens_are_held_back_and_how_long() -> None:
         harness.scheduler.submit(new)
     plan = harness.scheduler.plan()
     assert plan is not None
-    held, free = plan.admissions
-    assert (held.held_back, held.held_until) == ((2, 9), 6)
-    assert free.held_back == ()
+    suppressing, free = plan.admissions
+    assert (suppressing.suppressed_tokens, suppressing.suppressed_until) == ((2, 9), 6)
+    assert free.suppressed_tokens == ()
 
 
-def test_without_a_block_for_each_nothing_is_planned_ahead() -> None:
+def test_no_step_is_planned_ahead_without_a_block_for_each_row() -> None:
     harness = Harness(num_blocks=3, block_size=3, max_num_seqs=2)
     for id in ("a", "b"):
         harness.submit(id, [ord(id) % 9, 1, 2], 4)
@@ -334,7 +340,7 @@ def test_without_a_block_for_each_nothing_is_planned_ahead() -> None:
     assert harness.scheduler.gauges().kv_cache_blocks_used == 2
 
 
-def test_an_aborted_request_gives_its_row_back_after_both_steps() -> None:
+def test_the_row_of_an_aborted_request_is_released_after_both_steps() -> None:
     harness = Harness()
     harness.submit("a", PROMPT)
     result = start(harness)

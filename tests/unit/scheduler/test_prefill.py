@@ -1,4 +1,4 @@
-"""Prompts share a step: short ones pass long ones, which lose at most a tenth."""
+"""Prompts share the prefill of a step: short ones pass long ones, which give up at most a tenth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_STOPS: frozenset[int] = frozenset()
 
 
 def prompt(first: int, length: int) -> list[int]:
-    """Prompts with different first tokens share no prefix."""
+    """Return a prompt; prompts with different first tokens share no prefix."""
     return [first, *[1] * (length - 1)]
 
 
@@ -62,7 +62,7 @@ def test_a_prompt_of_three_tenths_of_a_step_has_its_first_token_in_three_steps()
     assert steps_to_first_token(harness, "short") == 3
 
 
-def test_short_prompts_all_the_time_take_a_tenth_of_a_long_one() -> None:
+def test_a_stream_of_short_prompts_takes_at_most_a_tenth_from_a_long_one() -> None:
     harness, alone = crowd(), crowd()
     for one in (harness, alone):
         one.submit("long", prompt(0, LONG), max_tokens=1)
@@ -76,7 +76,7 @@ def test_short_prompts_all_the_time_take_a_tenth_of_a_long_one() -> None:
     assert len(harness.finishes) > number, "and the short ones advance"
 
 
-def test_what_nobody_took_is_saved_for_three_steps() -> None:
+def test_untaken_tokens_are_credited_for_three_steps() -> None:
     harness = crowd()
     harness.submit("long", prompt(0, LONG), max_tokens=1)
     for _ in range(6):
@@ -98,7 +98,7 @@ def test_prompts_of_one_size_do_not_pass_each_other() -> None:
     assert list(harness.finishes) == [str(place) for place in range(16)]
 
 
-def test_a_prompt_gives_nothing_to_one_that_is_not_much_shorter() -> None:
+def test_a_prompt_gives_no_tokens_to_one_that_is_not_much_shorter() -> None:
     harness = crowd()
     harness.submit("a", prompt(0, 500), max_tokens=1)
     harness.submit("b", prompt(1, LONG), max_tokens=1)
@@ -108,7 +108,7 @@ def test_a_prompt_gives_nothing_to_one_that_is_not_much_shorter() -> None:
 
 
 def test_a_prompt_ages_until_short_prompts_that_keep_arriving_no_longer_pass_it() -> None:
-    """500 tokens are due after 5,000, which takes ten steps, and need ten steps of a tenth."""
+    """500 tokens are due after 5,000 prefill tokens, which is ten steps."""
     harness = crowd(max_model_len=16384)
     harness.submit("long", prompt(0, 16000), max_tokens=1)
     harness.submit("middle", prompt(1, 500), max_tokens=1)
@@ -119,9 +119,9 @@ def test_a_prompt_ages_until_short_prompts_that_keep_arriving_no_longer_pass_it(
     assert not harness.answers["long"]
 
 
-def test_a_prompt_that_passed_is_still_behind_an_older_one_that_waits() -> None:
-    """The middle one has a row before the second long one, and stops when the first is nearly
-    done; what the first leaves of its last step belongs to the second."""
+def test_a_prompt_that_passed_still_yields_to_an_older_waiting_one() -> None:
+    """The middle prompt gets a row before the second long one, and stops when the first is nearly
+    done: the rest of the first one's last step belongs to the second."""
     harness = crowd()
     harness.submit("long", prompt(0, 2500), max_tokens=1)
     harness.submit("next", prompt(1, 2500), max_tokens=1)
@@ -161,7 +161,7 @@ def test_a_short_prompt_passes_one_that_waits_for_room_for_its_scores() -> None:
         assert harness.scores[f"long{place}"] == scores_alone(prompt(place, 400))
 
 
-def test_a_short_prompt_whose_scores_are_wanted_passes_too() -> None:
+def test_a_short_prompt_with_log_probabilities_passes_too() -> None:
     harness = crowd()
     harness.submit("long", prompt(0, LONG), max_tokens=1)
     step(harness)
@@ -170,7 +170,7 @@ def test_a_short_prompt_whose_scores_are_wanted_passes_too() -> None:
     assert harness.scores["short"] == scores_alone(prompt(1, 20))
 
 
-def test_a_long_prompt_of_which_little_is_not_cached_passes() -> None:
+def test_a_long_prompt_that_is_mostly_cached_passes() -> None:
     harness = crowd()
     harness.submit("before", prompt(1, 4000), max_tokens=1)
     harness.run()
@@ -182,13 +182,13 @@ def test_a_long_prompt_of_which_little_is_not_cached_passes() -> None:
 
 
 def order_of_admission(harness: Harness, steps: int) -> list[int]:
-    """The first tokens of the prompts that are admitted in the next steps."""
+    """Return the first tokens of the prompts admitted in the next steps."""
     plans = [step(harness) for _ in range(steps)]
     return [admit.token_ids[0] for plan in plans for admit in plan.admissions]
 
 
 @pytest.mark.parametrize(("max_num_seqs", "order"), [(2, [0, 1]), (3, [0, 2, 1])])
-def test_one_that_passes_leaves_a_row_for_the_oldest_that_waits(
+def test_a_passing_prompt_leaves_a_row_for_the_oldest_waiting_one(
     max_num_seqs: int, order: list[int]
 ) -> None:
     harness = crowd(max_num_seqs=max_num_seqs)
@@ -199,7 +199,7 @@ def test_one_that_passes_leaves_a_row_for_the_oldest_that_waits(
 
 
 @pytest.mark.parametrize(("num_blocks", "order"), [(250, [0, 1, 2]), (260, [0, 2, 1])])
-def test_one_that_passes_leaves_the_blocks_for_the_oldest_that_waits(
+def test_a_passing_prompt_leaves_the_blocks_for_the_oldest_waiting_one(
     num_blocks: int, order: list[int]
 ) -> None:
     harness = crowd(num_blocks=num_blocks, max_model_len=2048)
@@ -209,7 +209,7 @@ def test_one_that_passes_leaves_the_blocks_for_the_oldest_that_waits(
     harness.run()
 
 
-def test_who_passed_is_preempted_before_those_it_passed() -> None:
+def test_a_prompt_that_passed_is_preempted_before_those_it_passed() -> None:
     harness = crowd(num_blocks=66, block_size=16, max_model_len=1056)
     harness.submit("long", prompt(0, 1000), max_tokens=40)
     harness.submit("short", prompt(1, 20), max_tokens=400)
@@ -220,7 +220,7 @@ def test_who_passed_is_preempted_before_those_it_passed() -> None:
         assert harness.answers[id] == answer_alone(prompt(first, length), new, NO_STOPS)
 
 
-def test_nobody_passes_one_that_waits_for_blocks() -> None:
+def test_no_prompt_passes_one_that_waits_for_blocks() -> None:
     harness = crowd(num_blocks=64, max_model_len=1024)
     for first, length in enumerate((700, 700, 20)):
         harness.submit(str(first), prompt(first, length), max_tokens=1)

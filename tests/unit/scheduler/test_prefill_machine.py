@@ -1,4 +1,4 @@
-"""Any arrivals of long, middle and short prompts: short ones are soon done, and nobody starves."""
+"""Arbitrary arrivals of long, medium and short prompts: short ones finish soon, none starves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from penstock.scheduler import StepPlan
-from penstock.scheduler.prefill import GIVEN_PARTS, SAVED_STEPS
+from penstock.scheduler.prefill import CREDIT_STEPS, GIVEN_PARTS
 
 LONGEST_STEPS = 8
 MOST_PROMPTS = 40
@@ -19,10 +19,13 @@ SHORT_STEPS = 3
 
 @dataclass
 class Prompt:
-    """`missing`: tokens not computed yet. `ahead`: tokens that it and all older prompts missed when
-    it arrived; `num_ahead`: how many those are. `steps` and `shared`: the steps since then, and the
-    prefill tokens of those. `fair`: tokens that it would have computed in the steps in which it was
-    the oldest, if it had given nothing; `computed`: those that it did."""
+    """A prompt of the test.
+
+    `missing`: tokens not computed yet. `ahead`: tokens that it and all older prompts missed when it
+    arrived; `num_ahead`: number of these prompts. `steps` and `shared`: the steps since then, and
+    their prefill tokens. `fair`: tokens that it would have computed in the steps in which it was
+    the oldest, had it given none away; `computed`: the tokens that it computed in them.
+    """
 
     tokens: list[int]
     max_tokens: int
@@ -37,7 +40,7 @@ class Prompt:
 
 
 class PrefillMachine(RuleBasedStateMachine):
-    """`crowd`: "long": all prompts but the short ones are long, and nobody draws a second token."""
+    """`crowd` "long": all prompts except the short ones are long, and each samples one token."""
 
     @initialize(tenth=st.sampled_from([1, 2, 5, 10]), crowd=st.sampled_from(["long", "mixed"]))
     def start(self, tenth: int, crowd: str) -> None:
@@ -61,7 +64,7 @@ class PrefillMachine(RuleBasedStateMachine):
         line = self.unfinished()
         if len(line) == MOST_PROMPTS:
             return
-        tokens = [100 + self.count, *[1] * (length - 1)]  # no two share a prefix
+        tokens = [100 + self.count, *[1] * (length - 1)]  # no shared prefixes
         id = f"r{self.count}"
         self.count += 1
         self.harness.submit(id, tokens, max_tokens)
@@ -80,7 +83,7 @@ class PrefillMachine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def short_prompt(self, share: float) -> None:
-        """So many that together they miss at most a tenth of a step."""
+        """Short prompts, which together miss at most a tenth of a step."""
         line = self.unfinished().values()
         room = self.tenth - sum(one.missing for one in line if one.is_short)
         if room > 0:
@@ -98,7 +101,7 @@ class PrefillMachine(RuleBasedStateMachine):
             plan = self.harness.scheduler.plan()
             if plan is None:
                 return
-            self.harness.commit(plan)  # which checks the budget, and the answers' bits
+            self.harness.commit(plan)  # checks the budget and the answers
             self.check(plan)
 
     def check(self, plan: StepPlan) -> None:
@@ -112,7 +115,7 @@ class PrefillMachine(RuleBasedStateMachine):
                 taken[id] = chunk.length
         shared = sum(taken.values())
         everything = sum(one.missing for one in line.values())
-        if plan.num_tokens == shared:  # nobody draws: the step is the prompts'
+        if plan.num_tokens == shared:  # no decodes: the whole step is prefill
             assert shared == min(self.budget, everything)
         for place, (id, one) in enumerate(line.items()):
             if place == 0:
@@ -124,14 +127,16 @@ class PrefillMachine(RuleBasedStateMachine):
             self.check_prompt(one)
 
     def check_prompt(self, one: Prompt) -> None:
-        """The bounds that hold for every prompt after every step."""
-        saved = SAVED_STEPS * self.budget
+        """Check the bounds that hold for every prompt after every step."""
+        credit = CREDIT_STEPS * self.budget
         given = GIVEN_PARTS * (one.fair - one.computed)
-        assert given <= one.fair + (saved if one.num_ahead > 1 else 0), "it gives a tenth at most"
+        assert given <= one.fair + (credit if one.num_ahead > 1 else 0), (
+            "it gives more than a tenth"
+        )
         if not one.missing:
             return
         reached = (GIVEN_PARTS - 1) * one.shared
-        assert reached < GIVEN_PARTS * one.ahead + saved * one.num_ahead, "it starves"
+        assert reached < GIVEN_PARTS * one.ahead + credit * one.num_ahead, "it starves"
         if self.crowd == "long" and one.is_short:
             assert one.steps < SHORT_STEPS, "a short prompt has its first token in three steps"
 

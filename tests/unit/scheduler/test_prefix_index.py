@@ -1,4 +1,4 @@
-"""The prefix index: equal keys mean equal prefixes under equal salts, and nothing else does."""
+"""The prefix index: keys are equal exactly for equal prefixes under equal salts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_first_published_block_keeps_the_key() -> None:
     assert (index.holds(2), index.holds(3)) == (True, False)
 
 
-def test_an_evicted_block_is_found_no_more_and_counted_once() -> None:
+def test_an_evicted_block_is_no_longer_found_and_counted_once() -> None:
     index = PrefixIndex(4)
     key = index.root(b"")
     index.publish(key, 1)
@@ -53,7 +53,7 @@ def test_an_evicted_block_is_found_no_more_and_counted_once() -> None:
     assert (len(index), index.evictions) == (0, 1)
 
 
-def test_a_withdrawn_block_is_found_no_more_and_not_counted() -> None:
+def test_a_withdrawn_block_is_no_longer_found_and_not_counted() -> None:
     index = PrefixIndex(4)
     key = index.root(b"")
     index.publish(key, 1)

@@ -1,4 +1,4 @@
-"""Requests that ask what the tokens of their prompts are worth: each is told once, in order."""
+"""Prompt log-probabilities: each prompt token is reported once, in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def expect(harness: Harness, id: str, prompt: list[int], max_tokens: int = 8) ->
     assert harness.finishes[id] == "length"
 
 
-def test_a_long_prompt_takes_no_more_logits_than_a_step_has() -> None:
+def test_a_long_prompt_uses_at_most_the_logits_rows_of_a_step() -> None:
     harness = Harness(max_num_seqs=2, max_num_batched_tokens=64)
     scored(harness, "a", PROMPT)
     harness.submit("b", PROMPT[:5])
@@ -33,7 +33,7 @@ def test_a_long_prompt_takes_no_more_logits_than_a_step_has() -> None:
     assert harness.answers["b"] == answer_alone(PROMPT[:5], 8, frozenset())
 
 
-def test_a_cached_prefix_is_computed_again_where_its_scores_are_wanted() -> None:
+def test_a_cached_prefix_is_computed_again_for_its_scores() -> None:
     harness = Harness()
     harness.submit("first", PROMPT)
     harness.run()
@@ -44,7 +44,7 @@ def test_a_cached_prefix_is_computed_again_where_its_scores_are_wanted() -> None
     assert harness.cached == {"first": 0, "scored": 0, "plain": 56}
 
 
-def test_a_preempted_prompt_is_told_once() -> None:
+def test_scores_of_a_preempted_prompt_are_reported_once() -> None:
     harness = Harness(num_blocks=16, block_size=4, max_model_len=60, max_num_seqs=2)
     harness.submit("old", PROMPT[::-1][:6], 40)
     scored(harness, "new", PROMPT[:40], 12)
@@ -62,7 +62,7 @@ def test_without_a_cache_a_prompt_is_scored_by_several_whole_steps() -> None:
     expect(harness, "b", PROMPT[:9], 3)
 
 
-def test_a_prompt_alone_is_computed_and_nothing_drawn() -> None:
+def test_a_prompt_with_max_tokens_0_is_scored_without_sampling() -> None:
     harness = Harness(max_model_len=60)
     scored(harness, "a", PROMPT, 0)
     harness.submit("b", PROMPT[:20], 0)
@@ -76,12 +76,12 @@ def test_a_prompt_alone_is_computed_and_nothing_drawn() -> None:
     assert harness.scheduler.gauges().forced_tokens == 0
 
 
-def test_guesses_give_way_to_scores() -> None:
+def test_scores_have_priority_over_draft_tokens() -> None:
     harness = Harness(
         speculation=True, max_num_batched_tokens=64, max_num_seqs=2, max_model_len=128
     )
     harness.runtime.next_token = lambda before: (before + 1) % 5
-    harness.submit("guessed", [0, 1, 2, 3, 4] * 4, 80)
+    harness.submit("repeats", [0, 1, 2, 3, 4] * 4, 80)
     for _ in range(60):
         plan = harness.scheduler.plan()
         assert plan is not None
@@ -89,7 +89,7 @@ def test_guesses_give_way_to_scores() -> None:
         if any(chunk.draft_tokens for chunk in plan.chunks):
             break
     else:
-        raise AssertionError("nothing was guessed")
+        raise AssertionError("no draft was proposed")
     scored(harness, "scored", PROMPT, 0)
     while "scored" not in harness.finishes:
         plan = harness.scheduler.plan()
@@ -99,7 +99,7 @@ def test_guesses_give_way_to_scores() -> None:
     assert harness.scores["scored"] == scores_alone(PROMPT)
 
 
-def test_a_prompt_without_finite_scores_fails_its_request_alone() -> None:
+def test_a_prompt_without_finite_scores_fails_only_its_request() -> None:
     harness = Harness()
     scored(harness, "bad", PROMPT)
     harness.submit("good", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""Each rule of the scheduler by itself, over a runtime whose cache holds digests of prefixes."""
+"""Each rule of the scheduler, with a runtime whose cache holds digests of prefixes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def expect(harness: Harness, id: str, prompt: list[int], max_tokens: int) -> Non
     assert harness.finishes[id] == "length"
 
 
-def test_a_prompt_is_cut_into_chunks_of_the_budget() -> None:
+def test_a_prompt_is_split_into_chunks_of_the_token_budget() -> None:
     harness = Harness(max_num_batched_tokens=8)
     harness.submit("a", PROMPT)
     lengths = [chunk.length for _ in range(4) if (p := harness.step()) for chunk in p.chunks]
@@ -25,7 +25,7 @@ def test_a_prompt_is_cut_into_chunks_of_the_budget() -> None:
     expect(harness, "a", PROMPT, 8)
 
 
-def test_decodes_come_before_prompts_in_a_mixed_step() -> None:
+def test_decodes_precede_prefills_in_a_mixed_step() -> None:
     harness = Harness(max_num_batched_tokens=8)
     harness.submit("a", [1, 2, 3])
     harness.step()
@@ -38,7 +38,7 @@ def test_decodes_come_before_prompts_in_a_mixed_step() -> None:
     expect(harness, "b", PROMPT, 8)
 
 
-def test_a_measured_step_time_limits_prompts_beside_decodes() -> None:
+def test_the_measured_step_time_limits_prefill_beside_decodes() -> None:
     harness = Harness(max_num_batched_tokens=1024, max_model_len=1024, num_blocks=1024)
 
     def timed_step() -> list[int]:
@@ -59,7 +59,7 @@ def test_a_measured_step_time_limits_prompts_beside_decodes() -> None:
     assert max(mixed[2:]) >= 24, "and prompts still get their share"
 
 
-def test_a_prompt_that_misses_one_token_does_not_slow_other_prompts_down() -> None:
+def test_a_prefill_of_one_token_does_not_slow_other_prefills_down() -> None:
     harness = Harness(max_num_batched_tokens=256, max_model_len=1024, num_blocks=1024)
 
     def timed_step() -> int:
@@ -90,7 +90,7 @@ def test_waiting_requests_are_admitted_in_order_of_arrival_while_rows_last() -> 
     assert list(harness.finishes) == ["a", "b", "c"]
 
 
-def test_a_repeated_prompt_comes_from_the_cache_but_for_its_last_token() -> None:
+def test_a_repeated_prompt_comes_from_the_cache_except_its_last_token() -> None:
     harness = Harness(block_size=4)
     prompt = PROMPT[:16]
     harness.submit("a", prompt)
@@ -106,7 +106,7 @@ def test_a_repeated_prompt_comes_from_the_cache_but_for_its_last_token() -> None
     assert (gauges.prefix_cache_lookups, gauges.prefix_cache_hits) == (2, 1)
 
 
-def test_a_next_turn_finds_the_answer_before_it_in_the_cache() -> None:
+def test_the_next_turn_finds_the_previous_answer_in_the_cache() -> None:
     harness = Harness(block_size=4)
     harness.submit("a", PROMPT[:10], max_tokens=7)
     harness.run()
@@ -146,7 +146,7 @@ def test_a_short_common_prefix_is_not_waited_for() -> None:
     assert len(plan.admissions) == 2
 
 
-def test_an_abort_of_whom_others_wait_for_lets_them_go_on() -> None:
+def test_aborting_a_request_releases_those_that_wait_for_its_prefix() -> None:
     harness = Harness(max_num_batched_tokens=8)
     harness.submit("a", PROMPT)
     harness.submit("b", PROMPT)
@@ -195,7 +195,7 @@ def test_a_resumed_request_finds_its_own_blocks() -> None:
     assert harness.cached["b"] == 0, "its own blocks are not a saved prompt"
 
 
-def test_the_newest_is_preempted_and_the_oldest_never() -> None:
+def test_the_newest_request_is_preempted_and_the_oldest_never() -> None:
     harness = Harness(num_blocks=8, block_size=2, max_model_len=16, max_num_seqs=4)
     for id in "abcd":
         harness.submit(id, [ord(id)] * 3, max_tokens=10)
@@ -229,7 +229,7 @@ def test_the_context_ends_an_answer_as_length() -> None:
     expect(harness, "a", PROMPT, 2)
 
 
-def test_a_failed_row_ends_alone_and_its_blocks_are_never_found() -> None:
+def test_a_failed_row_ends_only_itself_and_its_blocks_are_never_found() -> None:
     harness = Harness()
     harness.submit("a", PROMPT)
     harness.submit("b", PROMPT[::-1])
@@ -265,7 +265,7 @@ def test_an_abort_in_the_middle_of_a_step_frees_everything_after_it() -> None:
     assert not harness.scheduler.abort("a")
 
 
-def test_what_never_fits_is_refused() -> None:
+def test_a_request_that_never_fits_is_refused() -> None:
     harness = Harness(num_blocks=4, block_size=4, max_model_len=32)
     with pytest.raises(ContextLengthExceeded, match="32 tokens holds at most 31"):
         harness.submit("a", list(range(32)))
@@ -280,7 +280,7 @@ def test_what_never_fits_is_refused() -> None:
     expect(harness, "a", list(range(10)), 7)
 
 
-def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
+def test_a_full_queue_refuses_with_a_retry_time() -> None:
     harness = Harness(max_queue=1, max_num_seqs=1)
     harness.submit("a", [1], max_tokens=1)
     harness.submit("b", [2])
@@ -293,7 +293,7 @@ def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
     assert len(harness.finishes) == 3
 
 
-def test_those_whose_rows_are_free_do_not_count_in_the_queue() -> None:
+def test_requests_with_free_rows_do_not_count_in_the_queue() -> None:
     harness = Harness(max_queue=2, max_num_seqs=4)
     for place in range(6):
         harness.submit(str(place), [place])
@@ -303,7 +303,7 @@ def test_those_whose_rows_are_free_do_not_count_in_the_queue() -> None:
     assert len(harness.finishes) == 6
 
 
-def test_a_queue_with_room_for_the_first_of_a_group_takes_it_whole() -> None:
+def test_a_queue_that_accepts_the_first_of_a_group_accepts_all() -> None:
     harness = Harness(max_queue=1, max_num_seqs=2)
     for place in range(4):
         harness.submit(f"a{place}", [place], group="a")
@@ -319,7 +319,7 @@ def test_a_queue_with_room_for_the_first_of_a_group_takes_it_whole() -> None:
     assert len(harness.finishes) == 19
 
 
-def test_a_group_that_is_over_opens_the_queue_to_nobody() -> None:
+def test_a_finished_group_does_not_bypass_the_queue_limit() -> None:
     harness = Harness(max_queue=1, max_num_seqs=1)
     harness.submit("a", [1], group="a", max_tokens=1)
     harness.submit("aborted", [1], group="a")
@@ -344,7 +344,7 @@ def test_without_a_cache_every_step_computes_whole_contexts() -> None:
     expect(harness, "b", [5, 6], 3)
 
 
-def test_a_large_prompt_cannot_be_overtaken_for_ever() -> None:
+def test_a_large_prompt_is_not_overtaken_forever() -> None:
     harness = Harness(num_blocks=8, block_size=4, max_model_len=32, max_num_seqs=4)
     harness.submit("small0", [0] * 4, max_tokens=6)
     harness.step()

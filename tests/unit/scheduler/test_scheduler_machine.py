@@ -1,4 +1,4 @@
-"""Any interleaving of submissions, aborts and steps: nothing is lost, nothing is mixed up."""
+"""Arbitrary interleavings of submissions, aborts and steps lose or mix up no request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         speculation=st.booleans(),
         vocab=st.sampled_from([50, 4, 3]),
         cpu_blocks=st.sampled_from([0, 2, 5, 30]),
-        most_saves=st.sampled_from([1, 3, 100]),
+        max_saves_per_step=st.sampled_from([1, 3, 100]),
     )
     def start(self, num_blocks: int, block_size: int, **options: object) -> None:
         self.harness = Harness(
@@ -43,7 +43,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.failed: set[str] = set()
         self.in_flight: list[tuple[StepPlan, StepResult]] = []
         self.count = 0
-        self.held: dict[str, ScriptedGuide] = {}
+        self.unready: dict[str, ScriptedGuide] = {}
         self.groups: dict[str, str] = {}
         self.arrivals: list[str] = []
 
@@ -55,7 +55,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stops=st.frozensets(st.integers(0, 49), max_size=6),
         salt=st.sampled_from([b"", b"", b"other"]),
         opening=st.none() | st.lists(st.integers(0, 49), max_size=4),
-        held=st.booleans(),
+        unready=st.booleans(),
         prompt_logprobs=st.none() | st.just(0),
         group=st.sampled_from(["", "", "a", "b"]),
     )
@@ -68,7 +68,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stops: frozenset[int],
         salt: bytes,
         opening: list[int] | None,
-        held: bool,
+        unready: bool,
         prompt_logprobs: int | None,
         group: str,
     ) -> None:
@@ -81,10 +81,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         over = self.aborted | harness.finishes.keys()
         joins = any(name == group != "" and id not in over for id, name in self.groups.items())
         try:
-            held &= opening is not None
+            unready &= opening is not None
             guides = [None if opening is None else ScriptedGuide(tuple(opening)) for _ in range(2)]
-            guide = None if held else guides[0]
-            harness.submit(id, prompt, max_tokens, stops, salt, guide, held, prompt_logprobs, group)
+            guide = None if unready else guides[0]
+            harness.submit(
+                id, prompt, max_tokens, stops, salt, guide, unready, prompt_logprobs, group
+            )
         except ContextLengthExceeded:
             assert len(prompt) > harness.max_model_len - min(max_tokens, 1)
             return
@@ -99,17 +101,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         scored = prompt_logprobs is not None
         self.expected_scores[id] = scores_alone(prompt) if scored else []
-        if held and guides[0] is not None:
-            self.held[id] = guides[0]
+        if unready and guides[0] is not None:
+            self.unready[id] = guides[0]
         else:
             self.arrivals.append(id)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.unready)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        id = data.draw(st.sampled_from(sorted(self.held)))
+        id = data.draw(st.sampled_from(sorted(self.unready)))
         here = id not in self.aborted
-        assert self.harness.scheduler.make_ready(id, self.held.pop(id)) == here
+        assert self.harness.scheduler.make_ready(id, self.unready.pop(id)) == here
         if here:
             self.arrivals.append(id)
 
@@ -124,7 +126,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.harness.runtime.pending_copies)
     @rule(count=st.integers(1, 5))
-    def copies_go_on(self, count: int) -> None:
+    def copies_progress(self, count: int) -> None:
         self.harness.runtime.copy(count)
 
     @precondition(lambda self: not self.in_flight)
@@ -146,12 +148,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.harness.take(result, None if duration_ms is None else duration_ms / 1000)
 
     def execute(self, plan: StepPlan | None) -> None:
-        """A step is executed when it is planned, and committed some time after that."""
+        """Execute a step when it is planned; it is committed later."""
         if plan is not None:
             self.in_flight.append((plan, self.harness.runtime.execute(plan)))
 
     def finish_step(self) -> None:
-        """As on a machine where a token costs a fifth of the rest."""
+        """Commit a step with a time in which a token costs a fifth of the fixed part."""
         if self.in_flight:
             self.commit(5 + self.in_flight[0][0].num_tokens)
 
@@ -165,10 +167,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.finish_step()
 
     @invariant()
-    def every_block_is_counted_once_for_each_holder(self) -> None:
+    def each_reference_to_a_block_is_counted(self) -> None:
         scheduler = self.harness.scheduler
         pool = scheduler._cache.pool
-        held = Counter(block for s in scheduler._running for block in s.blocks)
+        held = Counter(block for s in scheduler._queues.running for block in s.blocks)
         assert all(pool.holders(block) == held[block] for block in range(pool.num_blocks))
         free = pool.free_blocks()
         assert len(free) == len(set(free)) == pool.num_free
@@ -176,14 +178,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(free) + len(held) == pool.num_blocks
 
     @invariant()
-    def every_block_of_the_host_is_free_or_holds_one_prefix(self) -> None:
+    def each_cpu_block_is_free_or_holds_one_prefix(self) -> None:
         cpu_cache = self.harness.scheduler._cache.cpu_cache
         places = [*cpu_cache._block_of.values(), *cpu_cache._free]
         assert sorted(places) == list(range(cpu_cache.num_blocks))
 
     @invariant()
-    def what_both_sides_have_of_a_prefix_is_the_same(self) -> None:
-        """As far as it has arrived, and nobody who could overwrite it comes first."""
+    def copies_of_a_prefix_are_equal_on_device_and_cpu(self) -> None:
+        """Checked only without pending copies and steps in flight."""
         harness = self.harness
         cache, runtime = harness.scheduler._cache, harness.runtime
         if runtime.pending_copies or self.in_flight:
@@ -202,21 +204,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
 
     @invariant()
-    def rows_are_free_or_have_one_tenant(self) -> None:
+    def each_row_is_free_or_has_one_sequence(self) -> None:
         scheduler = self.harness.scheduler
-        rows = [s.row for s in scheduler._running] + scheduler._free_rows
+        rows = [s.row for s in scheduler._queues.running] + scheduler._queues.free_rows
         assert sorted(rows) == list(range(self.harness.max_num_seqs))
-        assert all(s.row == -1 and not s.blocks for s in scheduler._waiting)
+        assert all(s.row == -1 and not s.blocks for s in scheduler._queues.waiting)
 
     @invariant()
     def running_and_waiting_requests_are_each_in_order_of_arrival(self) -> None:
         scheduler = self.harness.scheduler
-        for line in (scheduler._running, scheduler._waiting):
+        for line in (scheduler._queues.running, scheduler._queues.waiting):
             places = [self.arrivals.index(s.id) for s in line]
             assert places == sorted(places)
 
     @invariant()
-    def answers_are_those_of_a_request_alone(self) -> None:
+    def answers_equal_those_of_a_request_alone(self) -> None:
         harness = self.harness
         for id, expected in self.expected.items():
             answer = harness.answers[id]
@@ -225,7 +227,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert answer == expected
 
     @invariant()
-    def prompts_are_scored_as_alone(self) -> None:
+    def prompt_scores_equal_those_of_a_request_alone(self) -> None:
         harness = self.harness
         for id, expected in self.expected_scores.items():
             scores = harness.scores[id]
@@ -238,7 +240,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         while self.in_flight:
             self.commit(None)
-        for id, guide in self.held.items():
+        for id, guide in self.unready.items():
             self.harness.scheduler.make_ready(id, guide)
         self.harness.run()
         unfinished = set(self.expected) - set(self.harness.finishes)

@@ -1,1 +1,1 @@
-"""The CPU runtime: native plans, the KV cache in memory, the choice of instruction sets."""
+"""The CPU runtime: recorded plans, the KV cache and the choice of instruction sets."""

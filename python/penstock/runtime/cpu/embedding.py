@@ -1,5 +1,5 @@
-"""The runtime of a model that makes embeddings, or a logit of each pair: whole sequences in,
-vectors out. No torch."""
+"""The CPU runtime of embedding models and rerankers: whole sequences in, vectors or scores out.
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,23 +24,29 @@ from penstock.models.embedding.embedder import Embedder
 from penstock.models.encoder.spec import EncoderSpec
 from penstock.models.loader.model_loader import LoadedEmbedder
 from penstock.runtime.adapters import RuntimeAdapters, SlotAdapters, slot_adapters
-from penstock.runtime.cpu.embedding_inputs import StandsFor, most_blocks, whole_sequences
+from penstock.runtime.cpu.embedding_inputs import PooledToken, max_blocks, whole_sequences
 from penstock.runtime.cpu.isa_selection import select_isas
 from penstock.runtime.cpu.kv_cache import KvCache
 from penstock.runtime.cpu.native import check_block_size, check_head_dim, finish_together
-from penstock.runtime.memory import CacheShape, MemoryPlan, inner_bytes, lora_bytes, refuse_excess
+from penstock.runtime.memory import (
+    CacheShape,
+    MemoryPlan,
+    lora_buffer_bytes,
+    lora_bytes,
+    refuse_excess,
+)
 
 Floats = npt.NDArray[np.float32]
 
-MOST_CONTEXT = 8192
-"""A sequence is computed in one step, whose memory grows with it; more is served where it is asked
-for."""
+DEFAULT_MAX_CONTEXT = 8192
+"""Largest default context. A sequence is computed in one step, whose memory grows with it;
+`max_model_len` can allow more."""
 
 
 class EmbeddingInfo(msgspec.Struct, frozen=True):
-    """What a loaded model turned out to be. A step takes at most `max_rows` sequences and
-    `step_tokens` tokens, a sequence at most `max_model_len`; `width` numbers an embedding;
-    `memory_bytes`: the sum of the memory formula."""
+    """Facts of a loaded model. A step has at most `max_rows` sequences and `step_tokens` tokens, a
+    sequence at most `max_model_len` tokens. `width`: numbers per embedding. `memory_bytes`: sum of
+    the memory formula."""
 
     model_id: str
     fingerprint: str
@@ -54,7 +60,7 @@ class EmbeddingInfo(msgspec.Struct, frozen=True):
 
 
 class EmbeddingRuntime(Protocol):
-    """One loaded model. Not thread-safe: one thread calls all of it."""
+    """One loaded model. Not thread-safe: all calls must come from one thread."""
 
     @property
     def info(self) -> EmbeddingInfo: ...
@@ -65,7 +71,7 @@ class EmbeddingRuntime(Protocol):
 
     @property
     def adapters(self) -> RuntimeAdapters | None:
-        """None where the settings have no adapters, and of an encoder."""
+        """The adapter slots, or None without LoRA settings and for encoders."""
 
     def embed(
         self,
@@ -73,20 +79,26 @@ class EmbeddingRuntime(Protocol):
         slots: Sequence[int] = (),
         second_starts: Sequence[int] = (),
     ) -> Floats:
-        """[R, W], valid until the next call. Token ids are within the vocabulary, sequences are
-        not empty, and together they fit a step. `slots`: of the adapter of each, negative for none;
-        empty where none has one. `second_starts`: where the second text of each begins, its length
-        where there is none; empty where all are of one text."""
+        """Compute the vectors [R, W] of `sequences`, valid until the next call.
+
+        Token ids must be within the vocabulary, sequences must not be empty, and together they must
+        fit a step. `slots`: adapter slot of each sequence, negative for none; empty if none has an
+        adapter. `second_starts`: start of the second text of each sequence, its length if it has
+        none; empty if all sequences are single texts.
+        """
 
     def close(self) -> None:
-        """Give memory and threads back; nothing else is called after it."""
+        """Release memory and threads. No other method may be called afterwards."""
 
 
 class NativeEmbedding:
-    """An `EmbeddingRuntime` on a CPU: the step is recorded once as a plan, and where there are
-    adapters once more with them, in the same memory. Raises ModelError where the model does not fit
-    `available` bytes (None: not checked) or the kernels refuse it. `home`: where the chosen levels
-    are kept, None: PENSTOCK_HOME."""
+    """An `EmbeddingRuntime` on a CPU.
+
+    The step is recorded as a plan, and with LoRA settings as a second plan with adapters, in the
+    same memory. `home`: folder of the saved ISA selections, None for PENSTOCK_HOME. Raises
+    ModelError if the model does not fit `available` bytes (None: not checked) or the kernels do not
+    support it.
+    """
 
     def __init__(
         self,
@@ -104,9 +116,9 @@ class NativeEmbedding:
         spec = model.spec
         paired = isinstance(spec, EncoderSpec) and spec.segments > 1
         self._second_offset = memory.max_model_len if paired else 0
-        self._stands_for: StandsFor = "first" if model.pooler.pooling == "cls" else "last"
-        levels = select_isas(model, memory.cache, settings, home or read_environment().home)
-        self._ops = NativeOps.eager(Pool(settings.threads or available_cores()), levels)
+        self._pooled_token: PooledToken = "first" if model.pooler.pooling == "cls" else "last"
+        isas = select_isas(model, memory.cache, settings, home or read_environment().home)
+        self._ops = NativeOps.eager(Pool(settings.threads or available_cores()), isas)
         (self._cache,) = KvCache(memory.cache).caches
         max_rows = embedding_rows(memory.sizes, memory.step_tokens)
         self.adapters: SlotAdapters | None = None
@@ -123,7 +135,9 @@ class NativeEmbedding:
             self._plan, *adapted = finish_together(recorded)
             self._adapter_plan: Any = adapted[0] if adapted else None
         except ValueError as refusal:
-            raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
+            raise ModelError(
+                f"{model.model_id}: not supported by the CPU kernels: {refusal}"
+            ) from None
         taken = replace(
             memory,
             weight_bytes=embedder.weight_bytes,
@@ -131,7 +145,7 @@ class NativeEmbedding:
         )
         self.info = EmbeddingInfo(
             model_id=model.model_id,
-            fingerprint=f"{model.fingerprint}-{levels.arithmetic}",
+            fingerprint=f"{model.fingerprint}-{isas.arithmetic}",
             vocab_size=model.spec.vocab,
             max_model_len=memory.max_model_len,
             step_tokens=memory.step_tokens,
@@ -148,7 +162,7 @@ class NativeEmbedding:
         slots: Sequence[int] = (),
         second_starts: Sequence[int] = (),
     ) -> Floats:
-        """See `EmbeddingRuntime`. A step without adapters has a plan of its own."""
+        """See `EmbeddingRuntime`. Steps with and without adapters have separate plans."""
         inputs = self._inputs(sequences, slots, second_starts)
         plan = self._plan if inputs.adapters is None else self._adapter_plan
         vectors: Floats = plan.run(*plan_arguments(inputs))
@@ -160,14 +174,14 @@ class NativeEmbedding:
         slots: Sequence[int] = (),
         second_starts: Sequence[int] = (),
     ) -> Floats:
-        """The same step by one kernel call after another: for telling what a plan does wrong."""
+        """Compute the same step kernel by kernel, to debug a plan."""
         inputs = self._inputs(sequences, slots, second_starts)
-        held = None if self.adapters is None else self.adapters.slots
-        vectors: Floats = self._embedder.forward(self._ops, inputs, self._cache, held)
+        adapter_slots = None if self.adapters is None else self.adapters.slots
+        vectors: Floats = self._embedder.forward(self._ops, inputs, self._cache, adapter_slots)
         return vectors
 
     def close(self) -> None:
-        """The plan holds weights and cache; they go with it."""
+        """Release the plans, which hold weights and cache."""
         del self._plan, self._adapter_plan, self._embedder, self._cache, self.adapters
 
     def _inputs(
@@ -177,7 +191,7 @@ class NativeEmbedding:
         second_starts: Sequence[int],
     ) -> StepInputs[npt.NDArray[np.int32]]:
         return whole_sequences(
-            *(sequences, self._block_size, self._stands_for, slots),
+            *(sequences, self._block_size, self._pooled_token, slots),
             *(second_starts, self._second_offset),
         )
 
@@ -193,23 +207,28 @@ class NativeEmbedding:
 
 
 def embedding_rows(sizes: StepSizes, step_tokens: int) -> int:
-    """The most sequences of a step."""
+    """Return the most sequences of a step."""
     return min(sizes.max_num_seqs, step_tokens)
 
 
 def plan_embedding(
     model: LoadedEmbedder, weight_bytes: int, settings: EngineSettings, available: int | None
 ) -> MemoryPlan:
-    """Sizes for `model` within `available` bytes. The cache holds one step of one layer; adapters
-    may take what `plan_memory` says. Raises ModelError with the numbers where it does not fit."""
+    """Return the sizes for `model` within `available` bytes (None: not checked).
+
+    The cache holds one step of one layer. For the limit of adapters see `plan_memory`. Raises
+    ModelError with the numbers if it does not fit.
+    """
     spec = model.spec
-    wanted = settings.max_model_len or min(model.pooler.max_tokens or MOST_CONTEXT, MOST_CONTEXT)
+    wanted = settings.max_model_len or min(
+        model.pooler.max_tokens or DEFAULT_MAX_CONTEXT, DEFAULT_MAX_CONTEXT
+    )
     context = min(wanted, spec.max_model_len)
     sizes = settings.step_sizes(CPU_STEP_SIZES)
     step_tokens = max(sizes.max_num_batched_tokens, context)
     max_rows = embedding_rows(sizes, step_tokens)
     cache = CacheShape(
-        blocks=most_blocks(step_tokens, max_rows, settings.block_size),
+        blocks=max_blocks(step_tokens, max_rows, settings.block_size),
         block_size=settings.block_size,
         layers=1,
         kv_heads=spec.heads if isinstance(spec, EncoderSpec) else spec.kv_heads,
@@ -219,7 +238,7 @@ def plan_embedding(
     adapters, inner = 0, 0
     if isinstance(spec, DecoderSpec):
         adapters = lora_bytes(spec, settings, available)
-        inner = inner_bytes(settings, step_tokens)
+        inner = lora_buffer_bytes(settings, step_tokens)
     plan = MemoryPlan(
         weight_bytes=weight_bytes,
         cache=cache,
@@ -236,8 +255,8 @@ def plan_embedding(
 
 
 def _buffer_bytes(spec: EncoderSpec | DecoderSpec, step_tokens: int, max_model_len: int) -> int:
-    """An upper bound of what a step's activations take, float32: the residual and a layer's input,
-    and either q, k, v and the attention's result, or the feed-forward's."""
+    """Return an upper bound of the float32 activations of a step: the residual and the layer's
+    input, and either q, k, v and the attention output, or the feed-forward's activations."""
     if isinstance(spec, EncoderSpec):
         inner = max(5 * spec.width, (3 if spec.gated else 2) * spec.ff)
         rotated = 2 * spec.segments if spec.rope is None else 2 * spec.head_dim

@@ -1,4 +1,4 @@
-"""A step of whole sequences: nothing is cached from one step to the next."""
+"""Inputs of a step of whole sequences, without a cache between steps."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ import numpy.typing as npt
 from penstock.kernels.ops_interface import StepInputs
 from penstock.runtime.adapter_rows import group_rows
 
-StandsFor: TypeAlias = Literal["first", "last"]
+PooledToken: TypeAlias = Literal["first", "last"]
 Ints = npt.NDArray[np.int32]
 
 
 def whole_sequences(
     sequences: Sequence[Sequence[int]],
     block_size: int,
-    stands_for: StandsFor,
+    pooled_token: PooledToken,
     adapter_slots: Sequence[int] = (),
     second_starts: Sequence[int] = (),
     second_offset: int = 0,
 ) -> StepInputs[Ints]:
-    """The inputs of a step that computes `sequences`, each in blocks of its own from block 0 on.
-    `stands_for`: which token of each is a sampled row. `adapter_slots`: of the adapter of each,
-    negative for none; empty where none has one. `second_starts`: where the second text of each
-    begins, whose positions count from `second_offset` on."""
+    """Return the inputs of a step that computes `sequences`, each in its own blocks from block 0
+    on.
+
+    `pooled_token`: the token of each sequence that is a sampled row. `adapter_slots`: adapter slot
+    of each sequence, negative for none; empty if none has an adapter. `second_starts`: start of the
+    second text of each sequence; its positions are shifted by `second_offset`.
+    """
     lengths = np.array([len(sequence) for sequence in sequences], np.int32)
     starts = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=starts[1:])
@@ -41,8 +44,8 @@ def whole_sequences(
     tokens = np.fromiter((token for row in sequences for token in row), np.int32, int(starts[-1]))
     adapters = sampled = None
     if max(adapter_slots, default=-1) >= 0:
-        of_rows = np.array(adapter_slots, np.int32)
-        grouped = group_rows(np.repeat(of_rows, lengths), of_rows, len(of_rows))
+        row_slots = np.array(adapter_slots, np.int32)
+        grouped = group_rows(np.repeat(row_slots, lengths), row_slots, len(row_slots))
         assert grouped is not None
         adapters, sampled = grouped
     return StepInputs(
@@ -52,12 +55,12 @@ def whole_sequences(
         query_starts=starts,
         context_lens=lengths,
         block_tables=np.minimum(tables, blocks.sum() - 1).astype(np.int32),
-        sample_rows=starts[:-1].copy() if stands_for == "first" else starts[1:] - np.int32(1),
+        sample_rows=starts[:-1].copy() if pooled_token == "first" else starts[1:] - np.int32(1),
         adapters=adapters,
         sampled_adapters=sampled,
     )
 
 
-def most_blocks(step_tokens: int, max_rows: int, block_size: int) -> int:
-    """Blocks that any step of these sizes fits into: each sequence may leave one unfilled."""
+def max_blocks(step_tokens: int, max_rows: int, block_size: int) -> int:
+    """Return the most blocks of a step: each sequence may leave one partly filled."""
     return -(-step_tokens // block_size) + max_rows

@@ -1,5 +1,5 @@
-"""Which instruction-set levels serve a model on a CPU: the one that the operator names, or those
-that a measurement chose when this machine first loaded a model of these shapes."""
+"""Selects the instruction sets (ISAs) that serve a model on a CPU: the one that the operator names,
+or those that a measurement chose when this machine first loaded a model of these shapes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from penstock.runtime.cpu.saved_isa_selections import (
     SavedIsaSelection,
     all_saved,
     build_name,
-    keep,
+    load_selection,
     processor_name,
-    recall,
+    save_selection,
 )
 from penstock.runtime.memory import CacheShape
 
@@ -51,57 +51,60 @@ def select_isas(
     home: Path,
     clock: Clock = SYSTEM_CLOCK,
 ) -> IsaSelection:
-    """The levels for `model`, whose keys and values lie in caches like `cache`. What is measured
-    is kept under `home`. Raises ModelError for a level that this machine or build lacks."""
+    """Return the ISAs for `model` with a KV cache like `cache`.
+
+    A measured selection is saved under `home`. Raises ModelError for a `cpu_level` that this
+    machine or build lacks.
+    """
     if settings.cpu_level != "auto":
         return _forced(settings.cpu_level)
-    levels = candidate_isas()
-    if len(levels) == 1:
-        return IsaSelection.all_of(levels[0])
+    isas = candidate_isas()
+    if len(isas) == 1:
+        return IsaSelection.all_of(isas[0])
     shapes = kernel_shapes(model, cache)
-    key = _key(levels, described(shapes))
-    kept = recall(home, key)
-    if kept is not None:
-        return kept.levels
+    key = _key(isas, describe_shapes(shapes))
+    saved = load_selection(home, key)
+    if saved is not None:
+        return saved.levels
     deadline = clock.now() + BUDGET_S
     try:
-        trials = isa_trials(shapes, levels, Pool(settings.threads or available_cores()))
-    except ValueError:  # sizes that no level takes, as the load itself will tell
-        return IsaSelection.all_of(levels[-1])
+        trials = isa_trials(shapes, isas, Pool(settings.threads or available_cores()))
+    except ValueError:  # sizes that no ISA supports; loading the model raises the error
+        return IsaSelection.all_of(isas[-1])
     times = measure(trials, clock, deadline)
     if times is None:
         log.warning(
-            "%s: this machine is too busy to measure its CPU levels; %s serves, and the next start"
-            " measures again",
+            "%s: this machine is too busy to measure its instruction sets; using %s, and measuring"
+            " again at the next start",
             model.model_id,
-            levels[-1],
+            isas[-1],
         )
-        return IsaSelection.all_of(levels[-1])
-    count, taken = shapes.experts or (1, 1)
+        return IsaSelection.all_of(isas[-1])
+    num_experts, top_k = shapes.experts or (1, 1)
     made = SavedIsaSelection(
         schema=SCHEMA,
         key=key,
         model_id=model.model_id,
-        levels=choose(times, levels, count / taken),
-        microseconds=told(times),
+        levels=choose(times, isas, num_experts / top_k),
+        microseconds=in_microseconds(times),
     )
-    kept = keep(home, made)
-    log.info("%s: CPU levels: %s", model.model_id, summary(kept.levels))
-    return kept.levels
+    saved = save_selection(home, made)
+    log.info("%s: CPU instruction sets: %s", model.model_id, summary(saved.levels))
+    return saved.levels
 
 
 def saved_isa_selections(home: Path) -> tuple[list[str], list[SavedIsaSelection]]:
-    """The levels that may serve on this machine, narrowest first, and the choices that are kept for
+    """Return the ISAs that may serve on this machine, narrowest first, and the selections saved for
     it and for this build."""
-    levels = candidate_isas()
-    here = _key(levels, ())
-    return levels, [
+    isas = candidate_isas()
+    here = _key(isas, ())
+    return isas, [
         one for one in all_saved(home) if msgspec.structs.replace(one.key, shapes=()) == here
     ]
 
 
 def kernel_shapes(model: LoadedModel | LoadedEmbedder, cache: CacheShape) -> KernelShapes:
-    """The work that is measured for a model."""
+    """Return the shapes of a model's kernels, which are measured."""
     spec = model.spec
     kv_heads = spec.heads if isinstance(spec, EncoderSpec) else spec.kv_heads
     both = isinstance(spec, EncoderSpec) or spec.bidirectional
@@ -116,51 +119,52 @@ def kernel_shapes(model: LoadedModel | LoadedEmbedder, cache: CacheShape) -> Ker
     )
 
 
-def described(shapes: KernelShapes) -> tuple[str, ...]:
-    """One line for each fact, in a fixed order."""
+def describe_shapes(shapes: KernelShapes) -> tuple[str, ...]:
+    """Return one line per fact, in a fixed order. The lines are part of the saved file's key."""
     query, shared, dim = shapes.heads
     forms = sorted(
         f"{form_name(form.pattern)}: {form.rows} x {form.columns}, {form.elements} in all"
         for form in shapes.forms
     )
-    count, taken = shapes.experts or (0, 0)
+    num_experts, top_k = shapes.experts or (0, 0)
     return (
         *forms,
         f"heads: {query}, {shared} with keys, of {dim}; {shapes.reach}",
         f"cache: {shapes.cache_dtype} in blocks of {shapes.block_size}",
-        f"inner: {shapes.inner}; experts: {taken} of {count}",
+        f"inner: {shapes.inner}; experts: {top_k} of {num_experts}",
     )
 
 
-def summary(levels: IsaSelection) -> str:
-    """One line: "products avx512 (up to 7 rows avx2, more avx512), attention avx512, ..."."""
+def summary(isas: IsaSelection) -> str:
+    """Return one line: "products avx512 (up to 7 rows avx2, more avx512), attention avx512, other
+    avx2"."""
     parts = [
         f"{'more' if one.most_rows is None else f'up to {one.most_rows} rows'} {one.level}"
-        for one in levels.linear
+        for one in isas.linear
     ]
     rows = f" ({', '.join(parts)})" if parts else ""
-    return f"products {levels.products}{rows}, attention {levels.attention}, other {levels.other}"
+    return f"products {isas.products}{rows}, attention {isas.attention}, other {isas.other}"
 
 
-def told(times: Times) -> dict[str, float]:
-    """Microseconds by kind, rows, arithmetic and level."""
+def in_microseconds(times: Times) -> dict[str, float]:
+    """Return microseconds by kind, rows, arithmetic and ISA."""
     return {
         f"{cell.kind}, {cell.rows} rows, as {cell.own}, by {cell.isa}": round(1e6 * seconds, 1)
         for cell, seconds in times.items()
     }
 
 
-def _key(levels: Sequence[str], shapes: tuple[str, ...]) -> IsaSelectionKey:
+def _key(isas: Sequence[str], shapes: tuple[str, ...]) -> IsaSelectionKey:
     build = build_name(Path(_native.__file__))
-    return IsaSelectionKey(processor_name(), tuple(levels), build, shapes)
+    return IsaSelectionKey(processor_name(), tuple(isas), build, shapes)
 
 
-def _forced(level: str) -> IsaSelection:
+def _forced(isa: str) -> IsaSelection:
     try:
-        _native.KernelSet(level)
+        _native.KernelSet(isa)
     except ValueError as refusal:
         raise ModelError(f"cpu_level: {refusal}") from None
-    return IsaSelection.all_of(level)
+    return IsaSelection.all_of(isa)
 
 
 def _experts(spec: DecoderSpec | EncoderSpec) -> tuple[int, int] | None:

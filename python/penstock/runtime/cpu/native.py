@@ -1,5 +1,5 @@
-"""The backend of a CPU: weights packed for its instruction set, a step recorded once as a plan and
-replayed by the thread pool with no Python in it."""
+"""The native CPU backend: weights packed for the instruction set, and a recorded plan of the step,
+which the thread pool replays without Python."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MAX_HEAD_DIM: Final = 1024
 
 
 class NativeBackend:
-    """A `Backend` of the sizes that `memory` says.
+    """A `Backend` of the sizes in `memory`.
 
-    Raises ModelError where weights cannot be read, or where the kernels do not take the model's
-    sizes or the settings' block size.
+    Raises ModelError if weights cannot be read, or if the kernels do not support the model's sizes
+    or the settings' block size.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class NativeBackend:
         memory: MemoryPlan,
         settings: EngineSettings,
         progress: Progress | None = None,
-        levels: IsaSelection | None = None,
+        isas: IsaSelection | None = None,
     ) -> None:
-        """`levels` None: the widest that the CPU has."""
+        """`isas` None: the widest ISA of the CPU."""
         check_block_size(settings.block_size)
         check_head_dim(model.model_id, model.spec.head_dim)
         pool = Pool(settings.threads or available_cores())
-        self._ops = NativeOps.eager(pool, levels)
+        self._ops = NativeOps.eager(pool, isas)
         self._pool = KvCache(memory.cache)
         self.caches = self._pool.caches
         try:
@@ -59,7 +59,9 @@ class NativeBackend:
             self._plan, *adapted = finish_together(recorded)
             self._adapter_plan: Any = adapted[0] if adapted else None
         except ValueError as refusal:
-            raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
+            raise ModelError(
+                f"{model.model_id}: not supported by the CPU kernels: {refusal}"
+            ) from None
 
     @property
     def weight_bytes(self) -> int:
@@ -70,14 +72,14 @@ class NativeBackend:
         return int(self._plan.arena_bytes)
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """See `Backend`: a view of the plan's memory. A step without adapters has a plan of its
-        own, in the same memory."""
+        """See `Backend`. Returns a view of the plan's memory. Steps with and without adapters have
+        separate plans in the same memory."""
         plan = self._plan if inputs.adapters is None else self._adapter_plan
         logits: Floats = plan.run(*plan_arguments(inputs))
         return logits
 
     def eager_logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """The same step by one kernel call after another: for telling what a plan does wrong."""
+        """Compute the same step kernel by kernel, to debug a plan."""
         slots = None if self.adapters is None else self.adapters.slots
         logits: Floats = self._decoder.forward(self._ops, inputs, self.caches, slots)
         return logits
@@ -95,7 +97,7 @@ class NativeBackend:
         return self._pool.prepare(used_blocks)
 
     def close(self) -> None:
-        """The plan holds weights and cache; they go with it."""
+        """Release the plans, which hold weights and cache."""
         del self._plan, self._adapter_plan, self._decoder, self.adapters, self._pool
         self.caches = []
 
@@ -112,8 +114,8 @@ class NativeBackend:
 
 
 def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
-    """The plans of recorders and their outputs, in the memory of the largest: they must not run
-    at the same time."""
+    """Return the plans of recorders and their outputs. All use the memory of the largest plan, so
+    they must not run at the same time."""
     plans = [recorder.finish(output) for recorder, output in recorded]
     largest = max(plans, key=lambda plan: int(plan.arena_bytes))
     return [
@@ -123,17 +125,19 @@ def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
 
 
 def check_head_dim(model_id: str, head_dim: int) -> None:
-    """What the kernels of attention take, told before a weight is read."""
+    """Raise ModelError if the attention kernels do not support `head_dim`, before weights are
+    read."""
     if head_dim % 8 or head_dim > MAX_HEAD_DIM:
         raise ModelError(
-            f"{model_id}: head_dim is {head_dim}; the CPU kernels take multiples of 8 up to"
+            f"{model_id}: head_dim is {head_dim}; the CPU kernels support multiples of 8 up to"
             f" {MAX_HEAD_DIM}"
         )
 
 
 def check_block_size(block_size: int) -> None:
-    """What every instruction-set level takes, so that a setting means the same on all machines."""
+    """Raise ModelError unless every ISA supports `block_size`, so that the setting means the same
+    on all machines."""
     if block_size % 16 or (64 % block_size and block_size % 64):
         raise ModelError(
-            f"block_size is {block_size}; the CPU kernels take 16, 32 and multiples of 64"
+            f"block_size is {block_size}; the CPU kernels support 16, 32 and multiples of 64"
         )

@@ -1,6 +1,6 @@
-"""The backend of the reference bodies: slow, plain, right by definition. Imports torch.
+"""The reference backend: each op's PyTorch reference, slow and plain. Imports torch.
 
-It serves `kernels = "reference"`, for tests and for telling a kernel's fault from a model's.
+It serves `kernels = "reference"`, for tests and to tell a kernel bug from a model bug.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from penstock.runtime.memory import MemoryPlan
 
 
 class ReferenceBackend:
-    """A `Backend` of the sizes that `memory` says. Raises ModelError where weights cannot be
-    read."""
+    """A `Backend` of the sizes in `memory`. Raises ModelError if weights cannot be read."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class ReferenceBackend:
         return own.numpy(), ids.numpy(), values.numpy()
 
     def prepare(self, used_blocks: int) -> bool:
-        """See `Backend`: never."""
+        """See `Backend`. Does nothing."""
         return False
 
     def close(self) -> None:

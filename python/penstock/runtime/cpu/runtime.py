@@ -1,4 +1,4 @@
-"""The runtime of a CPU: rows, one backend, and the sampling of tokens. Imports no torch."""
+"""The CPU runtime: persistent batch, one backend, and the sampler. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.scheduler.types import StepPlan, StepResult
 
 
 class CpuRuntime:
-    """A `Runtime`. `report`: see there; `rows` and `backend` are of the sizes that `info` says."""
+    """A `Runtime` on a CPU. `rows` and `backend` must have the sizes in `info`."""
 
     def __init__(self, rows: RowTable, backend: Backend, info: RuntimeInfo, report: str) -> None:
         self._rows = rows
@@ -20,7 +20,7 @@ class CpuRuntime:
         self._info = info
         self._report = report
         self._done: StepResult | None = None
-        self._used_blocks = 0  # the highest block that was ever used, and one
+        self._used_blocks = 0  # highest block ever used, plus one
 
     @property
     def info(self) -> RuntimeInfo:
@@ -35,7 +35,7 @@ class CpuRuntime:
         return self._backend.adapters
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """See `Runtime.submit`: computed at once."""
+        """See `Runtime.submit`. Computes the step at once."""
         self._done = self.execute(plan, masks)
 
     def collect(self) -> StepResult:
@@ -45,7 +45,7 @@ class CpuRuntime:
         return done
 
     def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
-        """Both in one."""
+        """Submit and collect in one call."""
         self._rows.apply(plan)
         for append in plan.blocks:
             self._used_blocks = max(self._used_blocks, max(append.blocks, default=0) + 1)

@@ -1,9 +1,9 @@
-"""The levels that were once chosen on this machine, one file for each processor, build and set of
+"""ISA selections that were measured on this machine: one file per processor, build and set of
 shapes.
 
-A choice changes bits, so it is made once: whoever writes first wins, and the others take what is
-there. A file that cannot be read, or is not for the same processor, build and shapes, counts as
-absent and is replaced.
+A selection changes the bits of results, so it is made once: the first writer wins, and the others
+use its file. A file that cannot be read, or is for another processor, build or set of shapes,
+counts as absent and is replaced.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class IsaSelectionKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a choice is for. `levels`: those that the processor and the build have, narrowest first;
-    `build`: version and digest of the kernels; `shapes`: one line for each fact of the model."""
+    """The key of a selection. `levels`: ISAs that the processor and the build have, narrowest
+    first; `build`: version and digest of the kernels; `shapes`: one line per fact of the model."""
 
     processor: str
     levels: tuple[str, ...]
@@ -48,8 +48,8 @@ class IsaSelectionKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SavedIsaSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file. `model_id`: the first model that the choice was made for; `microseconds`: what was
-    measured, by work, rows and level."""
+    """The content of one file. `model_id`: the first model that the selection was made for;
+    `microseconds`: measured times by work, rows and ISA."""
 
     schema: int
     key: IsaSelectionKey
@@ -58,9 +58,9 @@ class SavedIsaSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     microseconds: dict[str, float] = {}
 
 
-def keep(home: Path, made: SavedIsaSelection) -> SavedIsaSelection:
-    """Write a choice, unless there is one by now; returns the one that counts from now on. Where
-    nothing can be written, that is `made`, with a warning."""
+def save_selection(home: Path, made: SavedIsaSelection) -> SavedIsaSelection:
+    """Write a selection unless one has been written meanwhile. Return the one that is now valid: if
+    no file can be written, `made`, with a warning."""
     final = home / FOLDER / made.key.file_name
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -71,36 +71,36 @@ def keep(home: Path, made: SavedIsaSelection) -> SavedIsaSelection:
             written.unlink(missing_ok=True)
     except OSError as error:
         log.warning(
-            "%s cannot be written (%s): the next start measures the processor again, and may"
-            " choose otherwise",
+            "%s cannot be written (%s): the next start measures the processor again and may"
+            " choose other instruction sets",
             final,
             error.strerror,
         )
         return made
 
 
-def recall(home: Path, key: IsaSelectionKey) -> SavedIsaSelection | None:
-    """The choice for `key`, if there is one."""
-    kept = _read(home / FOLDER / key.file_name)
-    return kept if kept is not None and kept.key == key else None
+def load_selection(home: Path, key: IsaSelectionKey) -> SavedIsaSelection | None:
+    """Return the selection for `key`, if there is one."""
+    saved = _read(home / FOLDER / key.file_name)
+    return saved if saved is not None and saved.key == key else None
 
 
 def all_saved(home: Path) -> list[SavedIsaSelection]:
-    """Every readable choice."""
+    """Return every readable selection."""
     try:
         paths = sorted((home / FOLDER).glob("*.json"))
     except OSError:
         return []
-    return [kept for kept in map(_read, paths) if kept is not None]
+    return [saved for saved in map(_read, paths) if saved is not None]
 
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:
-    """Names the kind of the first processor: "AMD EPYC; AuthenticAMD; 25; 17; 1"."""
+    """Return the kind of the first processor: "AMD EPYC; AuthenticAMD; 25; 17; 1"."""
     return "; ".join(_values(cpuinfo)) or "unknown"
 
 
 def build_name(kernels: Path) -> str:
-    """The version, and a digest of the extension module `kernels`."""
+    """Return the version and a digest of the extension module `kernels`."""
     digest = hashlib.sha256(kernels.read_bytes()).hexdigest()
     return f"{__version__}-{digest[:16]}"
 
@@ -113,7 +113,7 @@ def _write(folder: Path, made: SavedIsaSelection) -> Path:
 
 
 def _place(written: Path, final: Path, made: SavedIsaSelection) -> SavedIsaSelection:
-    """Give a whole file its name in one step; an earlier one stays if it can be read."""
+    """Publish a complete file under its name in one step. An earlier readable one stays."""
     try:
         os.link(written, final)
     except FileExistsError:
@@ -128,24 +128,24 @@ def _place(written: Path, final: Path, made: SavedIsaSelection) -> SavedIsaSelec
 
 def _read(path: Path) -> SavedIsaSelection | None:
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=SavedIsaSelection)
+        saved = msgspec.json.decode(path.read_bytes(), type=SavedIsaSelection)
     except (OSError, msgspec.DecodeError):
         return None
-    return kept if kept.schema == SCHEMA and _fits(kept) else None
+    return saved if saved.schema == SCHEMA and _is_valid(saved) else None
 
 
-def _fits(kept: SavedIsaSelection) -> bool:
-    """Whether every level that is named is one of the processor's."""
-    levels = kept.levels
-    ranges = (*levels.linear, *levels.experts)
-    named = {levels.products, levels.attention, levels.other, *(one.level for one in ranges)}
-    return named <= set(kept.key.levels) and all(
-        _ascend([one.most_rows for one in each]) for each in (levels.linear, levels.experts)
+def _is_valid(saved: SavedIsaSelection) -> bool:
+    """Return whether every ISA in use is one of the processor's and the row ranges ascend."""
+    isas = saved.levels
+    ranges = (*isas.linear, *isas.experts)
+    named = {isas.products, isas.attention, isas.other, *(one.level for one in ranges)}
+    return named <= set(saved.key.levels) and all(
+        _ascend([one.most_rows for one in each]) for each in (isas.linear, isas.experts)
     )
 
 
 def _ascend(bounds: Sequence[int | None]) -> bool:
-    """Whether they ascend from 1, and the last is None."""
+    """Return whether bounds ascend from at least 1 and the last is None."""
     *finite, last = bounds or [None]
     known = [bound for bound in finite if bound is not None]
     ascends = known == sorted(set(known)) and min(known, default=1) > 0

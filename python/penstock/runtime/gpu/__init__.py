@@ -1,1 +1,1 @@
-"""The GPU runtime: CUDA graphs, device rows, the CPU KV cache, device memory."""
+"""The GPU runtime: persistent batch, CUDA graphs, CPU KV cache and memory plan of a device."""

@@ -1,7 +1,7 @@
-"""The rows of a step by the slots of their adapters, as words of its upload: `AdapterRows` of its
-tokens and of its sampled rows, whose tensors are windows of those words.
+"""Adapter groups of a step as words of its upload: `AdapterRows` of the tokens and of the sampled
+rows, whose tensors are views of those words.
 
-A step that is captured has its words at the same place every time.
+A captured step has its words at the same place every time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from penstock.scheduler.types import Chunk
 Ints = npt.NDArray[np.int32]
 
 ALIGNED_WORDS = 4
-"""Kernels read 16 bytes at a time: every array begins at a multiple."""
+"""Kernels read 16 bytes at a time: every array starts at a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWords:
-    """`groups` groups in a step of `chunks` chunks, `tokens` tokens and `places` sampled rows. They
-    follow the words of the chunks."""
+    """The layout of `groups` groups in a step of `chunks` chunks, `tokens` tokens and `places`
+    sampled rows. The words follow those of the chunks."""
 
     groups: int
     chunks: int
@@ -36,24 +36,24 @@ class GroupWords:
 
     @property
     def end(self) -> int:
-        """Where what follows may begin."""
+        """Index of the first word after the groups."""
         *_, last = self._windows()
         return last.stop
 
     def write(self, words: Ints, chunks: tuple[Chunk, ...], slots: Ints) -> None:
-        """Of `chunks`, of which `slots[i]` is that of chunk i, negative for none; one has one. What
-        the step has beyond them is nobody's."""
+        """Write the groups of `chunks`. `slots[i]` is the adapter slot of chunk i, or -1; at least
+        one chunk has an adapter. Padding rows beyond the chunks belong to no group."""
         grouped = _group(chunks, slots, self.groups)
         for window, part in zip(self._windows(), _parts(*grouped), strict=True):
             words[window.start : window.start + len(part)] = part
 
     def write_dummy(self, words: Ints) -> None:
-        """No row has an adapter."""
+        """Write groups in which no row has an adapter."""
         for window in self._windows():
             words[window] = 0
 
     def read(self, words: Any) -> tuple[AdapterRows[Any], AdapterRows[Any]]:
-        """Of the tokens and of the sampled rows: windows of `words`."""
+        """Return the groups of the tokens and of the sampled rows, as views of `words`."""
         slots, *parts = (words[window] for window in self._windows())
         order, starts, sampled, sampled_starts = parts
         return AdapterRows(slots, order, starts), AdapterRows(slots, sampled, sampled_starts)
@@ -68,7 +68,7 @@ class GroupWords:
 
 
 def _group(chunks: tuple[Chunk, ...], slots: Ints, groups: int) -> GroupedRows:
-    """Sampled rows: those that are drawn from, then those that are scored."""
+    """Group the tokens and the sampled rows: first rows to sample, then rows to score."""
     lengths = [chunk.length + len(chunk.draft_tokens) for chunk in chunks]
     samples = [1 + len(chunk.draft_tokens) if chunk.samples else 0 for chunk in chunks]
     scores = [chunk.num_scores for chunk in chunks]

@@ -1,6 +1,6 @@
-"""Copies that go on beside the steps of a device: a stream of their own, and who waits for whom.
+"""A GPU stream for copies beside the steps, and the waiting between the two.
 
-On "cpu", for rehearsals, what is launched is done at once.
+On "cpu" (tests), work is done at once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 
 class CopyStream:
-    """Beside the steps of `device`, which are launched on the stream `steps`. What is launched here
-    is done in its order. A mark stands for all that was launched up to it."""
+    """A GPU stream beside the one on which the steps of `device` are launched. Work on it runs in
+    order. An event marks the end of the work launched so far."""
 
     def __init__(self, device: torch.device, steps: Any) -> None:
         self._device = device
@@ -25,7 +25,7 @@ class CopyStream:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """What a thread does within, it does for this device; pinning memory is for one, too."""
+        """Make `device` current for this thread; pinning memory also needs that."""
         if self._stream is None:
             yield
         else:
@@ -33,21 +33,21 @@ class CopyStream:
                 yield
 
     def run(self, work: Callable[[], None]) -> Any:
-        """Launch what `work` launches. Returns the mark after it."""
+        """Launch the work of `work` on this stream. Return an event after it."""
         with self.on_device(), torch.inference_mode(), torch.cuda.stream(self._stream):
             work()
         return None if self._stream is None else self._stream.record_event()
 
-    def is_past(self, mark: Any) -> bool:
-        """Whether all that `mark` stands for is done."""
-        return mark is None or bool(mark.query())
+    def is_done(self, event: Any) -> bool:
+        """Return whether all work before `event` is done."""
+        return event is None or bool(event.query())
 
-    def follow_steps(self) -> None:
-        """What is launched here from now on waits for the steps that were launched so far."""
+    def wait_for_steps(self) -> None:
+        """Make work launched here from now on wait for the steps launched so far."""
         if self._stream is not None:
             self._stream.wait_stream(self._steps)
 
-    def let_steps_wait(self, mark: Any) -> None:
-        """Steps that are launched from now on wait for `mark`; the host does not."""
-        if mark is not None:
-            self._steps.wait_event(mark)
+    def make_steps_wait(self, event: Any) -> None:
+        """Make steps launched from now on wait for `event`. The CPU does not wait."""
+        if event is not None:
+            self._steps.wait_event(event)

@@ -1,10 +1,9 @@
-"""The host's part of a device's cache: blocks that go there before they are overwritten, and come
-back before a step reads them.
+"""The CPU KV cache: KV blocks are copied to pinned memory before the device overwrites them, and
+copied back before a step reads them.
 
-A block that goes is copied aside on the device, in the order of the steps, which takes
-microseconds; from there a copy stream takes it to pinned memory. A block that comes back is
-brought by the
-copy stream, and the step that reads it waits for that.
+A block to be saved is first copied aside on the device, in the order of the steps, which takes
+microseconds; a copy stream moves it from there to pinned memory. A block to be restored is moved by
+the copy stream, and the step that reads it waits for that.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from penstock.scheduler.types import CopyBlock, StepPlan
 
 
 class CpuKvCache:
-    """`pool: [L, 2, B, K, P, D]`, the device's; `cpu_blocks` blocks of the host. A step saves
-    `most_saves` at most. Bits are copied, whatever their type. Raises ModelError where the host's
-    memory cannot be pinned."""
+    """Saves and restores the blocks of `pool` [L, 2, B, K, P, D] in `cpu_blocks` blocks of pinned
+    memory. A step saves at most `max_saves_per_step` blocks. Bits are copied, whatever their type.
+    Raises ModelError if the memory cannot be pinned."""
 
     def __init__(
-        self, pool: torch.Tensor, cpu_blocks: int, most_saves: int, copy_stream: CopyStream
+        self, pool: torch.Tensor, cpu_blocks: int, max_saves_per_step: int, copy_stream: CopyStream
     ) -> None:
         self._blocks = pool.view(torch.int32).permute(2, 0, 1, 3, 4, 5)
         _, *block = self._blocks.shape
@@ -34,7 +33,7 @@ class CpuKvCache:
         with copy_stream.on_device():
             self._pinned = PinnedMemory((cpu_blocks, *block), torch.int32, pool.device)
         self._host = self._pinned.data
-        self._aside = self._room(most_saves)
+        self._aside = self._room(max_saves_per_step)
         self._arriving = self._room(min(cpu_blocks, ARRIVING_BLOCKS))
         self._saved: Any = None
         self._restored: deque[tuple[int, Any]] = deque()
@@ -42,40 +41,39 @@ class CpuKvCache:
 
     @property
     def last_restored(self) -> int:
-        """The last step of which all has arrived that it and those before it bring back."""
-        while self._restored and self._copy_stream.is_past(self._restored[0][1]):
+        """The last step for which all restores, also those of earlier steps, are complete."""
+        while self._restored and self._copy_stream.is_done(self._restored[0][1]):
             self._last_restored, _ = self._restored.popleft()
         return self._last_restored
 
     def prepare(self, plan: StepPlan) -> None:
-        """Launch what a step copies; before the step itself, on its stream."""
+        """Launch the copies of a step, on its stream and before the step itself."""
         if plan.saves:
             self._save(plan.saves)
         if plan.restores:
-            self._copy_stream.follow_steps()
-            self._restored.append(
-                (plan.step, self._copy_stream.run(lambda: self._bring(plan.restores)))
-            )
-        for step, mark in self._restored:
+            self._copy_stream.wait_for_steps()
+            event = self._copy_stream.run(lambda: self._restore(plan.restores))
+            self._restored.append((plan.step, event))
+        for step, event in self._restored:
             if step <= plan.awaits:
-                self._copy_stream.let_steps_wait(mark)
+                self._copy_stream.make_steps_wait(event)
 
     def close(self) -> None:
-        """Give the host's memory back, when all steps and copies are done."""
+        """Release the pinned memory. All steps and copies must be done."""
         self._pinned.close()
 
     def _save(self, copies: tuple[CopyBlock, ...]) -> None:
-        self._copy_stream.let_steps_wait(self._saved)  # there it went from where these are put
+        self._copy_stream.make_steps_wait(self._saved)  # the last saves still read `_aside`
         leaving = self._places([copy.block for copy in copies])
         torch.index_select(self._blocks, 0, leaving, out=self._aside[: len(copies)])
-        self._copy_stream.follow_steps()
-        self._saved = self._copy_stream.run(lambda: self._take(copies))
+        self._copy_stream.wait_for_steps()
+        self._saved = self._copy_stream.run(lambda: self._move_out(copies))
 
-    def _take(self, copies: tuple[CopyBlock, ...]) -> None:
+    def _move_out(self, copies: tuple[CopyBlock, ...]) -> None:
         for aside, copy in zip(self._aside, copies, strict=False):
             self._host[copy.cpu_block].copy_(aside, non_blocking=True)
 
-    def _bring(self, copies: tuple[CopyBlock, ...]) -> None:
+    def _restore(self, copies: tuple[CopyBlock, ...]) -> None:
         most = len(self._arriving)
         for begin in range(0, len(copies), most):
             batch = copies[begin : begin + most]
@@ -85,10 +83,10 @@ class CpuKvCache:
             self._blocks.index_copy_(0, places, self._arriving[: len(batch)])
 
     def _places(self, blocks: list[int]) -> torch.Tensor:
-        """Indices on the device, without waiting for what the stream has to do."""
+        """Return block indices on the device, without waiting for the stream."""
         device = self._blocks.device
-        there = torch.tensor(blocks, pin_memory=device.type == "cuda")
-        return there.to(device, non_blocking=True)
+        indices = torch.tensor(blocks, pin_memory=device.type == "cuda")
+        return indices.to(device, non_blocking=True)
 
     def _room(self, blocks: int) -> torch.Tensor:
         _, *block = self._blocks.shape

@@ -1,10 +1,8 @@
-"""Graphs of the decode step: which size serves, when it is captured, and how.
+"""CUDA graphs of decode steps: the captured sizes, and when and how they are captured.
 
-A size is captured when it is first wanted, or before, while there is nothing else to do.
-
-A step of R rows is replayed at the least captured size that holds it; chunks of nobody fill it up.
-Graphs share one pool of memory: the largest is captured first, so that the smaller ones fit into
-what it left.
+A size is captured when it is first needed, or earlier, while the engine is idle. A step of R rows
+is replayed at the smallest size that holds it, filled with padding chunks. Graphs share one memory
+pool: the largest is captured first, so that the smaller ones fit into its memory.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ T = TypeVar("T")
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 BEYOND = 128
-"""Between two sizes over the largest of `SIZES`."""
+"""Distance between sizes beyond the largest of `SIZES`."""
 
 
 def sizes_up_to(max_rows: int) -> tuple[int, ...]:
-    """The sizes of steps of up to `max_rows` rows."""
+    """Return the graph sizes for steps of up to `max_rows` rows."""
     sizes = list(SIZES)
     while sizes[-1] < max_rows:
         sizes.append(sizes[-1] + BEYOND)
@@ -35,33 +33,35 @@ def sizes_up_to(max_rows: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StepForm:
-    """What a step of decodes does beside its forward pass: `samples`, or leaves that to the host;
-    `adapted`: rows may have adapters. One that is not has no trace of them."""
+    """The form of a decode step besides its forward pass: the device `samples` or leaves that to
+    the CPU; rows may have adapters (`adapted`) or the step contains no adapter kernels."""
 
     samples: bool
     adapted: bool = False
 
 
 class Capturer(Protocol):
-    """Turns a computation over fixed memory into one that is replayed."""
+    """Turns a computation over fixed memory into one that can be replayed."""
 
     def capture(self, compute: Callable[[], T]) -> Callable[[], T]:
-        """`compute` may be called meanwhile, and what it does must not matter then. The result
-        does what it does, into the memory of the same results."""
+        """Return a replay of `compute`, which writes its results to the same memory every time.
+
+        `compute` may be called during the capture; its side effects must be harmless then.
+        """
 
 
 class EagerCapturer:
-    """No graphs: a step is computed anew. For a CPU, and for telling what a graph does wrong."""
+    """Captures no graph: each step runs kernel by kernel. For a CPU, and to debug a graph."""
 
     def capture(self, compute: Callable[[], T]) -> Callable[[], T]:
         return compute
 
 
 class CudaCapturer:
-    """CUDA graphs in one pool, captured and replayed on `stream`."""
+    """Captures CUDA graphs in one memory pool and replays them on `stream`."""
 
     WARM_UPS = 2
-    """Kernels are compiled and libraries set up before anything is captured."""
+    """Runs before a capture, in which kernels are compiled and libraries set up."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -73,14 +73,14 @@ class CudaCapturer:
         graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             self._stream.synchronize()
-            # Not torch.cuda.graph, which empties the allocator's cache: what is kept there for the
-            # next prompt and for adapters would be asked of the driver again, among steps. Other
-            # threads may allocate meanwhile.
+            # Not torch.cuda.graph, which empties the allocator's cache: the memory that it keeps
+            # for the next prefill and for adapters would have to be allocated by the driver again,
+            # between steps. Other threads may allocate meanwhile.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 results = compute()
             except BaseException:
-                # The stream must leave its capture; why that fails too is no news.
+                # The stream must leave its capture; the error of that adds no information.
                 with contextlib.suppress(RuntimeError):
                     graph.capture_end()
                 raise
@@ -94,10 +94,10 @@ class CudaCapturer:
 
 
 class DecodeGraphs(Generic[T]):
-    """The graphs of steps of up to `max_rows` rows, each captured when it is first wanted.
+    """The graphs of decode steps of up to `max_rows` rows, each captured when first needed.
 
-    `compute(size, form)`: the step of that size and form. `clear(size, form)`: make its inputs
-    those of nobody, for the calls that a capture makes.
+    `compute(size, form)` computes a step. `clear(size, form)` fills its inputs with padding, for
+    the runs that a capture makes.
     """
 
     def __init__(
@@ -115,15 +115,16 @@ class DecodeGraphs(Generic[T]):
 
     @property
     def captured(self) -> list[tuple[int, StepForm]]:
-        """Sizes and forms, in the order in which they were captured."""
+        """Sizes and forms in the order in which they were captured."""
         return list(self._graphs)
 
     def size_for(self, rows: int) -> int:
-        """The least size that holds `rows` rows."""
+        """Return the smallest size that holds `rows` rows."""
         return next(size for size in self.sizes if size >= rows)
 
     def make(self, size: int, form: StepForm) -> None:
-        """Capture what a replay will need. The inputs are those of nobody afterwards."""
+        """Capture the graph of this size and form, and the largest one first. Afterwards the
+        inputs are padding."""
         for wanted in (self.sizes[-1], size):
             if (wanted, form) not in self._graphs:
                 self._clear(wanted, form)
@@ -132,11 +133,12 @@ class DecodeGraphs(Generic[T]):
                 )
 
     def missing(self) -> tuple[int, StepForm] | None:
-        """The largest size that was not captured yet of a form that was wanted before."""
+        """Return the largest size not captured yet of a form that has been used, or None."""
         forms = dict.fromkeys(form for _, form in self._graphs)
         wanted = ((size, form) for form in forms for size in reversed(self.sizes))
         return next((one for one in wanted if one not in self._graphs), None)
 
     def replay(self, size: int, form: StepForm) -> T:
-        """The results of a step, in memory that the next step of this size and form writes to."""
+        """Run a step. Return its results, in memory that the next step of this size and form
+        overwrites."""
         return self._graphs[size, form]()

@@ -1,10 +1,9 @@
-"""Between host memory and a device: packed words there, small results back, nobody waiting in
-between.
+"""Transfers between host memory and a device: packed words to the device, small results back.
 
-On a CUDA device the host's ends are pinned, copies are ordered by the current stream, and a ring of
-staging buffers lets the host write the next step while the last ones are still being copied. On
-"cpu", for rehearsals, a copy is done when it is asked for, so one buffer is all of the ring; and
-the host's end is no tensor, since who counts tensors wants to know what a device would hold.
+On a CUDA device the host buffers are pinned, copies are ordered by the current stream, and a ring
+of staging buffers lets the CPU write the next step while earlier ones are still being copied. On
+"cpu" (tests) a copy is done at once, so all buffers of the ring are one; it is no tensor, so that
+a test that counts tensors sees only the device's memory.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ import numpy.typing as npt
 import torch
 
 RING = 4
-"""Staging buffers: more than the steps that may be in flight, so that none is waited for."""
+"""Number of staging buffers: more than steps in flight, so that none has to be waited for."""
 
 
 class Fetched:
-    """Results on their way to the host."""
+    """Results that are being copied to host memory."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], arrived: Any) -> None:
         self._tensors = tensors
         self._arrived = arrived
 
     def wait(self) -> list[npt.NDArray[Any]]:
-        """The results as arrays, once they are there."""
+        """Wait for the copies. Return the results as arrays."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return [tensor.numpy() for tensor in self._tensors]
 
 
 class HostTransfers:
-    """The way to and from `device`. `num_words`: of the largest upload."""
+    """Transfers to and from `device`. `num_words`: size of the largest upload."""
 
     def __init__(self, device: torch.device, num_words: int) -> None:
         self._cuda = device.type == "cuda"
@@ -51,7 +50,7 @@ class HostTransfers:
         self._next = 0
 
     def staging(self) -> npt.NDArray[np.int32]:
-        """Where the next upload is written; the same until `send`."""
+        """Return the buffer for the next upload; the same one until `send`."""
         copied = self._copied[self._next]
         if copied is not None:
             copied.synchronize()
@@ -59,26 +58,26 @@ class HostTransfers:
         return self._written[self._next]
 
     def send(self, num_words: int) -> None:
-        """Copy the first words of the staging buffer to `words`, after what the stream has to do
-        so far."""
+        """Copy the first `num_words` words of the staging buffer to `words`, in the order of the
+        stream."""
         staged = self._pinned[self._next] if self._cuda else torch.from_numpy(self.staging())
         self.words[:num_words].copy_(staged[:num_words], non_blocking=True)
         self._copied[self._next] = self._mark()
         self._next = (self._next + 1) % RING
 
-    def there(self, array: npt.NDArray[Any]) -> torch.Tensor:
-        """A short array on the device, without waiting for what the stream has to do."""
-        here = torch.from_numpy(array)
+    def to_device(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """Copy a short array to the device, without waiting for the stream."""
+        tensor = torch.from_numpy(array)
         if self._cuda:
-            here = here.pin_memory()
-        return here.to(self.words.device, non_blocking=True)
+            tensor = tensor.pin_memory()
+        return tensor.to(self.words.device, non_blocking=True)
 
     def index(self, places: list[int]) -> torch.Tensor:
-        """Some indices on the device, int32; see `there`."""
-        return self.there(np.array(places, np.int32))
+        """Copy indices to the device, as int32. See `to_device`."""
+        return self.to_device(np.array(places, np.int32))
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> Fetched:
-        """Copies of results, made when the stream has computed them."""
+        """Start copying results to host memory once the stream has computed them."""
         if not self._cuda:
             return Fetched([tensor.clone() for tensor in tensors], None)
         pinned = [torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors]

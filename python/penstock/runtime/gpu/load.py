@@ -1,4 +1,4 @@
-"""From a model on disk to a runtime on a GPU. Imports torch."""
+"""Loads a model on a GPU and builds its runtime. Imports torch."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from penstock.runtime.protocol import RuntimeInfo
 log = logging.getLogger(__name__)
 
 Observe: TypeAlias = Callable[[str, DeviceMemoryPlan], None]
-"""Told of each stage of a start, when it is over, with what was planned: "weights", "cache", "kept"
-(by attention, for steps of decodes), "slots", "rows", and "graph", the first ones captured."""
+"""Called after each stage of a start with the memory plan. Stages: "weights", "cache", "kept" (the
+memory of decode attention), "slots", "rows", and "graph" (the first graphs are captured)."""
 
 ROUNDED = "; float weights of layers are rounded to 8-bit floats"
 
 
-def unobserved(stage: str, memory: DeviceMemoryPlan) -> None:
-    """Nobody wants to know."""
+def ignore_stages(stage: str, memory: DeviceMemoryPlan) -> None:
+    """Ignore the stages of a start: the default `Observe`."""
 
 
-def torch_serves() -> bool:
-    """Whether this build of torch can use the GPU that the driver shows."""
+def torch_sees_gpu() -> bool:
+    """Return whether this build of torch can use the GPU that the driver reports."""
     return torch.cuda.is_available()
 
 
@@ -47,13 +47,13 @@ def start_gpu_runtime(
     settings: EngineSettings,
     device: str,
     progress: Progress | None = None,
-    observe: Observe = unobserved,
+    observe: Observe = ignore_stages,
 ) -> GpuRuntime:
-    """The runtime of an opened model on `device`, its largest graph captured. Raises ModelError
-    where the device cannot serve or the model does not fit."""
+    """Return the runtime of an opened model on `device`, with its largest graph captured. Raises
+    ModelError if the device cannot be used or the model does not fit."""
     opened = open_device(settings, device)
     memory = plan_sizes(model, settings, opened.ops, opened.free_bytes())
-    runtime = place(model, memory, settings, opened.ops, progress, observe=observe)
+    runtime = build_runtime(model, memory, settings, opened.ops, progress, observe=observe)
     runtime.warm(1)
     observe("graph", memory)
     log.info("%s", opened.report())
@@ -62,103 +62,107 @@ def start_gpu_runtime(
 
 @dataclass(frozen=True, slots=True)
 class OpenDevice:
-    """A device that can be used. `packaged`: the compiled kernels that serve it."""
+    """A usable device. `packaged`: the packaged kernels that serve it."""
 
     ops: TorchOps
     packaged: Any
 
     def free_bytes(self) -> int:
-        """That nobody has taken yet."""
+        """Return the free memory of the device."""
         free, _ = torch.cuda.mem_get_info(self.ops.device)
         return free
 
     def report(self) -> str:
-        """Of the compiled kernels, one line."""
+        """Return one line about the packaged kernels."""
         from penstock.kernels.cuda.library import Declined
 
         if isinstance(self.packaged, Declined):
-            return f"kernels are compiled as they are wanted: {self.packaged.reason}"
+            return f"kernels are compiled when first used: {self.packaged.reason}"
         return self.packaged.report()
 
 
 def open_device(settings: EngineSettings, device: str) -> OpenDevice:
-    """The device, for this thread, and what computes on it. Raises ModelError where it cannot
-    serve."""
-    if not torch_serves():
-        raise ModelError(f"device is {device}, and this build of torch sees no CUDA device")
+    """Make the device current for this thread and choose its ops. Raises ModelError if the device
+    cannot be used."""
+    if not torch_sees_gpu():
+        raise ModelError(f"device is {device}, but this build of torch finds no CUDA device")
     torch.cuda.set_device(device)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
-    # only where there is a GPU, as in `serving_ops`
+    # Imported here because it needs a GPU, as in `serving_ops`.
     from penstock.kernels.cuda.launcher import serve_installed, serve_none
 
-    left_out = "packaged" in kernels_without(settings)
+    left_out = "packaged" in excluded_kernels(settings)
     packaged = serve_none(_LEFT_OUT) if left_out else serve_installed(device)
     return OpenDevice(serving_ops(settings, device, dtype), packaged)
 
 
-_LEFT_OUT = "left out by --without-kernels"
+_LEFT_OUT = "excluded by without_kernels"
 
 
-def kernels_without(settings: EngineSettings) -> dict[str, str]:
-    """Why which kernels of the CUDA library, or "packaged" ones, are not used. Raises ModelError
-    for a name that there is not."""
+def excluded_kernels(settings: EngineSettings) -> dict[str, str]:
+    """Return the kernels of the CUDA library (or "packaged") that are not used, with the reason.
+    Raises ModelError for an unknown name."""
     from penstock.kernels.cuda.self_test import KERNELS
 
     names = [name.strip() for name in settings.without_kernels.split(",") if name.strip()]
     known = (*KERNELS, "packaged")
     for name in names:
         if name not in known:
-            raise ModelError(f"without_kernels: {name!r} is none of {', '.join(known)}")
+            raise ModelError(
+                f"without_kernels: {name!r} is not a kernel; it must be one of {', '.join(known)}"
+            )
     return dict.fromkeys(names, _LEFT_OUT)
 
 
 def plan_sizes(
     model: LoadedModel, settings: EngineSettings, ops: TorchOps, free_bytes: int
 ) -> DeviceMemoryPlan:
-    """What an engine will take of its devices, of each of which `free_bytes` are left, for a model
-    or the shard of one that `ops` will pack. Raises ModelError where it does not fit, there or in
-    the host's memory."""
-    taken_bytes = weight_bytes(model, settings, ops)
-    memory = plan_device_memory(model.spec, taken_bytes, settings, free_bytes)
-    _tell_of_shrinking(memory, settings)
-    of_host = available_bytes()
-    if of_host is not None and memory.host_memory_bytes > of_host:
+    """Plan the memory of an engine with `free_bytes` on each of its devices.
+
+    `model` is a model or one shard of it, packed by `ops`. Raises ModelError if it does not fit the
+    devices or host memory.
+    """
+    packed_bytes = weight_bytes(model, settings, ops)
+    memory = plan_device_memory(model.spec, packed_bytes, settings, free_bytes)
+    _log_reduced_sizes(memory, settings)
+    available = available_bytes()
+    if available is not None and memory.host_memory_bytes > available:
         raise ModelError(
-            f"host_cache_mb is {settings.host_cache_mb}, guesses take up to "
-            f"{memory.ngram_index_bytes >> 20} MiB; {of_host >> 20} MiB of the host's memory are "
+            f"host_cache_mb is {settings.host_cache_mb} and the n-gram index needs up to "
+            f"{memory.ngram_index_bytes >> 20} MiB, but {available >> 20} MiB of host memory are "
             "available"
         )
     return memory
 
 
-def _tell_of_shrinking(memory: DeviceMemoryPlan, settings: EngineSettings) -> None:
-    """Log step sizes that are smaller than the defaults of a GPU because memory is short."""
+def _log_reduced_sizes(memory: DeviceMemoryPlan, settings: EngineSettings) -> None:
+    """Log step sizes that are smaller than the GPU defaults because memory is short."""
     wanted = settings.step_sizes(GPU_STEP_SIZES[0])
     if memory.sizes != wanted:
         log.info(
-            "max_num_seqs is %d and max_num_batched_tokens %d: with %d and %d the cache would be"
+            "max_num_seqs is %d and max_num_batched_tokens %d: with %d and %d the KV cache would be"
             " too small",
             *(*memory.sizes, *wanted),
         )
 
 
 def weight_bytes(model: LoadedModel, settings: EngineSettings, ops: TorchOps) -> int:
-    """What the weights of a model, or of a shard of one, will take as `ops` pack them: often more
-    than in a GGUF file, whose blocks are denser than what kernels read."""
-    taken_bytes = model.weights.packed_bytes(ops.packed_bytes)
+    """Return the size of a model's (or shard's) weights as `ops` pack them. That is often more than
+    in a GGUF file, whose blocks are denser than the kernels' layout."""
+    packed_bytes = model.weights.packed_bytes(ops.packed_bytes)
     if settings.quantize != "fp8":
-        return taken_bytes
-    return taken_bytes - model.weights.float8_savings(ops.packed_bytes)
+        return packed_bytes
+    return packed_bytes - model.weights.float8_savings(ops.packed_bytes)
 
 
 def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> TorchOps:
-    """The CUDA library where it is installed and computes rightly, and Triton; Triton alone where
-    that is asked for, and for answers that do not depend on their neighbours."""
-    # only where there is a GPU: Triton takes a second to import
+    """Return the ops that serve: the CUDA library, if it is installed and passes its self-test,
+    together with Triton. Triton alone for `kernels` triton and in deterministic mode."""
+    # Imported here because importing Triton takes a second.
     from penstock.kernels.cuda import CudaOps
     from penstock.kernels.triton import TritonOps
 
-    # torch lets cuBLAS round the parts of a product to bfloat16 before it adds them up
+    # By default torch lets cuBLAS round partial sums to bfloat16 before it adds them.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     dense: Literal["stored", "float8"] = "float8" if settings.quantize == "fp8" else "stored"
     if settings.deterministic:
@@ -166,11 +170,11 @@ def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> To
     if settings.kernels == "triton":
         return TritonOps(device, dtype, dense=dense)
     trials = read_environment().home / "trials"
-    without = kernels_without(settings)
+    without = excluded_kernels(settings)
     return CudaOps(device, dtype, trials=trials, dense=dense, without=without)
 
 
-def place(
+def build_runtime(
     model: LoadedModel,
     memory: DeviceMemoryPlan,
     settings: EngineSettings,
@@ -178,18 +182,18 @@ def place(
     progress: Progress | None = None,
     *,
     graphs: bool = True,
-    ranks: Communicator[torch.Tensor] = SINGLE_RANK,
+    communicator: Communicator[torch.Tensor] = SINGLE_RANK,
     sampler: MakeSampler = SingleDeviceSampler,
-    observe: Observe = unobserved,
+    observe: Observe = ignore_stages,
 ) -> GpuRuntime:
-    """The runtime of a model, or of this rank's shard of one, with the sizes of `memory`, on the
-    device of `ops`."""
+    """Build the runtime of a model (or of this rank's shard) with the sizes of `memory`, on the
+    device of `ops`. `graphs` False: steps are launched kernel by kernel."""
 
-    def reached(stage: str) -> None:
+    def on_stage(stage: str) -> None:
         observe(stage, memory)
 
     shape = memory.cache
-    placed = DeviceModel(
+    device_model = DeviceModel(
         model,
         ops,
         CacheExtents(shape.layers, shape.blocks, shape.kv_heads, shape.block_size, shape.head_dim),
@@ -197,16 +201,16 @@ def place(
         max_rows=sizes_up_to(memory.sizes.max_num_seqs)[-1],
         max_model_len=memory.max_model_len,
         progress=progress,
-        ranks=ranks,
-        reached=reached,
+        communicator=communicator,
+        on_stage=on_stage,
     )
-    placed.make_slots(settings, memory.adapter_bytes)
-    reached("slots")
+    device_model.make_slots(settings, memory.adapter_bytes)
+    on_stage("slots")
     on_gpu = torch.device(ops.device).type == "cuda"
     runtime = GpuRuntime(
         ops,
-        placed,
-        _info(model, memory, settings, placed.weight_bytes),
+        device_model,
+        _info(model, memory, settings, device_model.weight_bytes),
         _report(model, memory, settings),
         max_num_seqs=memory.sizes.max_num_seqs,
         step_tokens=memory.step_tokens,
@@ -214,7 +218,7 @@ def place(
         graphs=graphs,
         sampler=sampler,
     )
-    reached("rows")
+    on_stage("rows")
     return runtime
 
 
@@ -226,24 +230,24 @@ def _info(
         fingerprint=model.fingerprint,
         vocab_size=model.spec.vocab,
         max_model_len=memory.max_model_len,
-        cache_blocks=memory.cache.blocks - 1,  # the last takes what only fills steps up
+        cache_blocks=memory.cache.blocks - 1,  # the last one is for padding chunks
         block_size=memory.cache.block_size,
         weight_bytes=memory.weight_bytes if settings.quantize == "fp8" else packed_bytes,
         memory_bytes=memory.host_memory_bytes,
         sizes=memory.sizes,
         overlaps=True,
         cpu_blocks=memory.cpu_blocks,
-        most_saves=memory.most_saves,
+        max_saves_per_step=memory.max_saves_per_step,
     )
 
 
 def _report(model: LoadedModel, memory: DeviceMemoryPlan, settings: EngineSettings) -> str:
-    """The line of memory that a start shows."""
+    """Return the memory formula for the start-up log."""
     return memory.formula() + (ROUNDED if settings.quantize == "fp8" else "") + model.remark
 
 
 def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:
-    """The type of the cache's elements; bfloat16 beside bfloat16 activations."""
+    """Return the dtype of the KV cache; bfloat16 for `auto` with bfloat16 activations."""
     item_bytes = cache_item_bytes(settings)
     if item_bytes == 1:
         return torch.float8_e4m3fn

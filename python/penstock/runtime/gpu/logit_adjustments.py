@@ -1,8 +1,8 @@
-"""What changes the logits of rows on a device, kept there as the host knows it.
+"""Keeps the logits processors of rows on the device.
 
-The numbers of a row (its penalties, how many biases it has) go with the words of a step. Its lists
-and its counted tokens are written here: when the device first samples for it, and again after the
-host drew for it. In between the device counts its own samples.
+The numbers of a row (its penalties, its number of logit biases) travel with the words of a step.
+Its lists and token counts are written here: when the device first samples for the row, and again
+after the CPU sampled for it. In between the device counts its own samples.
 """
 
 from __future__ import annotations
@@ -19,46 +19,48 @@ from penstock.scheduler.types import StepPlan
 
 
 class LogitAdjustments:
-    """Writes to `state` what `rows` has, by way of `link`. Within a step's order of the stream, so
-    a row may have a new tenant while a step in flight still samples for the old one."""
+    """Writes the logits processors of `rows` to `state`, in the order of the stream: a row may get
+    a new sequence while a step in flight still samples for the old one."""
 
     def __init__(
-        self, rows: RowTable, state: Adjustments[torch.Tensor], link: HostTransfers
+        self, rows: RowTable, state: Adjustments[torch.Tensor], transfers: HostTransfers
     ) -> None:
         self._rows = rows
         self._state = state
-        self._link = link
+        self._transfers = transfers
         self._stale: set[int] = set()
 
-    def take(self, plan: StepPlan) -> None:
-        """Note which rows a plan gives a new tenant, or tokens that nobody drew."""
+    def note_plan(self, plan: StepPlan) -> None:
+        """Note the rows to which a plan gives a new sequence or forced tokens."""
         self._stale.update(admit.row for admit in plan.admissions)
         self._stale.update(forced.row for forced in plan.forced)
 
-    def forget(self, rows: Iterable[int]) -> None:
-        """The host drew for `rows`."""
+    def mark_stale(self, rows: Iterable[int]) -> None:
+        """Note that the CPU sampled for `rows`."""
         self._stale.update(rows)
 
     def refresh(self, rows: Iterable[int]) -> None:
-        """The device is about to draw for `rows`."""
+        """Update the state of `rows`, for which the device is about to sample."""
         stale = self._stale.intersection(rows)
         for row in stale:
             self._write(row)
         self._stale -= stale
 
     def _write(self, row: int) -> None:
-        features, state = self._rows.features(row), self._state
-        if features is None:
+        processors, state = self._rows.logits_processors(row), self._state
+        if processors is None:
             return
-        if features.bias is not None:
-            tokens, values = features.bias
-            state.bias_tokens[row, : len(tokens)] = self._link.there(tokens)
-            state.bias_values[row, : len(values)] = self._link.there(values)
-        if features.held is not None:
-            held = features.held.tokens
-            state.held[row, : len(held)] = self._link.there(held)
-        if features.seen is not None:
-            tokens, counts = features.seen.listed()
+        if processors.bias is not None:
+            tokens, values = processors.bias
+            state.bias_tokens[row, : len(tokens)] = self._transfers.to_device(tokens)
+            state.bias_values[row, : len(values)] = self._transfers.to_device(values)
+        if processors.min_tokens is not None:
+            suppressed = processors.min_tokens.tokens
+            state.held[row, : len(suppressed)] = self._transfers.to_device(suppressed)
+        if processors.seen is not None:
+            tokens, counts = processors.seen.listed()
             own = state.counts[row]
             own.zero_()
-            own[self._link.there(tokens).long()] = self._link.there(counts + np.int32(1))
+            own[self._transfers.to_device(tokens).long()] = self._transfers.to_device(
+                counts + np.int32(1)
+            )

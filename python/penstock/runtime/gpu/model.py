@@ -1,4 +1,4 @@
-"""A model on a device: its packed weights, its cache, and the logits of a step."""
+"""A model on a device: packed weights, KV cache and forward pass."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from penstock.runtime.adapters import SlotAdapters, slot_adapters
 
 
 class DeviceModel:
-    """`extents`: of the cache, whose memory is `pool`. `max_rows` sequences of up to
-    `max_model_len` tokens. `ranks`: those that have the other shards of the model. `reached`: is
-    told when weights, cache and what attention keeps are there. Raises ModelError where weights
-    cannot be read."""
+    """A model with a KV cache of `extents`, for `max_rows` sequences of up to `max_model_len`
+    tokens.
+
+    `communicator`: connects the ranks of a tensor-parallel model. `on_stage` is called when the
+    weights, the cache and the memory of decode attention are allocated. Raises ModelError if
+    weights cannot be read.
+    """
 
     def __init__(
         self,
@@ -36,19 +39,19 @@ class DeviceModel:
         max_rows: int,
         max_model_len: int,
         progress: Progress | None = None,
-        ranks: Communicator[torch.Tensor] = SINGLE_RANK,
-        reached: Callable[[str], None] = lambda stage: None,
+        communicator: Communicator[torch.Tensor] = SINGLE_RANK,
+        on_stage: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self._ops = ops
         self._decoder: Decoder[torch.Tensor] = Decoder(
-            model.spec, model.weights, ops, max_model_len, progress, ranks
+            model.spec, model.weights, ops, max_model_len, progress, communicator
         )
         if torch.device(ops.device).type == "cuda":
-            torch.cuda.empty_cache()  # what packing left over: the cache is one large piece
-        reached("weights")
+            torch.cuda.empty_cache()  # buffers of packing: the KV cache needs one large piece
+        on_stage("weights")
         self.pool = allocate_pool(extents, cache_dtype, ops.device)
         self._caches = caches_of(self.pool)
-        reached("cache")
+        on_stage("cache")
         self.adapters: SlotAdapters | None = None
         self._work = None
         if ops.table["attention"].name in ("cuda", "triton"):
@@ -60,10 +63,10 @@ class DeviceModel:
                 extents.block_size,
                 few_rows=FEW_ROWS if ops.splits_by_rows else 0,
             )
-        reached("kept")
+        on_stage("kept")
 
     def make_slots(self, settings: EngineSettings, max_bytes: int) -> None:
-        """Slots for what adapters the settings have, of up to `max_bytes`."""
+        """Allocate the adapter slots that the settings ask for, with a limit of `max_bytes`."""
         self.adapters = slot_adapters(self._decoder, self._ops, max_bytes, settings)
 
     @property
@@ -72,12 +75,15 @@ class DeviceModel:
 
     @property
     def work_bytes(self) -> int:
-        """Memory that decode attention keeps for the parts of long contexts."""
+        """Memory of decode attention for the partial results of long contexts."""
         return 0 if self._work is None else self._work.size_bytes
 
     def logits(self, inputs: StepInputs[torch.Tensor], *, one_token: bool) -> torch.Tensor:
-        """[S, V] float32 at the places `sample_rows`. `one_token`: every chunk has just one, and
-        memory is where it was the last time."""
+        """Run the forward pass. Return logits [S, V] float32 at `sample_rows`.
+
+        `one_token`: every chunk has one token, and inputs are at the same addresses as in the last
+        such step.
+        """
         if self._work is not None:
             inputs = replace(inputs, work=self._work.prepare(inputs, one_token))
         slots = None if self.adapters is None else self.adapters.slots
@@ -90,8 +96,9 @@ class DeviceModel:
 
 
 class _DecodeAttentionPlans:
-    """Plans of decode attention, made once for all layers of a step, for each window that layers
-    have. Steps of up to `few_rows` rows cut contexts into smaller chunks, to use the whole GPU."""
+    """Work plans of decode attention, made once per step for all layers, one for each attention
+    window. Steps of up to `few_rows` rows use smaller splits of a context, to occupy the whole GPU.
+    """
 
     def __init__(
         self,
@@ -102,7 +109,7 @@ class _DecodeAttentionPlans:
         block_size: int,
         few_rows: int,
     ) -> None:
-        # only where Triton serves: a CPU has no need of it
+        # Imported here because only Triton needs it, never a CPU.
         from penstock.kernels.triton.paged_attention import decode_attention
         from penstock.kernels.triton.paged_attention import decode_work as attention_work
 
@@ -120,7 +127,7 @@ class _DecodeAttentionPlans:
             self._few = self._keep(self._few_rows, max_model_len, FEW_ROWS_SPLIT)
 
     def _keep(self, rows: int, max_model_len: int, chunk: int) -> dict[int, Any]:
-        """Memory for steps of up to `rows` rows with one token each, by window."""
+        """Allocate memory for steps of up to `rows` rows with one token each, by window."""
         units = self._most_units(rows, max_model_len, chunk)
         return {
             window: self._allocate(rows, units, self._heads, window, self._device, chunk=chunk)
@@ -142,7 +149,7 @@ class _DecodeAttentionPlans:
         return self._few if len(inputs.context_lens) <= self._few_rows else self._kept
 
     def _fresh(self, inputs: StepInputs[torch.Tensor]) -> dict[int, Any]:
-        """For a step of any chunks, as large as its own longest context asks for."""
+        """Allocate memory for a step with prefill chunks, sized by its longest context."""
         rows, width = inputs.block_tables.shape
         tokens = len(inputs.tokens)
         short = 1 if tokens == rows else self._short

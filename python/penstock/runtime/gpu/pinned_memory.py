@@ -1,5 +1,5 @@
-"""Pinned memory of the host, of exactly the size that is asked for: torch's own is rounded up to a
-power of two (`CachingHostAllocator`)."""
+"""Pinned host memory of exactly the requested size; torch's own is rounded up to a power of two
+(`CachingHostAllocator`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ PINNED_FOR_THE_DEVICE = 0  # cudaHostRegisterDefault
 
 
 class PinnedMemory:
-    """`data`: `shape`, of `dtype`, on the host, uninitialized; pinned for the current device until
-    it is closed or collected, which is when no copy is under way. Where `device` is a CPU, for
-    rehearsals, nothing is pinned. Raises ModelError where the driver pins no more."""
+    """Uninitialized host memory `data` of a shape and dtype, pinned for the current device.
+
+    It stays pinned until it is closed or collected, when no copy may be running. If `device` is a
+    CPU (tests), it is not pinned. Raises ModelError if the driver pins no more memory.
+    """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self.data = torch.empty(shape, dtype=dtype)
@@ -24,10 +26,10 @@ class PinnedMemory:
         if device.type == "cuda":
             _pin(self.data)
             self._unpin = weakref.finalize(self, _unpin, self.data)
-            self._unpin.atexit = False  # the driver may be gone, and the memory goes in any case
+            self._unpin.atexit = False  # at exit the driver may be gone; the memory is freed anyway
 
     def close(self) -> None:
-        """Unpin it. May be called again."""
+        """Unpin the memory. May be called again."""
         if self._unpin is not None:
             self._unpin()
 
@@ -37,7 +39,7 @@ def _pin(memory: torch.Tensor) -> None:
     status = driver.cudaHostRegister(memory.data_ptr(), memory.nbytes, PINNED_FOR_THE_DEVICE)
     if int(status):
         raise ModelError(
-            f"{memory.nbytes >> 20} MiB of the host's memory cannot be pinned: "
+            f"{memory.nbytes >> 20} MiB of host memory cannot be pinned: "
             f"{driver.cudaGetErrorString(status)}; a smaller host_cache_mb needs less"
         )
 

@@ -1,4 +1,4 @@
-"""The table of rows on a device: its memory, and the steps prepared from it."""
+"""The persistent batch on a device: its memory, and the inputs of steps built from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.kernels.persistent_batch import Adjustments, RowState, StepBuffers
 from penstock.kernels.torch_ops import TorchOps
 from penstock.runtime.gpu.host_transfers import HostTransfers
 from penstock.runtime.gpu.step_packing import Packed
-from penstock.scheduler import MOST_BIASES, MOST_HELD_BACK
+from penstock.scheduler import MAX_LOGIT_BIASES, MAX_SUPPRESSED_TOKENS
 
 Slots: TypeAlias = "StepBuffers[torch.Tensor]"
 
@@ -25,24 +25,25 @@ def rows_bytes(
     max_places: int,
     vocab_size: int,
 ) -> int:
-    """What `DeviceRows` of these sizes take, beside the words of the link."""
-    adjust = 6 + vocab_size + 2 * MOST_BIASES + MOST_HELD_BACK
+    """Return the bytes of a `DeviceRows` of these sizes, without the words of `HostTransfers`."""
+    adjust = 6 + vocab_size + 2 * MAX_LOGIT_BIASES + MAX_SUPPRESSED_TOKENS
     state = (max_num_seqs + 1) * 4 * (6 + 2 + max_blocks + adjust)
     chunks = 4 * (2 * max_chunks + 1 + max_chunks * max_blocks)
     return state + chunks + 4 * 3 * step_tokens + max_places * 4 * (6 + 4)
 
 
 class DeviceRows:
-    """Rows of `max_num_seqs` sequences with up to `max_blocks` blocks, and the one that fills
-    steps up,
-    whose only token is written to `scratch_block`. Steps have up to `max_chunks` chunks,
-    `step_tokens` tokens and `max_places` places whose logits, of `vocab_size` tokens, are wanted.
+    """The rows of `max_num_seqs` sequences with up to `max_blocks` KV blocks, and one padding row,
+    whose only token is written to `scratch_block`.
+
+    Steps have up to `max_chunks` chunks, `step_tokens` tokens, and `max_places` places whose logits
+    over `vocab_size` tokens are computed.
     """
 
     def __init__(
         self,
         ops: TorchOps,
-        link: HostTransfers,
+        transfers: HostTransfers,
         *,
         max_num_seqs: int,
         max_blocks: int,
@@ -54,9 +55,9 @@ class DeviceRows:
         vocab_size: int,
     ) -> None:
         self._ops = ops
-        self._link = link
+        self._transfers = transfers
         self._block_size = block_size
-        device = link.words.device
+        device = transfers.words.device
         self._state = _new_state(max_num_seqs + 1, max_blocks, vocab_size, device)
         self._state.known[max_num_seqs] = 1
         self._state.tables[max_num_seqs] = scratch_block
@@ -64,41 +65,41 @@ class DeviceRows:
 
     @property
     def adjustments(self) -> Adjustments[torch.Tensor]:
-        """What changes the logits of rows, for `LogitAdjustments` to write to."""
+        """The logits processors' tables, which `LogitAdjustments` writes."""
         return self._state.adjust
 
     def update(self, packed: Packed) -> None:
-        """Send a step's words and take in the changes among them."""
+        """Send a step's words and apply the row updates among them."""
         if packed.num_words == 0:
             return
-        self._link.send(packed.num_words)
+        self._transfers.send(packed.num_words)
         if packed.num_updates or packed.num_runs:
             self._ops.update_rows(self._state, self._upload(packed))
 
     def prepare(self, packed: Packed) -> Slots:
-        """The inputs of the step that was sent last; valid until the next is prepared."""
+        """Return the inputs of the step sent last; valid until the next one is prepared."""
         blocks = packed.blocks or self._slots.inputs.block_tables.shape[1]
         slots = self._slots.cut(packed.chunks, packed.tokens, packed.places, packed.sampled, blocks)
         upload = self._upload(packed)
         self._ops.prepare_step(self._state, upload, slots, packed.chunks, self._block_size)
         if packed.groups is None:
             return slots
-        tokens, sampled = packed.groups.read(self._link.words)
+        tokens, sampled = packed.groups.read(self._transfers.words)
         inputs = replace(slots.inputs, adapters=tokens, sampled_adapters=sampled)
         return replace(slots, inputs=inputs)
 
     def adjust(self, logits: torch.Tensor, slots: Slots) -> None:
-        """Change the logits [S, V] that the prepared step samples from."""
+        """Apply logits processors to the logits [S, V] of the prepared step, in place."""
         self._ops.adjust_rows(logits, self._state.adjust, slots.rows, slots.position)
 
     def append(self, packed: Packed, slots: Slots, tokens: torch.Tensor) -> None:
-        """`tokens: [S]` sampled in the prepared step join their rows."""
+        """Append `tokens: [S]`, sampled in the prepared step, to their rows."""
         lengths = slots.inputs.context_lens
         self._ops.append_tokens(self._state, self._upload(packed), lengths, tokens, packed.chunks)
 
     def _upload(self, packed: Packed) -> Upload[torch.Tensor]:
         return Upload(
-            self._link.words,
+            self._transfers.words,
             packed.tokens_at,
             packed.updates_at,
             packed.num_updates,
@@ -110,7 +111,7 @@ class DeviceRows:
 def _new_state(
     rows: int, max_blocks: int, vocab_size: int, device: torch.device
 ) -> RowState[torch.Tensor]:
-    """Rows that nobody has: greedy."""
+    """Return empty rows with greedy sampling."""
 
     def room(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -132,9 +133,9 @@ def _new_state(
             num_held=room(rows),
             held_until=room(rows),
             counts=room(rows, vocab_size),
-            bias_tokens=room(rows, MOST_BIASES),
-            bias_values=room(rows, MOST_BIASES, dtype=torch.float32),
-            held=room(rows, MOST_HELD_BACK),
+            bias_tokens=room(rows, MAX_LOGIT_BIASES),
+            bias_values=room(rows, MAX_LOGIT_BIASES, dtype=torch.float32),
+            held=room(rows, MAX_SUPPRESSED_TOKENS),
         ),
     )
 

@@ -1,8 +1,8 @@
-"""Who samples the tokens of a step on a device: the device itself, or the host over its logits; and
-how the ranks of a model come to have the same ones.
+"""Sampling on a device, or on the CPU over the device's logits; and how all ranks get the same
+tokens.
 
-Rank 0 samples. What its device drew goes to the others on their streams, what its host drew goes to
-their hosts, so that no rank can drift from it.
+Rank 0 samples. Tokens sampled on its device are broadcast to the other ranks' streams, tokens
+sampled on its CPU are sent to the other processes, so that no rank can diverge.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from penstock.runtime.sampler import Sampler
 from penstock.scheduler.types import StepPlan, StepResult
 
 SampledTokens = tuple[tuple[int, tuple[int, ...]], ...]
-"""Rows, and the tokens that follow their known ones; none of a row whose draw failed."""
+"""Rows with the tokens that follow their known ones; a row whose logits failed is left out."""
 
-Share = Callable[[torch.Tensor], torch.Tensor]
-"""Tokens of rank 0 on every rank, in place."""
+Broadcast = Callable[[torch.Tensor], torch.Tensor]
+"""Copies the tokens of rank 0 to every rank, in place."""
 
 
 class DeviceSampler(Protocol):
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        """[S, V], adjusted in place -> [S] int32 on the device, without waiting for anything."""
+        """Sample a token per row of `logits` [S, V], which is modified in place. Return [S] int32
+        on the device, without synchronizing."""
 
     def finish(self, plan: StepPlan, logits: torch.Tensor, masks: Masks | None) -> StepResult:
-        """What a step gives that the host samples. The table of rows learns of it."""
+        """Sample a step on the CPU, append the tokens to the row table and return the result."""
 
 
 MakeSampler = Callable[[TorchOps, RowTable], DeviceSampler]
 
 
 class SingleDeviceSampler:
-    """Of a model on one device."""
+    """The sampler of a model on one device."""
 
     def __init__(self, ops: TorchOps, rows: RowTable) -> None:
         self._ops = ops
-        self._sampler = Sampler(rows, _HostSampler(ops))
+        self._sampler = Sampler(rows, _CpuSampler(ops))
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         return self._ops.sample(logits, rows)
@@ -54,45 +55,53 @@ class SingleDeviceSampler:
 
 
 class LeaderSampler:
-    """Of rank 0. `tell`: pass on what the host drew in a step."""
+    """The sampler of rank 0. `send` sends the tokens that the CPU sampled to the other ranks."""
 
     def __init__(
-        self, share: Share, tell: Callable[[SampledTokens], None], ops: TorchOps, rows: RowTable
+        self,
+        broadcast: Broadcast,
+        send: Callable[[SampledTokens], None],
+        ops: TorchOps,
+        rows: RowTable,
     ) -> None:
         self._own = SingleDeviceSampler(ops, rows)
-        self._share = share
-        self._tell = tell
+        self._broadcast = broadcast
+        self._send = send
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        return self._share(self._own.sample(logits, rows))
+        return self._broadcast(self._own.sample(logits, rows))
 
     def finish(self, plan: StepPlan, logits: torch.Tensor, masks: Masks | None) -> StepResult:
         result = self._own.finish(plan, logits, masks)
-        self._tell(tokens_of(result))
+        self._send(tokens_of(result))
         return result
 
 
 class FollowerSampler:
-    """Of any other rank. `hear`: what rank 0's host drew in a step, once it is there."""
+    """The sampler of the other ranks. `receive` waits for the tokens that rank 0's CPU sampled."""
 
     def __init__(
-        self, share: Share, hear: Callable[[], SampledTokens], ops: TorchOps, rows: RowTable
+        self,
+        broadcast: Broadcast,
+        receive: Callable[[], SampledTokens],
+        ops: TorchOps,
+        rows: RowTable,
     ) -> None:
         self._rows = rows
-        self._share = share
-        self._hear = hear
+        self._broadcast = broadcast
+        self._receive = receive
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        return self._share(torch.empty(len(logits), dtype=torch.int32, device=logits.device))
+        return self._broadcast(torch.empty(len(logits), dtype=torch.int32, device=logits.device))
 
     def finish(self, plan: StepPlan, logits: torch.Tensor, masks: Masks | None) -> StepResult:
-        for row, token_ids in self._hear():
+        for row, token_ids in self._receive():
             self._rows.extend(row, token_ids)
         return StepResult(plan.step, ())
 
 
 def tokens_of(result: StepResult) -> SampledTokens:
-    """What rows learn from the result of a step."""
+    """Return the tokens of a result, by row."""
     tokens: dict[int, list[int]] = {}
     for one in result.sampled:
         if not one.failed:
@@ -100,9 +109,9 @@ def tokens_of(result: StepResult) -> SampledTokens:
     return tuple((row, tuple(sampled)) for row, sampled in tokens.items())
 
 
-class _HostSampler:
-    """A `SamplingOps` for steps in which the host has a part: logits are the device's tensors, what
-    goes in and comes out is the host's."""
+class _CpuSampler:
+    """`SamplingOps` for steps that the CPU takes part in: logits are device tensors, arguments and
+    results are numpy arrays."""
 
     def __init__(self, ops: TorchOps) -> None:
         self._ops = ops

@@ -1,8 +1,8 @@
-"""What the host tells a device of a step, packed into one array: `kernels.persistent_batch` says
-how.
+"""Packs the inputs of a step into one array of words, in the format of `kernels.persistent_batch`.
 
-The host's own table of rows may lag: tokens that a step in flight samples are not in it yet. A row
-whose last token the device knows better is *carried*: its next chunk says no more than that.
+The CPU's row table may lag: it does not contain the tokens that a step in flight samples. A row
+whose last token only the device knows is *carried*: the words of its next chunk refer to that
+token instead of containing it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NO_UPDATES: Ints = np.empty((0, UPDATE_WORDS), np.int32)
 
 
 class StepSizes(NamedTuple):
-    """Of a step, with what fills it up: `places` whose logits are wanted, of which `sampled` are
-    sampled from."""
+    """Sizes of a step including padding. Logits are computed at `places`, of which `sampled` are
+    sampled."""
 
     chunks: int
     tokens: int
@@ -35,11 +35,12 @@ class StepSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A step as packed: `num_words` words, of which none need to be sent where the device has them
-    already. `chunks` with what fills them up, `tokens`, `places` whose logits are wanted, of which
-    `sampled` are sampled from; `blocks` of the longest context, 0: of any; `groups` None: no row
-    has
-    an adapter. For the rest see `Upload`."""
+    """A packed step.
+
+    `num_words` words are sent; 0 if the device has them already. `chunks`, `tokens`, `places` and
+    `sampled`: see `StepSizes`. `blocks`: KV blocks of the longest context, 0 for the maximum.
+    `groups` is None if no row has an adapter. For the other fields see `Upload`.
+    """
 
     num_words: int
     chunks: int
@@ -56,17 +57,18 @@ class Packed:
 
 
 def is_decode(plan: StepPlan) -> bool:
-    """Whether every chunk of a step is one token that samples the next one, and guesses nothing."""
+    """Return whether all chunks are decodes (one token that samples, no draft tokens, no scores),
+    without prefill."""
     return all(
         chunk.length == 1 and chunk.samples and not chunk.draft_tokens and not chunk.num_scores
         for chunk in plan.chunks
     )
 
 
-def most_words(
+def max_words(
     max_num_seqs: int, max_chunks: int, step_tokens: int, max_blocks: int, num_slots: int
 ) -> int:
-    """Words of the largest step: see `StepPacker`."""
+    """Return the words of the largest step. Arguments: see `StepPacker`."""
     most_tokens = max(step_tokens, max_chunks)
     places = min(most_tokens, max_chunks + max_num_seqs + MAX_DRAFT_TOKENS)
     chunks = GroupWords(min(max_chunks, num_slots), max_chunks, most_tokens, places).end
@@ -76,8 +78,8 @@ def most_words(
 
 
 class StepPacker:
-    """Packs steps over `rows`. `max_chunks`: the most of a step, with what fills it up; there are
-    `num_slots` slots for adapters."""
+    """Packs steps of `rows`. `max_chunks`: most chunks of a step including padding; `num_slots`:
+    number of adapter slots."""
 
     def __init__(
         self,
@@ -102,15 +104,15 @@ class StepPacker:
         self._decode[:, 2] = 1
         self._decode[:, 3] = self._decode[:, 4] = np.arange(max_chunks)
         self._decode[:, 6] = -1
-        self.most_words = most_words(max_num_seqs, max_chunks, step_tokens, max_blocks, num_slots)
+        self.max_words = max_words(max_num_seqs, max_chunks, step_tokens, max_blocks, num_slots)
 
     def pack(self, plan: StepPlan, words: Ints, fill_up_to: int = 0) -> Packed:
-        """Pack a step into `words`. The table of rows has taken the plan in. A step of decodes gets
-        chunks of nobody up to `fill_up_to`; with 0 the step is no larger than it needs."""
-        changed = self._take(plan)
+        """Pack a step into `words`. The row table must have applied the plan already. Decode steps
+        are padded to `fill_up_to` chunks; 0 means no padding."""
+        changed = self._note_changes(plan)
         decode = is_decode(plan)
         if decode:
-            changed |= self._settle([chunk.row for chunk in plan.chunks])
+            changed |= self._mark_carried([chunk.row for chunk in plan.chunks])
         updates = sorted(changed)
         blocks = 0 if fill_up_to else self._longest(plan.chunks)
         if decode:
@@ -120,23 +122,23 @@ class StepPacker:
             if not updates and not plan.blocks and self._sent == (rows, count):
                 words_of_groups = self.groups_of(count) if self.is_adapted(plan) else None
                 return Packed(0, *sizes, blocks=blocks, groups=words_of_groups)
-            sent, tokens = self._decodes(rows, count), np.empty(0, np.int32)
+            sent, tokens = self._decode_words(rows, count), np.empty(0, np.int32)
             self._sent = (rows, count)
         else:
             self._sent = ([], 0)
-            sent, tokens, sizes = self._mixed(plan.chunks)
+            sent, tokens, sizes = self._mixed_words(plan.chunks)
         self._carry(plan.chunks)
         groups = self._write_groups(words, plan, sizes)
         words[: sent.size] = sent.reshape(-1)
         begin = sent.size if groups is None else groups.end
         packed = Packed(begin, *sizes, blocks=blocks, groups=groups)
-        told = self._updates(updates) if updates else _NO_UPDATES
-        return _Changes(told, *self._runs(plan.blocks), tokens).write(words, packed)
+        changes = self._updates(updates) if updates else _NO_UPDATES
+        return _Changes(changes, *self._runs(plan.blocks), tokens).write(words, packed)
 
     def pack_dummy(self, words: Ints, count: int, groups: GroupWords | None = None) -> Packed:
-        """A step of `count` decodes of nobody, which may have adapters."""
+        """Pack a step of `count` padding decodes, with or without adapter groups."""
         self._sent = ([], 0)
-        sent = self._decodes([], count)
+        sent = self._decode_words([], count)
         words[: sent.size] = sent.reshape(-1)
         end = sent.size
         if groups is not None:
@@ -145,25 +147,25 @@ class StepPacker:
         return Packed(end, count, count, count, count, groups=groups)
 
     def is_adapted(self, plan: StepPlan) -> bool:
-        """Whether any row of a step has an adapter."""
+        """Return whether any row of a step has an adapter."""
         if not self._num_slots:
             return False
         slots = self._rows.adapter_slots([chunk.row for chunk in plan.chunks])
         return bool(slots.max() >= 0)
 
     def groups_of(self, count: int) -> GroupWords:
-        """Where the groups of a step of `count` decodes are."""
+        """Return the layout of the adapter groups of a step of `count` decodes."""
         return self._group_words(count, count, count)
 
-    def forget(self, plan: StepPlan) -> None:
-        """What the step drew, the host drew: the device knows less of its rows."""
+    def mark_cpu_sampled(self, plan: StepPlan) -> None:
+        """Note that the CPU sampled this step, so that no row of it is carried."""
         self._carried[[chunk.row for chunk in plan.chunks]] = False
 
     def _group_words(self, chunks: int, tokens: int, places: int) -> GroupWords:
         return GroupWords(min(chunks, self._num_slots), chunks, tokens, places)
 
     def _write_groups(self, words: Ints, plan: StepPlan, sizes: StepSizes) -> GroupWords | None:
-        """The groups of a step of these `sizes`, of which nobody may fill up the end."""
+        """Write the adapter groups of a step of these `sizes`, which may end with padding."""
         if not self.is_adapted(plan):
             return None
         groups = self._group_words(sizes.chunks, sizes.tokens, sizes.places)
@@ -172,19 +174,19 @@ class StepPacker:
         return groups
 
     def _longest(self, chunks: tuple[Chunk, ...]) -> int:
-        """Blocks of the longest context."""
+        """Return the KV blocks of the longest context."""
         ends = (chunk.start + chunk.length + len(chunk.draft_tokens) for chunk in chunks)
         return -(-max(ends) // self._block_size)
 
-    def _decodes(self, rows: list[int], count: int) -> Ints:
-        """`count` chunks of a carried token: of `rows`, and of nobody."""
+    def _decode_words(self, rows: list[int], count: int) -> Ints:
+        """Return `count` decode chunks with carried tokens: those of `rows`, then padding."""
         sent = self._decode[:count]
         sent[:, 0] = self._scratch
         sent[: len(rows), 0] = rows
         return sent
 
-    def _take(self, plan: StepPlan) -> set[int]:
-        """Note what the plan changes; the rows of which the device must be told."""
+    def _note_changes(self, plan: StepPlan) -> set[int]:
+        """Note the plan's changes. Return the rows that the device must be sent."""
         admitted = [admit.row for admit in plan.admissions]
         for row in admitted:
             self._num_blocks[row] = 0
@@ -192,19 +194,20 @@ class StepPacker:
         self._carried[[forced.row for forced in plan.forced]] = False
         return set(admitted)
 
-    def _settle(self, rows: list[int]) -> set[int]:
-        """Let all of `rows` be carried; those that were not."""
+    def _mark_carried(self, rows: list[int]) -> set[int]:
+        """Mark all of `rows` as carried. Return those that were not."""
         fresh = {row for row in rows if not self._carried[row]}
         self._carried[list(fresh)] = True
         return fresh
 
     def _carry(self, chunks: tuple[Chunk, ...]) -> None:
-        """What a chunk samples without a draft, the device knows first."""
+        """Mark rows as carried whose last token the device samples without a draft."""
         for chunk in chunks:
             self._carried[chunk.row] = chunk.samples and not chunk.draft_tokens
 
-    def _mixed(self, chunks: tuple[Chunk, ...]) -> tuple[Ints, Ints, StepSizes]:
-        """Chunks of any kind: their words, the tokens of the step, its sizes."""
+    def _mixed_words(self, chunks: tuple[Chunk, ...]) -> tuple[Ints, Ints, StepSizes]:
+        """Return the words, the tokens and the sizes of a step that is no pure decode: with prefill
+        chunks, draft tokens or prompt scores."""
         sampled = sum(1 + len(chunk.draft_tokens) for chunk in chunks if chunk.samples)
         tokens = np.zeros(sum(chunk.length + len(chunk.draft_tokens) for chunk in chunks), np.int32)
         described = []
@@ -228,7 +231,7 @@ class StepPacker:
         return np.array(described, np.int32), tokens, sizes
 
     def _updates(self, rows: list[int]) -> Ints:
-        known, last, temperature, top_k, top_p, min_p, seed = self._rows.facts(rows)
+        known, last, temperature, top_k, top_p, min_p, seed = self._rows.sampling_state(rows)
         packed = np.empty((len(rows), UPDATE_WORDS), np.int32)
         halves = seed.view(np.int32).reshape(-1, 2)  # little-endian: the low half first
         floats = [part.view(np.int32) for part in (temperature, top_p, min_p)]
@@ -252,8 +255,8 @@ class StepPacker:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """What follows the chunks of a step: `updates` [n, UPDATE_WORDS] of rows; `runs` [n, RUN_WORDS]
-    of the blocks `given`, counted from the first of them; `tokens`."""
+    """Words after the chunks of a step: row `updates` [n, UPDATE_WORDS]; `runs` [n, RUN_WORDS] of
+    the blocks `given`, counted from the first of them; `tokens`."""
 
     updates: Ints
     runs: Ints
@@ -261,7 +264,7 @@ class _Changes:
     tokens: Ints
 
     def write(self, words: Ints, packed: Packed) -> Packed:
-        """The step with these behind the words that `packed` has."""
+        """Write the changes after the words of `packed`. Return `packed` with their positions."""
         updates_at = packed.num_words
         runs_at = updates_at + self.updates.size
         blocks_at = runs_at + self.runs.size

@@ -1,4 +1,4 @@
-"""A rank that is not the first: it does what rank 0 tells, until that hangs up."""
+"""A rank other than 0: it executes the messages of rank 0 until rank 0 disconnects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.runtime.ranks.messages import (
     LoadShard,
     PackAdapter,
     PackAnswer,
-    SampledOnHost,
+    SampledOnCpu,
     Step,
     ToPacker,
     ToRank,
@@ -34,32 +34,31 @@ log = logging.getLogger(__name__)
 
 
 class LeaderGone(Exception):
-    """Rank 0 has hung up in the middle of a step."""
+    """Rank 0 disconnected in the middle of a step."""
 
 
-class _MasksElsewhere:
-    """`Masks` that the host of rank 0 has."""
+class _LeaderMasks:
+    """`Masks` of a step whose token masks only rank 0 has."""
 
     def wait(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
-        raise AssertionError("rank 0 alone samples")
+        raise AssertionError("only rank 0 samples")
 
 
-MASKS_ELSEWHERE = _MasksElsewhere()
+LEADER_MASKS = _LeaderMasks()
 
 
-def hear_tokens(steps: Channel[ToRank]) -> SampledTokens:
-    """What the host of rank 0 drew in the step that was submitted last. Raises LeaderGone."""
+def receive_tokens(steps: Channel[ToRank]) -> SampledTokens:
+    """Wait for the tokens that rank 0's CPU sampled in the last step. Raises LeaderGone."""
     message = steps.receive()
     if message is None:
         raise LeaderGone
-    assert isinstance(message, SampledOnHost)
+    assert isinstance(message, SampledOnCpu)
     return message.tokens
 
 
 class Follower:
-    """`runtime`: of this rank's shard, whose sampler reads from `steps`. Adapters are packed by a
-    thread
-    of their own, as they come through `adapters`."""
+    """Executes messages of rank 0 on `runtime`, the runtime of this rank's shard, whose sampler
+    reads from `steps`. A separate thread packs the adapters that arrive through `adapters`."""
 
     def __init__(
         self, runtime: GpuRuntime, steps: Channel[ToRank], adapters: Channel[ToPacker]
@@ -73,25 +72,25 @@ class Follower:
         self._packer.start()
 
     def run(self) -> None:
-        """Return when rank 0 has hung up."""
+        """Execute messages until rank 0 disconnects."""
         try:
             while (message := self._steps.receive()) is not None:
-                self._obey(message)
+                self._execute(message)
         except LeaderGone:
             return
 
     def close(self) -> None:
-        """Give the memory of the device back."""
+        """Release connections and device memory."""
         self._steps.close()
         self._incoming.close()
         self._packer.join()
         self._runtime.close()
 
-    def _obey(self, message: ToRank) -> None:
+    def _execute(self, message: ToRank) -> None:
         runtime = self._runtime
         match message:
             case Step(plan, masked):
-                runtime.submit(plan, MASKS_ELSEWHERE if masked else None)
+                runtime.submit(plan, LEADER_MASKS if masked else None)
             case Collect():
                 runtime.collect()
             case Warm(rows, form):
@@ -102,8 +101,8 @@ class Follower:
                 self._adapters.clear(slot)
             case Drop(ticket):
                 self._packed.pop(ticket, None)
-            case LoadShard() | SampledOnHost():
-                raise AssertionError(f"{message} out of its turn")
+            case LoadShard() | SampledOnCpu():
+                raise AssertionError(f"unexpected message {message}")
 
     @property
     def _adapters(self) -> DeviceAdapters:
@@ -120,7 +119,7 @@ class Follower:
                 return
 
     def _pack(self, head: PackAdapter) -> str:
-        """Keep an adapter that comes now, packed; or why it cannot be."""
+        """Receive and pack an adapter. Return why it cannot be packed, "" if it was packed."""
         adapter = receive_adapter(self._incoming, head)
         if adapter is None:
             raise ConnectionError
@@ -131,4 +130,4 @@ class Follower:
             return error.message
         except Exception:  # the outermost loop of this thread: rank 0 refuses the load
             log.exception("adapter %s cannot be packed", head.revision)
-            return "the slice of that device cannot be packed"
+            return "the shard of that device cannot be packed"

@@ -1,7 +1,7 @@
-"""From a model on disk to a runtime over several devices: how rank 0 and the others start.
+"""Starts a tensor-parallel runtime on several devices: rank 0 and the other ranks.
 
-They meet first, so that what they take for their connections is taken; then rank 0 plans the memory
-of all, by the least that is left on any, and each loads its shard.
+The ranks connect first, so that the memory of their connections is already allocated. Then rank 0
+plans the memory of all ranks by the smallest free memory, and each rank loads its shard.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from penstock.models.decoder.decoder import Progress
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.models.loader.tensor_parallel import shard_model
-from penstock.runtime.gpu.load import open_device, place, plan_sizes
+from penstock.runtime.gpu.load import build_runtime, open_device, plan_sizes
 from penstock.runtime.gpu.memory import DeviceMemoryPlan
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import FollowerSampler, LeaderSampler
-from penstock.runtime.ranks.follower import hear_tokens
+from penstock.runtime.ranks.follower import receive_tokens
 from penstock.runtime.ranks.messages import (
     Channel,
     LoadShard,
     RankStatus,
     RankTask,
-    SampledOnHost,
+    SampledOnCpu,
     ToRank,
 )
 from penstock.runtime.ranks.process_group import RankProcessGroup, end_process
@@ -47,41 +47,51 @@ from penstock.runtime.weight_quantization import integer_bits
 log = logging.getLogger(__name__)
 
 
-def start_ranked_runtime(
+def start_tensor_parallel_runtime(
     files: ModelFiles,
     settings: EngineSettings,
     devices: tuple[str, ...],
     progress: Progress | None = None,
-    lost: Callable[[], None] = end_process,
+    on_rank_lost: Callable[[], None] = end_process,
 ) -> TensorParallelRuntime:
-    """The runtime of a model that is divided among `devices`, of which this process has the first;
-    "cpu" for each rehearses it over the reference bodies. `lost`: see `RankProcessGroup`. Raises
-    ModelError with the rank that cannot serve."""
+    """Return the runtime of a model divided among `devices`, the first of which belongs to this
+    process. "cpu" for every device (tests) uses the reference ops. `on_rank_lost`: see
+    `RankProcessGroup`. Raises ModelError that names the rank that cannot serve."""
     assert len(devices) == settings.tensor_parallel > 1
     if torch.distributed.is_initialized():
         raise ModelError(
-            "tensor_parallel: this process has a model already that is divided among devices"
+            "tensor_parallel: this process already runs a model on several devices; it can have one"
         )
     bits = integer_bits(settings)
     model = load_model(files, settings.dtype, float8="float8", bits=bits)
     shard = shard_model(model, 0, len(devices))
     opened = _open(settings, devices[0])
     with ExitStack() as undo:
-        processes = RankProcessGroup(files, settings, devices, lost)
+        processes = RankProcessGroup(files, settings, devices, on_rank_lost)
         undo.callback(processes.close)
         processes.wait_for("started", processes.numbers)
-        ranks = _meet_watched(processes, devices, settings)
-        undo.callback(leave, ranks)
-        undo.callback(processes.hang_up)
+        communicator = _connect_watched(processes, devices, settings)
+        undo.callback(leave, communicator)
+        undo.callback(processes.disconnect)
         memory = _plan(shard, settings, opened, processes)
-        processes.tell(LoadShard(memory))
+        processes.send_all(LoadShard(memory))
         sampler = partial(
-            LeaderSampler, ranks.broadcast, lambda sampled: processes.tell(SampledOnHost(sampled))
+            LeaderSampler,
+            communicator.broadcast,
+            lambda sampled: processes.send_all(SampledOnCpu(sampled)),
         )
-        own = place(shard, memory, settings, opened.ops, progress, ranks=ranks, sampler=sampler)
+        own = build_runtime(
+            shard,
+            memory,
+            settings,
+            opened.ops,
+            progress,
+            communicator=communicator,
+            sampler=sampler,
+        )
         processes.wait_for("ready", processes.numbers)
         processes.serve()
-        runtime = TensorParallelRuntime(own, processes, ranks, model.spec)
+        runtime = TensorParallelRuntime(own, processes, communicator, model.spec)
         runtime.warm(1)
         undo.pop_all()
     log.info("%s", opened.report())
@@ -89,27 +99,34 @@ def start_ranked_runtime(
 
 
 def start_follower(
-    task: RankTask, steps: Channel[ToRank], say: Callable[[RankStatus], None]
+    task: RankTask, steps: Channel[ToRank], send_status: Callable[[RankStatus], None]
 ) -> tuple[GpuRuntime, TorchCommunicator]:
-    """The runtime of a rank that is not the first, which says how far it is. Raises ModelError."""
+    """Return the runtime of a rank other than 0. Reports its progress to `send_status`. Raises
+    ModelError if it cannot serve."""
     opened = _open(task.settings, task.device)
     files = ModelFiles(task.model_id, task.kind, Path(task.path))
     bits = integer_bits(task.settings)
     model = load_model(files, task.settings.dtype, float8="float8", bits=bits)
     shard = shard_model(model, task.rank, task.count)
-    say(RankStatus("started"))
-    meeting = Path(task.rendezvous)
-    ranks = _meet(task.rank, task.count, meeting, task.device, task.settings)
-    say(RankStatus("met", free_bytes=opened.free_bytes()))
+    send_status(RankStatus("started"))
+    rendezvous = Path(task.rendezvous)
+    communicator = _connect(task.rank, task.count, rendezvous, task.device, task.settings)
+    send_status(RankStatus("met", free_bytes=opened.free_bytes()))
     order = steps.receive()
     if order is None:
-        raise ModelError("rank 0 is gone")
+        raise ModelError("rank 0 disconnected while this rank started")
     assert isinstance(order, LoadShard)
 
-    sampler = partial(FollowerSampler, ranks.broadcast, partial(hear_tokens, steps))
-    return place(
-        shard, order.memory, task.settings, opened.ops, ranks=ranks, sampler=sampler
-    ), ranks
+    sampler = partial(FollowerSampler, communicator.broadcast, partial(receive_tokens, steps))
+    runtime = build_runtime(
+        shard,
+        order.memory,
+        task.settings,
+        opened.ops,
+        communicator=communicator,
+        sampler=sampler,
+    )
+    return runtime, communicator
 
 
 class Opened(Protocol):
@@ -123,69 +140,69 @@ class Opened(Protocol):
     def report(self) -> str: ...
 
 
-class _Rehearsal:
-    """CPU tensors in the place of a device, and the reference bodies."""
+class _CpuDevice:
+    """The CPU in place of a device, with the reference ops (tests)."""
 
     def __init__(self) -> None:
-        torch.set_num_threads(1)  # those of several ranks only get into each other's way
+        torch.set_num_threads(1)  # the ranks' threads would compete for the cores
         self.ops: TorchOps = ReferenceOps()
 
     def free_bytes(self) -> int:
         return available_bytes() or 0
 
     def report(self) -> str:
-        return "rehearsed on a CPU"
+        return "tensor parallelism on a CPU, with the reference kernels"
 
 
 def _open(settings: EngineSettings, device: str) -> Opened:
-    return _Rehearsal() if device == "cpu" else open_device(settings, device)
+    return _CpuDevice() if device == "cpu" else open_device(settings, device)
 
 
 def _plan(
     shard: LoadedModel, settings: EngineSettings, opened: Opened, processes: RankProcessGroup
 ) -> DeviceMemoryPlan:
-    """One plan for all ranks, of which each can keep to it. Raises ModelError."""
+    """Return one memory plan that fits every rank. Raises ModelError if there is none."""
     met = processes.wait_for("met", processes.numbers)
     free_bytes = min(opened.free_bytes(), *(status.free_bytes for status in met))
     return plan_sizes(shard, settings, opened.ops, free_bytes)
 
 
-def _meet(
+def _connect(
     rank: int, count: int, rendezvous: Path, device: str, settings: EngineSettings
 ) -> TorchCommunicator:
-    """The other ranks. Each kind of call is made once, so that its connections are there and their
-    memory is taken. Raises ModelError."""
+    """Connect to the other ranks. Each kind of collective runs once, so that its connections and
+    memory are allocated. Raises ModelError if that fails."""
     try:
         backend: Backend = "gloo"
         if device != "cpu":
             backend = "nccl"
-            torch.cuda.set_device(device)  # this thread's
+            torch.cuda.set_device(device)  # of this thread
         sums: Sums = "ordered" if settings.deterministic else "fastest"
-        ranks = TorchCommunicator(rank, count, rendezvous, backend, device, sums)
+        communicator = TorchCommunicator(rank, count, rendezvous, backend, device, sums)
         one = torch.ones(1, 1, device=device)
-        ranks.all_gather(ranks.all_reduce(one), count)
-        ranks.broadcast(one.int())
+        communicator.all_gather(communicator.all_reduce(one), count)
+        communicator.broadcast(one.int())
         if device != "cpu":
             torch.cuda.synchronize(device)
     except RuntimeError as error:
-        raise ModelError(f"the ranks cannot meet: {error}") from None
-    return ranks
+        raise ModelError(f"the ranks cannot connect: {error}") from None
+    return communicator
 
 
-def _meet_watched(
+def _connect_watched(
     processes: RankProcessGroup, devices: tuple[str, ...], settings: EngineSettings
 ) -> TorchCommunicator:
-    """As `_meet`, of rank 0, in a thread that waits for the others for as long as they are there.
-    Raises ModelError with what became of the one that is not."""
+    """Connect rank 0 in a thread, which waits for the other ranks as long as they live. Raises
+    ModelError with the reason if one of them fails."""
     found: list[TorchCommunicator] = []
 
-    def meet() -> None:
+    def connect() -> None:
         try:
-            found.append(_meet(0, len(devices), processes.rendezvous, devices[0], settings))
-            processes.hear(0, RankStatus("met"))
+            found.append(_connect(0, len(devices), processes.rendezvous, devices[0], settings))
+            processes.report(0, RankStatus("met"))
         except ModelError as error:
-            processes.hear(0, RankStatus("failed", str(error)))
+            processes.report(0, RankStatus("failed", str(error)))
 
-    threading.Thread(target=meet, name="penstock-meeting", daemon=True).start()
+    threading.Thread(target=connect, name="penstock-meeting", daemon=True).start()
     processes.wait_for("met", range(len(devices)))
     return found[0]

@@ -1,8 +1,8 @@
-"""What rank 0 and the other ranks of a model say to each other: frames of msgpack (msgspec, never
-pickle) over pairs of connected sockets that the child inherits, so that they have no name.
+"""Messages between rank 0 and the other ranks: msgpack frames (msgspec, never pickle) over pairs of
+connected sockets that the child process inherits, so that they have no name.
 
-Each rank has two of them: one for what goes in the order of the steps, one for adapters on their
-way to its memory, which hold up no step. How a rank starts, it says in lines of JSON on its
+Each rank has two of them: one for messages in the order of the steps, one for adapters, so that
+packing does not delay steps. While it starts, a rank reports its status as lines of JSON on its
 standard output.
 """
 
@@ -28,9 +28,9 @@ _T = TypeVar("_T")
 
 
 class RankTask(msgspec.Struct, frozen=True):
-    """The line of JSON that a rank gets on its standard input. `model_id`, `kind`, `path`: of the
-    `ModelFiles`. `rendezvous`: the file by which the ranks meet. `steps`, `adapters`: descriptors
-    of its sockets."""
+    """The line of JSON on a rank's standard input. `model_id`, `kind`, `path`: fields of
+    `ModelFiles`. `rendezvous`: the file through which the ranks connect. `steps`, `adapters`: file
+    descriptors of its sockets."""
 
     settings: EngineSettings
     model_id: str
@@ -45,8 +45,9 @@ class RankTask(msgspec.Struct, frozen=True):
 
 
 class RankStatus(msgspec.Struct, frozen=True):
-    """A line of a rank's standard output. It has "started", and can use its device; "met" all other
-    ranks, and `free_bytes` are left there; is "ready" for steps; or "failed", as `text` says."""
+    """A line of a rank's standard output. "started": it can use its device. "met": it is connected
+    to all other ranks and has `free_bytes` left. "ready": it accepts steps. "failed": it ends for
+    the reason in `text`."""
 
     event: Literal["started", "met", "ready", "failed"]
     text: str = ""
@@ -54,7 +55,7 @@ class RankStatus(msgspec.Struct, frozen=True):
 
 
 class LoadShard(msgspec.Struct, frozen=True, tag="place"):
-    """Load the shard, with these sizes."""
+    """Load the shard with these sizes."""
 
     memory: DeviceMemoryPlan
 
@@ -67,15 +68,17 @@ class Warm(msgspec.Struct, frozen=True, tag="warm"):
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
-    """Submit a plan. `masked`: the host of rank 0 has masks for it. Where the host samples,
-    whatever
-    the reason, SampledOnHost is next."""
+    """Submit a plan. `masked`: rank 0 has token masks for it. If the CPU samples the step, for
+    whatever reason, the next message is SampledOnCpu."""
 
     plan: StepPlan
     masked: bool
 
 
-class SampledOnHost(msgspec.Struct, frozen=True, tag="sampled"):
+class SampledOnCpu(msgspec.Struct, frozen=True, tag="sampled"):
+    """The tokens that rank 0's CPU sampled in the last submitted step."""
+
+    """The tokens that rank 0's CPU sampled in the last submitted step."""
     tokens: SampledTokens
 
 
@@ -84,36 +87,39 @@ class Collect(msgspec.Struct, frozen=True, tag="collect"):
 
 
 class Install(msgspec.Struct, frozen=True, tag="install"):
-    """The packed adapter of this ticket is what the slot holds from now on."""
+    """Install the packed adapter of this ticket in an adapter slot."""
 
     slot: int
     ticket: int
 
 
 class Clear(msgspec.Struct, frozen=True, tag="clear"):
+    """Clear an adapter slot."""
+
+    """Clear an adapter slot."""
     slot: int
 
 
 class Drop(msgspec.Struct, frozen=True, tag="drop"):
-    """Nobody will install the packed adapter of this ticket any more. Harmless for one that is not
-    there."""
+    """Discard the packed adapter of this ticket, which will not be installed. Unknown tickets are
+    ignored."""
 
     ticket: int
 
 
-ToRank = LoadShard | Warm | Step | SampledOnHost | Collect | Install | Clear | Drop
+ToRank = LoadShard | Warm | Step | SampledOnCpu | Collect | Install | Clear | Drop
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
-    """A matrix of float32 in C order."""
+    """A float32 matrix in C order."""
 
     shape: tuple[int, int]
     data: memoryview
 
 
 class PackAdapter(msgspec.Struct, frozen=True, tag="pack"):
-    """A slice of an adapter follows, in one PackLayer for each of its `layers`; answered by a
-    PackAnswer when it is packed. See `Adapter`."""
+    """The shard of an adapter (see `Adapter`). One PackLayer for each of its `layers` follows. The
+    answer is a PackAnswer once it is packed."""
 
     ticket: int
     revision: str
@@ -123,13 +129,13 @@ class PackAdapter(msgspec.Struct, frozen=True, tag="pack"):
 
 
 class PackLayer(msgspec.Struct, frozen=True, tag="layer"):
-    """Projections and their a and b."""
+    """LoRA factors a and b by projection."""
 
     factors: dict[str, tuple[Array, Array]]
 
 
 class PackAnswer(msgspec.Struct, frozen=True, tag="packed"):
-    """`error`: why the adapter of this ticket could not be packed, "" where it was."""
+    """The answer to PackAdapter. `error`: why the adapter could not be packed, "" if it was."""
 
     ticket: int
     error: str = ""
@@ -141,14 +147,14 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def frame(message: msgspec.Struct) -> bytes:
-    """The bytes to send for a message."""
+    """Return the bytes to send for a message."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 class Channel(Generic[_T]):
-    """One end of a pair of sockets, from which messages of `kinds` are received. One thread sends
-    and one receives at a time."""
+    """One end of a pair of sockets, which receives messages of `kinds`. One thread may send and one
+    receive at a time."""
 
     def __init__(self, end: socket.socket, kinds: Any) -> None:
         self._end = end
@@ -156,27 +162,27 @@ class Channel(Generic[_T]):
         self._decoder: msgspec.msgpack.Decoder[_T] = msgspec.msgpack.Decoder(kinds)
 
     def send(self, message: msgspec.Struct) -> None:
-        """Raises OSError where the other end is closed."""
+        """Send a message. Raises OSError if the other end is closed."""
         self.send_frame(frame(message))
 
     def send_frame(self, data: bytes) -> None:
-        """What `frame` gave, for several."""
+        """Send bytes made by `frame`, which can be sent to several ranks."""
         self._end.sendall(data)
 
     def receive(self) -> _T | None:
-        """The next message; None where the other end is closed."""
+        """Wait for the next message. Return None if the other end is closed."""
         try:
             head = self._incoming.read(_LENGTH.size)
             if len(head) < _LENGTH.size:
                 return None
             (size,) = _LENGTH.unpack(head)
             body = self._incoming.read(size)
-        except (ConnectionError, ValueError):  # ValueError: closed here, by another thread
+        except (ConnectionError, ValueError):  # ValueError: closed here by another thread
             return None
         return self._decoder.decode(body) if len(body) == size else None
 
     def close(self) -> None:
-        """The other end receives what was sent, then None; so does whoever receives here."""
+        """Close the connection. Both ends receive messages already sent, then None."""
         with contextlib.suppress(OSError):  # the other end is closed
             self._end.shutdown(socket.SHUT_RDWR)
         self._incoming.close()
@@ -184,7 +190,7 @@ class Channel(Generic[_T]):
 
 
 def send_adapter(channel: Channel[PackAnswer], ticket: int, adapter: Adapter) -> None:
-    """Send a slice of an adapter, layer by layer: no frame keeps the interpreter for long."""
+    """Send an adapter's shard layer by layer, so that no frame holds the GIL for long."""
     head = PackAdapter(
         ticket, adapter.revision, adapter.rank, adapter.size_bytes, len(adapter.layers)
     )
@@ -195,7 +201,7 @@ def send_adapter(channel: Channel[PackAnswer], ticket: int, adapter: Adapter) ->
 
 
 def receive_adapter(channel: Channel[ToPacker], head: PackAdapter) -> Adapter | None:
-    """The adapter whose layers come after `head`; None where the other end was closed."""
+    """Receive the layers of an adapter after `head`. Return None if the other end was closed."""
     layers = []
     for _ in range(head.layers):
         layer = channel.receive()

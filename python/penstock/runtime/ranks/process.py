@@ -1,9 +1,9 @@
-"""A rank of a model on several devices: `python -m penstock.runtime.ranks.process`.
+"""The process of one rank of a tensor-parallel model: `python -m penstock.runtime.ranks.process`.
 
-Reads its task as one line of JSON from standard input (`messages.RankTask`), writes lines of JSON
-on how it starts to standard output (`messages.RankStatus`), does what rank 0 tells it through the
-sockets of the task, and ends when rank 0 hangs up, or standard input closes: it never outlives
-rank 0, not even in the middle of a step.
+Reads its task as one line of JSON from standard input (`messages.RankTask`), writes its start-up
+status as lines of JSON to standard output (`messages.RankStatus`), then executes the messages of
+rank 0. It ends when rank 0 disconnects or standard input closes: it never outlives rank 0, not even
+in the middle of a step.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from penstock.runtime.ranks.messages import (
 
 
 def main() -> int:
-    gc.disable()  # what is being loaded is no garbage
+    gc.disable()  # loading creates no garbage
     configure_logging()
-    say = partial(_say, take_standard_output())
-    for number in (signal.SIGINT, signal.SIGTERM):  # are for the server, which drains
+    send_status = partial(_send_status, take_standard_output())
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the server only, which drains
         signal.signal(number, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as lines:
         task = msgspec.json.decode(lines.readline(), type=RankTask)
@@ -48,19 +48,19 @@ def main() -> int:
     steps: Channel[ToRank] = _channel(task.steps, ToRank)
     adapters: Channel[ToPacker] = _channel(task.adapters, ToPacker)
     try:
-        runtime, ranks = start_follower(task, steps, say)
+        runtime, communicator = start_follower(task, steps, send_status)
     except ModelError as error:
-        say(RankStatus("failed", str(error)))
+        send_status(RankStatus("failed", str(error)))
         return 1
     follower = Follower(runtime, steps, adapters)
     gc.freeze()
     gc.enable()
-    say(RankStatus("ready"))
+    send_status(RankStatus("ready"))
     follower.run()
     follower.close()
-    ranks.close()
+    communicator.close()
     if _input_has_ended():
-        _forget(task)
+        _remove_rendezvous(task)
     return 0
 
 
@@ -69,7 +69,7 @@ def _channel(descriptor: int, kinds: Any) -> Channel[Any]:
     return Channel(socket.socket(fileno=descriptor), kinds)
 
 
-def _say(output: BinaryIO, status: RankStatus) -> None:
+def _send_status(output: BinaryIO, status: RankStatus) -> None:
     output.write(msgspec.json.encode(status) + b"\n")
     output.flush()
 
@@ -77,16 +77,16 @@ def _say(output: BinaryIO, status: RankStatus) -> None:
 def _end_with_input(task: RankTask) -> None:
     while os.read(0, 4096):
         pass
-    _forget(task)
-    os._exit(0)  # the main thread may be waiting for rank 0 where nothing reaches it
+    _remove_rendezvous(task)
+    os._exit(0)  # the main thread may be blocked in a collective
 
 
 def _input_has_ended() -> bool:
     return bool(select.select([0], [], [], 0)[0])
 
 
-def _forget(task: RankTask) -> None:
-    """Rank 0 can remove the folder of the rendezvous no more."""
+def _remove_rendezvous(task: RankTask) -> None:
+    """Remove the folder of the rendezvous file, because rank 0 no longer can."""
     shutil.rmtree(Path(task.rendezvous).parent, ignore_errors=True)
 
 

@@ -1,9 +1,8 @@
-"""The processes of a model's ranks, as rank 0 sees them: how they start, what they are told, and
-that it ends when one of them does.
+"""The processes of a model's ranks, as rank 0 sees them: start, messages, and the end of one.
 
-A rank that is gone cannot be replaced: its part of the cache went with it, and the others wait for
-it in the middle of a step, where nothing reaches them. So this process ends, and whoever started it
-makes everything anew.
+A rank that dies cannot be replaced: its part of the KV cache is lost, and the other ranks are
+blocked in the middle of a step, where no message reaches them. So this process ends too, and its
+parent starts a new engine.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S: Final = 10.0
 LOST_STATUS: Final = 70
-"""Of this process, when it ends because a rank did."""
+"""Exit status of this process when it ends because another rank did."""
 
 AFTERMATH_S: Final = 2.0
-"""So long after the end of a rank may the others fail before that is seen."""
+"""How long after the end of a rank a failure of another rank is still attributed to it."""
 
 
 def end_process() -> None:
-    """At once: threads may wait for a rank that is gone, and nothing can wake them."""
+    """Exit at once: threads may be blocked by a dead rank, and cannot be woken."""
     os._exit(LOST_STATUS)
 
 
 class RankProcess:
-    """One rank. `steps`: nothing comes back on it."""
+    """The process of one rank. `steps` is used in one direction only."""
 
     def __init__(self, number: int, device: str, task: Callable[[int, int], RankTask]) -> None:
         self.number = number
@@ -66,34 +65,35 @@ class RankProcess:
         own_steps.close()
         own_adapters.close()
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and who follows it tells so
+        with contextlib.suppress(BrokenPipeError):  # it has ended; `watch` reports that
             self.process.stdin.write(msgspec.json.encode(task(*inherited)) + b"\n")
             self.process.stdin.flush()
 
-    def follow(self, hear: Callable[[int, RankStatus | int], None]) -> None:
-        """Pass on its status lines, and in the end its exit status."""
+    def watch(self, report: Callable[[int, RankStatus | int], None]) -> None:
+        """Report its status lines and finally its exit status."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            hear(self.number, msgspec.json.decode(line, type=RankStatus))
-        hear(self.number, self.process.wait())
+            report(self.number, msgspec.json.decode(line, type=RankStatus))
+        report(self.number, self.process.wait())
 
     def stop(self) -> None:
-        """Let it end by itself, for a while. Its sockets are closed already."""
+        """Wait until it has ended, and kill it after a timeout. Its sockets must be closed."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        with contextlib.suppress(BrokenPipeError):  # it has never read its task
+        with contextlib.suppress(BrokenPipeError):  # it never read its task
             self.process.stdin.close()
 
 
 class RankProcessGroup:
-    """Ranks 1 and up of `files`, one on each of `devices` but the first, which is this process's.
+    """The processes of all ranks except 0, one per device of `devices` except the first, which
+    belongs to this process.
 
-    `lost`: what happens when a rank ends that was let serve. Raises OSError where one cannot be
-    started; the others have ended then.
+    `on_rank_lost` is called when a rank ends after `serve`. Raises OSError if a process cannot be
+    started; the others have been stopped then.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class RankProcessGroup:
         files: ModelFiles,
         settings: EngineSettings,
         devices: tuple[str, ...],
-        lost: Callable[[], None] = end_process,
+        on_rank_lost: Callable[[], None] = end_process,
     ) -> None:
-        self._lost = lost
-        self._heard: SimpleQueue[tuple[int, RankStatus | int]] = SimpleQueue()
-        self._said: dict[tuple[int, str], RankStatus] = {}
+        self._on_rank_lost = on_rank_lost
+        self._events: SimpleQueue[tuple[int, RankStatus | int]] = SimpleQueue()
+        self._statuses: dict[tuple[int, str], RankStatus] = {}
         self._folder = tempfile.mkdtemp(prefix="penstock-ranks-")  # mode 0700
         self._serving = threading.Event()
         self._closing = threading.Event()
@@ -127,47 +127,47 @@ class RankProcessGroup:
             )
 
         self.ranks: list[RankProcess] = []
-        self._followers: list[threading.Thread] = []
+        self._watchers: list[threading.Thread] = []
         try:
             for number, device in enumerate(devices[1:], 1):
                 rank = RankProcess(number, device, partial(task, number))
                 self.ranks.append(rank)
                 name = f"penstock-rank-{number}"
-                follower = threading.Thread(
-                    target=rank.follow, args=(self.hear,), name=name, daemon=True
+                watcher = threading.Thread(
+                    target=rank.watch, args=(self.report,), name=name, daemon=True
                 )
-                follower.start()
-                self._followers.append(follower)
+                watcher.start()
+                self._watchers.append(watcher)
         except BaseException:
             self.close()
             raise
 
     @property
     def numbers(self) -> range:
-        """Of the ranks that are not this process."""
+        """Numbers of the ranks other than 0."""
         return range(1, len(self.ranks) + 1)
 
-    def hear(self, number: int, news: RankStatus | int) -> None:
-        """What a rank said, or its exit status; of this process's own rank, what it says itself.
-        From any thread."""
+    def report(self, number: int, news: RankStatus | int) -> None:
+        """Record a status or an exit status of a rank; this process reports for rank 0. Any
+        thread."""
         if not self._serving.is_set():
-            self._heard.put((number, news))
+            self._events.put((number, news))
         elif isinstance(news, int) and not self._closing.is_set():
             self._end(number, news)
 
     def wait_for(self, event: str, numbers: Iterable[int]) -> list[RankStatus]:
-        """What each of these ranks says of `event`, once they all have. Raises ModelError with the
-        first that failed."""
+        """Wait until each of the ranks `numbers` has reported `event`. Return these statuses.
+        Raises ModelError for the first failure."""
         wanted = [(number, event) for number in numbers]
-        while not all(key in self._said for key in wanted):
-            number, news = self._heard.get()
+        while not all(key in self._statuses for key in wanted):
+            number, news = self._events.get()
             if isinstance(news, int) or news.event == "failed":
                 raise ModelError(self._failure(number, news))
-            self._said[number, news.event] = news
-        return [self._said[key] for key in wanted]
+            self._statuses[number, news.event] = news
+        return [self._statuses[key] for key in wanted]
 
     def serve(self) -> None:
-        """From now on the end of a rank is the end of this process. Raises ModelError where one
+        """Start serving: from now on the end of a rank ends this process. Raises ModelError if one
         has ended already."""
         self._serving.set()
         for rank in self.ranks:
@@ -175,45 +175,45 @@ class RankProcessGroup:
             if status is not None:
                 raise ModelError(self._failure(rank.number, status))
 
-    def tell(self, message: msgspec.Struct) -> None:
-        """All ranks, in the order of the calls; one thread makes them."""
+    def send_all(self, message: msgspec.Struct) -> None:
+        """Send a message to all ranks. Must be called by one thread, which determines the order."""
         data = frame(message)
         for rank in self.ranks:
             rank.steps.send_frame(data)
 
-    def end_if_lost(self) -> None:
-        """Something failed here: if that is because a rank has ended, it is said so."""
+    def end_if_rank_died(self) -> None:
+        """After a failure here, end this process if the cause is a rank that has ended."""
         for rank in self.ranks:
             try:
                 self._end(rank.number, rank.process.wait(AFTERMATH_S / len(self.ranks)))
             except subprocess.TimeoutExpired:
                 continue
 
-    def hang_up(self) -> None:
-        """Let the ranks end after what they were told."""
+    def disconnect(self) -> None:
+        """Close the connections, so that the ranks end after the messages already sent."""
         self._closing.set()
         for rank in self.ranks:
             rank.steps.close()
             rank.adapters.close()
 
     def close(self) -> None:
-        """Return when all ranks have ended. Their files and sockets are gone."""
-        self.hang_up()
-        if not self._serving.is_set():  # they may wait for each other
+        """Stop all ranks and remove their files and sockets."""
+        self.disconnect()
+        if not self._serving.is_set():  # while starting, ranks may wait for each other
             for rank in self.ranks:
                 rank.process.kill()
         for rank in self.ranks:
             rank.stop()
-        for follower in self._followers:
-            follower.join()
+        for watcher in self._watchers:
+            watcher.join()
         for rank in self.ranks:
             assert rank.process.stdout is not None
             rank.process.stdout.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _failure(self, number: int, news: RankStatus | int) -> str:
-        """Why there is no start. Where this process's own rank failed, another one may have been
-        the cause."""
+        """Return why the start failed. If rank 0 failed, the failure of another rank may be the
+        cause."""
         if number == 0:
             number, news = self._cause() or (number, news)
         device = "" if number == 0 else f" ({self.ranks[number - 1].device})"
@@ -222,11 +222,11 @@ class RankProcessGroup:
         return f"rank {number}{device}: {news.text}"
 
     def _cause(self) -> tuple[int, RankStatus | int] | None:
-        """The failure of another rank, if there is any."""
+        """Wait a moment for the failure of another rank and return it, if there is one."""
         until = time.monotonic() + AFTERMATH_S
         while (left_s := until - time.monotonic()) > 0:
             try:
-                number, news = self._heard.get(timeout=left_s)
+                number, news = self._events.get(timeout=left_s)
             except Empty:
                 break
             if isinstance(news, int) or news.event == "failed":
@@ -234,7 +234,7 @@ class RankProcessGroup:
         return None
 
     def _end(self, number: int, status: int) -> None:
-        """Once: another thread that comes here meanwhile waits for the end."""
+        """End this process, once. Another thread that gets here waits for the end."""
         with self._ending:
             if self._closing.is_set():
                 return
@@ -246,4 +246,4 @@ class RankProcessGroup:
                 status,
             )
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._lost()
+            self._on_rank_lost()

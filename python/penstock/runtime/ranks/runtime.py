@@ -1,5 +1,5 @@
-"""The runtime of a model whose shards lie on several devices, one process each, as the engine sees
-it: whatever rank 0 does, the others are told first, and do the same in the same order."""
+"""The runtime of a tensor-parallel model, as the engine sees it. Rank 0 sends every action to the
+other ranks first; they execute the same actions in the same order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.kernels.torch_communicator import TorchCommunicator
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.runtime.gpu.adapters import DeviceAdapters
 from penstock.runtime.gpu.cuda_graphs import StepForm
-from penstock.runtime.gpu.runtime import FREE, GpuRuntime
+from penstock.runtime.gpu.runtime import DEVICE_SAMPLING, GpuRuntime
 from penstock.runtime.protocol import Masks, RuntimeInfo
 from penstock.runtime.ranks.messages import Clear, Collect, Drop, Install, Step, Warm, send_adapter
 from penstock.runtime.ranks.process_group import RankProcess, RankProcessGroup
@@ -30,26 +30,26 @@ from penstock.scheduler.types import StepPlan, StepResult
 LEAVE_TIMEOUT_S: Final = 5.0
 
 
-def leave(ranks: TorchCommunicator) -> None:
-    """Leave the other ranks, which do the same; in vain, but not for ever, where they do not."""
-    leaving = threading.Thread(target=ranks.close, name="penstock-leaving", daemon=True)
+def leave(communicator: TorchCommunicator) -> None:
+    """Leave the process group. Stop waiting after a timeout if the other ranks do not leave."""
+    leaving = threading.Thread(target=communicator.close, name="penstock-leaving", daemon=True)
     leaving.start()
     leaving.join(LEAVE_TIMEOUT_S)
 
 
 class TensorParallelRuntime:
-    """A `Runtime`: that of rank 0, whose own part is `own`. `spec`: of the whole model."""
+    """The `Runtime` of rank 0. `own`: the runtime of its shard; `spec`: the whole model."""
 
     def __init__(
         self,
         own: GpuRuntime,
         processes: RankProcessGroup,
-        ranks: TorchCommunicator,
+        communicator: TorchCommunicator,
         spec: DecoderSpec,
     ) -> None:
         self._own = own
         self._processes = processes
-        self._ranks = ranks
+        self._communicator = communicator
         self._last_restored = 0
         self._adapters: TensorParallelAdapters | None = None
         if own.adapters is not None:
@@ -72,39 +72,39 @@ class TensorParallelRuntime:
         """See `GpuRuntime.captured`; the same on every rank."""
         return self._own.captured
 
-    def warm(self, *rows: int, form: StepForm = FREE) -> None:
+    def warm(self, *rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
         """See `GpuRuntime.warm`."""
-        with self._blaming():
-            self._processes.tell(Warm(rows, form))
+        with self._checking_ranks():
+            self._processes.send_all(Warm(rows, form))
             self._own.warm(*rows, form=form)
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """See `Runtime.submit`. What has arrived here the scheduler takes to be there; the others
-        wait for their part of it."""
-        told = plan
+        """See `Runtime.submit`. The scheduler knows which restores are complete on rank 0; the
+        other ranks must wait for theirs."""
+        sent = plan
         if plan.awaits < self._last_restored:
-            told = msgspec.structs.replace(plan, awaits=self._last_restored)
-        with self._blaming():
+            sent = msgspec.structs.replace(plan, awaits=self._last_restored)
+        with self._checking_ranks():
             if self._adapters is not None:
-                self._adapters.tell_drops()
-            self._processes.tell(Step(told, masks is not None))
+                self._adapters.send_drops()
+            self._processes.send_all(Step(sent, masks is not None))
             self._own.submit(plan, masks)
 
     def collect(self) -> StepResult:
         """See `Runtime.collect`."""
-        with self._blaming():
-            self._processes.tell(Collect())
+        with self._checking_ranks():
+            self._processes.send_all(Collect())
             result = self._own.collect()
         self._last_restored = result.last_restored
         return result
 
     def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
-        """Both in one."""
+        """Submit and collect in one call."""
         self.submit(plan, masks)
         return self.collect()
 
     def prepare(self) -> bool:
-        """See `GpuRuntime.prepare`; every rank captures the same."""
+        """See `GpuRuntime.prepare`. Every rank captures the same graph."""
         missing = self._own.missing_graph()
         if missing is None:
             return False
@@ -113,26 +113,26 @@ class TensorParallelRuntime:
         return True
 
     def close(self) -> None:
-        """See `Runtime.close`. No process, socket or file of the ranks is left."""
-        self._processes.hang_up()
+        """See `Runtime.close`. Removes all processes, sockets and files of the ranks."""
+        self._processes.disconnect()
         self._adapters = None
         self._own.close()
-        leave(self._ranks)
+        leave(self._communicator)
         self._processes.close()
 
     @contextmanager
-    def _blaming(self) -> Iterator[None]:
-        """What fails here may fail because another rank has ended."""
+    def _checking_ranks(self) -> Iterator[None]:
+        """On an error, check whether another rank has ended, which is then the cause."""
         try:
             yield
         except (OSError, RuntimeError):
-            self._processes.end_if_lost()
+            self._processes.end_if_rank_died()
             raise
 
 
-class _PackedSlices:
-    """An adapter as rank 0 has packed its slice; the others keep theirs under `ticket`, until they
-    install it or hear of its end, which `dropped` is told."""
+class _PackedShards:
+    """A packed adapter: rank 0's shard, and a `ticket` for the shards that the other ranks keep
+    until they install or drop them. `dropped` is called if it is collected without `install`."""
 
     def __init__(self, own: PackedAdapter, ticket: int, dropped: Callable[[int], None]) -> None:
         self.own = own
@@ -142,13 +142,13 @@ class _PackedSlices:
 
     @property
     def size_bytes(self) -> int:
-        """On each device."""
+        """Size on each device."""
         return self.own.size_bytes
 
 
 class TensorParallelAdapters:
-    """`RuntimeAdapters` of all ranks. What is packed is installed once, or dropped. `pack` is for
-    any thread, the others are the runtime's own."""
+    """`RuntimeAdapters` of all ranks. A packed adapter is installed once, or dropped. `pack` is for
+    any thread, the other methods are for the runtime's thread."""
 
     def __init__(self, own: DeviceAdapters, processes: RankProcessGroup, spec: DecoderSpec) -> None:
         self.spec = spec
@@ -161,57 +161,57 @@ class TensorParallelAdapters:
         self._tickets = itertools.count(1)
         self._dropped: SimpleQueue[int] = SimpleQueue()
 
-    def pack(self, adapter: Adapter) -> _PackedSlices:
-        """See `RuntimeAdapters`. Raises AdapterRefused where a rank cannot pack its slice; then no
-        rank has any of it."""
+    def pack(self, adapter: Adapter) -> _PackedShards:
+        """See `RuntimeAdapters`. Raises AdapterRefused if a rank cannot pack its shard; then no
+        rank keeps any of it."""
         with self._packing:
             ticket = next(self._tickets)
             try:
                 return self._pack(adapter, ticket)
             except OSError:
-                self._processes.end_if_lost()
+                self._processes.end_if_rank_died()
                 raise
 
-    def install(self, slot: int, packed: _PackedSlices) -> None:
+    def install(self, slot: int, packed: _PackedShards) -> None:
         """See `RuntimeAdapters`."""
         packed.end.detach()
-        self._processes.tell(Install(slot, packed.ticket))
+        self._processes.send_all(Install(slot, packed.ticket))
         self._own.install(slot, packed.own)
 
     def clear(self, slot: int) -> None:
         """See `RuntimeAdapters`."""
-        self._processes.tell(Clear(slot))
+        self._processes.send_all(Clear(slot))
         self._own.clear(slot)
 
-    def tell_drops(self) -> None:
-        """Let the other ranks forget what nobody will install."""
+    def send_drops(self) -> None:
+        """Make the other ranks drop packed adapters that will not be installed."""
         while not self._dropped.empty():
-            self._processes.tell(Drop(self._dropped.get()))
+            self._processes.send_all(Drop(self._dropped.get()))
 
-    def _pack(self, adapter: Adapter, ticket: int) -> _PackedSlices:
+    def _pack(self, adapter: Adapter, ticket: int) -> _PackedShards:
         ranks = self._processes.ranks
         for rank in ranks:
-            send_adapter(rank.adapters, ticket, self._slice(adapter, rank.number))
+            send_adapter(rank.adapters, ticket, self._shard(adapter, rank.number))
         try:
-            own = self._own.pack(self._slice(adapter, 0))
+            own = self._own.pack(self._shard(adapter, 0))
         except Exception:
             self._dropped.put(ticket)
             raise
-        finally:  # whatever happens here, each of them answers
+        finally:  # every rank answers, also after an error here
             errors = [_packing_error(rank, ticket) for rank in ranks]
         if any(errors):
             self._dropped.put(ticket)
             raise AdapterRefused("lora_load_task_failed", "; ".join(filter(None, errors)))
-        return _PackedSlices(own, ticket, self._dropped.put)
+        return _PackedShards(own, ticket, self._dropped.put)
 
-    def _slice(self, adapter: Adapter, rank: int) -> Adapter:
+    def _shard(self, adapter: Adapter, rank: int) -> Adapter:
         return shard_adapter(adapter, self.spec, rank, 1 + len(self._processes.ranks))
 
 
 def _packing_error(rank: RankProcess, ticket: int) -> str:
-    """Why a rank has not packed its slice, "" where it has."""
+    """Wait for a rank's answer. Return why it has not packed its shard, "" if it has."""
     answer = rank.adapters.receive()
     if answer is None:
-        raise ConnectionError(f"rank {rank.number} is gone")
+        raise ConnectionError(f"rank {rank.number} disconnected")
     assert answer.ticket == ticket
     return f"rank {rank.number}: {answer.error}" if answer.error else ""

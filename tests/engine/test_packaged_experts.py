@@ -1,4 +1,4 @@
-"""What a mixture of experts launches on a GPU is among the kernels that are packaged for it."""
+"""All kernels that a mixture of experts launches on a GPU are packaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.dialog import Sampling
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
-from penstock.runtime.gpu.load import place
+from penstock.runtime.gpu.load import build_runtime
 from penstock.runtime.gpu.memory import plan_device_memory
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.scheduler import NewSequence, Scheduler
@@ -45,7 +45,7 @@ from penstock.kernels.triton.compile.packaged_signatures import Sizes, shipped
 from penstock.kernels.triton.compile.signature import Signature
 
 ROWS = 4
-# Wide enough for the groups of 128 columns that 8-bit floats have.
+# Wide enough for the groups of 128 columns of 8-bit floats.
 WIDE, WIDE_FF = 128, 256
 SIZES = Sizes(
     WIDE, (HEADS, KV_HEADS, HEAD_DIM), WIDE_FF, VOCAB, True, EXPERTS, PER_TOKEN, blocks=True
@@ -60,8 +60,8 @@ CHANGED: dict[str, Any] = {
 FLOAT8 = {"widen_experts_kernel", "experts_float8_kernel", "quantize_float8_kernel"}
 
 
-class PretendedOps(TritonOps):
-    """On CPU tensors, the kernels of a GPU: they are noted, and do nothing."""
+class RecordingOps(TritonOps):
+    """GPU kernels on CPU tensors: launches are recorded and do nothing."""
 
     def __init__(
         self,
@@ -81,11 +81,13 @@ def packaged() -> set[Signature]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_experts(tmp_path_factory.mktemp("models") / "plain", drawn(), **CHANGED)
+    return write_small_experts(
+        tmp_path_factory.mktemp("models") / "plain", random_model(), **CHANGED
+    )
 
 
-def drawn() -> dict[str, np.ndarray]:
-    """Two layers, both mixtures: the last sees only the tokens whose logits are wanted."""
+def random_model() -> dict[str, np.ndarray]:
+    """Two layers, both mixtures: the last one sees only the tokens whose logits are needed."""
     return {
         name.replace("layers.2.", "layers.1."): values
         for name, values in expert_tensors(width=WIDE, expert_ff=WIDE_FF).items()
@@ -93,8 +95,8 @@ def drawn() -> dict[str, np.ndarray]:
     }
 
 
-def launched(path: Path, ops: PretendedOps) -> set[Signature]:
-    """By a step of many tokens, and by one of a single token."""
+def launched(path: Path, ops: RecordingOps) -> set[Signature]:
+    """Return the launches of a step of many tokens and of a step of one token."""
     settings = EngineSettings(
         max_model_len=CONTEXT,
         max_num_seqs=ROWS,
@@ -106,14 +108,14 @@ def launched(path: Path, ops: PretendedOps) -> set[Signature]:
         files = files_at(path, "m") if path.is_dir() else ModelFiles("m", "gguf", path)
         model = load_model(files, settings.dtype, float8="float8")
         memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30)
-        runtime = place(model, memory, settings, ops)
+        runtime = build_runtime(model, memory, settings, ops)
         for lengths in ((1, 100), (1,)):
             execute(runtime, lengths)
     return {launch.signature() for launch in launches}
 
 
 def execute(runtime: GpuRuntime, lengths: tuple[int, ...]) -> None:
-    """The first step of prompts of so many tokens."""
+    """Run the first step of prompts of these lengths."""
     scheduler = Scheduler(
         num_blocks=runtime.info.cache_blocks,
         block_size=16,
@@ -135,35 +137,35 @@ def names(signatures: set[Signature]) -> set[str]:
 
 
 def test_every_launch_of_a_mixture_is_packaged(folder: Path, packaged: set[Signature]) -> None:
-    signatures = launched(folder, PretendedOps("invariant"))
+    signatures = launched(folder, RecordingOps("invariant"))
     assert EVERY | {"experts_kernel"} <= names(signatures)
     assert signatures - packaged == set()
 
 
 @pytest.mark.parametrize("products", ["measured", "invariant"])
 @pytest.mark.parametrize("form", ["fp8-block", "channel", "rounded"])
-def test_so_is_every_launch_of_experts_in_8_bit_floats(
+def test_every_launch_of_8_bit_float_experts_is_packaged(
     folder: Path, packaged: set[Signature], tmp_path: Path, form: Any, products: Any
 ) -> None:
     if form == "rounded":
-        signatures = launched(folder, PretendedOps(products, "float8"))
+        signatures = launched(folder, RecordingOps(products, "float8"))
     else:
         write_float8(folder, tmp_path / "m", form, torch.bfloat16)
-        signatures = launched(tmp_path / "m", PretendedOps(products))
+        signatures = launched(tmp_path / "m", RecordingOps(products))
     float8 = FLOAT8 - ({"widen_experts_kernel"} if products == "invariant" else set())
     assert EVERY | float8 <= names(signatures)
-    # Products of measured floats (the router, the head) are the library's beyond a few rows.
+    # The library serves products of floats (router, head) with more than a few rows.
     left = {one for one in signatures - packaged if one.kernel != "linear_kernel"}
     assert left == set()
 
 
 @pytest.mark.parametrize("products", ["measured", "invariant"])
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
-def test_so_is_every_launch_of_experts_in_integers(
+def test_every_launch_of_integer_experts_is_packaged(
     packaged: set[Signature], tmp_path: Path, kind: str, products: Any
 ) -> None:
-    path = write_small_experts_gguf(tmp_path / "m.gguf", drawn(), kind, CONFIG | CHANGED)
-    signatures = launched(path, PretendedOps(products))
+    path = write_small_experts_gguf(tmp_path / "m.gguf", random_model(), kind, CONFIG | CHANGED)
+    signatures = launched(path, RecordingOps(products))
     assert EVERY | {"experts_affine_kernel", "quantize_kernel"} <= names(signatures)
-    # The router is of floats.
+    # The router has float weights.
     assert {one for one in signatures - packaged if one.kernel != "linear_kernel"} == set()

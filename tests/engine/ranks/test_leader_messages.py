@@ -1,4 +1,4 @@
-"""What rank 0 tells the others, beside what it does itself."""
+"""The messages that rank 0 sends to the other ranks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.runtime.ranks.runtime import TensorParallelRuntime
 from tests.support.checkpoints.small_llama import VOCAB, write_small_llama
 
 
-class Told:
-    """Ranks that do nothing: what they are told, in its order."""
+class RecordingRanks:
+    """Ranks that do nothing but record the messages."""
 
     def __init__(self) -> None:
-        self.orders: list[msgspec.Struct] = []
+        self.messages: list[msgspec.Struct] = []
 
-    def tell(self, message: msgspec.Struct) -> None:
-        self.orders.append(message)
+    def send_all(self, message: msgspec.Struct) -> None:
+        self.messages.append(message)
 
 
 def asked(first: int) -> list[Request]:
@@ -30,11 +30,12 @@ def asked(first: int) -> list[Request]:
     return [Request(prompt, 8, Sampling(temperature=0.0))]
 
 
-def test_the_others_wait_for_copies_that_have_landed_on_rank_0(tmp_path: Path) -> None:
-    """The scheduler reckons with those; that theirs are there, nobody has asked."""
+def test_other_ranks_wait_for_restores_that_are_complete_on_rank_0(tmp_path: Path) -> None:
+    """The scheduler relies on the restores of rank 0; the other ranks are never asked about
+    theirs."""
     own = start_single(write_small_llama(tmp_path / "small-llama"), lora=None)
-    told, ranks = Told(), Any
-    runtime = TensorParallelRuntime(own, told, ranks, own._model._decoder.spec)  # type: ignore[arg-type]
+    others, ranks = RecordingRanks(), Any
+    runtime = TensorParallelRuntime(own, others, ranks, own._model._decoder.spec)  # type: ignore[arg-type]
     tight = scheduler_of(runtime, num_blocks=-(-(80 + 8) // runtime.info.block_size) + 1)
     last_restored: list[int] = []  # after each step
     collect = own.collect
@@ -48,9 +49,9 @@ def test_the_others_wait_for_copies_that_have_landed_on_rank_0(tmp_path: Path) -
     for first in (1, 2, 1):
         generate(runtime, tight, asked(first))  # type: ignore[arg-type]
     assert tight.gauges().host_cache_restores > 0 and last_restored[-1] > 0
-    steps = [order for order in told.orders if isinstance(order, Step)]
+    steps = [message for message in others.messages if isinstance(message, Step)]
     assert len(steps) == len(last_restored)
     for step, known in zip(steps[1:], last_restored, strict=False):
         assert step.plan.awaits >= known
-    assert [type(order) for order in told.orders] == [Step, Collect] * len(steps)
+    assert [type(message) for message in others.messages] == [Step, Collect] * len(steps)
     own.close()

@@ -1,5 +1,5 @@
-"""What is packaged for types of GGUF files is what matrices of those types become on a GPU, alone
-and as experts."""
+"""The types packaged for GGUF files are those that their matrices become on a GPU, alone and as
+experts."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _matrix(kind: str, rows: int, width: int) -> Affine:
 
 
 @pytest.mark.parametrize("kind", shipped.INTEGERS)
-def test_a_type_is_packaged_as_it_is_held(kind: str) -> None:
+def test_a_type_is_packaged_in_its_gpu_layout(kind: str) -> None:
     held = pack_matrix(_matrix(kind, ROWS, WIDTH), "cpu", torch.bfloat16)
     assert isinstance(held, PackedAffine)
     assert _form(shipped.INTEGERS[kind].packed(ROWS, WIDTH)) == _form(held)
 
 
 @pytest.mark.parametrize("kind", shipped.INTEGERS)
-def test_so_are_experts(kind: str) -> None:
+def test_experts_are_packaged_in_their_gpu_layout(kind: str) -> None:
     inner, outer = _matrix(kind, WIDTH, WIDTH), _matrix(kind, WIDTH, WIDTH)
     held = pack_experts(Experts((inner,) * 3, (inner,) * 3, (outer,) * 3), "cpu", torch.bfloat16)
     stacks = (*held.gate_up, held.down)
@@ -50,7 +50,7 @@ def test_so_are_experts(kind: str) -> None:
     assert [_form(one) for one in expected] == [_form(one) for one in stacks]  # type: ignore[arg-type]
 
 
-def test_minima_that_float16_does_not_hold_keep_their_numbers() -> None:
+def test_minima_beyond_float16_are_exact() -> None:
     """Also beside scales of float16."""
     scale = np.full((1, 1), 1.5, np.float16)
     minimum = np.full((1, 1), 1 + 2.0**-20, np.float32)

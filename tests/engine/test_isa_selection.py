@@ -1,5 +1,5 @@
-"""A model's first start on a machine measures which levels serve it; later starts keep the choice,
-and with it the bits of answers."""
+"""A model's first start on a machine measures which ISAs serve it; later starts use the saved
+selection, and with it the same bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import LoadedModel, load_model
 from penstock.runtime import CpuRuntime, load_runtime
 from penstock.runtime.cpu.isa_selection import saved_isa_selections, select_isas
-from penstock.runtime.cpu.saved_isa_selections import FOLDER, keep
+from penstock.runtime.cpu.saved_isa_selections import FOLDER, save_selection
 from penstock.runtime.memory import CacheShape
 from penstock.scheduler import Scheduler
 from penstock.system.checks import check_cpu_levels
@@ -30,12 +30,12 @@ from tests.support.fake_clock import FakeClock, prefers
 
 CACHE = CacheShape(blocks=8, block_size=16, layers=2, kv_heads=2, head_dim=16, item_bytes=2)
 FAST = candidate_isas()
-needs_a_choice = pytest.mark.skipif(len(FAST) < 2, reason="this machine or build has one level")
+needs_several_isas = pytest.mark.skipif(len(FAST) < 2, reason="this machine or build has one level")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of float16 weights, which every vector level computes alike."""
+    """A model of float16 weights, which every vector ISA computes alike."""
     return write_small_llama(tmp_path_factory.mktemp("model") / "small-llama")
 
 
@@ -65,12 +65,12 @@ def load(folder: Path, home: Path, **options: object) -> CpuRuntime:
     return runtime
 
 
-@needs_a_choice
+@needs_several_isas
 @pytest.mark.parametrize("level", FAST)
-def test_each_level_of_this_machine_can_win(
+def test_each_isa_of_this_machine_can_be_selected(
     model: LoadedModel, folder: Path, tmp_path: Path, level: str
 ) -> None:
-    """Real kernels, false times."""
+    """Real kernels, fake times."""
     clock = FakeClock(prefers(level))
     levels = select_isas(model, CACHE, settings(folder), tmp_path, clock)
     alike = {"attention": False, "other": False}
@@ -82,19 +82,19 @@ def test_each_level_of_this_machine_can_win(
     assert {cell.rows for cell in clock.runs if cell.kind == "products"} == {r for r, _ in ROWS}
 
 
-@needs_a_choice
-def test_a_machine_keeps_its_choice(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
+@needs_several_isas
+def test_a_machine_keeps_its_selection(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
     first = select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers(FAST[0])))
     other = FakeClock(prefers(FAST[-1]))
     assert select_isas(model, CACHE, settings(folder, threads=1), tmp_path, other) == first
     assert other.runs == []
-    _, kept = saved_isa_selections(tmp_path)
-    assert [(one.model_id, one.levels) for one in kept] == [("small-llama", first)]
-    assert any("products, 64 rows" in name for name in kept[0].microseconds)
+    _, saved = saved_isa_selections(tmp_path)
+    assert [(one.model_id, one.levels) for one in saved] == [("small-llama", first)]
+    assert any("products, 64 rows" in name for name in saved[0].microseconds)
 
 
-@needs_a_choice
-def test_a_kept_choice_that_was_damaged_is_measured_again(
+@needs_several_isas
+def test_a_damaged_selection_is_measured_again(
     model: LoadedModel, folder: Path, tmp_path: Path
 ) -> None:
     select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers(FAST[0])))
@@ -106,8 +106,8 @@ def test_a_kept_choice_that_was_damaged_is_measured_again(
     assert select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers("x"))) == again
 
 
-@needs_a_choice
-def test_a_cache_of_another_type_is_measured_for_itself(
+@needs_several_isas
+def test_another_cache_dtype_is_measured_separately(
     model: LoadedModel, folder: Path, tmp_path: Path
 ) -> None:
     select_isas(model, CACHE, settings(folder), tmp_path, FakeClock(prefers(FAST[0])))
@@ -116,8 +116,8 @@ def test_a_cache_of_another_type_is_measured_for_itself(
     assert clock.runs
 
 
-@needs_a_choice
-def test_a_busy_machine_is_served_by_the_widest_level_and_measured_at_the_next_start(
+@needs_several_isas
+def test_a_busy_machine_uses_the_widest_isa_and_measures_at_the_next_start(
     model: LoadedModel, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     busy = FakeClock(lambda cell: 0.02)
@@ -128,7 +128,7 @@ def test_a_busy_machine_is_served_by_the_widest_level_and_measured_at_the_next_s
 
 
 @pytest.mark.parametrize("level", FAST)
-def test_an_operator_names_the_level(
+def test_an_operator_can_name_the_isa(
     model: LoadedModel, folder: Path, tmp_path: Path, level: str
 ) -> None:
     clock = FakeClock(prefers(FAST[0]))
@@ -137,14 +137,14 @@ def test_an_operator_names_the_level(
     assert clock.runs == [] and not (tmp_path / FOLDER).exists()
 
 
-def test_a_level_that_this_machine_lacks_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_an_isa_that_this_machine_lacks_is_refused(folder: Path, tmp_path: Path) -> None:
     lacking = {"neon", "amx"} - set(_native.supported_isas())
     for level in lacking:
         with pytest.raises(ModelError, match=f"cpu_level: ISA {level} cannot run here"):
             load(folder, tmp_path, cpu_level=level)
 
 
-def test_the_fingerprint_names_the_arithmetic(folder: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_contains_the_arithmetic(folder: Path, tmp_path: Path) -> None:
     prints = {}
     for level in FAST:
         runtime = load(folder, tmp_path, cpu_level=level)
@@ -156,7 +156,7 @@ def test_the_fingerprint_names_the_arithmetic(folder: Path, tmp_path: Path) -> N
     assert reference.info.fingerprint.endswith("-reference")
 
 
-@needs_a_choice
+@needs_several_isas
 def test_answers_keep_their_bits_from_start_to_start(
     model: LoadedModel, folder: Path, tmp_path: Path
 ) -> None:
@@ -170,13 +170,13 @@ def test_answers_keep_their_bits_from_start_to_start(
     assert fingerprint.endswith(f"-{chosen.arithmetic}")
 
 
-@needs_a_choice
+@needs_several_isas
 @pytest.mark.parametrize("products", FAST)
-def test_an_answer_does_not_depend_on_the_ranges_that_serve_it(
+def test_an_answer_does_not_depend_on_the_row_ranges(
     model: LoadedModel, folder: Path, tmp_path: Path, products: str
 ) -> None:
-    """One after the other every level serves a range; alone, batched and chunked agree, and so do
-    all of them with a choice without ranges."""
+    """Each ISA in turn serves a range of rows: alone, batched and chunked answers agree, and so do
+    they with a selection without ranges."""
     turns = itertools.cycle(FAST)
     ranges = tuple(RowRange(most, next(turns)) for most in (1, 2, 5, 17, None))
     plain = IsaSelection(products, FAST[0], FAST[-1])
@@ -184,9 +184,9 @@ def test_an_answer_does_not_depend_on_the_ranges_that_serve_it(
     for levels in (plain, replace(plain, linear=ranges, experts=ranges)):
         home = tmp_path / str(len(outcomes))
         select_isas(model, CACHE, settings(folder), home, FakeClock(prefers(products)))
-        _, (kept,) = saved_isa_selections(home)
-        (home / FOLDER / kept.key.file_name).unlink()
-        keep(home, msgspec.structs.replace(kept, levels=levels))
+        _, (saved,) = saved_isa_selections(home)
+        (home / FOLDER / saved.key.file_name).unlink()
+        save_selection(home, msgspec.structs.replace(saved, levels=levels))
         runtime = load(folder, home)
         assert runtime.info.fingerprint.endswith(f"-{plain.arithmetic}")
         outcomes += [answers(runtime, rows) for rows in (1, 6)]
@@ -195,8 +195,8 @@ def test_an_answer_does_not_depend_on_the_ranges_that_serve_it(
     assert all(outcome == outcomes[0] for outcome in outcomes[1:])
 
 
-@needs_a_choice
-def test_measuring_in_truth_chooses_among_the_levels_of_this_machine(
+@needs_several_isas
+def test_real_measurements_select_isas_of_this_machine(
     model: LoadedModel, folder: Path, tmp_path: Path
 ) -> None:
     runs: list[Cell] = []
@@ -211,8 +211,8 @@ def test_measuring_in_truth_chooses_among_the_levels_of_this_machine(
     assert runs and named <= set(FAST)
 
 
-@needs_a_choice
-def test_doctor_shows_what_was_chosen(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
+@needs_several_isas
+def test_doctor_shows_the_selection(model: LoadedModel, folder: Path, tmp_path: Path) -> None:
     before = check_cpu_levels(tmp_path)
     assert before.name == "cpu_levels" and before.status == "ok"
     assert ", ".join(FAST) in before.message and "first start" in before.message

@@ -1,0 +1,120 @@
+"""Upper bounds of the terms of a GPU engine's memory formula, besides weights and KV cache."""
+
+from __future__ import annotations
+
+from penstock.config import EngineSettings
+from penstock.kernels.kv_splits import FEW_ROWS, FEW_ROWS_SPLIT, most_splits, smallest_split
+from penstock.models.decoder.lora_targets import linear_sizes
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.runtime.adapters import SLOTS_PER_ADAPTER
+from penstock.runtime.gpu.cuda_graphs import sizes_up_to
+from penstock.runtime.gpu.row_table import rows_bytes
+from penstock.runtime.gpu.step_packing import max_words
+from penstock.runtime.memory import MIB, lora_buffer_bytes
+from penstock.scheduler import MAX_DRAFT_TOKENS
+
+GRAPH_BYTES = 12 * MIB
+"""Memory of the driver for one captured step."""
+
+FORMS = 2
+"""Forms of a captured step: sampled by the device, and sampled by the CPU. With LoRA settings, each
+form exists with and without adapters."""
+
+TILE_ROWS = 16
+"""Decode attention keeps the partial results of a split context for a tile of this many queries."""
+
+
+def work_bytes(
+    spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int, step_tokens: int, context: int
+) -> int:
+    """Return the bytes of the largest step, a prefill: activations, attention's partial results,
+    LoRA."""
+    places, item_bytes = max_num_seqs + MAX_DRAFT_TOKENS, _item_bytes(settings)
+    largest = sizes_up_to(max_num_seqs)[-1]
+    group = spec.heads // spec.kv_heads
+    decode = _attention_bytes(spec, largest, context, group)
+    decode += _attention_bytes(spec, min(FEW_ROWS, largest), context, group, FEW_ROWS_SPLIT)
+    mixed = _attention_bytes(spec, max_num_seqs, context, TILE_ROWS)
+    work = activation_bytes(spec, step_tokens, places, item_bytes) + decode + mixed
+    work += lora_buffer_bytes(settings, step_tokens)
+    return work + _gathered_bytes(spec, settings, step_tokens, min(places, step_tokens), item_bytes)
+
+
+def graph_bytes(spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int) -> int:
+    """Return the bytes of all CUDA graphs. Each keeps its own logits; other buffers are shared."""
+    sizes, item_bytes = sizes_up_to(max_num_seqs), _item_bytes(settings)
+    largest = sizes[-1]
+    shared = activation_bytes(spec, largest, largest, item_bytes)
+    shared += lora_buffer_bytes(settings, largest)
+    shared += _gathered_bytes(spec, settings, largest, largest, item_bytes)
+    forms = FORMS if settings.lora is None else 2 * FORMS
+    logits = 4 * spec.vocab * sum(sizes)
+    return shared + forms * (logits + GRAPH_BYTES * len(sizes))
+
+
+def row_bytes(
+    spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int, step_tokens: int, context: int
+) -> int:
+    """Return the bytes of the persistent batch, the inputs of a step and its upload."""
+    largest, blocks = sizes_up_to(max_num_seqs)[-1], -(-context // settings.block_size)
+    slots = 0 if settings.lora is None else SLOTS_PER_ADAPTER * settings.lora.max_adapters
+    words = max_words(max_num_seqs, largest, step_tokens, blocks, slots)
+    places = max(largest, max_num_seqs + MAX_DRAFT_TOKENS)
+    tokens = max(step_tokens, largest)
+    return 4 * words + rows_bytes(max_num_seqs, blocks, largest, tokens, places, spec.vocab)
+
+
+def rope_bytes(spec: DecoderSpec, max_model_len: int) -> int:
+    """Return the bytes of the float32 rope tables: the model's, that of sliding-window layers if
+    they have their own, and two columns for layers without rope."""
+    local = 0 if spec.local_rope is None else spec.local_rope.rotary_dim
+    return 4 * max_model_len * (spec.rope.rotary_dim + local + 2)
+
+
+def slot_bytes(spec: DecoderSpec, settings: EngineSettings) -> int:
+    """Return the bytes of the adapter slot tables. Each slot and projection has the addresses of
+    two factors (8 bytes each), a rank, and a scale for each of the largest rank."""
+    if settings.lora is None:
+        return 0
+    projections = sum(len(rows) for _, rows in linear_sizes(spec))
+    slots = SLOTS_PER_ADAPTER * settings.lora.max_adapters
+    return slots * projections * (2 * 8 + 4 + 4 * settings.lora.max_rank)
+
+
+def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: int) -> int:
+    """Return an upper bound of a step's activations and its logits, as computed and as float32.
+
+    See `memory.buffer_bytes`. With 8-bit float weights it includes the 8-bit copy of a product's
+    input: the halves of the feed-forward are freed before their product is read.
+    """
+    attention = 3 * spec.q_rows + 2 * spec.kv_rows
+    per_token = 3 * spec.width + max(attention, spec.inner_columns)
+    return tokens * per_token * item_bytes + min(places, tokens) * spec.vocab * (item_bytes + 4)
+
+
+def _item_bytes(settings: EngineSettings) -> int:
+    return 4 if settings.dtype == "f32" else 2
+
+
+def _gathered_bytes(
+    spec: DecoderSpec, settings: EngineSettings, tokens: int, places: int, item_bytes: int
+) -> int:
+    """Return the bytes of buffers for collectives: the gathered logits and, in deterministic mode,
+    the partial sums of all devices and two float32 sums."""
+    devices = settings.tensor_parallel
+    if devices == 1:
+        return 0
+    logits = (devices + 1) * places * -(-spec.vocab // devices) * item_bytes
+    parts = tokens * spec.width * (devices * item_bytes + 2 * 4) if settings.deterministic else 0
+    return logits + parts
+
+
+def _attention_bytes(
+    spec: DecoderSpec, rows: int, context: int, queries: int, split: int | None = None
+) -> int:
+    """Return the bytes of decode attention's float32 partial results for `rows` rows with `queries`
+    queries per KV head, for each attention window. `split`: smallest split of a context in keys,
+    None for the tuned one."""
+    splits = most_splits(context, split or smallest_split())
+    windows = len({layer.window for layer in spec.layers})
+    return windows * rows * splits * spec.kv_heads * queries * (spec.head_dim + 2) * 4

@@ -1,0 +1,161 @@
+"""Chooses the chunks of a step: decodes first, then prefills, under one token budget.
+
+Decodes and prefill chunks share a step (continuous batching with chunked prefill). Running and
+waiting prompts share the prefill tokens (`prefill.py`). If KV blocks run out, the newest running
+sequence is preempted: it gives up its blocks and waits again with its tokens.
+"""
+
+from __future__ import annotations
+
+from heapq import merge
+from itertools import islice
+from operator import attrgetter
+
+from penstock.scheduler.draft_tokens import propose_draft_tokens
+from penstock.scheduler.ngram_speculation import MAX_DRAFT_TOKENS
+from penstock.scheduler.prefill import PrefillShares, due
+from penstock.scheduler.prefill_budget import PrefillBudget
+from penstock.scheduler.queues import MAX_PASSED, SequenceQueues
+from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.step_builder import StepBuilder
+
+
+class StepPlanner:
+    """Builds steps of up to `budget` tokens from the sequences in `queues`.
+
+    `keeps_cache` False: each step recomputes the whole context of every sequence in it.
+    `speculates`: propose draft tokens if that pays.
+    """
+
+    def __init__(
+        self, queues: SequenceQueues, budget: int, *, keeps_cache: bool, speculates: bool
+    ) -> None:
+        self._queues = queues
+        self._budget = budget
+        self._keeps_cache = keeps_cache
+        self._speculates = speculates
+        self.prefill_budget = PrefillBudget(min_share=queues.cache.block_size)
+        self.prefilled = 0
+        """Prefill tokens planned so far."""
+
+    def build(self) -> StepBuilder | None:
+        """Return the next step, or None and change nothing if there is nothing to compute."""
+        queues = self._queues
+        builder = StepBuilder(self._budget, self._budget)
+        if self._keeps_cache:
+            self._plan_decodes(builder)
+        decodes = len(builder.chunks)
+        if decodes > 0:
+            prompts = len(queues.continuing) - decodes + len(queues.waiting)
+            builder.limit_prefill(self.prefill_budget.prefill_tokens(decodes, prompts))
+        num_sampled = min(queues.max_num_seqs, len(queues.running) + len(queues.waiting))
+        builder.score_room = (
+            queues.max_num_seqs + MAX_DRAFT_TOKENS - builder.num_draft_tokens - num_sampled
+        )
+        if self._keeps_cache:
+            self._plan_prefills(builder)
+        else:
+            self._plan_whole_contexts(builder)
+        if not builder.chunks and (continuing := queues.continuing):
+            # All sequences wait for restores from the CPU KV cache: the step waits for the oldest.
+            builder.add_prefill(continuing[0], builder.prefill_budget)
+        return builder if builder.chunks else None
+
+    def _plan_decodes(self, builder: StepBuilder) -> None:
+        """Add the missing tokens of the decoding sequences: the last sampled token, the tokens
+        forced after it, and draft tokens."""
+        queues = self._queues
+        position = 0
+        token_cost = (
+            self.prefill_budget.token_cost(len(queues.running)) if self._may_speculate() else 1.0
+        )
+        while position < len(queues.running) and builder.budget > 0:
+            sequence = queues.running[position]
+            missing = sequence.missing
+            samples = sequence.decoding and not sequence.is_finishing
+            if samples and queues.grow(sequence, builder):
+                length = min(missing, builder.budget)
+                draft_tokens: tuple[int, ...] = ()
+                if token_cost < 1.0 and length == missing:
+                    draft_tokens = propose_draft_tokens(
+                        sequence, builder, queues.cache, len(queues.running), token_cost
+                    )
+                builder.add_chunk(sequence, length, draft_tokens)
+            position += 1
+
+    def _may_speculate(self) -> bool:
+        """Return whether the step may have draft tokens. Draft tokens and prompt log-probabilities
+        share the logits rows of a step; prompt log-probabilities have priority."""
+        if not self._speculates:
+            return False
+        queues = self._queues
+        next_one = queues.waiting[0].unscored if queues.waiting else 0
+        return not next_one and not any(sequence.unscored for sequence in queues.running)
+
+    def _plan_prefills(self, builder: StepBuilder) -> None:
+        """Add chunks of the prompts that are not computed yet, running or waiting."""
+        if builder.prefill_budget <= 0:
+            return
+        before = builder.prefill_budget
+        shares = PrefillShares(before, self._budget, builder.score_room)
+        passing = self._share_in_order(shares, builder)
+        for sequence, missing in sorted(passing, key=lambda pair: due(*pair)):
+            if shares.may_take(sequence, missing) and self._queues.ensure_row(sequence, builder):
+                shares.take(sequence)
+        for sequence, most in shares.in_order():
+            builder.add_prefill(sequence, most)
+        self.prefilled += before - builder.prefill_budget
+
+    def _share_in_order(
+        self, shares: PrefillShares, builder: StepBuilder
+    ) -> list[tuple[Sequence, int]]:
+        """Grant tokens in order of arrival to running prompts and to waiting ones that get a row.
+        Return the prompts that may take tokens from older ones, each with its missing tokens."""
+        queues, cache = self._queues, self._queues.cache
+        prompts = [one for one in queues.running if not (one.decoding or one.is_finishing)]
+        running = [one for one in prompts if cache.has_arrived(one)]
+        waiting = list(islice(queues.waiting, queues.max_num_seqs + MAX_PASSED))
+        passing: list[tuple[Sequence, int]] = []
+        passed, is_blocked = 0, False
+        for sequence in merge(running, waiting, key=attrgetter("arrival")):
+            if sequence.row >= 0:
+                shares.grant(sequence)
+                continue
+            if is_blocked or passed == MAX_PASSED or not queues.may_admit():
+                continue
+            if cache.awaits_prefix(sequence) or (sequence.unscored and not shares.score_room):
+                passed += 1
+                continue
+            found = cache.find_prefix(sequence)
+            if shares.room <= 0:
+                missing = cache.count_missing(sequence, found)
+                if shares.may_take(sequence, missing):
+                    passing.append((sequence, missing))
+                passed += 1
+            elif not queues.try_admit(sequence, found, builder):
+                is_blocked = True
+            elif cache.has_arrived(sequence):
+                shares.grant(sequence)
+        return shares.unfinished() + passing
+
+    def _plan_whole_contexts(self, builder: StepBuilder) -> None:
+        """Add sequences in order of arrival, each with its whole context or not at all (no KV cache
+        between steps)."""
+        queues = self._queues
+        position = 0
+        while position < len(queues.running) and builder.prefill_budget > 0:
+            sequence = queues.running[position]
+            if len(sequence.tokens) > builder.prefill_budget:
+                break
+            if queues.grow(sequence, builder):
+                builder.add_whole_context(sequence)
+            position += 1
+        while queues.waiting and queues.may_admit():
+            sequence = queues.waiting[0]
+            if len(sequence.tokens) > builder.prefill_budget:
+                return
+            if sequence.unscored and not builder.score_room:
+                return
+            if not queues.try_admit(sequence, [], builder):
+                return
+            builder.add_whole_context(sequence)
