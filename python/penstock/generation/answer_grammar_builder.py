@@ -15,7 +15,7 @@ from penstock.dialog import Constraint, FunctionTool, GenerateRequest
 from penstock.generation.answer_format import AnswerFormat
 from penstock.generation.constraint_compiler import ConstraintCompiler
 from penstock.grammar.json_schema.argument_schema import Unenforceable
-from penstock.grammar.json_schema.schema_grammar import enforced
+from penstock.grammar.json_schema.schema_grammar import schema_of_grammar
 from penstock.grammar.types import Grammar, GrammarTriggers
 from penstock.text import Tokenizer
 from penstock.text.grammar_vocabulary import reserved_tokens
@@ -142,7 +142,7 @@ class AnswerGrammarBuilder:
                     raise _refusal(given, tool, error.message) from error
                 usable.append(_unbound(tool))
                 continue
-            kept = tool.parameters if tool.strict else enforced(grammar.value)
+            kept = tool.parameters if tool.strict else schema_of_grammar(grammar.value)
             usable.append(msgspec.structs.replace(tool, parameters=kept))
         return tuple(usable)
 

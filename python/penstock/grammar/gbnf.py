@@ -1,9 +1,9 @@
-"""Grammars as llama.cpp writes them (GBNF), in a form that llguidance takes.
+"""Converts llama.cpp's grammars (GBNF) to grammars that llguidance takes.
 
-GBNF knows characters only, while llguidance cuts an answer into lexemes, each as long as it can be:
-a rule `[a-z]+ "abc"` would never come to its end. So a lexeme is one character here, which is exact
-but makes masks that take milliseconds; or it is the whole answer, where no rule contains itself:
-then the grammar is one regular expression.
+GBNF works on characters, while llguidance splits an answer into lexemes, each as long as possible:
+a rule `[a-z]+ "abc"` could never end. If no rule contains itself, the whole answer becomes one
+lexeme: the grammar is one regular expression. Otherwise each character is a lexeme, which is exact,
+but a mask then takes milliseconds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from penstock.grammar.lark_termination import START, EndlessRule, without_endles
 
 ROOT: Final = "root"
 MAX_DEPTH: Final = 64
-"""Of parentheses."""
+"""Nesting of parentheses."""
 MAX_SYMBOLS: Final = 64 * 1024
-"""Characters of literals and ranges, and whatever else: so many take a fraction of a second."""
+"""Characters of literals and ranges, plus all other items. This many take a fraction of a
+second."""
 MAX_REGEX_CHARS: Final = 32 * 1024
 MAX_REGEX_DEPTH: Final = 100
-"""Beyond these a grammar is written as rules: they multiply in a regular expression."""
+"""A larger or deeper grammar is written as rules, since references multiply in a regular
+expression."""
 
 _TOKEN: Final = re.compile(
     r"""(?xs)
@@ -49,7 +51,7 @@ _ANY: Final = r"[\x{0}-\x{10ffff}]"
 
 
 class GbnfError(ValueError):
-    """What was written is no such grammar. The message says where."""
+    """The text is not a GBNF grammar. The message says where."""
 
 
 class _Token(NamedTuple):
@@ -68,13 +70,15 @@ class _Reference(NamedTuple):
 
 
 _Piece = str | _Character | _Reference
-"""A string is one of `(`, `)`, `|` and repetitions; it is empty for what matches nothing."""
+"""A string is one of `(`, `)`, `|` and repetitions, or empty for an empty match."""
 _Rules = dict[str, list[_Piece]]
 
 
 def gbnf_grammar(text: str) -> str:
-    """llguidance's serialized form of a grammar, which begins with the rule `root`. Raises
-    GbnfError."""
+    """Return llguidance's serialized form of a GBNF grammar, which starts at the rule `root`.
+
+    Raises GbnfError.
+    """
     rules = _used(_Parser(text).rules(), text)
     regex = _regex(rules)
     lark = f"start: /{regex}/"
@@ -90,7 +94,8 @@ def gbnf_grammar(text: str) -> str:
 
 
 class _Parser:
-    """A line may end between any two items: a rule goes on until the next one begins."""
+    """Parses the rules. A line may end between any two items: a rule continues until the next one
+    begins."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -98,13 +103,13 @@ class _Parser:
         self._next = 0
 
     def rules(self) -> _Rules:
-        """Every rule by its name."""
+        """Return every rule by its name."""
         rules: _Rules = {}
         while (name := self._tokens[self._next]).kind != "end":
             if not self._begins_rule():
-                _refuse(self._text, name.at, "a rule begins with its name and `::=`")
+                _refuse(self._text, name.at, "a rule must begin with its name and `::=`")
             if name.text in rules:
-                _refuse(self._text, name.at, f"there is a rule '{name.text}' already")
+                _refuse(self._text, name.at, f"the rule '{name.text}' is defined twice")
             self._next += 2
             rules[name.text] = self._rule()
         return rules
@@ -123,7 +128,11 @@ class _Parser:
                 case "(":
                     opened.append(token.at)
                     if len(opened) > MAX_DEPTH:
-                        _refuse(self._text, token.at, f"more than {MAX_DEPTH} open parentheses")
+                        _refuse(
+                            self._text,
+                            token.at,
+                            f"parentheses are nested more than {MAX_DEPTH} deep",
+                        )
                     pieces.append("(")
                 case ")":
                     if not opened:
@@ -157,19 +166,19 @@ class _Parser:
                 return [_Character(_ANY)]
             case "repeat":
                 if not before or (isinstance(before[-1], str) and before[-1] != ")"):
-                    _refuse(self._text, token.at, f"nothing stands before `{token.text}`")
+                    _refuse(self._text, token.at, f"`{token.text}` has nothing to repeat")
                 return [self._repetition(token)]
             case _:
-                _refuse(self._text, token.at, f"`{token.text}` does not stand behind a name")
+                _refuse(self._text, token.at, f"`{token.text}` must follow the name of a rule")
 
     def _characters(self, written: str, at: int) -> list[str]:
-        """What the inside of a literal or of a range spells; an escaped one is not alone."""
+        """Return the characters that the inside of a literal or range spells, escapes decoded."""
         characters = []
         place = 0
         while place < len(written):
             found = _CHARACTER.match(written, place)
             if found is None:
-                _refuse(self._text, at, f"`{written[place : place + 2]}` is no escape")
+                _refuse(self._text, at, f"`{written[place : place + 2]}` is not a valid escape")
             characters.append(self._character(found, at))
             place = found.end()
         return characters
@@ -180,28 +189,28 @@ class _Parser:
             return plain or _CONTROL.get(escaped, escaped)
         number = int(code, 16)
         if number > sys.maxunicode or number in _SURROGATES:
-            _refuse(self._text, at, f"`{found[0]}` is no character")
+            _refuse(self._text, at, f"`{found[0]}` is not a character")
         return chr(number)
 
     def _range(self, token: _Token) -> str:
-        """The regular expression of `[a-z]`."""
+        """Return the regular expression of a range, e.g. `[a-z]`."""
         inside = token.text[1:-1]
         negated = inside.startswith("^")
         parts = []
         for part in _PART.finditer(inside, int(negated)):
             ends = [self._characters(end, token.at)[0] for end in part.groups() if end]
             if ends[0] > ends[-1]:
-                _refuse(self._text, token.at, f"`{part[0]}` runs backwards")
+                _refuse(self._text, token.at, f"`{part[0]}` has its ends in reverse order")
             parts.append("-".join(map(_written, ends)))
         if not parts:
-            _refuse(self._text, token.at, f"`{token.text}` holds no character")
+            _refuse(self._text, token.at, f"`{token.text}` contains no character")
         return f"[{'^' * negated}{''.join(parts)}]"
 
     def _repetition(self, token: _Token) -> str:
         written = "".join(token.text.split())
         bounds = [int(bound) for bound in written.strip("{}").split(",") if bound.isdigit()]
         if len(bounds) == 2 and bounds[0] > bounds[1]:
-            _refuse(self._text, token.at, f"`{written}` has its bounds the wrong way round")
+            _refuse(self._text, token.at, f"`{written}` has its bounds in reverse order")
         return written
 
 
@@ -219,7 +228,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     while place < len(text):
         found = _TOKEN.match(text, place)
         if found is None:
-            _refuse(text, place, f"`{text[place]}` is not understood, or not closed")
+            _refuse(text, place, f"`{text[place]}` is unknown or unclosed")
         if found.lastgroup != "blank":
             assert found.lastgroup is not None
             yield _Token(found.lastgroup, found[0], place)
@@ -236,7 +245,7 @@ def _references(pieces: list[_Piece]) -> Iterator[_Reference]:
 
 
 def _used(rules: _Rules, text: str) -> _Rules:
-    """The rules that the start needs."""
+    """Return the rules that are reachable from the start."""
     if ROOT not in rules:
         raise GbnfError(f"there is no rule '{ROOT}'")
     used: _Rules = {}
@@ -254,7 +263,8 @@ def _used(rules: _Rules, text: str) -> _Rules:
 
 
 def _regex(rules: _Rules) -> str | None:
-    """All of it as a regular expression; None where a rule contains itself, or it is too much."""
+    """Return all rules as one regular expression, or None if a rule contains itself or the result
+    is too large."""
     needs = {name: {one.name for one in _references(rule)} for name, rule in rules.items()}
     written: dict[str, str] = {}
     depths: dict[str, int] = {}
@@ -271,7 +281,8 @@ def _regex(rules: _Rules) -> str | None:
 
 
 def _depth(pieces: list[_Piece], depths: dict[str, int]) -> int:
-    """How deep the groups of a rule nest in a regular expression, with those of what it names."""
+    """Return how deep groups nest in the regular expression of a rule, including those of the rules
+    that it names."""
     depth = deepest = 0
     for piece in pieces:
         depth += (piece == "(") - (piece == ")")
@@ -281,7 +292,7 @@ def _depth(pieces: list[_Piece], depths: dict[str, int]) -> int:
 
 
 def _joined(pieces: list[_Piece], written: dict[str, str]) -> str | None:
-    """A rule as a regular expression; None once it is over its bound."""
+    """Return a rule as a regular expression, or None if it is too large."""
     parts: list[str] = []
     size = 0
     for piece in pieces:

@@ -1,9 +1,9 @@
-"""Finds what of a Lark grammar can never end, because whatever it begins needs itself again.
+"""Finds rules of a Lark grammar that can never end because they contain themselves.
 
-A rule can end if one of its alternatives needs nothing but rules that can: the least fixpoint of
-that over all rules. The grammar library does not ask; what can never end breaks off in the middle
-of an answer, or goes on to its last token. So alternatives that cannot end are left out, and a
-grammar whose start cannot end is an error.
+A rule can end if one of its alternatives contains only rules that can: the least fixpoint of that
+over all rules. The grammar library does not check this; an answer in a rule that never ends would
+break off or run to the token limit. So alternatives that cannot end are removed, and a grammar
+whose start cannot end is an error.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ class EndlessRule(Exception):
 
 
 class _Unknown(Exception):
-    """The text has something that this reading does not know: nothing can be said of it."""
+    """The text has syntax that this parser does not know, so the grammar is not checked."""
 
 
 class _Token(NamedTuple):
-    """`kind` "schema", `text` empty: no finite value fits it."""
+    """A token of a Lark text. `kind` "schema" with empty `text`: no finite value matches the
+    schema."""
 
     kind: str
     text: str
@@ -59,8 +60,10 @@ class _Token(NamedTuple):
 
 @dataclass(slots=True)
 class _Item:
-    """A part of an expression: what `name` stands for, or `group`; neither: a terminal. `endless`:
-    a terminal that can never end; `optional`: it may be left out."""
+    """A part of an expression: a reference to rule `name`, a `group`, or else a terminal.
+
+    `endless`: a terminal that can never end. `optional`: the item may be left out.
+    """
 
     start: int
     end: int
@@ -72,7 +75,7 @@ class _Item:
 
 @dataclass(slots=True)
 class _Alternative:
-    """Items that follow one another."""
+    """A sequence of items."""
 
     start: int
     end: int
@@ -83,26 +86,29 @@ _Group = list[_Alternative]
 
 
 def without_endless_rules(lark: str) -> str:
-    """The grammar without the alternatives that can never end. What is not understood is left as it
-    is. Raises EndlessRule if nothing is left of the start."""
+    """Return the grammar without the alternatives that can never end. Syntax that is not known is
+    left as it is.
+
+    Raises EndlessRule if no alternative of the start remains.
+    """
     try:
-        rules = _Reader(lark).rules()
+        rules = _Parser(lark).rules()
     except _Unknown:
         return lark
     ending = _ending(rules)
     if ending is None or START not in rules or not _names(rules) <= rules.keys():
         return lark
     if START not in ending:
-        raise EndlessRule(_circle(rules, START, ending))
-    cut = _Cut(lark, ending)
+        raise EndlessRule(_endless_rule(rules, START, ending))
+    remover = _EndlessRemover(lark, ending)
     for name, rule in rules.items():
         if name in ending:
-            cut.group(rule)
-    return cut.text()
+            remover.group(rule)
+    return remover.text()
 
 
 def inline_schemas(lark: str) -> list[Any]:
-    """The JSON schemas in a grammar; none if it is not understood."""
+    """Return the JSON schemas in a grammar; none if its syntax is not known."""
     try:
         tokens = [t for t in _tokens(lark) if t.kind == "schema"]
     except _Unknown:
@@ -112,11 +118,11 @@ def inline_schemas(lark: str) -> list[Any]:
 
 
 def _ending(rules: Mapping[str, _Group]) -> set[str] | None:
-    """The rules that can end; None if that takes too long to find out."""
+    """Return the rules that can end, or None if the search takes too long."""
     waiting, ending = list(rules), set[str]()
     for _ in range(_MAX_PASSES):
         left = []
-        for name in reversed(waiting):  # there and back: a chain takes few passes
+        for name in reversed(waiting):  # alternating directions: a chain needs few passes
             if _ends(rules[name], ending):
                 ending.add(name)
             else:
@@ -141,8 +147,8 @@ def _item_ends(item: _Item, ending: set[str]) -> bool:
     return item.name in ending if item.name else not item.endless
 
 
-def _circle(rules: Mapping[str, _Group], name: str, ending: set[str]) -> str:
-    """From a rule that cannot end to the one that needs itself, or something that cannot."""
+def _endless_rule(rules: Mapping[str, _Group], name: str, ending: set[str]) -> str:
+    """Follow a rule that cannot end to a rule that contains itself or something that cannot end."""
     seen: set[str] = set()
     while name not in seen:
         seen.add(name)
@@ -151,7 +157,7 @@ def _circle(rules: Mapping[str, _Group], name: str, ending: set[str]) -> str:
 
 
 def _names(rules: Mapping[str, _Group]) -> set[str]:
-    """All rules that others name."""
+    """Return all rules that other rules refer to."""
     names: set[str] = set()
     waiting = list(rules.values())
     while waiting:
@@ -172,8 +178,8 @@ def _needed(group: _Group) -> Iterator[str]:
                 yield item.name
 
 
-class _Cut:
-    """Leaves parts of a text out."""
+class _EndlessRemover:
+    """Removes the parts of a text that can never end."""
 
     def __init__(self, text: str, ending: set[str]) -> None:
         self._text = text
@@ -181,7 +187,7 @@ class _Cut:
         self._changes: list[tuple[int, int, str]] = []
 
     def group(self, group: _Group) -> None:
-        """Leave out what cannot end of alternatives of which one can."""
+        """Remove the alternatives that cannot end. At least one alternative of the group can."""
         kept = [one for one in group if _alternative_ends(one, self._ending)]
         for alternative in kept:
             for item in alternative.items:
@@ -192,7 +198,7 @@ class _Cut:
         for index, alternative in enumerate(group):
             if alternative in kept:
                 continue
-            # With the bar before it, or behind it if it is the first one that could be kept.
+            # Remove the bar before it too, or the bar after it if no earlier alternative is kept.
             first = not any(one in kept for one in group[:index])
             start = alternative.start if first else group[index - 1].end
             end = group[index + 1].start if first else alternative.end
@@ -206,15 +212,15 @@ class _Cut:
         return "".join([*parts, self._text[at:]])
 
 
-class _Reader:
-    """The rules of a Lark text, as far as their ends depend on each other."""
+class _Parser:
+    """Parses the rules of a Lark text, as far as needed to tell which ones can end."""
 
     def __init__(self, lark: str) -> None:
         self._tokens = list(_tokens(lark))
         self._at = 0
 
     def rules(self) -> dict[str, _Group]:
-        """Raises _Unknown."""
+        """Return all rules by name. Raises _Unknown."""
         rules: dict[str, _Group] = {}
         while (token := self._token(self._at)).kind != "end":
             if token.kind == "statement":
@@ -229,7 +235,8 @@ class _Reader:
         return {name: rule for name, rule in rules.items() if _is_rule(name)}
 
     def _definition(self, at: int) -> int | None:
-        """The place where the body of a definition begins, if one stands here."""
+        """Return the index where the body of a definition begins, or None if no definition begins
+        at `at`."""
         if self._token(at).kind != "name":
             return None
         at += 1
@@ -242,7 +249,7 @@ class _Reader:
         return at + 1 if self._token(at).text == ":" else None
 
     def _alternatives(self, depth: int) -> _Group:
-        """Up to a bracket that closes, or to the next definition."""
+        """Parse up to a closing bracket or the next definition."""
         if depth > _MAX_DEPTH:
             raise _Unknown
         start = self._token(self._at - 1).end
@@ -291,7 +298,7 @@ class _Reader:
 
 
 def _repeat(items: list[_Item], token: _Token) -> None:
-    """What stands before may be left out if it may come no times."""
+    """Apply a repetition to the last item, which becomes optional if it may occur zero times."""
     if not items:
         raise _Unknown
     least = re.search(r"\d+", token.text.split(",")[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from penstock.dialog import FunctionTool
-from penstock.grammar.json_schema.closed_objects import closed
+from penstock.grammar.json_schema.closed_objects import without_extra_keys
 from penstock.grammar.lark import LarkGrammar
 from penstock.text.tool_parsers.parser_output import (
     CallEnd,
@@ -81,8 +81,8 @@ def arguments_schema(tool: FunctionTool) -> dict[str, Any]:
     """What the arguments of a call must be. A function without `parameters` takes none; one whose
     schema says nothing takes anything."""
     if tool.parameters is None:
-        return closed(NO_ARGUMENTS)
-    return closed(tool.parameters) or ANY_OBJECT
+        return without_extra_keys(NO_ARGUMENTS)
+    return without_extra_keys(tool.parameters) or ANY_OBJECT
 
 
 class CallReader:
