@@ -45,10 +45,10 @@ MASKERS: dict[str, LLTokenizer] = {
 }
 
 
-def follows(kind: str, channels: AnswerSyntax, rules: AnswerRules, text: str) -> bool:
+def follows(kind: str, answer_syntax: AnswerSyntax, rules: AnswerRules, text: str) -> bool:
     """Whether the grammar takes a text to its end, and may end there."""
     tokenizer = TOKENIZERS[kind]
-    grammar = answer_grammar(channels, reserved_tokens(tokenizer), rules)
+    grammar = answer_grammar(answer_syntax, reserved_tokens(tokenizer), rules)
     matcher = LLMatcher(MASKERS[kind], grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     ids = tokenizer.encode(text)
@@ -81,22 +81,22 @@ class TestEveryFamily:
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         rules = AnswerRules(TOOLS, "may")
-        channels = AnswerSyntax(syntax)
-        assert follows(kind, channels, rules, "Just words, 2 < 3 and {braces}.")
-        assert follows(kind, channels, rules, syntax.write(CALLS))
-        assert not follows(kind, channels, rules, syntax.write(CALLS).replace("3", "x"))
+        answer_syntax = AnswerSyntax(syntax)
+        assert follows(kind, answer_syntax, rules, "Just words, 2 < 3 and {braces}.")
+        assert follows(kind, answer_syntax, rules, syntax.write(CALLS))
+        assert not follows(kind, answer_syntax, rules, syntax.write(CALLS).replace("3", "x"))
 
     def test_reasoning_before_them_is_free(self, name: str, kind: str) -> None:
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
-        channels = AnswerSyntax(syntax, THINK)
+        answer_syntax = AnswerSyntax(syntax, THINK)
         calls = syntax.write(CALLS)
         possible = AnswerRules(TOOLS, "must", None, "possible")
-        assert follows(kind, channels, possible, "<think>Hm, {</think>\n\n" + calls)
-        assert follows(kind, channels, possible, calls)
+        assert follows(kind, answer_syntax, possible, "<think>Hm, {</think>\n\n" + calls)
+        assert follows(kind, answer_syntax, possible, calls)
         opened = AnswerRules(TOOLS, "must", None, "open")
-        assert follows(kind, channels, opened, "Hm.</think>\n" + calls)
-        assert not follows(kind, channels, opened, "Hm.</think>\nWell, " + calls)
+        assert follows(kind, answer_syntax, opened, "Hm.</think>\n" + calls)
+        assert not follows(kind, answer_syntax, opened, "Hm.</think>\nWell, " + calls)
 
 
 @pytest.mark.parametrize("constraint", [
@@ -110,38 +110,38 @@ class TestEveryFamily:
 ])  # fmt: skip
 def test_a_constraint_binds_the_answer_and_not_the_reasoning(constraint: Constraint) -> None:
     answer = serialize(constraint)
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"], THINK)
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"], THINK)
     for thinking, before in (("open", "So.</think>\n\n"), ("possible", "<think>a</think>")):
         rules = AnswerRules(answer=answer, thinking=thinking)  # type: ignore[arg-type]
-        assert follows("apart", channels, rules, before + '{"a": 1}')
-        assert not follows("apart", channels, rules, before + "a")
+        assert follows("apart", answer_syntax, rules, before + '{"a": 1}')
+        assert not follows("apart", answer_syntax, rules, before + "a")
     both = AnswerRules(TOOLS, "may", answer, "possible")
     call = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
-    assert follows("apart", channels, both, '<think>a</think>{"a": 1}')
-    assert follows("apart", channels, both, call)
-    assert not follows("apart", channels, both, "words")
+    assert follows("apart", answer_syntax, both, '<think>a</think>{"a": 1}')
+    assert follows("apart", answer_syntax, both, call)
+    assert not follows("apart", answer_syntax, both, "words")
 
 
 def test_a_call_is_bound_however_it_is_wrapped() -> None:
     rules = AnswerRules(TOOLS, "may")
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     for text in (
         '```json\n{\n  "name": "get_weather",\n  "arguments": %s\n}\n```',
         '{"name": "get_weather", "arguments": %s}',
         'Words.\n<tool_call>\n{"name": "get_weather", "arguments": %s}\n</tool_call> and words',
     ):
-        assert follows("apart", channels, rules, text % '{"city": "Oslo"}')
-        assert not follows("apart", channels, rules, text % '{"town": 1}')
+        assert follows("apart", answer_syntax, rules, text % '{"city": "Oslo"}')
+        assert not follows("apart", answer_syntax, rules, text % '{"town": 1}')
 
 
 def test_a_model_may_choose_the_form_of_calls_that_must_be() -> None:
     rules = AnswerRules(TOOLS, "must")
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     fenced = '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```'
-    assert follows("apart", channels, rules, fenced)
-    assert follows("apart", channels, rules, fenced + "\n" + fenced)
-    assert not follows("apart", channels, rules, fenced.replace("city", "town"))
-    assert not follows("apart", channels, rules, fenced + " and words")
+    assert follows("apart", answer_syntax, rules, fenced)
+    assert follows("apart", answer_syntax, rules, fenced + "\n" + fenced)
+    assert not follows("apart", answer_syntax, rules, fenced.replace("city", "town"))
+    assert not follows("apart", answer_syntax, rules, fenced + " and words")
 
 
 def test_strict_schemas_are_kept_in_full() -> None:
@@ -159,11 +159,11 @@ def test_strict_schemas_are_kept_in_full() -> None:
     for name in ("hermes", "mistral", "kimi", "qwen3_coder", "pythonic", "gemma4", "glm"):
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
-        channels = AnswerSyntax(syntax)
+        answer_syntax = AnswerSyntax(syntax)
         good = {"mode": "slow", "size": [1, 2]}
-        assert follows("plain", channels, rules, syntax.write([("run", good)]))
+        assert follows("plain", answer_syntax, rules, syntax.write([("run", good)]))
         for bad in ({"mode": "late", "size": []}, {"size": [1]}, {"mode": "fast", "size": ["a"]}):
-            assert not follows("plain", channels, rules, syntax.write([("run", bad)])), name
+            assert not follows("plain", answer_syntax, rules, syntax.write([("run", bad)])), name
 
 
 SPELT_OUT = ("qwen3_coder", "glm", "deepseek_v32", "pythonic", "gemma4")
@@ -260,19 +260,19 @@ class TestArgumentsThatAreSpeltOut:
 def test_a_string_that_reads_like_another_value_is_quoted() -> None:
     schema = of_one({"enum": ["1", 1]})
     rules = AnswerRules((FunctionTool("run", None, schema, strict=True),), "one")
-    channels = AnswerSyntax(TOOL_SYNTAXES["qwen3_coder"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["qwen3_coder"])
     text = "<tool_call>\n<function=run>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>"
-    assert follows("plain", channels, rules, text % '"1"')
-    assert follows("plain", channels, rules, text % "1")
+    assert follows("plain", answer_syntax, rules, text % '"1"')
+    assert follows("plain", answer_syntax, rules, text % "1")
 
 
 def test_python_calls_are_bound_to_what_is_read() -> None:
-    channels = AnswerSyntax(TOOL_SYNTAXES["pythonic"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["pythonic"])
     spaced = {"type": "object", "properties": {"user id": {}, "b": {"type": "number"}}}
     rules = AnswerRules((FunctionTool("run", None, spaced),), "one")
-    assert not follows("plain", channels, rules, "[run(user id=1)]")
-    assert follows("plain", channels, rules, "[run(b=-8.5E31)]")
-    assert not follows("plain", channels, rules, "[run(b=-885E316346)]")
+    assert not follows("plain", answer_syntax, rules, "[run(user id=1)]")
+    assert follows("plain", answer_syntax, rules, "[run(b=-8.5E31)]")
+    assert not follows("plain", answer_syntax, rules, "[run(b=-885E316346)]")
     with pytest.raises(Unenforceable, match="user id"):
         follows_call("pythonic", {**spaced, "required": ["user id"]}, {})
 
@@ -280,19 +280,19 @@ def test_python_calls_are_bound_to_what_is_read() -> None:
 def test_json_calls_are_bound_whatever_stands_around_the_name() -> None:
     tool = FunctionTool("run", None, of_one({"enum": ["x"]}), strict=True)
     rules = AnswerRules((tool,), "may")
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     for head in (
         '{"type": "function", "name": "run", "parameters": ',
         '{"name": "run", "id": "1", "arguments": ',
         '{"function": {"name": "run", "arguments": ',
         '{"function": "run", "arguments": ',
     ):
-        assert follows("plain", channels, rules, head + '{"a": "x"}}')
-        assert not follows("plain", channels, rules, head + '{"a": "y"}}')
+        assert follows("plain", answer_syntax, rules, head + '{"a": "x"}}')
+        assert not follows("plain", answer_syntax, rules, head + '{"a": "y"}}')
 
 
 def test_harmony_thinks_first_and_then_calls() -> None:
-    channels = AnswerSyntax(TOOL_SYNTAXES["harmony"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["harmony"])
     must = AnswerRules(TOOLS, "must", None, "possible")
     may = AnswerRules(TOOLS, "may", None, "possible")
     analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
@@ -301,12 +301,12 @@ def test_harmony_thinks_first_and_then_calls() -> None:
         '{"city": "Oslo"}'
     )
     final = "<|channel|>final<|message|>Words."
-    assert follows("apart", channels, must, analysis + call)
-    assert not follows("apart", channels, must, analysis + final)
+    assert follows("apart", answer_syntax, must, analysis + call)
+    assert not follows("apart", answer_syntax, must, analysis + final)
     for text in (analysis + call, analysis + final, final):
-        assert follows("apart", channels, may, text)
-    assert not follows("apart", channels, may, analysis + call.replace('"Oslo"', "3"))
+        assert follows("apart", answer_syntax, may, text)
+    assert not follows("apart", answer_syntax, may, analysis + call.replace('"Oslo"', "3"))
     answer = serialize(Constraint("regex", "[0-9]+"))
     bound = AnswerRules(answer=answer, thinking="possible")
-    assert follows("apart", channels, bound, analysis + "<|channel|>final<|message|>42")
-    assert not follows("apart", channels, bound, analysis + final)
+    assert follows("apart", answer_syntax, bound, analysis + "<|channel|>final<|message|>42")
+    assert not follows("apart", answer_syntax, bound, analysis + final)

@@ -29,13 +29,13 @@ class Followed:
     def __init__(
         self,
         kind: str,
-        channels: AnswerSyntax,
+        answer_syntax: AnswerSyntax,
         text: str,
         tools: tuple[FunctionTool, ...] = TOOLS,
         **triggers: Any,
     ) -> None:
         tokenizer, masker = TOKENIZERS[kind], MASKERS[kind]
-        rules, marks = call_grammar(channels, reserved_tokens(tokenizer), tools)
+        rules, marks = call_grammar(answer_syntax, reserved_tokens(tokenizer), tools)
         value = json.dumps({"grammars": [{"lark_grammar": rules}]})
         start = compile_grammar(masker, value)
         watch = TriggerMatcher(
@@ -76,9 +76,9 @@ class TestEveryFamily:
         tags = {"reasoning_open": THINK.open, "reasoning_close": THINK.close}
         for lead, opened in ((f"\n{THINK.open}", False), ("", True)):
             thought = f"{lead}Perhaps {call}"
-            channels = AnswerSyntax(syntax, THINK)
+            answer_syntax = AnswerSyntax(syntax, THINK)
             for text, bound in ((thought, False), (f"{thought}{THINK.close}\n{call}", True)):
-                followed = Followed(kind, channels, text, reasoning_opened=opened, **tags)
+                followed = Followed(kind, answer_syntax, text, reasoning_opened=opened, **tags)
                 assert followed.bound == bound and not followed.broken
 
 
@@ -89,19 +89,19 @@ class TestEveryFamily:
     '{"type": "function", "function": {"name": "get_weather", "parameters": {"city": %s}}}',
 ])  # fmt: skip
 def test_json_calls_are_bound_in_any_order_and_wrapping(kind: str, text: str) -> None:
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
-    followed = Followed(kind, channels, text % '"Oslo"')
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
+    followed = Followed(kind, answer_syntax, text % '"Oslo"')
     assert followed.bound and not followed.broken
-    assert Followed(kind, channels, text % "7", (WEATHER,)).broken == "7"
-    assert Followed(kind, channels, text % r'"a\q"').broken == "q"
+    assert Followed(kind, answer_syntax, text % "7", (WEATHER,)).broken == "7"
+    assert Followed(kind, answer_syntax, text % r'"a\q"').broken == "q"
 
 
 def test_the_other_forms_of_a_family_are_bound_too() -> None:
-    channels = AnswerSyntax(TOOL_SYNTAXES["llama3"])
-    assert Followed("plain", channels, '<function=get_weather>{"city": 7}').broken == "7"
-    channels = AnswerSyntax(TOOL_SYNTAXES["deepseek_v3"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["llama3"])
+    assert Followed("plain", answer_syntax, '<function=get_weather>{"city": 7}').broken == "7"
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["deepseek_v3"])
     call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
-    assert Followed("apart", channels, call + '{"city": 7').broken == "7"
+    assert Followed("apart", answer_syntax, call + '{"city": 7').broken == "7"
 
 
 @pytest.mark.parametrize("header", [
