@@ -1,4 +1,4 @@
-"""Grammars of answers, followed token by token as the engine does."""
+"""Grammars of whole answers, followed token by token as in the engine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 FAMILIES = sorted(set(TOOL_SYNTAXES) - {"harmony"})
 
 
-def with_marks_apart() -> Tokenizer:
-    """The tiny vocabulary with every mark of every family as a token of its own."""
+def tokenizer_with_control_marks() -> Tokenizer:
+    """The tiny vocabulary plus one control token per mark of every family."""
     found = {m for s in TOOL_SYNTAXES.values() for m in s.marks()} | {THINK.open, THINK.close}
     marks = sorted(m for m in found if re.fullmatch(r"<[^<>\s]+>|\[[A-Z_]+\]", m))
     data = tiny_data()
@@ -38,7 +38,7 @@ def with_marks_apart() -> Tokenizer:
     return from_gguf(tiny_data(tokens=data.tokens + marks, token_types=types))
 
 
-TOKENIZERS = {"plain": tiny_tokenizer(), "apart": with_marks_apart()}
+TOKENIZERS = {"plain": tiny_tokenizer(), "apart": tokenizer_with_control_marks()}
 MASKERS: dict[str, LLTokenizer] = {
     name: vocabulary_of(tokenizer).grammar_tokenizer(tokenizer.vocab_size)
     for name, tokenizer in TOKENIZERS.items()
@@ -46,7 +46,7 @@ MASKERS: dict[str, LLTokenizer] = {
 
 
 def follows(kind: str, answer_syntax: AnswerSyntax, rules: AnswerRules, text: str) -> bool:
-    """Whether the grammar takes a text to its end, and may end there."""
+    """Whether the grammar accepts the whole text and may end there."""
     tokenizer = TOKENIZERS[kind]
     grammar = answer_grammar(answer_syntax, reserved_tokens(tokenizer), rules)
     matcher = LLMatcher(MASKERS[kind], grammar, log_level=0)
@@ -60,7 +60,7 @@ def follows(kind: str, answer_syntax: AnswerSyntax, rules: AnswerRules, text: st
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("name", FAMILIES)
 class TestEveryFamily:
-    def test_calls_that_must_be_are_what_the_model_writes(self, name: str, kind: str) -> None:
+    def test_required_calls_match_the_format_of_the_model(self, name: str, kind: str) -> None:
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         rules = AnswerRules(TOOLS, "must")
@@ -70,7 +70,7 @@ class TestEveryFamily:
         assert not follows(kind, AnswerSyntax(syntax), rules, syntax.write(CALLS).replace("3", "x"))
         assert not follows(kind, AnswerSyntax(syntax), rules, syntax.write([("other", {})]))
 
-    def test_one_call_is_one(self, name: str, kind: str) -> None:
+    def test_one_allows_exactly_one_call(self, name: str, kind: str) -> None:
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         rules = AnswerRules((WEATHER,), "one")
@@ -86,7 +86,7 @@ class TestEveryFamily:
         assert follows(kind, answer_syntax, rules, syntax.write(CALLS))
         assert not follows(kind, answer_syntax, rules, syntax.write(CALLS).replace("3", "x"))
 
-    def test_reasoning_before_them_is_free(self, name: str, kind: str) -> None:
+    def test_reasoning_before_calls_is_free(self, name: str, kind: str) -> None:
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         answer_syntax = AnswerSyntax(syntax, THINK)
@@ -108,7 +108,7 @@ class TestEveryFamily:
         {"name": "other", "lark_grammar": 'start: "{\\"a\\": 1}"'},
     ]})),
 ])  # fmt: skip
-def test_a_constraint_binds_the_answer_and_not_the_reasoning(constraint: Constraint) -> None:
+def test_constraint_binds_the_answer_but_not_the_reasoning(constraint: Constraint) -> None:
     answer = serialize(constraint)
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"], THINK)
     for thinking, before in (("open", "So.</think>\n\n"), ("possible", "<think>a</think>")):
@@ -122,7 +122,7 @@ def test_a_constraint_binds_the_answer_and_not_the_reasoning(constraint: Constra
     assert not follows("apart", answer_syntax, both, "words")
 
 
-def test_a_call_is_bound_however_it_is_wrapped() -> None:
+def test_call_is_bound_in_every_section() -> None:
     rules = AnswerRules(TOOLS, "may")
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     for text in (
@@ -134,7 +134,7 @@ def test_a_call_is_bound_however_it_is_wrapped() -> None:
         assert not follows("apart", answer_syntax, rules, text % '{"town": 1}')
 
 
-def test_a_model_may_choose_the_form_of_calls_that_must_be() -> None:
+def test_required_calls_may_use_any_section_that_may_be_forced() -> None:
     rules = AnswerRules(TOOLS, "must")
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     fenced = '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```'
@@ -144,7 +144,7 @@ def test_a_model_may_choose_the_form_of_calls_that_must_be() -> None:
     assert not follows("apart", answer_syntax, rules, fenced + " and words")
 
 
-def test_strict_schemas_are_kept_in_full() -> None:
+def test_strict_schemas_are_fully_enforced() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -166,8 +166,8 @@ def test_strict_schemas_are_kept_in_full() -> None:
             assert not follows("plain", answer_syntax, rules, syntax.write([("run", bad)])), name
 
 
-SPELT_OUT = ("qwen3_coder", "glm", "deepseek_v32", "pythonic", "gemma4")
-"""Families whose arguments are no JSON."""
+NOT_JSON = ("qwen3_coder", "glm", "deepseek_v32", "pythonic", "gemma4")
+"""Families whose arguments are not JSON."""
 
 
 def follows_call(name: str, parameters: dict[str, Any], given: Any, *, strict: bool = True) -> bool:
@@ -181,10 +181,10 @@ def of_one(inner: Any, **others: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": inner}, "required": ["a"], **others}
 
 
-@pytest.mark.parametrize("name", SPELT_OUT)
-class TestArgumentsThatAreSpeltOut:
+@pytest.mark.parametrize("name", NOT_JSON)
+class TestArgumentsThatAreNotJson:
     @pytest.mark.parametrize("strict", [False, True])
-    def test_what_clients_write_for_nothing_is_no_error(self, name: str, strict: bool) -> None:
+    def test_null_required_and_null_enum_values_are_accepted(self, name: str, strict: bool) -> None:
         null = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": None}
         assert follows_call(name, null, {}, strict=strict)
         enum = of_one({"type": "string", "enum": ["x", None]})
@@ -211,12 +211,14 @@ class TestArgumentsThatAreSpeltOut:
         {"anyOf": [of_one({"type": "integer"}), of_one({"type": "boolean"})]},
         {"type": "object", "required": ["a"], "additionalProperties": {"type": "integer"}},
     ])  # fmt: skip
-    def test_members_are_found_below_the_top(self, name: str, schema: dict[str, Any]) -> None:
+    def test_members_below_the_top_are_found(
+        self, name: str, schema: dict[str, Any]
+    ) -> None:
         assert follows_call(name, schema, {"a": 5})
         assert not follows_call(name, schema, {})
         assert not follows_call(name, schema, {"a": []})
 
-    def test_an_object_of_no_known_members_may_have_any(self, name: str) -> None:
+    def test_object_without_properties_may_have_any_members(self, name: str) -> None:
         given = {"a": 5, "b": True}
         assert follows_call(name, {"type": "object"}, given, strict=False)
         assert not follows_call(name, {"type": "object", "additionalProperties": False}, given)
@@ -234,13 +236,13 @@ class TestArgumentsThatAreSpeltOut:
         ({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3},
          [1, 2], [1]),
     ])  # fmt: skip
-    def test_strict_values_are_kept(self, name: str, inner: Any, good: Any, bad: Any) -> None:
+    def test_strict_values_are_enforced(self, name: str, inner: Any, good: Any, bad: Any) -> None:
         schema = of_one(inner, **{"$defs": {"E": {"enum": ["e", "e2"]}}})
         if name != "deepseek_v32" or not isinstance(good, str) or "maxLength" in inner:
             assert follows_call(name, schema, {"a": good})
         assert not follows_call(name, schema, {"a": bad})
 
-    def test_a_strict_keyword_that_is_not_kept_is_an_error(self, name: str) -> None:
+    def test_unenforceable_keyword_of_a_strict_function_is_an_error(self, name: str) -> None:
         schema = of_one({"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^a+$"}]})
         assert follows_call(name, schema, {"a": "b"}, strict=False) or name == "deepseek_v32"
         with pytest.raises(Unenforceable, match="pattern") as caught:
@@ -253,11 +255,11 @@ class TestArgumentsThatAreSpeltOut:
         {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
         of_one({"$ref": "#/properties/a"}),
     ])  # fmt: skip
-    def test_endless_references_end(self, name: str, schema: dict[str, Any]) -> None:
+    def test_endless_references_terminate(self, name: str, schema: dict[str, Any]) -> None:
         follows_call(name, schema, {}, strict=False)
 
 
-def test_a_string_that_reads_like_another_value_is_quoted() -> None:
+def test_string_that_looks_like_another_value_is_quoted() -> None:
     schema = of_one({"enum": ["1", 1]})
     rules = AnswerRules((FunctionTool("run", None, schema, strict=True),), "one")
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES["qwen3_coder"])
@@ -266,7 +268,7 @@ def test_a_string_that_reads_like_another_value_is_quoted() -> None:
     assert follows("plain", answer_syntax, rules, text % "1")
 
 
-def test_python_calls_are_bound_to_what_is_read() -> None:
+def test_python_calls_allow_only_what_the_parser_reads() -> None:
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES["pythonic"])
     spaced = {"type": "object", "properties": {"user id": {}, "b": {"type": "number"}}}
     rules = AnswerRules((FunctionTool("run", None, spaced),), "one")
@@ -277,7 +279,7 @@ def test_python_calls_are_bound_to_what_is_read() -> None:
         follows_call("pythonic", {**spaced, "required": ["user id"]}, {})
 
 
-def test_json_calls_are_bound_whatever_stands_around_the_name() -> None:
+def test_json_calls_are_bound_with_any_keys_before_the_arguments() -> None:
     tool = FunctionTool("run", None, of_one({"enum": ["x"]}), strict=True)
     rules = AnswerRules((tool,), "may")
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
@@ -291,7 +293,7 @@ def test_json_calls_are_bound_whatever_stands_around_the_name() -> None:
         assert not follows("plain", answer_syntax, rules, head + '{"a": "y"}}')
 
 
-def test_harmony_thinks_first_and_then_calls() -> None:
+def test_harmony_allows_analysis_before_calls() -> None:
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES["harmony"])
     must = AnswerRules(TOOLS, "must", None, "possible")
     may = AnswerRules(TOOLS, "may", None, "possible")

@@ -1,9 +1,9 @@
-"""The Jinja environment of chat templates: sandboxed, immutable, and bounded.
+"""The Jinja environment of chat templates: sandboxed, immutable, with limits.
 
-What a template can say is what `transformers` lets it say, less the filters and methods that no
-chat template needs and that only make texts grow. What repeats or grows is metered: loop and macro
-bodies, operators, literals of lists, calls, filters, output. The AST is rewritten once, when the
-template is compiled, so that no construct goes unmetered.
+It supports the features that `transformers` supports, except filters and methods that no chat
+template needs and that only make texts grow. Everything that repeats or grows is charged: loop and
+macro bodies, operators, list literals, calls, filters, output. The AST is rewritten once, at
+compile time, so that no construct escapes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jinja2.visitor import NodeTransformer
 from penstock.text.chat_templates.filter_costs import check_filter, check_replace
 from penstock.text.chat_templates.render_budget import (
     MAX_INTEGER_BITS,
-    STEPS_PER_TURN,
+    STEPS_PER_ITERATION,
     Budget,
     TemplateLimit,
 )
@@ -43,7 +43,7 @@ _FILTERS = (
     "string", "sum", "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
     "wordwrap",
 )
-# They look at the top of a value only, and give a part of it: nothing to weigh.
+# These return a part of a value without visiting the rest: nothing to charge.
 _LIGHT_FILTERS = frozenset({"attr", "count", "d", "default", "first", "last", "length"})
 _STRING_METHODS = frozenset({
     "capitalize", "casefold", "center", "count", "endswith", "find", "index", "isalnum", "isalpha",
@@ -58,7 +58,7 @@ _UNSUPPORTED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, no
 
 
 class Refusal(jinja2.TemplateError):
-    """The template called `raise_exception`: these messages are not what the model takes."""
+    """The template called `raise_exception`: the model does not support these messages."""
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -71,7 +71,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,
-            finalize=_written,
+            finalize=_finalize,
             extensions=[GenerationTag, loopcontrols],
         )
         known = self.filters
@@ -86,7 +86,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         }
 
     def make_globals(self, d: MutableMapping[str, Any] | None) -> MutableMapping[str, Any]:
-        """A plain dictionary, which every rendering copies; Jinja's own is slow to read."""
+        """Return a plain dictionary, which every rendering copies; Jinja's own is slow to read."""
         return {**self.globals, **(d or {})}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -98,16 +98,19 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         assert isinstance(metered, nodes.Template)
         return metered
 
-    # Called from compiled templates, as the AST was rewritten to.
+    # `_Meter` inserts calls of these into compiled templates.
 
     def tick(self) -> bool:
-        return BUDGET.get().spend(STEPS_PER_TURN)
+        """Charge an iteration of a loop or a macro call."""
+        return BUDGET.get().charge_steps(STEPS_PER_ITERATION)
 
-    def weighed(self, value: Any) -> Any:
-        BUDGET.get().weigh(value)
+    def charged(self, value: Any) -> Any:
+        """Charge a literal and return it."""
+        BUDGET.get().charge_value(value)
         return value
 
     def joined(self, *values: Any) -> str:
+        """Join values as text, charged."""
         budget = BUDGET.get()
         return budget.concat(budget.text(value) for value in values)
 
@@ -117,21 +120,21 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
-            BUDGET.get().grow(len(left) + len(right))  # what templates do most
+            BUDGET.get().charge_chars(len(left) + len(right))  # the most frequent operation
             return left + right
         _check_operands(BUDGET.get(), operator, left, right)
         result = super().call_binop(context, operator, left, right)
         if isinstance(result, list | tuple):
-            BUDGET.get().weigh(result)
+            BUDGET.get().charge_value(result)
         return result
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if __obj == __self.tick:  # of every turn of a loop
+        if __obj == __self.tick:  # once per iteration of every loop
             return __self.tick()
         budget = BUDGET.get()
-        budget.spend()
+        budget.charge_steps()
         if isinstance(__obj, Macro):
-            budget.weigh((args, tuple(kwargs.values())))
+            budget.charge_value((args, tuple(kwargs.values())))
         else:
             _check_method(budget, __obj, args)
         return super().call(__context, __obj, *args, **kwargs)
@@ -152,7 +155,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's words for training; rendering ignores it."""
+    """`{% generation %}` marks the assistant's text for training; rendering ignores it."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -162,17 +165,17 @@ class GenerationTag(Extension):
 
 
 class TemplateNamespace(Namespace):
-    """`namespace(...)`, without names that reach into Python, and written out as nothing much."""
+    """`namespace(...)` without attributes that reach into Python and without a revealing repr."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         attributes = dict(*args[1:], **kwargs)
         if any(str(name).startswith("_") for name in attributes):
-            raise SecurityError("a namespace's names do not begin with an underscore")
+            raise SecurityError("names in a namespace must not begin with an underscore")
         Namespace.__init__(args[0], attributes)
 
     def __setitem__(self, name: str, value: Any) -> None:
         if str(name).startswith("_"):
-            raise SecurityError("a namespace's names do not begin with an underscore")
+            raise SecurityError("names in a namespace must not begin with an underscore")
         Namespace.__setitem__(self, name, value)
 
     def __repr__(self) -> str:
@@ -180,7 +183,7 @@ class TemplateNamespace(Namespace):
 
 
 class _Meter(NodeTransformer):
-    """Rewrites a template so that what repeats and what grows calls the environment first."""
+    """Rewrites a template so that everything that repeats or grows calls the environment first."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -215,34 +218,34 @@ class _Meter(NodeTransformer):
     def _literal(self, node: nodes.Expr, items: list[nodes.Expr]) -> nodes.Node:
         constant = all(isinstance(item, nodes.Const) for item in items)
         self.generic_visit(node)
-        return node if constant else _call("weighed", node)
+        return node if constant else _call("charged", node)
 
 
 def _call(name: str, *args: nodes.Expr) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None)
 
 
-@pass_context  # with the context, so that constants are not written out at compile time
-def _written(context: Context, value: Any) -> Any:
+@pass_context  # needing the context keeps constants from being finalized at compile time
+def _finalize(context: Context, value: Any) -> Any:
     budget = BUDGET.get()
     if isinstance(value, str):
-        budget.grow(len(value))
+        budget.charge_chars(len(value))
         return value
     return budget.text(value)
 
 
 def _check_operands(budget: Budget, operator: str, left: Any, right: Any) -> None:
-    budget.spend()
+    budget.charge_steps()
     if isinstance(left, int) and isinstance(right, int):
         _check_integers(operator, left, right)
     elif operator == "*":
         for sized, times in ((left, right), (right, left)):
             if isinstance(sized, str | list | tuple) and isinstance(times, int):
-                budget.grow(max(0, times) * len(sized))
+                budget.charge_chars(max(0, times) * len(sized))
     elif operator == "%" and isinstance(left, str):
         budget.check_pattern(left, right)
     elif isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-        budget.grow(len(left) + len(right))
+        budget.charge_chars(len(left) + len(right))
 
 
 def _check_integers(operator: str, left: int, right: int) -> None:
@@ -250,27 +253,27 @@ def _check_integers(operator: str, left: int, right: int) -> None:
     if operator == "**":
         bits = left.bit_length() * abs(right)
     if bits > MAX_INTEGER_BITS:
-        raise TemplateLimit("too large a number")
+        raise TemplateLimit("a number is too large")
 
 
 def _check_method(budget: Budget, function: Any, args: tuple[Any, ...]) -> None:
-    """Methods of text and containers: the known ones only, and their results not too long."""
+    """Charge methods of strings and containers. Raises SecurityError for unknown ones."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, str):
         name = function.__name__
         if name not in _STRING_METHODS:
             raise SecurityError(f"{name} is not allowed in a chat template")
-        budget.grow(len(owner))
+        budget.charge_chars(len(owner))
         if name == "replace" and len(args) >= 2:
             check_replace(budget, owner, args[0], args[1])
         elif name == "join" and args:
-            budget.grow(budget.weigh(args[0]) + len(owner) * len(args[0]))
+            budget.charge_chars(budget.charge_value(args[0]) + len(owner) * len(args[0]))
         elif name in ("center", "ljust", "rjust", "zfill") and args:
             budget.check_width(args[0])
     elif isinstance(owner, list | tuple | dict | int | float) and not isinstance(owner, bool):
         if function.__name__ not in _CONTAINER_METHODS:
             raise SecurityError(f"{function.__name__} is not allowed in a chat template")
-        budget.spend(1 + (len(owner) if isinstance(owner, list | tuple) else 0))
+        budget.charge_steps(1 + (len(owner) if isinstance(owner, list | tuple) else 0))
 
 
 def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -280,15 +283,15 @@ def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def bounded(*args: Any, **kwargs: Any) -> Any:
         budget = BUDGET.get()
         rest = args[int(takes_first) :]
-        budget.spend()
+        budget.charge_steps()
         if name not in _LIGHT_FILTERS:
-            budget.weigh((rest, tuple(kwargs.values())))
+            budget.charge_value((rest, tuple(kwargs.values())))
             check_filter(budget, name, rest, kwargs)
         result = function(*args, **kwargs)
         if hasattr(result, "__next__"):
             result = _drain(budget, result)
         if isinstance(result, list | tuple) and name not in _LIGHT_FILTERS:
-            budget.weigh(result)
+            budget.charge_value(result)
         return result
 
     if takes_first:
@@ -299,7 +302,7 @@ def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _drain(budget: Budget, items: Iterable[Any]) -> list[Any]:
     made = []
     for item in items:
-        budget.spend()
+        budget.charge_steps()
         made.append(item)
     return made
 
@@ -311,12 +314,12 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as `transformers` writes it: no HTML escapes, separators with spaces."""
+    """Return JSON as `transformers` writes it: no HTML escapes, separators with spaces."""
     budget = BUDGET.get()
-    weight = budget.weigh(value)
+    chars = budget.charge_value(value)
     if isinstance(indent, int) and indent > 16:
-        raise TemplateLimit("too wide an indent")
-    budget.grow(weight)
+        raise TemplateLimit("an indent is too wide")
+    budget.charge_chars(chars)
     text = json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -324,19 +327,19 @@ def _to_json(
         separators=separators,
         sort_keys=sort_keys,
     )
-    budget.grow(len(text))
+    budget.charge_chars(len(text))
     return text
 
 
 def _bounded_range(*args: int) -> range:
     numbers = range(*args)
-    BUDGET.get().spend(len(numbers))
+    BUDGET.get().charge_steps(len(numbers))
     return numbers
 
 
 def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
     made: dict[Any, Any] = dict(*args, **kwargs)
-    BUDGET.get().weigh(made)
+    BUDGET.get().charge_value(made)
     return made
 
 
@@ -346,5 +349,5 @@ def _raise_exception(message: object) -> None:
 
 def _strftime_now(pattern: str) -> str:
     if len(pattern) > 256:
-        raise TemplateLimit("too long a date format")
+        raise TemplateLimit("a date format is too long")
     return datetime.now().strftime(pattern)
