@@ -26,7 +26,9 @@ async def text_server(
     writes calls."""
     script = list(tokens.encode()) if isinstance(tokens, str) else list(tokens)
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES[syntax])
-    generator = Generator(ScriptedEngine(script), tiny_tokenizer(), tiny_template(), None, answer_syntax)
+    generator = Generator(
+        ScriptedEngine(script), tiny_tokenizer(), tiny_template(), None, answer_syntax
+    )
     loop = AgentLoop(generator)
     try:
         async with serving(models={MODEL: loop}) as server:  # type: ignore[dict-item]

@@ -211,9 +211,7 @@ class TestArgumentsThatAreNotJson:
         {"anyOf": [of_one({"type": "integer"}), of_one({"type": "boolean"})]},
         {"type": "object", "required": ["a"], "additionalProperties": {"type": "integer"}},
     ])  # fmt: skip
-    def test_members_below_the_top_are_found(
-        self, name: str, schema: dict[str, Any]
-    ) -> None:
+    def test_members_below_the_top_are_found(self, name: str, schema: dict[str, Any]) -> None:
         assert follows_call(name, schema, {"a": 5})
         assert not follows_call(name, schema, {})
         assert not follows_call(name, schema, {"a": []})
