@@ -241,10 +241,9 @@ def _without_endless_rules(constraint: Constraint, lark: str) -> str:
 
 
 def _refuse_inexact(constraint: Constraint, schema: Any) -> None:
-    lost = inexact_number_of(schema)
-    if lost is not None:
-        place, keyword, number = lost
-        reason = f"`{keyword}` cannot be enforced exactly for {number}"
+    inexact = inexact_number_of(schema)
+    if inexact is not None:
+        place, reason = inexact
         raise _refusal(constraint, reason, place)
 
 

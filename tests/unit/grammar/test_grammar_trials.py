@@ -101,6 +101,7 @@ def test_grammar_that_compiles_too_long_is_refused(monkeypatch: pytest.MonkeyPat
     compiler = GrammarCompiler(VOCABULARY, SIZE)
     compiler.compile(Constraint("regex", "a"))  # the child is up
     monkeypatch.setattr(grammar_trial, "COMPILE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(grammar_trial, "WALL_TIME_FACTOR", 1000)  # a busy machine is no error
     with pytest.raises(InvalidRequest, match=r"too (long|much)"):
         compiler.compile(Constraint("lark", exploding_lark()))
     assert compiler.compile(Constraint("regex", "b"))

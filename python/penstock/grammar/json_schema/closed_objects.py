@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.grammar.json_schema.argument_schema import BINDING, flattened, required_of
+from penstock.grammar.json_schema.subschemas import map_subschemas
 
-_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
-_LISTED: Final = ("anyOf", "oneOf", "prefixItems")
-_SINGLE: Final = ("items", "additionalProperties")
 _CHOICES: Final = ("anyOf", "oneOf")
 _SHARED: Final[tuple[str, ...]] = ("$defs", "definitions")
 _OPEN: Final = ("if", "dependentSchemas", "unevaluatedProperties")
@@ -75,15 +73,7 @@ class _ExtraKeysRemover:
         return {**joined, **rest, **self._within(whole, depth)}
 
     def _within(self, part: dict[str, Any], depth: int) -> dict[str, Any]:
-        kept = dict(part)
-        for key, value in part.items():
-            if key in _NAMED and isinstance(value, dict):
-                kept[key] = {name: self.part(inner, depth + 1) for name, inner in value.items()}
-            elif (key in _LISTED or key == "allOf") and isinstance(value, list):
-                kept[key] = [self.part(inner, depth + 1) for inner in value]
-            elif key in _SINGLE:
-                kept[key] = self.part(value, depth + 1)
-        return kept
+        return map_subschemas(part, lambda inner: self.part(inner, depth + 1))
 
 
 def _closed(part: dict[str, Any]) -> dict[str, Any]:

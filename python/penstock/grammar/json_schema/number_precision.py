@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.grammar.json_schema.subschemas import map_subschemas, subschemas
 from penstock.grammar.json_schema.value_types import type_of, types_of
 
-_NAMED: Final = ("$defs", "definitions", "properties", "patternProperties")
-_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE: Final = ("items", "additionalProperties")
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAX_DEPTH: Final = 200
 _MAX_EXACT: Final = 2**53
@@ -23,16 +21,15 @@ _MAX_DECODED: Final = 2**63
 """Up to here the JSON decoder keeps all digits of an integer."""
 
 
-def inexact_number_of(
-    schema: Any, place: str = "", depth: int = 0
-) -> tuple[str, str, int | float] | None:
-    """Return the first number that would be rounded, as (JSON pointer to its part, keyword,
-    number), or None."""
+def inexact_number_of(schema: Any, place: str = "", depth: int = 0) -> tuple[str, str] | None:
+    """Return (JSON pointer, reason) of the first number that would be rounded, or None."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return None
     for keyword, number in _inexact(schema):
-        return place, keyword, number
-    parts = (inexact_number_of(part, f"{place}/{step}", depth + 1) for step, part in _parts(schema))
+        return place, f"`{keyword}` cannot be enforced exactly for {number}"
+    parts = (
+        inexact_number_of(part, f"{place}/{step}", depth + 1) for step, part in subschemas(schema)
+    )
     return next((found for found in parts if found is not None), None)
 
 
@@ -46,16 +43,7 @@ def without_inexact_numbers(schema: Any, depth: int = 0) -> Any:
         if (values := kept.pop(keyword, None)) is not None and keyword in ("enum", "const"):
             listed = values if keyword == "enum" else [values]
             kept.setdefault("type", sorted(set(map(type_of, listed))))
-    for key, value in kept.items():
-        if key in _NAMED and isinstance(value, dict):
-            kept[key] = {
-                name: without_inexact_numbers(part, depth + 1) for name, part in value.items()
-            }
-        elif key in _LISTED and isinstance(value, list):
-            kept[key] = [without_inexact_numbers(part, depth + 1) for part in value]
-        elif key in _SINGLE:
-            kept[key] = without_inexact_numbers(value, depth + 1)
-    return kept
+    return map_subschemas(kept, lambda part: without_inexact_numbers(part, depth + 1))
 
 
 def _inexact(schema: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
@@ -97,16 +85,3 @@ def _numbers(value: Any) -> Iterator[int | float]:
             waiting += value
         elif isinstance(value, dict):
             waiting += value.values()
-
-
-def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key in _NAMED:
-        if isinstance(named := schema.get(key), dict):
-            for name, part in named.items():
-                yield f"{key}/{name.replace('~', '~0').replace('/', '~1')}", part
-    for key in _LISTED:
-        if isinstance(listed := schema.get(key), list):
-            for index, part in enumerate(listed):
-                yield f"{key}/{index}", part
-    for key in _SINGLE:
-        yield key, schema.get(key)

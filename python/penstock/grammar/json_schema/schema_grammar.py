@@ -4,10 +4,15 @@ schema."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.grammar.json_schema.number_precision import inexact_number_of, without_inexact_numbers
+from penstock.grammar.json_schema.subschemas import (
+    map_subschemas,
+    subschemas,
+    unescaped_step,
+)
 from penstock.grammar.json_schema.termination import can_terminate, endless_part_of, without_endless
 
 if TYPE_CHECKING:  # the type exists only in the library's stub
@@ -26,9 +31,6 @@ _MAX_ENDLESS: Final = 16
 """References that may be left out of one schema."""
 NO_VALUE: Final[dict[str, Any]] = {"type": "object", "properties": {"a": False}, "required": ["a"]}
 """A schema that no value matches; the library refuses it."""
-_NAMED: Final = ("$defs", "definitions", "properties", "patternProperties")
-_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE: Final = ("items", "additionalProperties")
 _MAX_DEPTH: Final = 64
 """llguidance refuses deeper schemas."""
 _ANY_NAME: Final[tuple[object, ...]] = ({"type": "string"}, {}, True)
@@ -68,10 +70,9 @@ def schema_grammar(schema: str, *, strict: bool) -> str:
         if strict:
             raise SchemaFault(place, "no finite value matches it")
         del _part_at(decoded, place)["$ref"]
-    lost = inexact_number_of(decoded)
-    if lost is not None and strict:
-        place, keyword, number = lost
-        raise SchemaFault(place, f"`{keyword}` cannot be enforced exactly for {number}")
+    inexact = inexact_number_of(decoded)
+    if inexact is not None and strict:
+        raise SchemaFault(*inexact)
     return _grammar(decoded, strict)
 
 
@@ -87,13 +88,13 @@ def schema_fault(
     if not isinstance(root, dict):
         return ""
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
-    place, parts = "", _parts(root)
+    place, parts = "", subschemas(root)
     for _ in range(_MAX_TRIALS):
         step, part = next(parts, ("", None))
         if not step:
             break
         if isinstance(part, dict) and error_of(_grammar({**shared, **part}, strict)) == error:
-            place, parts = f"{place}/{step}", _parts(part)
+            place, parts = f"{place}/{step}", subschemas(part)
     return place
 
 
@@ -140,14 +141,7 @@ def without_no_ops(schema: Any, depth: int = 0) -> Any:
         del kept["propertyNames"]
     if kept.get("required", ()) is None:
         del kept["required"]
-    for key, value in kept.items():
-        if key in _NAMED and isinstance(value, dict):
-            kept[key] = {name: without_no_ops(part, depth + 1) for name, part in value.items()}
-        elif key in _LISTED and isinstance(value, list):
-            kept[key] = [without_no_ops(part, depth + 1) for part in value]
-        elif key in _SINGLE:
-            kept[key] = without_no_ops(value, depth + 1)
-    return kept
+    return map_subschemas(kept, lambda part: without_no_ops(part, depth + 1))
 
 
 def enforceable_schema(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
@@ -174,22 +168,6 @@ def _part_at(root: Any, place: str) -> Any:
     """Return the value that a JSON pointer names."""
     part = root
     for step in place.split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
+        name = unescaped_step(step)
         part = part[int(name)] if isinstance(part, list) else part[name]
     return part
-
-
-def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (step of a JSON pointer, schema) for each part of a schema."""
-    for key in _NAMED:
-        named = schema.get(key)
-        if isinstance(named, dict):
-            for name, part in named.items():
-                yield f"{key}/{name.replace('~', '~0').replace('/', '~1')}", part
-    for key in _LISTED:
-        listed = schema.get(key)
-        if isinstance(listed, list):
-            for index, part in enumerate(listed):
-                yield f"{key}/{index}", part
-    for key in _SINGLE:
-        yield key, schema.get(key)

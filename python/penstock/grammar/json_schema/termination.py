@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.grammar.json_schema.subschemas import escaped_step, map_subschemas
 from penstock.grammar.json_schema.value_types import resolve, types_of
 
 _MAX_DEPTH: Final = 200
 _MAX_PASSES: Final = 50
 _MAX_REFERENCES: Final = 1000
-_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
-_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE: Final = ("items", "additionalProperties")
 
 
 def can_terminate(schema: Any) -> bool:
@@ -122,15 +120,10 @@ def _needed(schema: Any) -> Iterator[tuple[str, Any]]:
         named = properties if isinstance(properties, dict) else {}
         for name in _list(schema, "required"):
             if isinstance(name, str):
-                step = f"properties/{name.replace('~', '~0').replace('/', '~1')}"
-                yield (
-                    (step, named[name])
-                    if name in named
-                    else (
-                        "additionalProperties",
-                        schema.get("additionalProperties", True),
-                    )
-                )
+                if name in named:
+                    yield f"properties/{escaped_step(name)}", named[name]
+                else:
+                    yield "additionalProperties", schema.get("additionalProperties", True)
     least = schema.get("minItems")
     if kinds == {"array"} and isinstance(least, int):
         first = _list(schema, "prefixItems")[:least]
@@ -154,12 +147,4 @@ def _replaced(schema: Any, ending: set[str], depth: int) -> Any:
             return False
         return _replaced(part, ending, depth + 1)
 
-    kept = dict(schema)
-    for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
-            kept[key] = {name: inner(part) for name, part in value.items()}
-        elif key in _LISTED and isinstance(value, list):
-            kept[key] = [inner(part) for part in value]
-        elif key in _SINGLE:
-            kept[key] = inner(value)
-    return kept
+    return map_subschemas(schema, inner)

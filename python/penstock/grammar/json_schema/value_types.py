@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from penstock.grammar.json_schema.subschemas import unescaped_step
+
 ANY: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _MAX_DEPTH: Final = 16
 
@@ -61,6 +63,6 @@ def resolve(reference: str, root: dict[str, Any]) -> Any:
         if isinstance(found, list) and step in map(str, range(len(found))):
             found = found[int(step)]
         else:
-            key = step.replace("~1", "/").replace("~0", "~")
+            key = unescaped_step(step)
             found = found.get(key) if isinstance(found, dict) else None
     return found
