@@ -13,9 +13,10 @@ from penstock.base.errors import InvalidRequest, ModelError
 from penstock.dialog import FunctionTool, Message, ReasoningPolicy
 from penstock.text.chat_templates.capabilities import TemplateCapabilities, probe_capabilities
 from penstock.text.chat_templates.message_fallbacks import with_fallbacks
-from penstock.text.chat_templates.render_budget import Budget, TemplateLimit, count_chars
+from penstock.text.chat_templates.render_budget import BUDGET, Budget, TemplateLimit, count_chars
 from penstock.text.chat_templates.role_order import alternates
-from penstock.text.chat_templates.sandbox import BUDGET, ChatEnvironment, Refusal
+from penstock.text.chat_templates.sandbox import ChatEnvironment
+from penstock.text.chat_templates.template_functions import Refusal
 from penstock.text.chat_templates.template_messages import template_messages, template_tools
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tool_parsers.syntax import ToolSyntax

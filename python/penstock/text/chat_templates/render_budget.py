@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 MAX_STEPS = 4_000_000
@@ -120,6 +121,10 @@ class Budget:
         fields = pattern.count("{") + pattern.count("%")
         self.charge_chars(len(pattern) + (1 + fields) * (10_000 if fields else 1))
         self.charge_chars(fields * self.charge_value(values))
+
+
+BUDGET: ContextVar[Budget] = ContextVar("template_budget")
+"""The budget of the rendering in progress."""
 
 
 def count_chars(value: Any) -> int:

@@ -8,10 +8,7 @@ compile time, so that no construct escapes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, MutableMapping
-from contextvars import ContextVar
-from datetime import datetime
 from typing import Any
 
 import jinja2
@@ -21,44 +18,14 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
-from jinja2.utils import Namespace, pass_context
+from jinja2.utils import pass_context
 from jinja2.visitor import NodeTransformer
 
-from penstock.text.chat_templates.filter_costs import check_filter, check_replace
-from penstock.text.chat_templates.render_budget import (
-    MAX_INTEGER_BITS,
-    STEPS_PER_ITERATION,
-    Budget,
-    TemplateLimit,
-)
+from penstock.text.chat_templates.operation_costs import check_method, check_operands
+from penstock.text.chat_templates.render_budget import BUDGET, STEPS_PER_ITERATION
+from penstock.text.chat_templates.template_functions import template_filters, template_globals
 
-BUDGET: ContextVar[Budget] = ContextVar("template_budget")
-
-# fmt: off
-_FILTERS = (
-    "abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e",
-    "escape", "filesizeformat", "first", "float", "format", "groupby", "indent", "int", "items",
-    "join", "last", "length", "list", "lower", "map", "max", "min", "pprint", "reject",
-    "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "slice", "sort",
-    "string", "sum", "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
-    "wordwrap",
-)
-# These return a part of a value without visiting the rest: nothing to charge.
-_LIGHT_FILTERS = frozenset({"attr", "count", "d", "default", "first", "last", "length"})
-_STRING_METHODS = frozenset({
-    "capitalize", "casefold", "center", "count", "endswith", "find", "index", "isalnum", "isalpha",
-    "isascii", "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper",
-    "join", "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace",
-    "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines",
-    "startswith", "strip", "swapcase", "title", "upper", "zfill",
-})
-_CONTAINER_METHODS = frozenset({"copy", "count", "get", "index", "items", "keys", "values"})
-# fmt: on
 _UNSUPPORTED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
-
-
-class Refusal(jinja2.TemplateError):
-    """The template called `raise_exception`: the model does not support these messages."""
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -74,16 +41,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             finalize=_finalize,
             extensions=[GenerationTag, loopcontrols],
         )
-        known = self.filters
-        self.filters = {name: _metered(name, known[name]) for name in _FILTERS}
-        self.filters["tojson"] = _to_json
-        self.globals = {
-            "range": _bounded_range,
-            "dict": _make_dict,
-            "namespace": TemplateNamespace,
-            "raise_exception": _raise_exception,
-            "strftime_now": _strftime_now,
-        }
+        self.filters = template_filters(self.filters)
+        self.globals = template_globals()
 
     def make_globals(self, d: MutableMapping[str, Any] | None) -> MutableMapping[str, Any]:
         """Return a plain dictionary, which every rendering copies; Jinja's own is slow to read."""
@@ -122,7 +81,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
             BUDGET.get().charge_chars(len(left) + len(right))  # the most frequent operation
             return left + right
-        _check_operands(BUDGET.get(), operator, left, right)
+        check_operands(BUDGET.get(), operator, left, right)
         result = super().call_binop(context, operator, left, right)
         if isinstance(result, list | tuple):
             BUDGET.get().charge_value(result)
@@ -136,7 +95,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(__obj, Macro):
             budget.charge_value((args, tuple(kwargs.values())))
         else:
-            _check_method(budget, __obj, args)
+            check_method(budget, __obj, args)
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -162,24 +121,6 @@ class GenerationTag(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class TemplateNamespace(Namespace):
-    """`namespace(...)` without attributes that reach into Python and without a revealing repr."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        attributes = dict(*args[1:], **kwargs)
-        if any(str(name).startswith("_") for name in attributes):
-            raise SecurityError("names in a namespace must not begin with an underscore")
-        Namespace.__init__(args[0], attributes)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if str(name).startswith("_"):
-            raise SecurityError("names in a namespace must not begin with an underscore")
-        Namespace.__setitem__(self, name, value)
-
-    def __repr__(self) -> str:
-        return "<Namespace>"
 
 
 class _Meter(NodeTransformer):
@@ -232,122 +173,3 @@ def _finalize(context: Context, value: Any) -> Any:
         budget.charge_chars(len(value))
         return value
     return budget.text(value)
-
-
-def _check_operands(budget: Budget, operator: str, left: Any, right: Any) -> None:
-    budget.charge_steps()
-    if isinstance(left, int) and isinstance(right, int):
-        _check_integers(operator, left, right)
-    elif operator == "*":
-        for sized, times in ((left, right), (right, left)):
-            if isinstance(sized, str | list | tuple) and isinstance(times, int):
-                budget.charge_chars(max(0, times) * len(sized))
-    elif operator == "%" and isinstance(left, str):
-        budget.check_pattern(left, right)
-    elif isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-        budget.charge_chars(len(left) + len(right))
-
-
-def _check_integers(operator: str, left: int, right: int) -> None:
-    bits = left.bit_length() + right.bit_length()
-    if operator == "**":
-        bits = left.bit_length() * abs(right)
-    if bits > MAX_INTEGER_BITS:
-        raise TemplateLimit("a number is too large")
-
-
-def _check_method(budget: Budget, function: Any, args: tuple[Any, ...]) -> None:
-    """Charge methods of strings and containers. Raises SecurityError for unknown ones."""
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, str):
-        name = function.__name__
-        if name not in _STRING_METHODS:
-            raise SecurityError(f"{name} is not allowed in a chat template")
-        budget.charge_chars(len(owner))
-        if name == "replace" and len(args) >= 2:
-            check_replace(budget, owner, args[0], args[1])
-        elif name == "join" and args:
-            budget.charge_chars(budget.charge_value(args[0]) + len(owner) * len(args[0]))
-        elif name in ("center", "ljust", "rjust", "zfill") and args:
-            budget.check_width(args[0])
-    elif isinstance(owner, list | tuple | dict | int | float) and not isinstance(owner, bool):
-        if function.__name__ not in _CONTAINER_METHODS:
-            raise SecurityError(f"{function.__name__} is not allowed in a chat template")
-        budget.charge_steps(1 + (len(owner) if isinstance(owner, list | tuple) else 0))
-
-
-def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that weighs what goes in, and makes lists instead of generators."""
-    takes_first = hasattr(function, "jinja_pass_arg")
-
-    def bounded(*args: Any, **kwargs: Any) -> Any:
-        budget = BUDGET.get()
-        rest = args[int(takes_first) :]
-        budget.charge_steps()
-        if name not in _LIGHT_FILTERS:
-            budget.charge_value((rest, tuple(kwargs.values())))
-            check_filter(budget, name, rest, kwargs)
-        result = function(*args, **kwargs)
-        if hasattr(result, "__next__"):
-            result = _drain(budget, result)
-        if isinstance(result, list | tuple) and name not in _LIGHT_FILTERS:
-            budget.charge_value(result)
-        return result
-
-    if takes_first:
-        bounded.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
-    return bounded
-
-
-def _drain(budget: Budget, items: Iterable[Any]) -> list[Any]:
-    made = []
-    for item in items:
-        budget.charge_steps()
-        made.append(item)
-    return made
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Return JSON as `transformers` writes it: no HTML escapes, separators with spaces."""
-    budget = BUDGET.get()
-    chars = budget.charge_value(value)
-    if isinstance(indent, int) and indent > 16:
-        raise TemplateLimit("an indent is too wide")
-    budget.charge_chars(chars)
-    text = json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-    budget.charge_chars(len(text))
-    return text
-
-
-def _bounded_range(*args: int) -> range:
-    numbers = range(*args)
-    BUDGET.get().charge_steps(len(numbers))
-    return numbers
-
-
-def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    made: dict[Any, Any] = dict(*args, **kwargs)
-    BUDGET.get().charge_value(made)
-    return made
-
-
-def _raise_exception(message: object) -> None:
-    raise Refusal(str(message)[:500])
-
-
-def _strftime_now(pattern: str) -> str:
-    if len(pattern) > 256:
-        raise TemplateLimit("a date format is too long")
-    return datetime.now().strftime(pattern)
