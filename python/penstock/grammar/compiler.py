@@ -20,7 +20,8 @@ import msgspec
 
 from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint
-from penstock.grammar.gbnf import GbnfError, gbnf_grammar
+from penstock.grammar.gbnf import gbnf_grammar
+from penstock.grammar.gbnf_parser import GbnfError
 from penstock.grammar.json_schema.closed_objects import without_extra_keys
 from penstock.grammar.json_schema.number_precision import inexact_number_of
 from penstock.grammar.json_schema.schema_grammar import (
@@ -30,7 +31,8 @@ from penstock.grammar.json_schema.schema_grammar import (
     without_fault,
 )
 from penstock.grammar.json_schema.termination import can_terminate
-from penstock.grammar.lark_termination import EndlessRule, inline_schemas, without_endless_rules
+from penstock.grammar.lark_parser import inline_schemas
+from penstock.grammar.lark_termination import EndlessRule, without_endless_rules
 from penstock.grammar.trial import GrammarTrial, TrialFailed, TrialUnavailable
 from penstock.grammar.vocabulary import Vocabulary
 

@@ -13,7 +13,8 @@ import pytest
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint
 from penstock.grammar.compiler import serialize
-from penstock.grammar.gbnf import MAX_DEPTH, MAX_SYMBOLS, GbnfError, gbnf_grammar
+from penstock.grammar.gbnf import gbnf_grammar
+from penstock.grammar.gbnf_parser import MAX_DEPTH, MAX_SYMBOLS, GbnfError
 from penstock.grammar.vocabulary import GrammarError, compile_grammar
 from penstock.text.grammar_vocabulary import vocabulary_of
 from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
