@@ -85,11 +85,11 @@ class GrammarCache:
                 "a constraint needs the model's vocabulary, but the engine has none",
                 field="grammar",
             )
-        known = self._compiled.get(grammar.value)
-        if known is not None:
+        cached = self._compiled.get(grammar.value)
+        if cached is not None:
             self._compiled.move_to_end(grammar.value)
             self.reused += 1
-            return known
+            return cached
         tokenizer = self._tokenizer_future(self._vocabulary)
         future = self._submit(partial(self._compile, tokenizer, grammar.value))
         self._compiled[grammar.value] = future

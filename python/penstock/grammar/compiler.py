@@ -73,7 +73,7 @@ class GrammarCompiler:
         self._known_bytes = 0
         self._lock = threading.Lock()
 
-    def known(self, constraint: Constraint) -> str | None:
+    def cached(self, constraint: Constraint) -> str | None:
         """Return the grammar of a constraint that was compiled before, or None. Does not block.
 
         Raises InvalidRequest if the constraint was refused before.
@@ -92,7 +92,7 @@ class GrammarCompiler:
         Raises InvalidRequest that names the field and, in a JSON schema, the place; Unavailable if
         the machine is too busy to try the grammar.
         """
-        found = self.known(constraint)
+        found = self.cached(constraint)
         if found is not None:
             return found
         try:

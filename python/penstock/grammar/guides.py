@@ -125,10 +125,10 @@ class LazyGrammarGuide:
         tokens = self._triggers.push(token_id)
         while tokens:
             matcher = self._start.deep_copy()
-            taken = matcher.try_consume_tokens(list(tokens))
-            if taken == len(tokens):
+            consumed = matcher.try_consume_tokens(list(tokens))
+            if consumed == len(tokens):
                 self.bound = GrammarGuide(matcher)
                 self._just_bound = True
                 return
             # The grammar refused a token, so no call started at or before it.
-            tokens = tokens[max(taken, 1) :]
+            tokens = tokens[max(consumed, 1) :]

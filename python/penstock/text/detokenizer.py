@@ -10,10 +10,8 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 
 
 def plain_texts(tokenizer: Tokenizer) -> TokenTexts:
-    """Return the token bytes for the native fast path; control tokens have none.
-
-    The tokenizer must not keep the result: garbage collection cannot free the reference cycle.
-    """
+    """The bytes of tokens for lanes; control tokens have none. Not for the tokenizer to keep: no
+    garbage collection would find the circle."""
     bytes_of, control = tokenizer.bytes_of, tokenizer.control_ids
     return TokenTexts(lambda token_id: None if token_id in control else bytes_of[token_id])
 
@@ -54,7 +52,8 @@ class IncrementalDetokenizer:
 
     @property
     def in_text(self) -> bool:
-        """Whether the bytes of the next token are used unchanged, unless it is a control token."""
+        """Whether the bytes of the next token are taken as they are, unless it is a control
+        token."""
         return not self._at_start
 
     def push(self, token_id: int) -> str:
@@ -82,7 +81,7 @@ class IncrementalDetokenizer:
         return self._decode(b"".join(map(self._bytes_of.__getitem__, token_ids)))
 
     def finish(self) -> str:
-        """Decode what is held back, half a character, as U+FFFD, since nothing completes it."""
+        """Return U+FFFD for bytes that are held back, since the text has ended."""
         text, _ = utf_8_decode(self.held, "replace", True)
         self.held = b""
         return text

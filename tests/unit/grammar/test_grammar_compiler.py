@@ -218,8 +218,8 @@ def test_keywords_without_effect_are_accepted(compiler: GrammarCompiler, harmles
 
 def test_compiled_grammar_is_cached(compiler: GrammarCompiler) -> None:
     one = Constraint("regex", "known*")
-    assert compiler.known(one) is None
-    assert compiler.compile(one) == compiler.known(one)
+    assert compiler.cached(one) is None
+    assert compiler.compile(one) == compiler.cached(one)
 
 
 def test_cached_refusal_keeps_no_stack_frames_alive(compiler: GrammarCompiler) -> None:

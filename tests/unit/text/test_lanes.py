@@ -1,5 +1,4 @@
-"""The native fast path of plain streams gives the same text as the detokenizer and the JSON
-library."""
+"""The lanes of plain streams tell what the detokenizer and the JSON library would."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ BYTES = st.one_of(
 
 
 class Sent:
-    """A gate that records the texts written through it."""
+    """A gate, and the texts that went through it."""
 
     def __init__(self, number: int | None = None) -> None:
         self.pieces: list[bytes] = []
@@ -59,7 +58,7 @@ def laned(sent: Sent, held: bytes = b"") -> tuple[Lanes, Lane]:
 
 
 def rows(bodies: list[bytes]) -> list[TokenOutput]:
-    """Return the chunks in the bodies that were left."""
+    """The chunks of what is left."""
     left = []
     for body in bodies:
         message = from_engine_decoder.decode(body)
@@ -71,7 +70,7 @@ def rows(bodies: list[bytes]) -> list[TokenOutput]:
 @settings(deadline=None)
 @given(st.lists(st.lists(BYTES, min_size=1, max_size=3), max_size=12))
 @example([[b"\xf0"], [b"\x9f\x98"], [b"\x80"]])
-def test_lane_sends_the_same_texts_as_the_detokenizer(reads: list[list[bytes]]) -> None:
+def test_a_lane_sends_the_texts_of_the_detokenizer(reads: list[list[bytes]]) -> None:
     sent = Sent()
     lanes, lane = laned(sent)
     detokenizer = IncrementalDetokenizer(TOKENIZER, after=0)
@@ -82,7 +81,7 @@ def test_lane_sends_the_same_texts_as_the_detokenizer(reads: list[list[bytes]]) 
         text = detokenizer.push_all([byte for data in taken for byte in data])
         expected += [text] if text else []
         assert (sent.texts, lane.held) == (expected, detokenizer.held)
-        if left:  # invalid UTF-8
+        if left:  # not UTF-8, whatever comes next
             assert not sent.gate.is_open
             rest = [token.token_id for token in left[0].tokens]
             assert not rest or "\ufffd" in detokenizer.push_all(rest)
@@ -92,7 +91,7 @@ def test_lane_sends_the_same_texts_as_the_detokenizer(reads: list[list[bytes]]) 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 @example("".join(map(chr, range(0x100))))
-def test_gate_escapes_like_the_json_library(text: str) -> None:
+def test_a_gate_escapes_as_the_json_library_does(text: str) -> None:
     sent = Sent()
     lanes, _ = laned(sent)
     if data := text.encode():
@@ -100,7 +99,7 @@ def test_gate_escapes_like_the_json_library(text: str) -> None:
         assert sent._body(sent.pieces[0]) == b"<" + orjson.dumps(text) + b">"
 
 
-def test_numbered_frames_are_counted() -> None:
+def test_numbered_frames_count_on() -> None:
     sent = Sent(number=9)
     lanes, _ = laned(sent)
     for data in (b"a", b"\xc3", b"\xa9"):
@@ -111,7 +110,7 @@ def test_numbered_frames_are_counted() -> None:
 
 @settings(deadline=None)
 @given(st.data())
-def test_stream_of_frames_may_be_split_anywhere(data: st.DataObject) -> None:
+def test_a_stream_of_frames_may_be_cut_anywhere(data: st.DataObject) -> None:
     messages = [
         TokenOutputs((step(b"ab"), TokenOutput("other", (TokenDelta(7),), 1.0))),
         Gauges(EngineGauges(sequences_running=3)),
@@ -145,7 +144,7 @@ def test_stream_of_frames_may_be_split_anywhere(data: st.DataObject) -> None:
         step(b"\xff"),
     ],
 )
-def test_outputs_beyond_plain_tokens_close_the_lane(chunk: TokenOutput) -> None:
+def test_what_is_more_than_plain_tokens_closes_the_lane(chunk: TokenOutput) -> None:
     sent = Sent()
     lanes, lane = laned(sent)
     after = step(b"z")
@@ -155,32 +154,32 @@ def test_outputs_beyond_plain_tokens_close_the_lane(chunk: TokenOutput) -> None:
     assert (sent.texts, lane.num_tokens, sent.gate.is_open) == (["y"], 1, False)
 
 
-def test_bodies_without_lanes_equal_those_of_the_frame_reader() -> None:
+def test_without_lanes_the_bodies_are_those_of_the_frame_reader() -> None:
     data = b"".join(frame(TokenOutputs((step(bytes([letter])),))) for letter in b"abc")
     assert Lanes(MAX_FRAME_BYTES).feed(data) == FrameReader().feed(data)
 
 
-def test_frame_over_the_size_limit_is_an_error() -> None:
+def test_a_frame_over_the_limit_is_an_error() -> None:
     with pytest.raises(ValueError, match="frame of"):
         Lanes(10).feed(b"\x0b\0\0\0")
 
 
 @given(st.binary(max_size=60))
-def test_malformed_bodies_are_left_to_the_decoder(body: bytes) -> None:
+def test_broken_bodies_are_left_to_the_decoder(body: bytes) -> None:
     lanes, _ = laned(Sent())
     start = frame(TokenOutputs((step(b"a"),)))[4:21]
     for broken in (body, start + body):
         assert lanes.feed(len(broken).to_bytes(4, "little") + broken) == [broken]
 
 
-def test_restart_drops_a_partial_frame() -> None:
+def test_a_new_connection_begins_with_a_new_frame() -> None:
     lanes, _ = laned(Sent())
     lanes.feed(b"\x05\0\0\0xx")
     lanes.restart()
     assert lanes.feed(b"\x01\0\0\0y") == [b"y"]
 
 
-def test_closed_gate_closes_the_lane() -> None:
+def test_a_client_that_takes_no_more_closes_the_lane() -> None:
     sent = Sent()
     lanes, lane = laned(sent)
     lanes.feed(frame(TokenOutputs((step(b"a"),))))
@@ -190,7 +189,7 @@ def test_closed_gate_closes_the_lane() -> None:
     assert (sent.texts, lane.text, lane.num_tokens) == (["a"], "a", 1)
 
 
-def test_failed_write_closes_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_closes_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr("sys.unraisablehook", lambda told: seen.append(told.exc_type))
 

@@ -91,8 +91,8 @@ def _split_calls(
     found: list[TemplateMessage] = []
     left = list(results)
     for call in calls:
-        said = message if call is calls[0] else {"role": "assistant", "content": ""}
-        found.append({**said, "tool_calls": [call]})
+        carrier = message if call is calls[0] else {"role": "assistant", "content": ""}
+        found.append({**carrier, "tool_calls": [call]})
         found += [result for result in left if result.get("tool_call_id") == call["id"]]
         left = [result for result in left if result.get("tool_call_id") != call["id"]]
     return found + left

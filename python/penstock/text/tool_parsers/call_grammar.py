@@ -167,8 +167,8 @@ def _bare_or_text(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[Func
     tail = f"({free} {grammar.one_of(sections)})* {free}" if sections else free
     section = syntax.section
     bare = f"{call(grammar, syntax, tools, opening(syntax, section))} {more}"
-    begun = f"{text} ({grammar.one_of(sections)} {tail})?" if sections else text
-    return grammar.one_of([f"{bare} {ending(grammar, syntax, section)} {tail}", begun])
+    text_first = f"{text} ({grammar.one_of(sections)} {tail})?" if sections else text
+    return grammar.one_of([f"{bare} {ending(grammar, syntax, section)} {tail}", text_first])
 
 
 def _harmony(grammar: LarkGrammar, tools: Sequence[FunctionTool]) -> str:
