@@ -47,15 +47,15 @@ async def ask(fields: dict[str, Any], text: str = "") -> tuple[int, dict[str, An
 
 
 @pytest.mark.parametrize(("fields", "named"), [
-    (schema(ENDLESS), "at /properties/x: no value that fits it comes to an end"),
-    (schema(NODE), "at /$defs/node/properties/next: no value"),
+    (schema(ENDLESS), "at /properties/x: no finite value matches it"),
+    (schema(NODE), "at /$defs/node/properties/next: no finite value"),
     (grammar("json_schema", {"type": "array", "items": {"$ref": "#"}, "minItems": 1}), "at /items"),
     (grammar("lark", 'start: "ab" b\nb: b "c"'), "the rule `b` can never end"),
     (grammar("lark", 'start: "a" b\nb: "(" (c | "x" b)\nc: "c" b'), "the rule `b`"),
     (grammar("lark", f"start: %json {json.dumps(ENDLESS)}"), "the rule `start`"),
     (grammar("gbnf", 'root ::= "a" more\nmore ::= "b" more'), "the rule `more`"),
     (grammar("llguidance", {"grammars": [{"lark_grammar": 'start: "a" start'}]}), "rule `start`"),
-    (grammar("llguidance", {"grammars": [{"json_schema": ENDLESS}]}), "comes to an end"),
+    (grammar("llguidance", {"grammars": [{"json_schema": ENDLESS}]}), "no finite value matches"),
 ])  # fmt: skip
 async def test_what_can_never_end_is_refused_with_its_place(
     fields: dict[str, Any], named: str

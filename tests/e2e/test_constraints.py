@@ -1,4 +1,4 @@
-"""Structured output as a user asks for it: the official client against a running server."""
+"""Structured output through the official OpenAI client and a running server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def client(server: RunningServer) -> openai.OpenAI:
     return openai.OpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0)
 
 
-def test_parse_gives_objects(client: openai.OpenAI) -> None:
+def test_parse_returns_objects_of_the_response_format(client: openai.OpenAI) -> None:
     answer = client.chat.completions.parse(
         model="default",
         messages=ASK,
@@ -59,7 +59,7 @@ def test_parse_gives_objects(client: openai.OpenAI) -> None:
     assert all(isinstance(choice.message.parsed, Bicycle) for choice in answer.choices)
 
 
-def test_a_stream_accumulates_to_the_object(client: openai.OpenAI) -> None:
+def test_stream_accumulates_to_the_object(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(
         model="default",
         messages=ASK,
@@ -99,7 +99,7 @@ def test_grammars_of_every_kind(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_bad_schema_is_a_client_error_that_names_its_place(
+def test_invalid_schema_is_a_client_error_that_names_its_place(
     client: openai.OpenAI, stream: bool
 ) -> None:
     wrong = {"type": "object", "properties": {"a": {"type": "strin"}}}
@@ -117,7 +117,7 @@ def test_a_bad_schema_is_a_client_error_that_names_its_place(
     assert "/properties/a" in caught.value.message
 
 
-async def test_constrained_and_free_answers_share_the_batch(server: RunningServer) -> None:
+async def test_constrained_and_free_answers_share_a_batch(server: RunningServer) -> None:
     client = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0)
     schema = Wheel.model_json_schema()
     formats: list[Any] = [

@@ -1,4 +1,5 @@
-"""Functions with the default model, whose template knows none: told in words, bound by grammar."""
+"""Tool calls with the default model, whose chat template has no tools: they are described in the
+prompt and bound by a grammar."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def ask(client: openai.OpenAI, **fields: Any) -> Any:
     return client.chat.completions.create(model="default", **fields)
 
 
-def test_arguments_are_what_the_schema_allows_at_any_temperature(client: openai.OpenAI) -> None:
+def test_arguments_match_the_schema_at_a_high_temperature(client: openai.OpenAI) -> None:
     answer = ask(client, tool_choice=CHOICE, temperature=1.5, seed=1, n=8)
     for choice in answer.choices:
         (call,) = choice.message.tool_calls
@@ -48,7 +49,7 @@ def test_arguments_are_what_the_schema_allows_at_any_temperature(client: openai.
             jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
 
 
-def test_a_streamed_call_is_the_unstreamed_one(client: openai.OpenAI) -> None:
+def test_streamed_call_equals_the_unstreamed_call(client: openai.OpenAI) -> None:
     fields = {"tool_choice": CHOICE, "temperature": 0}
     whole = ask(client, **fields).choices[0].message.tool_calls[0].function.arguments
     deltas = [
@@ -59,7 +60,7 @@ def test_a_streamed_call_is_the_unstreamed_one(client: openai.OpenAI) -> None:
     assert len(deltas) > 2 and "".join(deltas) == whole
 
 
-def test_results_are_taken_though_the_template_knows_none(client: openai.OpenAI) -> None:
+def test_tool_results_are_accepted_without_template_support(client: openai.OpenAI) -> None:
     call = ask(client, tool_choice=CHOICE, temperature=0).choices[0].message
     turns = [
         QUESTION,
@@ -70,7 +71,7 @@ def test_results_are_taken_though_the_template_knows_none(client: openai.OpenAI)
     assert answer.usage.prompt_tokens > 100 and answer.choices[0].finish_reason
 
 
-def test_several_prompts_and_the_best_of_several_answers(client: openai.OpenAI) -> None:
+def test_several_prompts_and_best_of(client: openai.OpenAI) -> None:
     fields: dict[str, Any] = {"model": "default", "max_tokens": 8, "temperature": 1, "seed": 3}
     prompts = ["The capital of France is", "One, two, three,"]
     answer = client.completions.create(prompt=prompts, n=2, **fields)
@@ -86,7 +87,7 @@ def test_several_prompts_and_the_best_of_several_answers(client: openai.OpenAI) 
     assert mean(ranked.choices[0]) == pytest.approx(max(map(mean, every.choices)), abs=1e-6)
 
 
-def test_a_gap_needs_a_model_that_can_fill_it(client: openai.OpenAI) -> None:
+def test_suffix_needs_a_model_with_fim_tokens(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="default", prompt="a", suffix="b")
     assert caught.value.param == "suffix"

@@ -1,4 +1,4 @@
-"""Functions called by a real model over several turns, with the official client."""
+"""Tool calls of a real model over several turns, through the official OpenAI client."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def ask(client: openai.OpenAI, *messages: Any, **fields: Any) -> Any:
     return client.chat.completions.create(model="default", messages=list(messages), **fields)
 
 
-def test_calls_are_made_answered_and_talked_about(client: openai.OpenAI) -> None:
+def test_conversation_with_calls_and_results(client: openai.OpenAI) -> None:
     first = ask(client, QUESTION).choices[0]
     assert first.finish_reason == "tool_calls"
     (call,) = first.message.tool_calls
@@ -87,7 +87,7 @@ def test_calls_are_made_answered_and_talked_about(client: openai.OpenAI) -> None
         first.message.model_dump(exclude_none=True),
         {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 31, "sky": "clear"}'},
     ]
-    # This model calls again and again while it sees functions; so the turn of words shows it none.
+    # This model keeps calling while it sees functions, so the turn that answers shows it none.
     second = ask(client, *turns, tool_choice="none").choices[0]
     assert second.finish_reason == "stop"
     assert "31" in second.message.content
@@ -99,7 +99,7 @@ def test_calls_are_made_answered_and_talked_about(client: openai.OpenAI) -> None
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_a_streamed_call_is_the_unstreamed_one(client: openai.OpenAI, choice: str) -> None:
+def test_streamed_call_equals_the_unstreamed_call(client: openai.OpenAI, choice: str) -> None:
     fields = {"tool_choice": choice, "max_tokens": 60}
     whole = ask(client, QUESTION, **fields).choices[0].message.tool_calls[0].function
     names, arguments, ids = [], "", []
@@ -114,7 +114,7 @@ def test_a_streamed_call_is_the_unstreamed_one(client: openai.OpenAI, choice: st
     assert arguments == whole.arguments
 
 
-def test_the_client_s_own_accumulator_follows_the_stream(client: openai.OpenAI) -> None:
+def test_client_library_accumulates_the_streamed_call(client: openai.OpenAI) -> None:
     tool = openai.pydantic_function_tool(Booking)
     with client.chat.completions.stream(
         model="default",
@@ -132,19 +132,19 @@ def test_the_client_s_own_accumulator_follows_the_stream(client: openai.OpenAI) 
     assert call.parsed_arguments.guests == 4 and call.parsed_arguments.outside
 
 
-def test_a_named_function_is_called_whatever_is_asked(client: openai.OpenAI) -> None:
+def test_named_function_is_called_for_any_question(client: openai.OpenAI) -> None:
     choice = {"type": "function", "function": {"name": "get_time"}}
     answer = ask(client, QUESTION, tool_choice=choice).choices[0]
     (call,) = answer.message.tool_calls
     assert call.function.name == "get_time" and answer.finish_reason == "tool_calls"
 
 
-def test_none_makes_no_call(client: openai.OpenAI) -> None:
+def test_tool_choice_none_makes_no_call(client: openai.OpenAI) -> None:
     answer = ask(client, QUESTION, tool_choice="none", max_tokens=60).choices[0]
     assert answer.message.content and not answer.message.tool_calls
 
 
-def test_allowed_tools_may_be_called_and_others_not(client: openai.OpenAI) -> None:
+def test_only_allowed_tools_are_called(client: openai.OpenAI) -> None:
     choice = {
         "type": "allowed_tools",
         "mode": "required",
@@ -154,7 +154,7 @@ def test_allowed_tools_may_be_called_and_others_not(client: openai.OpenAI) -> No
     assert {call.function.name for call in calls} == {"get_time"}
 
 
-def test_a_strict_function_gets_arguments_that_its_schema_allows(client: openai.OpenAI) -> None:
+def test_strict_function_gets_arguments_that_match_its_schema(client: openai.OpenAI) -> None:
     function = WEATHER["function"] | {"strict": True}
     tools = [{"type": "function", "function": function}]
     for seed in range(4):
@@ -165,13 +165,13 @@ def test_a_strict_function_gets_arguments_that_its_schema_allows(client: openai.
             assert given["unit"] in ("celsius", "fahrenheit") and isinstance(given["city"], str)
 
 
-def test_several_choices_call_side_by_side(client: openai.OpenAI) -> None:
+def test_several_choices_have_calls_with_distinct_ids(client: openai.OpenAI) -> None:
     answer = ask(client, QUESTION, n=3, temperature=0.8, seed=3, tool_choice="required")
     ids = [call.id for choice in answer.choices for call in choice.message.tool_calls]
     assert len(set(ids)) == len(ids) >= 3
 
 
-def test_a_gap_in_code_is_filled(client: openai.OpenAI) -> None:
+def test_fim_fills_a_gap_in_code(client: openai.OpenAI) -> None:
     answer = client.completions.create(
         model="default",
         prompt="def add(a, b):\n    return ",

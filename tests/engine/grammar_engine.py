@@ -1,4 +1,4 @@
-"""A small model with a small vocabulary behind an EngineCore, for requests under a grammar."""
+"""An EngineCore over a small model with a small vocabulary, for requests with a grammar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.text.grammar_vocabulary import vocabulary_of
 from tests.support.checkpoints.small_llama import CONTEXT, write_small_llama
 from tests.support.checkpoints.tiny_tokenizer import IM_END, tiny_tokenizer
 
-VOCAB = 269  # more than the tokenizer has, and no multiple of 32
+VOCAB = 269  # larger than the tokenizer's, and not a multiple of 32
 ROWS = 8
 BLOCK = 16
 
@@ -49,7 +49,7 @@ def start_model(folder: Path, **options: Any) -> CpuRuntime:
 
 
 def start_gpu_model_on_cpu(folder: Path, **options: Any) -> GpuRuntime:
-    """The same on what a GPU has, on CPU tensors."""
+    """Start the same model on the GPU runtime, with CPU tensors."""
     write_small_llama(folder, vocab=VOCAB)
     return start_gpu_runtime_on_cpu(
         folder, replace(_settings(folder), dtype="f32", cache_mb=4, **options)
@@ -59,7 +59,8 @@ def start_gpu_model_on_cpu(folder: Path, **options: Any) -> GpuRuntime:
 def core_of(
     runtime: CpuRuntime | GpuRuntime, num_blocks: int | None = None, **options: Any
 ) -> EngineCore:
-    """An engine over `runtime`, of which it may use `num_blocks` blocks; `options` of settings."""
+    """Return an engine over `runtime` that may use `num_blocks` KV blocks. `options` are engine
+    settings."""
     if num_blocks is not None:
         assert isinstance(runtime, CpuRuntime)
         fewer = replace(runtime.info, cache_blocks=num_blocks)
@@ -117,13 +118,13 @@ class Answer:
 
 
 def compile_all(core: EngineCore, requests: list[TokenRequest]) -> None:
-    """Have the engine know the grammars of `requests`, so that all of them join the first step of a
-    later `run`, however long a compilation takes on a busy machine."""
+    """Compile the grammars of `requests`, so that all of them join the first step of a later `run`
+    even on a busy machine."""
     run(core, [replace(one, max_tokens=1) for one in requests if one.constraint is not None])
 
 
 def run(core: EngineCore, requests: list[TokenRequest]) -> dict[str, Answer]:
-    """Submit all at once and step until all are finished."""
+    """Submit all requests at once and step until all are finished."""
     answers = {request.id: Answer() for request in requests}
     ready = threading.Event()
     core.call_when_ready(ready.set)

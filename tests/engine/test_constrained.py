@@ -1,4 +1,4 @@
-"""Answers that a grammar steers: they match it, in every batch; a fault costs its own request."""
+"""Answers match their grammar in every batch, and a faulty grammar fails only its own request."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def text(answer: Answer) -> str:
 
 
 @pytest.mark.parametrize("index", range(len(SCHEMAS)))
-def test_documents_are_of_their_schema(core: EngineCore, index: int) -> None:
+def test_answers_match_their_schema(core: EngineCore, index: int) -> None:
     grammar = schema(SCHEMAS[index])
     answers = run(core, [request(f"r{seed}", grammar, seed=seed) for seed in range(12)])
     for answer in answers.values():
@@ -80,13 +80,13 @@ def test_documents_are_of_their_schema(core: EngineCore, index: int) -> None:
         jsonschema.validate(json.loads(text(answer)), SCHEMAS[index])
 
 
-def test_a_regular_expression_is_matched_whole(core: EngineCore) -> None:
+def test_answer_matches_the_whole_regular_expression(core: EngineCore) -> None:
     answers = run(core, [request(f"r{seed}", regex(REGEX), seed=seed) for seed in range(12)])
     assert all(re.fullmatch(REGEX, text(answer)) for answer in answers.values())
     assert len({text(answer) for answer in answers.values()}) > 4
 
 
-def test_the_end_of_a_grammar_ends_the_answer_where_stop_tokens_are_ignored(
+def test_end_of_the_grammar_ends_an_answer_that_ignores_stop_tokens(
     core: EngineCore,
 ) -> None:
     ignoring = request("a", regex("(ab)+"), stop_token_ids=frozenset(), max_tokens=90)
@@ -97,7 +97,7 @@ def test_the_end_of_a_grammar_ends_the_answer_where_stop_tokens_are_ignored(
     assert text(answers["b"]) == "abc" and answers["b"].finish == "stop"
 
 
-def test_forced_text_is_cut_into_the_tokens_of_the_tokenizer(core: EngineCore) -> None:
+def test_forced_text_is_tokenized_like_other_text(core: EngineCore) -> None:
     sentence = "the thing in the inn"
     answer = run(core, [request("a", regex(f"{sentence}!"))])["a"]
     assert answer.tokens == TOKENIZER.encode(f"{sentence}!")
@@ -105,13 +105,13 @@ def test_forced_text_is_cut_into_the_tokens_of_the_tokenizer(core: EngineCore) -
     assert answer.chunks <= 2
 
 
-def test_a_choice_inside_a_word_is_left_to_the_model(core: EngineCore) -> None:
-    """After "th" the tokenizer has "the" in one token: the border must not be forced."""
+def test_tokens_are_not_forced_across_a_choice_inside_a_word(core: EngineCore) -> None:
+    """After "th" the tokenizer has "the" as one token: the token boundary must not be forced."""
     answers = run(core, [request(f"r{i}", regex("th(e|ing)"), seed=i) for i in range(12)])
     assert {text(answer) for answer in answers.values()} == {"the", "thing"}
 
 
-def test_answers_with_log_probabilities_have_one_for_every_token(core: EngineCore) -> None:
+def test_forced_tokens_have_log_probabilities(core: EngineCore) -> None:
     core.submit(request("a", schema(PERSON), top_logprobs=2))
     deltas = []
     while not deltas or deltas[-1].finish is None:
@@ -149,7 +149,7 @@ def alone(runtime: CpuRuntime) -> dict[str, list[int]]:
     ],
     ids=["batched", "chunked", "preempted", "without a cache", "by twos"],
 )
-def test_a_mixed_batch_answers_as_each_request_alone(
+def test_mixed_batch_gives_the_same_answers_as_single_requests(
     runtime: CpuRuntime, alone: dict[str, list[int]], options: dict[str, int]
 ) -> None:
     core = with_tokenizer(core_of(runtime, **options))
@@ -160,7 +160,7 @@ def test_a_mixed_batch_answers_as_each_request_alone(
     assert ("num_blocks" in options) == (core.gauges().preemptions > 0)
 
 
-def test_a_bad_grammar_ends_its_own_request_only(core: EngineCore) -> None:
+def test_invalid_grammar_fails_only_its_request(core: EngineCore) -> None:
     bad = Grammar('{"grammars": [{"lark_grammar": "start: ("}]}')
     answers = run(core, [request("bad", bad), request("good", schema(PERSON)), *mixed()[:1]])
     assert answers["bad"].finish == "error"
@@ -170,11 +170,11 @@ def test_a_bad_grammar_ends_its_own_request_only(core: EngineCore) -> None:
 
 
 class Panic(BaseException):
-    """What the library raises for a defect of its own is no Exception."""
+    """The library raises a BaseException for an internal defect."""
 
 
 @pytest.mark.parametrize("defect", [RuntimeError, Panic])
-def test_a_defect_of_the_compiler_ends_its_own_request_only(
+def test_compiler_defect_fails_only_its_request(
     core: EngineCore, monkeypatch: pytest.MonkeyPatch, defect: type[BaseException]
 ) -> None:
     def broken(*_: object) -> None:
@@ -186,7 +186,7 @@ def test_a_defect_of_the_compiler_ends_its_own_request_only(
     assert answers["free0"].finish in ("stop", "length")
 
 
-def test_a_grammar_that_outgrows_its_bounds_ends_its_own_request_only(core: EngineCore) -> None:
+def test_grammar_over_the_lexer_limits_fails_only_its_request(core: EngineCore) -> None:
     many = " | ".join(f'"{word}x" /[a-z]*/' for word in range(2500))
     outgrowing = lark(f"start: A many\nA: /[a-b]{{3}}/\nmany: {many}")
     answers = run(core, [request("bad", outgrowing), request("good", schema(PERSON))])
@@ -195,7 +195,7 @@ def test_a_grammar_that_outgrows_its_bounds_ends_its_own_request_only(core: Engi
     assert answers["good"].finish == "stop"
 
 
-def test_an_aborted_request_does_not_join_when_its_grammar_is_ready(core: EngineCore) -> None:
+def test_aborted_request_does_not_start_when_its_grammar_is_ready(core: EngineCore) -> None:
     core.submit(request("gone", schema(PERSON)))
     core.abort("gone")
     answers = run(core, [request("good", schema(PERSON))])
@@ -204,12 +204,12 @@ def test_an_aborted_request_does_not_join_when_its_grammar_is_ready(core: Engine
     assert core.gauges().sequences_waiting == 0
 
 
-def test_an_untaught_engine_refuses_a_constraint(runtime: CpuRuntime) -> None:
+def test_engine_without_a_vocabulary_refuses_a_constraint(runtime: CpuRuntime) -> None:
     with pytest.raises(InvalidRequest, match="vocabulary"):
         core_of(runtime).submit(request("a", schema(PERSON)))
 
 
-def test_a_grammar_is_compiled_once_for_all_requests(core: EngineCore) -> None:
+def test_grammar_is_compiled_once_for_all_requests(core: EngineCore) -> None:
     run(core, [request(f"r{i}", schema(PERSON)) for i in range(5)])
     run(core, [request("again", schema(PERSON))])
     gauges = core.gauges()
@@ -219,7 +219,7 @@ def test_a_grammar_is_compiled_once_for_all_requests(core: EngineCore) -> None:
     assert gauges.grammar_mask_seconds > 0
 
 
-def test_compiled_grammars_are_kept_within_their_budget() -> None:
+def test_cache_evicts_grammars_over_its_size() -> None:
     grammars = GrammarCache(269, cache_bytes=180_000)
     grammars.set_tokenizer(VOCABULARY)
     first = grammars.compile(regex("a+"))

@@ -1,5 +1,4 @@
-"""The grammar cache of an engine that gets no thread: requests are refused, and the engine goes
-on."""
+"""If no thread can start, requests with a grammar are refused and the engine continues."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from tests.support.thread_exhaustion import fail_thread_starts
 DIGITS = Grammar(serialize(Constraint("regex", "[0-9]+")))
 
 
-def test_grammars_are_refused_until_there_is_a_thread_for_them(
+def test_grammars_are_refused_until_a_thread_can_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokenizer = tiny_tokenizer()
@@ -54,7 +53,7 @@ def no_fillers(crowded: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("crowd", [fail_thread_starts, no_fillers])
-def test_requests_are_refused_until_there_are_threads_for_their_masks(
+def test_requests_are_refused_until_mask_threads_can_start(
     runtime: CpuRuntime,
     crowd: Callable[[pytest.MonkeyPatch], None],
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Grammars that bind from some place of an answer on: free and without cost before it."""
+"""Grammars that bind after a trigger mask nothing and cost nothing before it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def text(answer: Answer) -> bytes:
     return b"".join(map(TOKENIZER.token_bytes, answer.tokens))
 
 
-def test_an_answer_is_bound_from_the_mark_on_and_the_same_before_it(runtime: CpuRuntime) -> None:
+def test_grammar_binds_after_the_trigger_and_changes_no_text_before_it(runtime: CpuRuntime) -> None:
     free = run(with_tokenizer(core_of(runtime)), [asked(None, seed) for seed in SEEDS])
     bound = run(with_tokenizer(core_of(runtime)), [asked(AFTER_MARK, seed) for seed in SEEDS])
     marked = 0
@@ -77,7 +77,7 @@ def test_an_answer_is_bound_from_the_mark_on_and_the_same_before_it(runtime: Cpu
     assert marked > 2
 
 
-def test_what_is_never_bound_is_never_masked(runtime: CpuRuntime) -> None:
+def test_answer_without_a_trigger_is_never_masked(runtime: CpuRuntime) -> None:
     core = with_tokenizer(core_of(runtime))
     free = run(with_tokenizer(core_of(runtime)), [asked(None, seed) for seed in SEEDS])
     answers = run(core, [asked(NEVER, seed) for seed in SEEDS])
@@ -85,7 +85,9 @@ def test_what_is_never_bound_is_never_masked(runtime: CpuRuntime) -> None:
     assert core.gauges().grammar_mask_seconds == 0
 
 
-def test_a_batch_is_bound_as_each_alone(runtime: CpuRuntime) -> None:
+def test_batch_with_lazy_grammars_gives_the_same_answers_as_single_requests(
+    runtime: CpuRuntime,
+) -> None:
     every = [asked(AFTER_MARK if seed % 2 else None, seed) for seed in SEEDS]
     alone = {}
     for one in every:
@@ -97,7 +99,7 @@ def test_a_batch_is_bound_as_each_alone(runtime: CpuRuntime) -> None:
     }
 
 
-def test_what_keeps_an_answer_from_ending_early_holds_too(runtime: CpuRuntime) -> None:
+def test_min_tokens_applies_with_a_lazy_grammar(runtime: CpuRuntime) -> None:
     every = [asked(AFTER_MARK, seed, min_tokens=40) for seed in SEEDS]
     answers = run(with_tokenizer(core_of(runtime)), every)
     assert all(len(answer.tokens) >= 40 for answer in answers.values())
@@ -105,11 +107,11 @@ def test_what_keeps_an_answer_from_ending_early_holds_too(runtime: CpuRuntime) -
 
 def guide_of_z() -> LazyGrammarGuide:
     masker = VOCABULARY.grammar_tokenizer(TOKENIZER.vocab_size)
-    watch = TriggerMatcher(GrammarTriggers(tuple(MARKS)), TOKENIZER.token_bytes)
-    return LazyGrammarGuide(compile_grammar(masker, RULES), watch)
+    triggers = TriggerMatcher(GrammarTriggers(tuple(MARKS)), TOKENIZER.token_bytes)
+    return LazyGrammarGuide(compile_grammar(masker, RULES), triggers)
 
 
-def test_a_draft_is_followed_up_to_where_the_grammar_binds() -> None:
+def test_draft_is_followed_up_to_the_trigger() -> None:
     guide = guide_of_z()
     assert guide.follow(list(b"xyv")) == 3
     assert guide.follow(list(b"xyzv")) == 2
@@ -120,18 +122,18 @@ def test_a_draft_is_followed_up_to_where_the_grammar_binds() -> None:
     assert guide.follow(list(b"1x")) == 1
 
 
-def test_a_token_that_was_drawn_before_the_mark_was_seen_ends_nothing() -> None:
+def test_token_sampled_before_the_trigger_was_seen_does_not_end_the_answer() -> None:
     guide = guide_of_z()
     for token in b"xyz":
         guide.accept(token)
-    assert guide.force(8) == ()  # the next step may be under way
+    assert guide.force(8) == ()  # the next step may already be submitted
     assert guide.accept(ord("v"))
     assert guide.bound is None and guide.error is None and not guide.ended
     guide.accept(ord("z"))
     assert guide.bound is not None
 
 
-def test_control_tokens_before_a_mark_do_not_hide_it() -> None:
+def test_trigger_is_found_after_control_tokens() -> None:
     guide = guide_of_z()
     for token in (ord("x"), 256, ord("y"), ord("z")):
         guide.accept(token)
@@ -139,7 +141,7 @@ def test_control_tokens_before_a_mark_do_not_hide_it() -> None:
     assert IM_END in TOKENIZER.stop_ids
 
 
-def test_steps_planned_ahead_go_on_until_a_mark_is_written(tmp_path: Path) -> None:
+def test_steps_are_planned_ahead_until_the_trigger(tmp_path: Path) -> None:
     runtime = start_gpu_model_on_cpu(tmp_path / "small")
     try:
         free = run(with_tokenizer(core_of(runtime)), [asked(None, seed) for seed in SEEDS])

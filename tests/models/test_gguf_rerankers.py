@@ -65,9 +65,9 @@ def test_tokens_join_over_the_seams_of_the_template(tmp_path: Path) -> None:
     parts = load_rerank_parts(files_at(tmp_path / "m.gguf", "test"))
     pairs = load_pair_tokenizer(parts.tokenizer, parts.template)
     prefixes = pairs.prefixes("a", ["b", "ba"], 64)
-    assert prefixes.each == [[1, 4, 3, 5], [1, 4, 3, 5, 3]]  # <|im_start|> b a ab (a)
+    assert prefixes.token_ids == [[1, 4, 3, 5], [1, 4, 3, 5, 3]]  # <|im_start|> b a ab (a)
     assert pairs.end == [2, 4] and not pairs.typed
-    assert pairs.prefixes("a" * 100, ["b"], 64).each == ()
+    assert pairs.prefixes("a" * 100, ["b"], 64).token_ids == ()
 
 
 def test_a_long_document_is_cut_before_the_end_of_the_template(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.config.step_sizes import StepSizes
 
-# The families that `text.channels` describes; "none": calls are text.
+# The families that `text.tool_parsers` describes; "none": calls are text.
 ToolSyntaxName = Literal[
     "none",
     "deepseek_v3",

@@ -17,19 +17,19 @@ TAIL_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """`channels` None: the answer is text and nothing else. `tools`: those that may be called.
+    """`syntax` None: the answer is text and nothing else. `tools`: those that may be called.
     `thinking`: whether the prompt has opened the reasoning, or the model may."""
 
-    channels: AnswerSyntax | None = None
+    syntax: AnswerSyntax | None = None
     tools: tuple[FunctionTool, ...] = ()
     shown_control: frozenset[int] = frozenset()
     thinking: Thinking = "none"
 
     def parser(self) -> AnswerParser | None:
         """A parser for one choice."""
-        if self.channels is None:
+        if self.syntax is None:
             return None
-        return AnswerParser(self.channels, self.tools, thinking=self.thinking == "open")
+        return AnswerParser(self.syntax, self.tools, thinking=self.thinking == "open")
 
 
 PLAIN = AnswerFormat()
@@ -40,7 +40,7 @@ class AnswerFormats:
     """The forms of one model's answers."""
 
     tokenizer: Tokenizer
-    channels: AnswerSyntax
+    syntax: AnswerSyntax
     _control: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,8 +54,8 @@ class AnswerFormats:
         """The form of the answers to a request whose prompt is `prompt_ids`. Raises InvalidRequest
         where an answer is begun that a model of these channels could not go on with."""
         tools = callable_tools(request)
-        channels = self.channels
-        if request.answer_prefix and isinstance(channels.calls, Harmony):
+        syntax = self.syntax
+        if request.answer_prefix and isinstance(syntax.calls, Harmony):
             raise InvalidRequest(
                 "this model does not go on with an answer that is begun already; let the last"
                 " message be a user's",
@@ -64,27 +64,27 @@ class AnswerFormats:
             )
         if request.messages is None and not tools:
             return PLAIN
-        if not tools and channels.reasoning is None and not isinstance(channels.calls, Harmony):
+        if not tools and syntax.reasoning is None and not isinstance(syntax.calls, Harmony):
             return PLAIN
         return AnswerFormat(
-            channels, tools, self._shown(bool(tools)), self._thinking(request, prompt_ids)
+            syntax, tools, self._shown(bool(tools)), self._thinking(request, prompt_ids)
         )
 
     def _shown(self, with_calls: bool) -> frozenset[int]:
         """Control tokens that are part of a mark."""
-        channels = self.channels
+        syntax = self.syntax
         marks: list[str] = []
-        if channels.calls is not None and (with_calls or isinstance(channels.calls, Harmony)):
-            marks += channels.calls.marks()
-        if channels.reasoning is not None:
-            marks += (channels.reasoning.open, channels.reasoning.close)
+        if syntax.calls is not None and (with_calls or isinstance(syntax.calls, Harmony)):
+            marks += syntax.calls.marks()
+        if syntax.reasoning is not None:
+            marks += (syntax.reasoning.open, syntax.reasoning.close)
         return frozenset(
             index for text, index in self._control.items() if any(text in mark for mark in marks)
         )
 
     def _thinking(self, request: GenerateRequest, prompt_ids: tuple[int, ...]) -> Thinking:
-        tags = self.channels.reasoning
-        if isinstance(self.channels.calls, Harmony):
+        tags = self.syntax.reasoning
+        if isinstance(self.syntax.calls, Harmony):
             return "possible"
         if tags is None:
             return "none"

@@ -15,7 +15,7 @@ from penstock.dialog import Constraint, FunctionTool, GenerateRequest
 from penstock.generation.answer_format import AnswerFormat
 from penstock.generation.constraint_compiler import ConstraintCompiler
 from penstock.grammar.json_schema.argument_schema import Unenforceable
-from penstock.grammar.json_schema.schema_grammar import enforced
+from penstock.grammar.json_schema.schema_grammar import schema_of_grammar
 from penstock.grammar.types import Grammar, GrammarTriggers
 from penstock.text import Tokenizer
 from penstock.text.grammar_vocabulary import reserved_tokens
@@ -31,11 +31,11 @@ class AnswerGrammarBuilder:
     """Of one model. Called from the engine's asyncio loop."""
 
     def __init__(
-        self, constraints: ConstraintCompiler, tokenizer: Tokenizer, channels: AnswerSyntax
+        self, constraints: ConstraintCompiler, tokenizer: Tokenizer, syntax: AnswerSyntax
     ) -> None:
         self._constraints = constraints
         self._apart = reserved_tokens(tokenizer)
-        self._channels = channels
+        self._syntax = syntax
 
     def close(self) -> None:
         """End the child processes. May be called again."""
@@ -87,10 +87,10 @@ class AnswerGrammarBuilder:
 
     async def _of_tools(self, form: AnswerFormat, tools: Sequence[FunctionTool]) -> Grammar:
         """Raises InvalidRequest, Unavailable."""
-        rules, marks = call_grammar(self._channels, self._apart, tools)
+        rules, marks = call_grammar(self._syntax, self._apart, tools)
         value = json.dumps({"grammars": [{"lark_grammar": rules}]})
         grammar = await self._constraints.prepare(Constraint("llguidance", value))
-        tags = self._channels.reasoning if form.thinking != "none" else None
+        tags = self._syntax.reasoning if form.thinking != "none" else None
         triggers = GrammarTriggers(
             marks.texts,
             marks.first,
@@ -107,8 +107,8 @@ class AnswerGrammarBuilder:
         if not tools:
             return "none"
         if policy.mode != "required":
-            return "none" if self._channels.calls is None else "may"
-        if self._channels.calls is None:
+            return "none" if self._syntax.calls is None else "may"
+        if self._syntax.calls is None:
             raise InvalidRequest(
                 "tool_choice: this model is served without calls of functions",
                 field="tool_choice",
@@ -119,7 +119,7 @@ class AnswerGrammarBuilder:
     def _composed(self, rules: AnswerRules, given: Sequence[FunctionTool]) -> Constraint:
         """Raises InvalidRequest for a strict function that the form of calls cannot enforce."""
         try:
-            return Constraint("llguidance", answer_grammar(self._channels, self._apart, rules))
+            return Constraint("llguidance", answer_grammar(self._syntax, self._apart, rules))
         except Unenforceable as error:
             at = f" at {error.place}" if error.place else ""
             raise _refusal(
@@ -142,7 +142,7 @@ class AnswerGrammarBuilder:
                     raise _refusal(given, tool, error.message) from error
                 usable.append(_unbound(tool))
                 continue
-            kept = tool.parameters if tool.strict else enforced(grammar.value)
+            kept = tool.parameters if tool.strict else schema_of_grammar(grammar.value)
             usable.append(msgspec.structs.replace(tool, parameters=kept))
         return tuple(usable)
 

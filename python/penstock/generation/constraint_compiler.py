@@ -32,7 +32,7 @@ class ConstraintCompiler:
         """The grammar to send. Raises InvalidRequest naming the field and the place in it,
         Unavailable where this machine is too busy to try it."""
         compiler = await asyncio.shield(self._starting())
-        known = compiler.known(constraint)
+        known = compiler.cached(constraint)
         if known is None:
             await self._free.acquire()  # who leaves here has cost nothing
             try:

@@ -43,11 +43,11 @@ LONG_PROMPT_CHARS: Final = 8192
 """A longer prompt is rendered and tokenized in a thread; about 2 ms of work."""
 MOST_COUNTED_TOKENS: Final = 2**18
 """To count is not to fit; but what no model's context holds is not tokenized to the end."""
-PLAIN_CHANNELS: Final = AnswerSyntax()
+PLAIN_SYNTAX: Final = AnswerSyntax()
 
 
 class Generator:
-    """Calls one model. `defaults`: the sampling of requests that ask for none. `channels`: how the
+    """Calls one model. `defaults`: the sampling of requests that ask for none. `syntax`: how the
     model writes reasoning and calls.
 
     Attribute: `sampling_defaults`, the same with its origin, None where that is not known.
@@ -60,16 +60,16 @@ class Generator:
         tokenizer: Tokenizer,
         template: ChatTemplate | None = None,
         defaults: Sampling | None = None,
-        channels: AnswerSyntax = PLAIN_CHANNELS,
+        syntax: AnswerSyntax = PLAIN_SYNTAX,
         adapters: AdapterView | None = None,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._texts = plain_texts(tokenizer)
         self._prompts = PromptBuilder(tokenizer, template)
-        self._forms = AnswerFormats(tokenizer, channels)
+        self._forms = AnswerFormats(tokenizer, syntax)
         self._grammars = AnswerGrammarBuilder(
-            ConstraintCompiler(engine, tokenizer), tokenizer, channels
+            ConstraintCompiler(engine, tokenizer), tokenizer, syntax
         )
         self._adapters = adapters or AdapterView()
         self._defaults = defaults if defaults is not None else Sampling()
@@ -94,9 +94,9 @@ class Generator:
         used.
         """
         tokenizer = load_tokenizer(parts)
-        template, channels = select_chat_template(parts, tokenizer, tool_syntax)
+        template, syntax = select_chat_template(parts, tokenizer, tool_syntax)
         sampling = parts.generation_defaults if defaults is None else defaults.sampling
-        generator = cls(engine, tokenizer, template, sampling, channels, adapters)
+        generator = cls(engine, tokenizer, template, sampling, syntax, adapters)
         generator.sampling_defaults = defaults
         return generator
 

@@ -1,2 +1,1 @@
-"""Grammars: what a client or a tool asks an answer to match, compiled by llguidance into token
-masks."""
+"""Grammars that an answer must match, compiled by llguidance into token masks."""

@@ -1,7 +1,7 @@
-"""A cache of grammars, compiled off the loop and kept by content.
+"""A cache of compiled grammars, keyed by their text.
 
-Threads of its own compile; the loop asks for a guide and gets it at once or is called when it is
-there. It knows nothing of requests and steps.
+Grammars are compiled on threads of the cache, so that the engine loop never waits for one: it gets
+a future. This module knows nothing of requests and steps.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ CACHE_BYTES: Final = 64 * 1024 * 1024
 _THREADS: Final = 2
 _FIXED_BYTES: Final = 64 * 1024
 _BYTES_PER_CHARACTER: Final = 128
-"""What a compiled grammar is taken to weigh: the library does not say. Measured: 230 kB for schemas
-of 1,300 characters, 460 kB for 6,200, 1.6 MB for 27,000."""
+"""Estimates the size of a compiled grammar, which the library does not report. Measured: 230 kB for
+schemas of 1,300 characters, 460 kB for 6,200, 1.6 MB for 27,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A grammar at its start, and the tokens that it was compiled for."""
+    """A grammar in its start state, and the tokenizer that it was compiled for."""
 
     matcher: LLMatcher
     tokenizer: LLTokenizer
 
     def bytes_of(self, token_id: int) -> bytes:
-        """The bytes of a token; of a control token its name."""
+        """Return the bytes of a token; for a control token, its name."""
         return self.tokenizer.decode_bytes([token_id])
 
 
 class GrammarCache:
-    """Holds compiled grammars for masks of `vocab_size` bits, up to `cache_bytes` of them, least
-    recently
-    used first to go. Used by one thread; what it starts in others it keeps to itself."""
+    """Compiles grammars for masks of `vocab_size` bits and keeps up to `cache_bytes` of them; the
+    least recently used ones are evicted first. To be used by one thread; the threads that compile
+    are internal."""
 
     def __init__(self, vocab_size: int, cache_bytes: int = CACHE_BYTES) -> None:
         self._vocab_size = vocab_size
@@ -60,84 +60,87 @@ class GrammarCache:
         self._tokenizer: Future[LLTokenizer] | None = None
         self._compiled: OrderedDict[str, Future[CompiledGrammar]] = OrderedDict()
         self._held_bytes = 0
-        self._counting = threading.Lock()
+        self._counters_lock = threading.Lock()
         self.compiled = 0
         self.reused = 0
         self.refused = 0
         self.compile_s = 0.0
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Start to build the tokenizer, if none was taught."""
+        """Start to build the tokenizer, unless a vocabulary was set before."""
         if self._vocabulary is None:
             self._vocabulary = vocabulary
-            with contextlib.suppress(Unavailable):  # the first grammar tries again
-                self._built(vocabulary)
+            with contextlib.suppress(Unavailable):  # compile() tries again
+                self._tokenizer_future(vocabulary)
 
     def compile(self, grammar: Grammar) -> Future[CompiledGrammar]:
-        """The compiled grammar, at its start. `guide_of` makes of it what a sequence needs.
+        """Return the compiled grammar, in its start state. `guide_of` turns it into a sequence's
+        guide.
 
-        The future fails with InvalidRequest or ModelError. Raises InvalidRequest where the
-        vocabulary is not known, Unavailable where this machine gives no thread.
+        The future fails with InvalidRequest or ModelError. Raises InvalidRequest if no vocabulary
+        was set, Unavailable if the machine has no thread left.
         """
         if self._vocabulary is None:
             raise InvalidRequest(
-                "a constraint needs the model's vocabulary, which the engine was not taught",
+                "a constraint needs the model's vocabulary, but the engine has none",
                 field="grammar",
             )
-        known = self._compiled.get(grammar.value)
-        if known is not None:
+        cached = self._compiled.get(grammar.value)
+        if cached is not None:
             self._compiled.move_to_end(grammar.value)
             self.reused += 1
-            return known
-        tokenizer = self._built(self._vocabulary)
-        future = self._begun(partial(self._compile, tokenizer, grammar.value))
+            return cached
+        tokenizer = self._tokenizer_future(self._vocabulary)
+        future = self._submit(partial(self._compile, tokenizer, grammar.value))
         self._compiled[grammar.value] = future
-        self._held_bytes += _weight(grammar.value)
+        self._held_bytes += _size_bytes(grammar.value)
         while self._held_bytes > self._cache_bytes and len(self._compiled) > 1:
             value, _ = self._compiled.popitem(last=False)
-            self._held_bytes -= _weight(value)
+            self._held_bytes -= _size_bytes(value)
         return future
 
     def close(self) -> None:
-        """End the threads after what they are at."""
+        """Stop the threads once they have finished their current grammars."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _built(self, vocabulary: Vocabulary) -> Future[LLTokenizer]:
+    def _tokenizer_future(self, vocabulary: Vocabulary) -> Future[LLTokenizer]:
         if self._tokenizer is None:
-            self._tokenizer = self._begun(partial(vocabulary.grammar_tokenizer, self._vocab_size))
+            self._tokenizer = self._submit(partial(vocabulary.grammar_tokenizer, self._vocab_size))
         return self._tokenizer
 
-    def _begun(self, work: Callable[[], _T]) -> Future[_T]:
+    def _submit(self, work: Callable[[], _T]) -> Future[_T]:
         try:
             return self._pool.submit(work)
-        except RuntimeError as error:  # what it costs one request must not end the engine
-            raise Unavailable("there is no thread for a grammar now", retry_after_s=1) from error
+        except RuntimeError as error:  # fails one request, not the engine
+            raise Unavailable("no thread is free to compile a grammar", retry_after_s=1) from error
 
     def _compile(self, tokenizer: Future[LLTokenizer], value: str) -> CompiledGrammar:
-        with_tokens = tokenizer.result()
-        began = time.monotonic()
+        ready = tokenizer.result()
+        start_s = time.monotonic()
         try:
-            matcher = compile_grammar(with_tokens, value)
+            matcher = compile_grammar(ready, value)
         except GrammarError as error:
-            with self._counting:
+            with self._counters_lock:
                 self.refused += 1
             raise InvalidRequest(f"the grammar cannot be used: {error}", field="grammar") from error
-        with self._counting:
+        with self._counters_lock:
             self.compiled += 1
-            self.compile_s += time.monotonic() - began
-        return CompiledGrammar(matcher, with_tokens)
+            self.compile_s += time.monotonic() - start_s
+        return CompiledGrammar(matcher, ready)
 
 
 def guide_of(
     compiled: Future[CompiledGrammar], triggers: GrammarTriggers | None = None
 ) -> GrammarGuide | LazyGrammarGuide:
-    """A guide from the start of a grammar whose compilation is done. Raises what the compilation
-    failed with."""
+    """Return a guide at the start of a grammar whose compilation is done.
+
+    Raises the error that the compilation failed with.
+    """
     done = compiled.result(timeout=0)
     if triggers is None:
         return GrammarGuide(done.matcher.deep_copy(), frozenset(done.tokenizer.eos_tokens))
     return LazyGrammarGuide(done.matcher, TriggerMatcher(triggers, done.bytes_of))
 
 
-def _weight(value: str) -> int:
+def _size_bytes(value: str) -> int:
     return _FIXED_BYTES + _BYTES_PER_CHARACTER * len(value)

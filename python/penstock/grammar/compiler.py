@@ -1,7 +1,9 @@
-"""From what a client wrote to a grammar that the engine takes, or to an error that says where.
+"""Compiles a client's constraint to the grammar that the engine takes, or raises an error that
+names the faulty place.
 
-All forms become llguidance's serialized one. It is tried in a child process, under bounds of time,
-memory and depth, before anyone else compiles it; what was tried is remembered by its content.
+All kinds of constraint become llguidance's serialized form. A grammar is tried in a child process,
+under limits of time, memory and depth, before any other process compiles it. Results are cached by
+content.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import msgspec
 
 from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint
-from penstock.grammar.gbnf import GbnfError, gbnf_grammar
-from penstock.grammar.json_schema.closed_objects import closed
+from penstock.grammar.gbnf import gbnf_grammar
+from penstock.grammar.gbnf_parser import GbnfError
+from penstock.grammar.json_schema.closed_objects import without_extra_keys
 from penstock.grammar.json_schema.number_precision import inexact_number_of
 from penstock.grammar.json_schema.schema_grammar import (
     SchemaFault,
@@ -28,7 +31,8 @@ from penstock.grammar.json_schema.schema_grammar import (
     without_fault,
 )
 from penstock.grammar.json_schema.termination import can_terminate
-from penstock.grammar.lark_termination import EndlessRule, inline_schemas, without_endless_rules
+from penstock.grammar.lark_parser import inline_schemas
+from penstock.grammar.lark_termination import EndlessRule, without_endless_rules
 from penstock.grammar.trial import GrammarTrial, TrialFailed, TrialUnavailable
 from penstock.grammar.vocabulary import Vocabulary
 
@@ -36,16 +40,16 @@ MAX_GRAMMAR_CHARS: Final = 256 * 1024
 CACHE_BYTES: Final = 16 * 1024 * 1024
 _MAX_REASON_CHARS: Final = 500
 _MAX_DROPPED: Final = 32
-"""Keywords that are left out of one schema; each takes some trials."""
+"""Keywords that may be left out of one schema. Each costs several trials."""
 _SEARCH_S: Final = 4.0
-"""How long the place of an error, and what can be enforced without it, may be looked for."""
+"""Time limit for finding the place of an error and the part that can be enforced without it."""
 
 _REGEX_ERROR = re.compile(r"(?s)regex parse error:\n(?P<shown>.*)\nerror: (?P<reason>[^\n]+)")
 _EXCERPT = re.compile(r"(?s)\n +\d+ \| .*")
 _POSITION = re.compile(r"^(?:at )?(?P<line>\d+)\((?P<column>\d+)\): ")
 _SHOWN_INDENT = 4
 _UNSATISFIABLE = "NoExtensionBias"
-"""llguidance's word for a start that no token can follow."""
+"""llguidance's message for a start state in which no token is allowed."""
 _SHORTENED = "<non-verbose/>"
 _NAMES: Final = {
     "json_schema": "the JSON schema",
@@ -57,8 +61,11 @@ _NAMES: Final = {
 
 
 class GrammarCompiler:
-    """Checks the constraints of one model's requests. Safe to use from several threads; `compile`
-    blocks while a grammar is tried, at most some seconds, the first time for the tokenizer too."""
+    """Compiles the constraints of one model's requests. Thread-safe.
+
+    `compile` blocks while a grammar is tried: at most some seconds, and on the first call also
+    until the tokenizer is built.
+    """
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self._trial = GrammarTrial(vocabulary, vocab_size)
@@ -66,38 +73,44 @@ class GrammarCompiler:
         self._known_bytes = 0
         self._lock = threading.Lock()
 
-    def known(self, constraint: Constraint) -> str | None:
-        """The grammar of a constraint that was compiled before; None where it was not. Does not
-        block. Raises InvalidRequest for one that was refused before."""
+    def cached(self, constraint: Constraint) -> str | None:
+        """Return the grammar of a constraint that was compiled before, or None. Does not block.
+
+        Raises InvalidRequest if the constraint was refused before.
+        """
         with self._lock:
             found = self._known.get(constraint)
             if found is not None:
                 self._known.move_to_end(constraint)
         if isinstance(found, InvalidRequest):
-            raise _again(found)
+            raise _without_traceback(found)
         return found
 
     def compile(self, constraint: Constraint) -> str:
-        """The serialized grammar. Raises InvalidRequest naming the field and, in a JSON schema, the
-        place; Unavailable where this machine is too busy to try it."""
-        found = self.known(constraint)
+        """Return the serialized grammar.
+
+        Raises InvalidRequest that names the field and, in a JSON schema, the place; Unavailable if
+        the machine is too busy to try the grammar.
+        """
+        found = self.cached(constraint)
         if found is not None:
             return found
         try:
-            grammar = self._tried(constraint)
+            grammar = self._compile_and_try(constraint)
         except InvalidRequest as error:
-            self._remember(constraint, _again(error))
+            self._remember(constraint, _without_traceback(error))
             raise
         self._remember(constraint, grammar)
         return grammar
 
     def close(self) -> None:
-        """End the child processes. May be called again."""
+        """Stop the child processes. May be called again."""
         self._trial.close()
 
-    def _tried(self, constraint: Constraint) -> str:
-        """The grammar, tried; of a schema that is not strict, as much as can be enforced."""
-        tried, place, error = _closed(constraint), "", ""
+    def _compile_and_try(self, constraint: Constraint) -> str:
+        """Return the grammar once its trial succeeded. A schema that is not strict loses the
+        keywords that cannot be enforced."""
+        tried, place, error = _with_closed_objects(constraint), "", ""
         search = _Search(self._trial)
         for _ in range(_MAX_DROPPED):
             grammar = serialize(tried)
@@ -106,19 +119,21 @@ class GrammarCompiler:
             except TrialFailed as failure:
                 if isinstance(failure, TrialUnavailable) and not error:
                     raise _too_busy(constraint) from failure
-                reason = _plain(constraint, error or str(failure))
+                reason = _client_message(constraint, error or str(failure))
                 raise _refusal(constraint, reason, place) from failure
             if found is None:
                 return grammar
             error = found
-            place, rest = self._fault(tried, error, search)
+            place, rest = self._find_fault(tried, error, search)
             if rest is None:
                 break
             tried = Constraint("json_schema", rest, strict=False)
-        raise _refusal(constraint, _plain(constraint, error), place)
+        raise _refusal(constraint, _client_message(constraint, error), place)
 
-    def _fault(self, constraint: Constraint, error: str, search: _Search) -> tuple[str, str | None]:
-        """(the place of an error, the schema without it where that may be left out)."""
+    def _find_fault(
+        self, constraint: Constraint, error: str, search: _Search
+    ) -> tuple[str, str | None]:
+        """Return the place of an error, and the schema without it if it may be left out."""
         if constraint.kind != "json_schema":
             return "", None
         schema, find, place = constraint.value, search.error_of, ""
@@ -133,14 +148,14 @@ class GrammarCompiler:
             if constraint in self._known:
                 return
             self._known[constraint] = result
-            self._known_bytes += _weight(constraint)
+            self._known_bytes += _size_bytes(constraint)
             while self._known_bytes > CACHE_BYTES:
                 oldest, _ = self._known.popitem(last=False)
-                self._known_bytes -= _weight(oldest)
+                self._known_bytes -= _size_bytes(oldest)
 
 
 class _Search:
-    """The trials of one constraint: the first has the time that any grammar has, all others share
+    """The trials of one constraint. The first one gets the usual time limit; all others share
     `_SEARCH_S`."""
 
     def __init__(self, trial: GrammarTrial) -> None:
@@ -148,7 +163,7 @@ class _Search:
         self._deadline_s: float | None = None
 
     def error_of(self, grammar: str) -> str | None:
-        """As `GrammarTrial.error_of`."""
+        """Same as `GrammarTrial.error_of`."""
         if self._deadline_s is None:
             error = self._trial.error_of(grammar)
             self._deadline_s = time.monotonic() + _SEARCH_S
@@ -159,18 +174,20 @@ class _Search:
         return self._trial.error_of(grammar, left_s)
 
 
-def _closed(constraint: Constraint) -> Constraint:
-    """A schema that is to be closed, closed."""
+def _with_closed_objects(constraint: Constraint) -> Constraint:
+    """Apply `Constraint.closed`: forbid keys that the schema does not list."""
     if not constraint.closed or len(constraint.value) > MAX_GRAMMAR_CHARS:
         return constraint
     schema = json.loads(constraint.value)
-    value = json.dumps(closed(schema)) if isinstance(schema, dict) else constraint.value
+    value = json.dumps(without_extra_keys(schema)) if isinstance(schema, dict) else constraint.value
     return msgspec.structs.replace(constraint, value=value, closed=False)
 
 
 def serialize(constraint: Constraint) -> str:
-    """llguidance's serialized form, not tried yet. Raises InvalidRequest for what is too large or
-    no grammar of its kind."""
+    """Return llguidance's serialized form of a constraint, without trying it.
+
+    Raises InvalidRequest if the constraint is too large or malformed.
+    """
     if len(constraint.value) > MAX_GRAMMAR_CHARS:
         raise _refusal(constraint, f"it has more than {MAX_GRAMMAR_CHARS} characters")
     match constraint.kind:
@@ -205,13 +222,13 @@ def _checked(constraint: Constraint) -> str:
     try:
         msgspec.json.decode(constraint.value, type=_Grammars)
     except msgspec.DecodeError as error:
-        raise _refusal(constraint, f"it is no object with `grammars`: {error}") from error
+        raise _refusal(constraint, f"it must be an object with `grammars`: {error}") from error
     whole = json.loads(constraint.value)
     for grammar in whole["grammars"]:
         if isinstance(lark := grammar.get("lark_grammar"), str):
             grammar["lark_grammar"] = _without_endless_rules(constraint, lark)
         if not can_terminate(grammar.get("json_schema")):
-            raise _refusal(constraint, "no value that fits its `json_schema` comes to an end")
+            raise _refusal(constraint, "no finite value matches its `json_schema`")
         _refuse_inexact(constraint, grammar.get("json_schema"))
     return json.dumps(whole)
 
@@ -226,16 +243,15 @@ def _without_endless_rules(constraint: Constraint, lark: str) -> str:
 
 
 def _refuse_inexact(constraint: Constraint, schema: Any) -> None:
-    lost = inexact_number_of(schema)
-    if lost is not None:
-        place, keyword, number = lost
-        reason = f"`{keyword}` cannot be kept to the last digit of {number}"
+    inexact = inexact_number_of(schema)
+    if inexact is not None:
+        place, reason = inexact
         raise _refusal(constraint, reason, place)
 
 
-def _plain(constraint: Constraint, error: str) -> str:
-    """What llguidance says of what the client wrote: without the grammar that a regular expression
-    was made part of, without excerpts, and without words of its own."""
+def _client_message(constraint: Constraint, error: str) -> str:
+    """Turn llguidance's message into one about the client's text: without the grammar around a
+    regular expression, excerpts and internal words."""
     error = error.replace(_SHORTENED, "").strip()
     if error == _UNSATISFIABLE:
         return "it allows no answer at all"
@@ -266,10 +282,10 @@ def _field(constraint: Constraint) -> str:
     return "response_format" if constraint.kind == "json_schema" else "grammar"
 
 
-def _again(error: InvalidRequest) -> InvalidRequest:
-    """The same, without the frames that one which was raised holds on to."""
+def _without_traceback(error: InvalidRequest) -> InvalidRequest:
+    """Return a copy of an error without its traceback, which would keep stack frames alive."""
     return InvalidRequest(error.message, field=error.field)
 
 
-def _weight(constraint: Constraint) -> int:
+def _size_bytes(constraint: Constraint) -> int:
     return 1024 + 3 * len(constraint.value)

@@ -1,5 +1,5 @@
-"""What steers one sequence: its way through a grammar, from the start or from where a call
-begins."""
+"""Guides: the position of one sequence in its grammar, which binds from the start or from a
+trigger."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from penstock.grammar.trigger_matcher import TriggerMatcher
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-NOT_ALLOWED: Final = "the grammar does not allow the token that was drawn"
+NOT_ALLOWED: Final = "the grammar does not allow the sampled token"
 TOO_COMPLEX: Final = "the grammar became too complex to follow"
-DEAD_END: Final = "the grammar allows nothing that could follow, and may not end there"
+DEAD_END: Final = "the grammar allows no next token and cannot end here"
 
 
 class GrammarGuide:
-    """A `scheduler.Guide`. Its matcher is not thread-safe: while masks are being filled, nobody
-    else touches it. An exceeded bound of the library ends this sequence only. `end_ids`: the tokens
-    that end an answer where the grammar may end, and, as the library has it, where it leads
-    nowhere."""
+    """A `scheduler.Guide` whose grammar binds from its start.
+
+    The matcher is not thread-safe: no other code may use it while masks are being filled. If the
+    sequence exceeds a limit of the library, only this sequence ends. `end_ids` are the tokens that
+    end an answer. The library allows them where the grammar may end, and also at a dead end.
+    """
 
     idle: Final = False
 
@@ -42,11 +44,11 @@ class GrammarGuide:
         return None
 
     def _fault(self) -> str:
-        # The library's own words quote the grammar's inside; they are for the log.
-        words = self.matcher.get_error()
-        if "doesn't satisfy" in words:
+        # The library's messages quote internals of the grammar: not for clients.
+        message = self.matcher.get_error()
+        if "doesn't satisfy" in message:
             return NOT_ALLOWED
-        return DEAD_END if not words or "NoExtension" in words else TOO_COMPLEX
+        return DEAD_END if not message or "NoExtension" in message else TOO_COMPLEX
 
     def accept(self, token_id: int) -> bool:
         return self.matcher.consume_token(token_id)
@@ -70,19 +72,20 @@ class GrammarGuide:
 
 
 class LazyGrammarGuide:
-    """A `scheduler.Guide` that binds a sequence from where `watch` finds that a call begins; before
-    that it masks nothing. It never ends a sequence: one that does not follow the grammar, which a
-    step that was planned ahead can bring about, is free until the next call. `start`: the grammar
-    at its start, which stays as it is.
+    """A `scheduler.Guide` whose grammar binds from a trigger on, and masks nothing before it.
+
+    It never ends a sequence. A sequence that leaves the grammar, which can happen in a step that
+    was planned ahead, is unconstrained until the next trigger. `start` is a matcher in the
+    grammar's start state; it is copied and not modified.
     """
 
     error: Final = None
     ended: Final = False
 
-    def __init__(self, start: LLMatcher, watch: TriggerMatcher) -> None:
+    def __init__(self, start: LLMatcher, triggers: TriggerMatcher) -> None:
         self._start = start
-        self._watch = watch
-        self._just_woken = False
+        self._triggers = triggers
+        self._just_bound = False
         self.bound: GrammarGuide | None = None
 
     @property
@@ -96,35 +99,36 @@ class LazyGrammarGuide:
         if self.bound is None:
             self._look(token_id)
             return True
-        self._just_woken = False
+        self._just_bound = False
         matcher = self.bound.matcher
         if matcher.try_consume_tokens([token_id]) != 1 or matcher.is_stopped():
             self.bound = None
-            self._watch.forget()
+            self._triggers.forget()
         return True
 
     def force(self, room: int) -> Sequence[int]:
-        # The step after the one that woke it may be under way already: it draws one token.
-        if self.bound is None or self._just_woken:
+        # The next step may already be submitted, and samples one token.
+        if self.bound is None or self._just_bound:
             return ()
         return self.bound.force(room)
 
     def follow(self, draft: Sequence[int]) -> int:
         if self.bound is not None:
             return self.bound.follow(draft)
-        probe = self._watch.copy()
+        probe = self._triggers.copy()
         for index, token in enumerate(draft):
             if probe.push(token) is not None:
                 return index
         return len(draft)
 
     def _look(self, token_id: int) -> None:
-        tokens = self._watch.push(token_id)
+        tokens = self._triggers.push(token_id)
         while tokens:
             matcher = self._start.deep_copy()
-            taken = matcher.try_consume_tokens(list(tokens))
-            if taken == len(tokens):
+            consumed = matcher.try_consume_tokens(list(tokens))
+            if consumed == len(tokens):
                 self.bound = GrammarGuide(matcher)
-                self._just_woken = True
+                self._just_bound = True
                 return
-            tokens = tokens[max(taken, 1) :]  # no call has begun before what it does not allow
+            # The grammar refused a token, so no call started at or before it.
+            tokens = tokens[max(consumed, 1) :]

@@ -1,39 +1,20 @@
-"""Finds what of a Lark grammar can never end, because whatever it begins needs itself again.
+"""Finds rules of a Lark grammar that can never end because they contain themselves.
 
-A rule can end if one of its alternatives needs nothing but rules that can: the least fixpoint of
-that over all rules. The grammar library does not ask; what can never end breaks off in the middle
-of an answer, or goes on to its last token. So alternatives that cannot end are left out, and a
-grammar whose start cannot end is an error.
+A rule can end if one of its alternatives contains only rules that can: the least fixpoint of that
+over all rules. The grammar library does not check this; an answer in a rule that never ends would
+break off or run to the token limit. So alternatives that cannot end are removed, and a grammar
+whose start cannot end is an error.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from penstock.grammar.json_schema.termination import can_terminate
+from penstock.grammar.lark_parser import Alternative, Group, Item, UnknownSyntax, parse_lark
 
 START: Final = "start"
-_MAX_DEPTH: Final = 100
 _MAX_PASSES: Final = 50
-_TOKEN: Final = re.compile(
-    r"""(?xs)
-    (?P<blank> \s+ | //[^\n]* | \#[^\n]* )
-    | (?P<terminal> "(?:[^"\\\n]|\\.)*"i? | /(?!/)(?:[^/\\\n]|\\.)+/[a-z]* | <[^<>\s]*> )
-    | (?P<inline> %(?:json|regex|llguidance)\s*(?=\{) )
-    | (?P<statement> %[a-z]+[^\n]* )
-    | (?P<alias> ->\s*[A-Za-z_][\w-]* )
-    | (?P<name> [?!]?[A-Za-z_][\w-]* )
-    | (?P<other> @[\w-]+ )
-    | (?P<range> \.\. )
-    | (?P<priority> \.-?\d+ )
-    | (?P<repeat> [*+?] | \{\s*\d*\s*(?:,\s*\d*\s*)?\} | ~\s*\d+(?:\s*\.\.\s*\d+)? )
-    | (?P<sign> [:|()\[\],=&~-] )
-    """
-)
 
 
 class EndlessRule(Exception):
@@ -44,79 +25,34 @@ class EndlessRule(Exception):
         self.name = name
 
 
-class _Unknown(Exception):
-    """The text has something that this reading does not know: nothing can be said of it."""
-
-
-class _Token(NamedTuple):
-    """`kind` "schema", `text` empty: no finite value fits it."""
-
-    kind: str
-    text: str
-    start: int
-    end: int
-
-
-@dataclass(slots=True)
-class _Item:
-    """A part of an expression: what `name` stands for, or `group`; neither: a terminal. `endless`:
-    a terminal that can never end; `optional`: it may be left out."""
-
-    start: int
-    end: int
-    name: str = ""
-    group: _Group | None = None
-    optional: bool = False
-    endless: bool = False
-
-
-@dataclass(slots=True)
-class _Alternative:
-    """Items that follow one another."""
-
-    start: int
-    end: int
-    items: list[_Item]
-
-
-_Group = list[_Alternative]
-
-
 def without_endless_rules(lark: str) -> str:
-    """The grammar without the alternatives that can never end. What is not understood is left as it
-    is. Raises EndlessRule if nothing is left of the start."""
+    """Return the grammar without the alternatives that can never end. Syntax that is not known is
+    left as it is.
+
+    Raises EndlessRule if no alternative of the start remains.
+    """
     try:
-        rules = _Reader(lark).rules()
-    except _Unknown:
+        rules = parse_lark(lark)
+    except UnknownSyntax:
         return lark
     ending = _ending(rules)
     if ending is None or START not in rules or not _names(rules) <= rules.keys():
         return lark
     if START not in ending:
-        raise EndlessRule(_circle(rules, START, ending))
-    cut = _Cut(lark, ending)
+        raise EndlessRule(_endless_rule(rules, START, ending))
+    remover = _EndlessRemover(lark, ending)
     for name, rule in rules.items():
         if name in ending:
-            cut.group(rule)
-    return cut.text()
+            remover.group(rule)
+    return remover.text()
 
 
-def inline_schemas(lark: str) -> list[Any]:
-    """The JSON schemas in a grammar; none if it is not understood."""
-    try:
-        tokens = [t for t in _tokens(lark) if t.kind == "schema"]
-    except _Unknown:
-        return []
-    found = (lark[token.start : token.end].partition("{") for token in tokens)
-    return [json.loads(brace + rest) for name, brace, rest in found if name.startswith("%json")]
-
-
-def _ending(rules: Mapping[str, _Group]) -> set[str] | None:
-    """The rules that can end; None if that takes too long to find out."""
+def _ending(rules: Mapping[str, Group]) -> set[str] | None:
+    """Return the rules that can end, or None if the search takes too long."""
     waiting, ending = list(rules), set[str]()
     for _ in range(_MAX_PASSES):
         left = []
-        for name in reversed(waiting):  # there and back: a chain takes few passes
+        for name in reversed(waiting):  # alternating directions: a chain needs few passes
             if _ends(rules[name], ending):
                 ending.add(name)
             else:
@@ -127,22 +63,22 @@ def _ending(rules: Mapping[str, _Group]) -> set[str] | None:
     return None
 
 
-def _ends(group: _Group, ending: set[str]) -> bool:
+def _ends(group: Group, ending: set[str]) -> bool:
     return any(_alternative_ends(alternative, ending) for alternative in group)
 
 
-def _alternative_ends(alternative: _Alternative, ending: set[str]) -> bool:
+def _alternative_ends(alternative: Alternative, ending: set[str]) -> bool:
     return all(item.optional or _item_ends(item, ending) for item in alternative.items)
 
 
-def _item_ends(item: _Item, ending: set[str]) -> bool:
+def _item_ends(item: Item, ending: set[str]) -> bool:
     if item.group is not None:
         return _ends(item.group, ending)
     return item.name in ending if item.name else not item.endless
 
 
-def _circle(rules: Mapping[str, _Group], name: str, ending: set[str]) -> str:
-    """From a rule that cannot end to the one that needs itself, or something that cannot."""
+def _endless_rule(rules: Mapping[str, Group], name: str, ending: set[str]) -> str:
+    """Follow a rule that cannot end to a rule that contains itself or something that cannot end."""
     seen: set[str] = set()
     while name not in seen:
         seen.add(name)
@@ -150,8 +86,8 @@ def _circle(rules: Mapping[str, _Group], name: str, ending: set[str]) -> str:
     return name
 
 
-def _names(rules: Mapping[str, _Group]) -> set[str]:
-    """All rules that others name."""
+def _names(rules: Mapping[str, Group]) -> set[str]:
+    """Return all rules that other rules refer to."""
     names: set[str] = set()
     waiting = list(rules.values())
     while waiting:
@@ -161,7 +97,7 @@ def _names(rules: Mapping[str, _Group]) -> set[str]:
     return names
 
 
-def _needed(group: _Group) -> Iterator[str]:
+def _needed(group: Group) -> Iterator[str]:
     for alternative in group:
         for item in alternative.items:
             if item.optional:
@@ -172,16 +108,16 @@ def _needed(group: _Group) -> Iterator[str]:
                 yield item.name
 
 
-class _Cut:
-    """Leaves parts of a text out."""
+class _EndlessRemover:
+    """Removes the parts of a text that can never end."""
 
     def __init__(self, text: str, ending: set[str]) -> None:
         self._text = text
         self._ending = ending
         self._changes: list[tuple[int, int, str]] = []
 
-    def group(self, group: _Group) -> None:
-        """Leave out what cannot end of alternatives of which one can."""
+    def group(self, group: Group) -> None:
+        """Remove the alternatives that cannot end. At least one alternative of the group can."""
         kept = [one for one in group if _alternative_ends(one, self._ending)]
         for alternative in kept:
             for item in alternative.items:
@@ -192,7 +128,7 @@ class _Cut:
         for index, alternative in enumerate(group):
             if alternative in kept:
                 continue
-            # With the bar before it, or behind it if it is the first one that could be kept.
+            # Remove the bar before it too, or the bar after it if no earlier alternative is kept.
             first = not any(one in kept for one in group[:index])
             start = alternative.start if first else group[index - 1].end
             end = group[index + 1].start if first else alternative.end
@@ -204,122 +140,3 @@ class _Cut:
             parts += [self._text[at:start], instead]
             at = end
         return "".join([*parts, self._text[at:]])
-
-
-class _Reader:
-    """The rules of a Lark text, as far as their ends depend on each other."""
-
-    def __init__(self, lark: str) -> None:
-        self._tokens = list(_tokens(lark))
-        self._at = 0
-
-    def rules(self) -> dict[str, _Group]:
-        """Raises _Unknown."""
-        rules: dict[str, _Group] = {}
-        while (token := self._token(self._at)).kind != "end":
-            if token.kind == "statement":
-                self._at += 1
-                continue
-            body = self._definition(self._at)
-            name = token.text.lstrip("?!")
-            if body is None or name in rules:
-                raise _Unknown
-            self._at = body
-            rules[name] = self._alternatives(0)
-        return {name: rule for name, rule in rules.items() if _is_rule(name)}
-
-    def _definition(self, at: int) -> int | None:
-        """The place where the body of a definition begins, if one stands here."""
-        if self._token(at).kind != "name":
-            return None
-        at += 1
-        if self._token(at).text == "[":
-            while self._token(at).text not in ("]", ""):
-                at += 1
-            at += 1
-        if self._token(at).kind == "priority":
-            at += 1
-        return at + 1 if self._token(at).text == ":" else None
-
-    def _alternatives(self, depth: int) -> _Group:
-        """Up to a bracket that closes, or to the next definition."""
-        if depth > _MAX_DEPTH:
-            raise _Unknown
-        start = self._token(self._at - 1).end
-        group = [_Alternative(start, start, [])]
-        while not self._is_over():
-            token = self._token(self._at)
-            self._at += 1
-            if token.text == "|":
-                group.append(_Alternative(token.end, token.end, []))
-                continue
-            items = group[-1].items
-            if token.kind == "repeat":
-                _repeat(items, token)
-            else:
-                items.append(self._item(token, depth))
-            group[-1].end = items[-1].end
-        return group
-
-    def _is_over(self) -> bool:
-        token = self._token(self._at)
-        ends = token.text in (")", "]") or token.kind in ("statement", "end")
-        return ends or self._definition(self._at) is not None
-
-    def _item(self, token: _Token, depth: int) -> _Item:
-        kind, text, start, end = token
-        match kind, text:
-            case _, "(" | "[":
-                group = self._alternatives(depth + 1)
-                closing = self._token(self._at)
-                if closing.text != {"(": ")", "[": "]"}[text]:
-                    raise _Unknown
-                self._at += 1
-                return _Item(start, closing.end, group=group, optional=text == "[")
-            case "name", _ if _is_rule(text):
-                return _Item(start, end, name=text)
-            case "schema", _:
-                return _Item(start, end, endless=not text)
-            case "name" | "terminal" | "other" | "range" | "alias", _:
-                return _Item(start, end)
-            case "sign", "&" | "~":
-                return _Item(start, end)
-        raise _Unknown
-
-    def _token(self, at: int) -> _Token:
-        return self._tokens[at] if at < len(self._tokens) else _Token("end", "", 0, 0)
-
-
-def _repeat(items: list[_Item], token: _Token) -> None:
-    """What stands before may be left out if it may come no times."""
-    if not items:
-        raise _Unknown
-    least = re.search(r"\d+", token.text.split(",")[0])
-    optional = token.text in ("*", "?")
-    if token.text[0] in "{~":
-        optional = least is None or int(least[0]) == 0
-    inner = items[-1]
-    group = [_Alternative(inner.start, inner.end, [inner])]
-    items[-1] = _Item(inner.start, token.end, group=group, optional=optional)
-
-
-def _is_rule(name: str) -> bool:
-    return name.lstrip("_")[:1].islower()
-
-
-def _tokens(lark: str) -> Iterator[_Token]:
-    place = 0
-    while place < len(lark):
-        start, found = place, _TOKEN.match(lark, place)
-        if found is None or found.lastgroup is None:
-            raise _Unknown
-        place = found.end()
-        if found.lastgroup == "inline":
-            try:
-                value, place = json.JSONDecoder().raw_decode(lark, place)
-            except (ValueError, RecursionError) as error:
-                raise _Unknown from error
-            is_endless = found[0].startswith("%json") and not can_terminate(value)
-            yield _Token("schema", "" if is_endless else "schema", start, place)
-        elif found.lastgroup != "blank":
-            yield _Token(found.lastgroup, found[0], start, place)

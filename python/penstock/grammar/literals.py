@@ -1,4 +1,4 @@
-"""Grammars of values that are not written as JSON: Python literals, relaxed JSON."""
+"""Grammars for values that are not written as JSON: Python literals, relaxed JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_DEPTH: Final = 8
 ANY_VALUE: Final = "any_value"
 INTEGER: Final = "/-?(0|[1-9][0-9]{0,99})/"
 NUMBER: Final = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?/"
-"""No larger than a float can be."""
+"""At most as large as a double can be."""
 _BOUNDS: Final = (
     "minimum",
     "maximum",
@@ -35,7 +35,7 @@ _BOUNDS: Final = (
 _LENGTHS: Final = ("minLength", "maxLength", "minItems", "maxItems")
 _INNER: Final = ("properties", "required", "additionalProperties", "items")
 _KEYWORDS: Final = frozenset({"type", "enum", "const", *_INNER, *_LENGTHS, *_BOUNDS})
-"""What the grammars keep, beside references, anyOf, oneOf and allOf."""
+"""Keywords that these grammars enforce, besides references, anyOf, oneOf and allOf."""
 _IMPLIED: Final = {
     "string": ("minLength", "maxLength"),
     "number": _BOUNDS,
@@ -46,8 +46,11 @@ _IMPLIED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LiteralStyle:
-    """`words`: how true, false and null are written. `quote`: what stands around a string, `char`
-    an expression for one character between them. `bare_keys`: keys of objects without quotes."""
+    """How values are written.
+
+    `words`: the spellings of true, false and null. `quote`: the mark around a string; `char`: a
+    regular expression for one character of a string. `bare_keys`: object keys have no quotes.
+    """
 
     words: tuple[str, str, str]
     quote: str
@@ -57,7 +60,7 @@ class LiteralStyle:
     bare_keys: bool = False
 
     def write(self, value: Any) -> str:
-        """The text of a decoded JSON value."""
+        """Return the text of a decoded JSON value."""
         match value:
             case True | False | None:
                 return self.words[(True, False, None).index(value)]
@@ -76,7 +79,8 @@ class LiteralStyle:
         return key if self.bare_keys else self.write(key)
 
     def value(self, grammar: LarkGrammar, schema: Any, root: dict[str, Any], depth: int = 0) -> str:
-        """An expression for the values that a schema allows, as far as `_KEYWORDS` tell."""
+        """Return an expression for the values that a schema allows, as far as `_KEYWORDS` express
+        it."""
         values = values_of(schema, root)
         if values is not None:
             return grammar.one_of(grammar.literal(self.write(value)) for value in values)
@@ -101,7 +105,7 @@ class LiteralStyle:
     def members(
         self, grammar: LarkGrammar, schema: Any, root: dict[str, Any], depth: int = 0
     ) -> str:
-        """The members of an object, in the order of its properties."""
+        """Return an expression for the members of an object, in the order of its properties."""
         forms = options_of(schema, root)
         return grammar.one_of(self._form(grammar, form, root, depth) for form in forms)
 
@@ -130,7 +134,7 @@ class LiteralStyle:
                 return grammar.quoted(self.quote, f"/({self.char}){times}/")
             case "integer" | "number":
                 bounds = {key: schema[key] for key in _BOUNDS if key in schema}
-                if bounds:  # these are written as in JSON
+                if bounds:  # numbers with bounds are written as in JSON
                     return grammar.schema({"type": kind, **bounds}, strict=True)
                 return grammar.terminal(INTEGER if kind == "integer" else NUMBER)
             case "boolean":
@@ -145,7 +149,7 @@ class LiteralStyle:
                 return f'"{{" {self.members(grammar, schema, root, depth)} "}}"'
 
     def _any(self, grammar: LarkGrammar) -> str:
-        """Any value at all."""
+        """Return an expression for any value."""
         kinds = ("string", "number", "boolean", "null")
         plain = [self._kind(grammar, kind, {}, {}, 0) for kind in kinds]
         array = f'"[" {grammar.repeated(ANY_VALUE, self.comma)} "]"'
@@ -160,7 +164,7 @@ class LiteralStyle:
 
 
 def refuse_unenforced(tool: FunctionTool, root: dict[str, Any]) -> None:
-    """Raises Unenforceable for what is not in `_KEYWORDS`."""
+    """Raise Unenforceable if a schema has a keyword that is not in `_KEYWORDS`."""
     _refuse(tool, root, root, "", 0)
 
 
@@ -178,7 +182,7 @@ def _refuse(tool: FunctionTool, schema: Any, root: dict[str, Any], place: str, d
 
 
 def _kinds(option: dict[str, Any]) -> frozenset[str]:
-    """The types that a schema allows; without `type`, those that its other keywords speak of."""
+    """Return the types that a schema allows. Without `type`, its other keywords imply them."""
     if "type" not in option:
         implied = {kind for kind, keys in _IMPLIED.items() if any(key in option for key in keys)}
         if implied:
@@ -196,7 +200,7 @@ PYTHON: Final = LiteralStyle(
 
 
 def relaxed(quote: str) -> LiteralStyle:
-    """Unquoted keys, no spaces, strings between marks."""
+    """Return the style with unquoted keys, no spaces, and strings between `quote` marks."""
     return LiteralStyle(
         words=("true", "false", "null"),
         quote=quote,

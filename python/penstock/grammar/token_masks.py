@@ -1,4 +1,4 @@
-"""The masks of a step's rows, filled by threads while the forward pass runs."""
+"""Token masks for the rows of a step, filled by threads while the forward pass runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FREE: Final = 0xFFFFFFFF
 
 
 class TokenMaskFiller:
-    """Masks of `vocab_size` bits on `threads` threads. One step at a time."""
+    """Fills masks of `vocab_size` bits on `threads` threads, one step at a time."""
 
     def __init__(self, vocab_size: int, threads: int) -> None:
         self._words = -(-vocab_size // 32)
@@ -35,27 +35,31 @@ class TokenMaskFiller:
         self.wait_s = 0.0
 
     def start(self) -> None:
-        """Have the threads that fill masks of grammars: to be called before the first grammar
-        guides anything. Raises Unavailable where this machine gives none, which must cost one
-        request only."""
+        """Start the threads. Must be called before `begin` sees a guide with a grammar.
+
+        Raises Unavailable if the machine has no thread left; that must fail only one request.
+        """
         if self._executor is not None:
             return
         from llguidance import LLExecutor
 
         starter = ThreadPoolExecutor(1, thread_name_prefix="penstock-masks")
         try:
-            starter.submit(int)  # starts its thread
+            starter.submit(int)  # the pool starts its thread now
             self._executor = LLExecutor(self._threads)
-        except (RuntimeError, ValueError) as error:  # the executor's is a ValueError
+        except (RuntimeError, ValueError) as error:  # LLExecutor raises ValueError
             starter.shutdown(wait=False)
-            raise Unavailable("there is no thread for a grammar now", retry_after_s=1) from error
+            raise Unavailable("no thread is free to fill token masks", retry_after_s=1) from error
         self._starter = starter
 
     def begin(self, sampled: Sequence[tuple[Guide | None, Sequence[int]]]) -> StepTokenMasks | None:
-        """Start to fill the masks of those sampled rows of a step that have a guide: one for the
-        next token, and one after each token of the row's draft, which the guide can follow. None
-        where no row has a guide. Until `StepTokenMasks.wait` returns, nobody may touch the
-        guides."""
+        """Start to fill the masks of the sampled rows that have a guide.
+
+        `sampled` holds the guide and the draft tokens of each sampled row. A row with a guide gets
+        one mask for its next token and one after each draft token that the guide can follow.
+        Returns None if no row has a guide. The guides must not be used until `StepTokenMasks.wait`
+        returns.
+        """
         matchers: list[tuple[LLMatcher, int, list[int]]] = []
         calls: list[tuple[LazyGrammarGuide, range]] = []
         mask_of: list[int] = []
@@ -96,7 +100,7 @@ class TokenMaskFiller:
         )
 
         assert self._executor is not None
-        began = time.monotonic()
+        start_s = time.monotonic()
         words = masks.view(np.int32)
         plain = [(matcher, index) for matcher, index, draft in matchers if not draft]
         drafted = [entry for entry in matchers if entry[2]]
@@ -106,11 +110,11 @@ class TokenMaskFiller:
             fill_next_token_bitmask_par_with_draft_tokens(self._executor, drafted, words)
         for guide, places in calls:
             _relax(guide, masks[places.start : places.stop])
-        self.fill_s += time.monotonic() - began
+        self.fill_s += time.monotonic() - start_s
 
 
 class StepTokenMasks:
-    """Implements `runtime.protocol.Masks`. They are full when `filling` is done."""
+    """Implements `runtime.protocol.Masks`. The masks are complete when `filling` is done."""
 
     def __init__(
         self, filler: TokenMaskFiller, filling: Future[None], masks: Words, mask_of: Index
@@ -121,15 +125,16 @@ class StepTokenMasks:
         self._mask_of = mask_of
 
     def wait(self) -> tuple[Words, Index]:
-        """The masks [M, W] and the index of each sampled row's mask [S], -1 for none."""
-        began = time.monotonic()
+        """Wait for the masks. Returns the masks [M, ceil(V / 32)] and the index of each sampled
+        row's mask [S], -1 for none."""
+        start_s = time.monotonic()
         self._filling.result()
-        self._filler.wait_s += time.monotonic() - began
+        self._filler.wait_s += time.monotonic() - start_s
         return self._masks, self._mask_of
 
 
 def _bound(guide: Guide | None) -> GrammarGuide | None:
-    """The grammar that masks the next token of a guide's sequence; None for no mask."""
+    """Return the guide whose grammar masks the next token of a sequence, or None."""
     match guide:
         case GrammarGuide():
             return guide
@@ -140,6 +145,6 @@ def _bound(guide: Guide | None) -> GrammarGuide | None:
 
 
 def _relax(guide: LazyGrammarGuide, masks: Words) -> None:
-    """A grammar of calls that cannot go on leaves its rows free."""
+    """Allow every token in the rows of a lazy grammar that has stopped."""
     if guide.bound is not None and guide.bound.matcher.is_stopped():
         masks.fill(_FREE)

@@ -1,6 +1,7 @@
-"""Child processes in which grammars are tried, so that a hostile one hurts nobody.
+"""Tries grammars in child processes, so that a hostile grammar cannot harm the server.
 
-It knows nothing of schemas and requests: a serialized grammar goes in, an error or none comes out.
+This module knows nothing of schemas and requests: it takes a serialized grammar and returns an
+error or None.
 """
 
 from __future__ import annotations
@@ -21,76 +22,79 @@ from typing import Final
 
 import msgspec
 
-from penstock.grammar.trial_process import LENGTH, Taught, frame
+from penstock.grammar.trial_process import LENGTH, TrialSetup, encode_frame
 from penstock.grammar.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
 COMPILE_TIMEOUT_S: Final = 4.0
-"""Of a processor: how long that takes by the clock, other load decides."""
-PATIENCE: Final = 4
-"""So many times as long by the clock a trial may take."""
+"""CPU time. The wall-clock time depends on the load of the machine."""
+WALL_TIME_FACTOR: Final = 4
+"""A trial may take this multiple of its CPU time by the clock."""
 START_TIMEOUT_S: Final = 60.0
-"""The first answer of a child may wait for its tokenizer."""
+"""Extra time for the first answer of a child, which has to build its tokenizer first."""
 MAX_CHILDREN: Final = 2
-"""While one is held up by a hostile grammar, another serves."""
+"""Two, so that one hostile grammar does not block all others."""
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 KILLED: Final = tuple(-n for n in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-"""How a child ends that somebody else ended: its own limits end it otherwise."""
+"""Exit codes of a child that was killed from outside; its own limits end it with other codes."""
 
 
 class TrialFailed(Exception):
-    """A grammar took too much: time, memory or stack."""
+    """A grammar exceeded its time, memory or stack."""
 
 
 class TrialUnavailable(TrialFailed):
-    """The grammar may be a good one: this machine did not let the child try it in time."""
+    """The machine was too busy to try the grammar in time; the grammar may be valid."""
 
 
 class _Killed(Exception):
-    """A child was killed, perhaps before it had anything to try."""
+    """A child was killed, maybe before it had received a grammar."""
 
 
 class GrammarTrial:
-    """Tries grammars in up to `MAX_CHILDREN` processes, which live on for further ones. Safe to use
-    from several threads; a call blocks until its grammar is tried."""
+    """Tries grammars in up to `MAX_CHILDREN` processes, which are reused. Thread-safe; calls block
+    until the grammar is tried."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
-        self._tokenizer_setup = Taught(vocabulary, vocab_size)
+        self._setup = TrialSetup(vocabulary, vocab_size)
         self._idle: queue.LifoQueue[_Child | None] = queue.LifoQueue()
         for _ in range(MAX_CHILDREN):
             self._idle.put(None)
         self._busy: set[_Child] = set()
         self._closed = False
-        self._lock = threading.Lock()  # of what stands above
-        # A child that is forgotten goes on: `subprocess` keeps it, and its pipe open.
+        self._lock = threading.Lock()  # guards `_busy` and `_closed`
+        # A child without a reference keeps running: `subprocess` keeps its pipe open.
         weakref.finalize(self, _end, self._idle)
 
     def error_of(self, grammar: str, timeout_s: float | None = None) -> str | None:
-        """What is wrong with a grammar, None if nothing is. Raises TrialFailed, once closed too."""
+        """Return the error of a grammar, or None if it is valid.
+
+        Raises TrialFailed, also after `close`.
+        """
         timeout_s = COMPILE_TIMEOUT_S if timeout_s is None else timeout_s
         try:
-            return self._tried(grammar, timeout_s)
+            return self._try(grammar, timeout_s)
         except _Killed:
-            log.warning("a process that tries grammars was killed")
+            log.warning("a grammar trial process was killed; trying the grammar once more")
         try:
-            return self._tried(grammar, timeout_s)
+            return self._try(grammar, timeout_s)
         except _Killed:
             raise TrialFailed("it takes too much memory to compile") from None
 
     def close(self) -> None:
-        """End the children, with what they try. May be called again."""
+        """Kill the children, even while they try a grammar. May be called again."""
         with self._lock:
             self._closed = True
             for child in self._busy:
                 child.interrupt()
             _end(self._idle)
 
-    def _tried(self, grammar: str, timeout_s: float) -> str | None:
-        """`error_of` in one child. Raises _Killed."""
+    def _try(self, grammar: str, timeout_s: float) -> str | None:
+        """Try a grammar in one child, as `error_of`. Raises _Killed."""
         idle = self._idle.get()
         try:
-            child = self._taken(idle)
+            child = self._acquire(idle)
         except BaseException:
             self._idle.put(None)
             raise
@@ -102,9 +106,9 @@ class GrammarTrial:
         self._put_back(child, usable=True)
         return error
 
-    def _taken(self, child: _Child | None) -> _Child:
-        """The child, or a new one, which `close` knows of from here on. Raises TrialFailed."""
-        child = child or _Child(self._tokenizer_setup)
+    def _acquire(self, child: _Child | None) -> _Child:
+        """Register `child`, or a new one, as busy. Raises TrialFailed once closed."""
+        child = child or _Child(self._setup)
         with self._lock:
             if not self._closed:
                 self._busy.add(child)
@@ -122,36 +126,36 @@ class GrammarTrial:
 
 
 def _end(idle: queue.LifoQueue[_Child | None]) -> None:
-    taken: list[_Child | None] = []
+    idle_children: list[_Child | None] = []
     with contextlib.suppress(queue.Empty):
         while True:
-            taken.append(idle.get_nowait())
-    for child in taken:
+            idle_children.append(idle.get_nowait())
+    for child in idle_children:
         if child is not None:
             child.kill()
         idle.put(None)
 
 
 class _Child:
-    def __init__(self, tokenizer_setup: Taught) -> None:
+    def __init__(self, setup: TrialSetup) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock.grammar.trial_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the parent
+            start_new_session=True,  # Ctrl-C must reach the parent only
             bufsize=0,
         )
-        self._tokenizer_setup = tokenizer_setup
-        self._is_taught = False
+        self._setup = setup
+        self._setup_sent = False
         self._answered = False
 
     def error_of(self, grammar: str, timeout_s: float) -> str | None:
-        """Raises TrialFailed, _Killed."""
-        if not self._is_taught:
-            self._send(frame(self._tokenizer_setup))
-            self._is_taught = True
-        self._send(frame(grammar))
+        """Return the error of a grammar, or None. Raises TrialFailed, _Killed."""
+        if not self._setup_sent:
+            self._send(encode_frame(self._setup))
+            self._setup_sent = True
+        self._send(encode_frame(grammar))
         start_s = 0 if self._answered else START_TIMEOUT_S
         time_left = _TimeLeft(self._process.pid, timeout_s, start_s)
         (size,) = LENGTH.unpack(self._receive(LENGTH.size, time_left))
@@ -160,7 +164,7 @@ class _Child:
         return answer or None
 
     def interrupt(self) -> None:
-        """End it under the thread that uses it, which sees to the rest."""
+        """Kill the process. The thread that uses it cleans up."""
         self._process.kill()
 
     def kill(self) -> None:
@@ -177,10 +181,10 @@ class _Child:
             while view:
                 view = view[self._process.stdin.write(view) or 0 :]
         except BrokenPipeError:
-            raise self._end() from None
+            raise self._exit_error() from None
 
     def _receive(self, size: int, time_left: _TimeLeft) -> bytes:
-        """Raises what `_TimeLeft` raises, and what `_end` makes."""
+        """Raises the errors of `_TimeLeft` and `_end`."""
         assert self._process.stdout is not None
         data = b""
         with selectors.DefaultSelector() as selector:
@@ -190,27 +194,27 @@ class _Child:
                     continue
                 part = os.read(self._process.stdout.fileno(), size - len(data))
                 if not part:
-                    raise self._end()
+                    raise self._exit_error()
                 data += part
         return data
 
-    def _end(self) -> Exception:
-        """How it ended, which has closed its pipes."""
+    def _exit_error(self) -> Exception:
+        """Return the error for a child that has closed its pipes."""
         if self._process.wait() in KILLED:
             return _Killed()
         return TrialFailed("it takes too much memory to compile")
 
 
 class _TimeLeft:
-    """How long a trial may still be waited for."""
+    """The time that is left for one trial, in CPU time and by the clock."""
 
     def __init__(self, pid: int, timeout_s: float, start_s: float) -> None:
         self._pid = pid
         self._last_cpu_s = _cpu_s(pid) + timeout_s + start_s
-        self._deadline_s = time.monotonic() + PATIENCE * timeout_s + start_s
+        self._deadline_s = time.monotonic() + WALL_TIME_FACTOR * timeout_s + start_s
 
     def __call__(self) -> float:
-        """Seconds, after which to ask again. Raises TrialFailed, TrialUnavailable."""
+        """Return the seconds after which to check again. Raises TrialFailed, TrialUnavailable."""
         cpu_s = self._last_cpu_s - _cpu_s(self._pid)
         if cpu_s <= 0:
             raise TrialFailed("it takes too long to compile")
@@ -221,7 +225,7 @@ class _TimeLeft:
 
 
 def _cpu_s(pid: int) -> float:
-    """The processor time that a process has taken so far."""
+    """Return the CPU time that a process has used."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     user, system = stat.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) * TICK_S

@@ -1,10 +1,11 @@
-"""A process that tries grammars: `python -m penstock.grammar.trial_process`.
+"""A child process that tries grammars: `python -m penstock.grammar.trial_process`.
 
-What a client wrote may make the grammar library run out of time, memory or stack, where it can
-neither be stopped nor fail softly. So it is compiled here first. Reads frames from standard input:
-one `Vocabulary` and the vocabulary's size, then serialized grammars; answers each with the error,
-empty for a good one. A frame is a 4-byte little-endian length and msgpack. Whoever started it ends
-it by closing the pipe, or kills it when a grammar takes too long.
+A client's grammar may make the grammar library exceed time, memory or stack in places where it can
+neither be stopped nor return an error, so each one is compiled here first.
+
+Reads frames from standard input: first a `TrialSetup`, then serialized grammars. Answers each
+grammar with a frame: its error, or an empty string. A frame is a 4-byte little-endian length and
+msgpack. The parent ends this process by closing the pipe, or kills it if a grammar takes too long.
 """
 
 from __future__ import annotations
@@ -26,39 +27,37 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 STACK_BYTES: Final = 1024 * 1024
-"""Less than any thread of the engine has: what fits here fits there."""
+"""Less than the stack of any thread of the engine: a grammar that compiles here compiles there."""
 MEMORY_BYTES: Final = 512 * 1024 * 1024
-"""What a grammar may take on top of the process as it starts."""
+"""Memory for a grammar, beyond the memory of the process at its start."""
 CPU_S: Final = 10
-"""What a grammar may take where nobody is left who would kill the process for it."""
+"""CPU time for one grammar, in case the parent is gone and cannot kill this process."""
 LENGTH: Final = struct.Struct("<I")
 
 
-class Taught(msgspec.Struct, frozen=True):
-    """The first frame."""
+class TrialSetup(msgspec.Struct, frozen=True):
+    """The first frame: the tokenizer of the grammars that follow."""
 
     vocabulary: Vocabulary
     vocab_size: int
 
 
-def frame(message: Taught | str) -> bytes:
-    """The bytes of a message."""
+def encode_frame(message: TrialSetup | str) -> bytes:
+    """Return the frame of a message."""
     body = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(body)) + body
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # are for the server, whose answers go on
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process
         signal.signal(number, signal.SIG_IGN)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     first = _read(source)
     if first is None:
         return
-    tokenizer_setup = msgspec.msgpack.decode(first, type=Taught)
+    setup = msgspec.msgpack.decode(first, type=TrialSetup)
     try:
-        tokenizer: LLTokenizer | ModelError = tokenizer_setup.vocabulary.grammar_tokenizer(
-            tokenizer_setup.vocab_size
-        )
+        tokenizer: LLTokenizer | ModelError = setup.vocabulary.grammar_tokenizer(setup.vocab_size)
     except ModelError as error:
         tokenizer = error
     _limit_memory()
@@ -70,7 +69,7 @@ def main() -> None:
 
 def _serve(source: BinaryIO, sink: BinaryIO, tokenizer: LLTokenizer | ModelError) -> None:
     while (body := _read(source)) is not None:
-        sink.write(frame(_error_of(tokenizer, msgspec.msgpack.decode(body, type=str))))
+        sink.write(encode_frame(_error_of(tokenizer, msgspec.msgpack.decode(body, type=str))))
         sink.flush()
 
 
@@ -92,9 +91,9 @@ def _limit_time() -> None:
 
 def _limit_memory() -> None:
     with open("/proc/self/statm") as statm:
-        taken = int(statm.read().split()[0]) * resource.getpagesize()
+        used = int(statm.read().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY_BYTES, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

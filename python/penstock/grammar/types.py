@@ -1,4 +1,5 @@
-"""What an answer must match, and where in it that begins: a grammar on its way to the engine."""
+"""The grammar of a request and the place in the answer where it starts, as the engine receives
+them."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ import msgspec
 
 
 class GrammarTriggers(msgspec.Struct, frozen=True):
-    """Where in an answer a grammar starts to bind: at the first of `texts`, or at the first
-    character that is not white space if it is one of `first`. The grammar must accept the text
-    from the token on that holds the beginning of what was found.
+    """The text that makes a grammar start to bind.
 
-    Nothing is looked for in reasoning: text up to `reasoning_close`, if the prompt has opened it
-    (`reasoning_opened`) or the answer begins with `reasoning_open`. "": there is none. Control
-    tokens are found by their names.
+    The grammar starts at the first occurrence of one of `texts`, or at the first character that is
+    not white space if it is one of `first`. The grammar must accept the text from the start of the
+    token that contains the beginning of the trigger.
+
+    Triggers inside reasoning are ignored. Reasoning ends at `reasoning_close`, if the prompt opened
+    it (`reasoning_opened`) or the answer begins with `reasoning_open`. An empty string means that
+    the model writes no such mark. Control tokens are matched by their names.
     """
 
     texts: tuple[str, ...]
@@ -23,12 +26,14 @@ class GrammarTriggers(msgspec.Struct, frozen=True):
 
 
 class Grammar(msgspec.Struct, frozen=True):
-    """What an answer must match: llguidance's own serialized form, the JSON text of an object with
-    `grammars`, whatever the client wrote.
+    """A grammar that an answer must match.
 
-    `triggers` None: it binds from the first token on, and its end ends the answer. Else it binds
-    from
-    there on only, costs nothing before, and never ends an answer: what it cannot follow is free.
+    `value` is the JSON text of llguidance's serialized form, an object with `grammars`, for every
+    kind of constraint.
+
+    `triggers` None: the grammar binds from the first token on, and its end ends the answer.
+    Otherwise it binds only after a trigger, costs nothing before it, and never ends an answer: an
+    answer that leaves the grammar continues without it.
     """
 
     value: str

@@ -1,7 +1,8 @@
-"""A model's vocabulary as a grammar sees it, and the compilation of a grammar under bounds.
+"""A model's vocabulary in the form that grammars need, and the compilation of a grammar under
+limits.
 
-Both sides of the engine's wall compile, in the same way: the text side to refuse a bad grammar
-before it travels, the engine to compute masks.
+API process and engine compile in the same way: the API process to refuse a bad grammar before it is
+sent, the engine to fill masks.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ import msgspec
 
 from penstock.base.errors import ModelError
 
-if TYPE_CHECKING:  # no start waits for the library: only constraints need it
+if TYPE_CHECKING:  # imported on first use, so that a start does not wait for it
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 
-_REMEMBERED: Final = 4096
-"""Forced texts; the same ones come again at every mask."""
+_CACHED_TEXTS: Final = 4096
+"""Size of the cache of forced texts; the same ones are tokenized at every mask."""
 
 
 class GrammarError(Exception):
-    """A grammar cannot be used; the text says why, in the words of the library."""
+    """A grammar cannot be used. The message is the library's."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
     """A tokenizer as plain data, for grammars.
 
-    `tokenizer_json`: the serialization of a `tokenizers` tokenizer that cuts any text into tokens
-    of the same bytes, merges included, so that forced text is cut as the model is used to.
-    `stop_ids` end an answer, where a grammar allows its end. `tokens`: the bytes of each token;
-    `reserved_ids`: those that are no text, which a grammar names by their id or name only.
+    `tokenizer_json`: a serialized `tokenizers` tokenizer that splits any text into tokens with the
+    same bytes. It includes the merges, so that forced text is tokenized as in the model's training.
+    `stop_ids`: tokens that end an answer where a grammar may end. `tokens`: the bytes of each
+    token. `reserved_ids`: tokens that are not text; a grammar can name them only by id or name.
     """
 
     tokenizer_json: str
@@ -41,20 +42,26 @@ class Vocabulary(msgspec.Struct, frozen=True):
     reserved_ids: tuple[int, ...] = ()
 
     def grammar_tokenizer(self, vocab_size: int) -> LLTokenizer:
-        """For masks of `vocab_size` bits. Takes a part of a second. Raises ModelError."""
+        """Build llguidance's tokenizer for masks of `vocab_size` bits. Takes a fraction of a
+        second.
+
+        Raises ModelError.
+        """
         from llguidance import LLTokenizer, TokenizerWrapper
 
         try:
             byte_exact = ByteExactTokenizer(self, vocab_size)
             stop_ids = [token for token in self.stop_ids if token < vocab_size]
             return LLTokenizer(TokenizerWrapper(byte_exact), eos_token=stop_ids or None)
-        except Exception as error:  # both libraries raise bare ones
+        except Exception as error:  # both libraries raise plain Exception
             raise ModelError(f"the tokenizer cannot be used for grammars: {error}") from error
 
 
 class ByteExactTokenizer:
-    """Cuts text into tokens with exactly its bytes, none of them reserved: the tokenizer of a
-    `llguidance.TokenizerWrapper`. Safe to use from several threads."""
+    """Splits text into tokens with exactly its bytes, none of them reserved.
+
+    Used as the tokenizer of a `llguidance.TokenizerWrapper`. Thread-safe.
+    """
 
     bos_token_id = None
 
@@ -66,24 +73,24 @@ class ByteExactTokenizer:
         self.tokens = tokens + [b""] * (vocab_size - len(tokens))
         self.special_token_ids = [token for token in vocabulary.reserved_ids if token < vocab_size]
         self.eos_token_id = min(vocabulary.stop_ids, default=0)
-        self._apart = frozenset(self.special_token_ids)
-        self._cut = lru_cache(maxsize=_REMEMBERED)(self._cut_text)
+        self._reserved = frozenset(self.special_token_ids)
+        self._tokenize_cached = lru_cache(maxsize=_CACHED_TEXTS)(self._tokenize)
 
     def __call__(self, data: bytes) -> list[int]:
-        return list(self._cut(data))
+        return list(self._tokenize_cached(data))
 
-    def _cut_text(self, data: bytes) -> tuple[int, ...]:
+    def _tokenize(self, data: bytes) -> tuple[int, ...]:
         ids = self._backend.encode(data.decode(), add_special_tokens=False).ids
         tokens = self.tokens
-        if self._apart.isdisjoint(ids) and b"".join(tokens[i] for i in ids) == data:
+        if self._reserved.isdisjoint(ids) and b"".join(tokens[i] for i in ids) == data:
             return tuple(ids)
         return tuple(self._longest(data))
 
     def _longest(self, data: bytes) -> Iterator[int]:
-        """The longest token that fits, again and again; a byte that is no token is left out."""
+        """Split greedily into the longest tokens. A byte without a token is left out."""
         at = 0
         while at < len(data):
-            ends = range(min(len(data), at + self._most_bytes), at, -1)
+            ends = range(min(len(data), at + self._max_token_bytes), at, -1)
             end = next((end for end in ends if data[at:end] in self._by_bytes), None)
             if end is not None:
                 yield self._by_bytes[data[at:end]]
@@ -91,21 +98,23 @@ class ByteExactTokenizer:
 
     @cached_property
     def _by_bytes(self) -> dict[bytes, int]:
-        ids = range(len(self.tokens) - 1, -1, -1)  # of equal ones the first
-        return {self.tokens[i]: i for i in ids if i not in self._apart and self.tokens[i]}
+        ids = range(len(self.tokens) - 1, -1, -1)  # the lowest id of equal tokens wins
+        return {self.tokens[i]: i for i in ids if i not in self._reserved and self.tokens[i]}
 
     @cached_property
-    def _most_bytes(self) -> int:
+    def _max_token_bytes(self) -> int:
         return max(map(len, self._by_bytes), default=0)
 
 
 def compile_grammar(tokenizer: LLTokenizer, value: str) -> LLMatcher:
-    """A matcher at the start of a serialized grammar, its first mask computed once, so that the
-    tables of the lexer are filled of which every copy starts. Raises GrammarError.
+    """Return a matcher in the start state of a serialized grammar.
 
-    The library bounds much of its work, but neither the time that intersected regular expressions
-    take nor the depth of its recursion: what comes from a client is tried in a child process first
-    (`grammar_child`).
+    Its first mask is computed here, which fills the lexer tables that all copies share. Raises
+    GrammarError.
+
+    The library limits most of its work, but neither the time for intersections of regular
+    expressions nor its recursion depth. A client's grammar is therefore tried in a child process
+    first (`trial_process`).
     """
     from llguidance import LLMatcher
     from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
@@ -123,9 +132,8 @@ def compile_grammar(tokenizer: LLTokenizer, value: str) -> LLMatcher:
 
 
 def _limits() -> LLParserLimits:
-    """What the library counts while it compiles a grammar and while it computes a mask. A grammar
-    that runs into one of these bounds becomes an error of its request. A lexer state takes 1 to
-    2 kB."""
+    """Return the limits that the library enforces while it compiles a grammar or computes a mask. A
+    grammar that exceeds one fails its request. A lexer state takes 1 to 2 kB."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(

@@ -1,7 +1,7 @@
-"""Between text and tokens: tokenizer, chat templates, detokenizer, stop strings.
+"""Converts between text and tokens: tokenizers, chat templates, detokenizer, stop strings.
 
-Knows the vocabulary (`dialog`) and what a model brings along (`models.tokenizer_data`); knows no
-engine, no wire format, and loads no weight.
+This package knows the dialog types (`dialog`) and a model's tokenizer files
+(`models.tokenizer_data`). It knows no engine and no wire format, and loads no weights.
 """
 
 from penstock.text.chat_templates.chat_template import ChatTemplate

@@ -1,4 +1,4 @@
-"""Tokens to text as they come, without ever showing half a character."""
+"""Converts tokens to text one by one, without splitting characters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def plain_texts(tokenizer: Tokenizer) -> TokenTexts:
 class IncrementalDetokenizer:
     """The text of a growing sequence.
 
-    Bytes of an unfinished code point are held back until it is whole; what cannot be UTF-8 becomes
-    U+FFFD, exactly as decoding all bytes at once with "replace" would give. Control tokens have no
-    text, but for the `shown` ones, which channel parsers must see. `after`: the token before the
-    first one (of a prompt), None at the start of a text: a SentencePiece model's space prefix is
-    taken off only where encoding would have put one. `held`: the bytes held back.
+    Bytes of an incomplete code point are held back until it is complete. Invalid UTF-8 becomes
+    U+FFFD, exactly as if all bytes were decoded at once with "replace". Control tokens have no
+    text, except the `shown` ones, which tool parsers must see. `after`: the token before the first
+    one (of a prompt), None at the start of a text; the space prefix of a SentencePiece model is
+    removed only if encoding would have added it. `held`: the bytes held back.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class IncrementalDetokenizer:
         return not self._at_start
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes; empty where it completes none."""
+        """Return the text that this token completes; may be empty."""
         if token_id in self._control:
             self._at_start = self._space_prefix
             if token_id not in self._shown:
@@ -71,7 +71,7 @@ class IncrementalDetokenizer:
         return self._decode(data)
 
     def push_all(self, token_ids: Sequence[int]) -> str:
-        """As `push` of one after the other, joined."""
+        """Push several tokens and return their joined text."""
         if not self.held and not self._at_start:
             texts = [self._text_of[token_id] for token_id in token_ids]
             if None not in texts:
@@ -81,7 +81,7 @@ class IncrementalDetokenizer:
         return self._decode(b"".join(map(self._bytes_of.__getitem__, token_ids)))
 
     def finish(self) -> str:
-        """Decode what is held back, half a character, as U+FFFD, since nothing completes it."""
+        """Return U+FFFD for bytes that are held back, since the text has ended."""
         text, _ = utf_8_decode(self.held, "replace", True)
         self.held = b""
         return text

@@ -1,4 +1,4 @@
-"""Filling a gap in a text: models that were trained for it have tokens that mark what is around."""
+"""Fill-in-the-middle (FIM) prompts, for models with tokens that mark the text around a gap."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class FimTokens:
-    """Token ids of a model. `suffix_first`: the text after the gap comes before the one before it.
-    `stop_ids`: tokens that end what is filled in, beside those that end any answer."""
+    """FIM token ids of a model.
+
+    `suffix_first`: the text after the gap comes before the text before it. `stop_ids`: tokens that
+    end the inserted text, in addition to those that end any answer.
+    """
 
     prefix: int
     suffix: int
@@ -19,7 +22,7 @@ class FimTokens:
     suffix_first: bool = False
 
     def tokens(self, before: list[int], after: list[int]) -> list[int]:
-        """The prompt that asks for what stands between the two."""
+        """Return the prompt that asks for the text between `before` and `after`."""
         if self.suffix_first:
             ids = [self.suffix, *after, self.prefix, *before]
         else:
@@ -27,7 +30,7 @@ class FimTokens:
         return ids if self.middle is None else [*ids, self.middle]
 
 
-# prefix, suffix, middle; "" for a family without a mark of its own for the middle
+# (prefix, suffix, middle); "" for a family without a token for the middle
 _FAMILIES: Final = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
@@ -49,7 +52,7 @@ _STOPS: Final = (
 
 
 def fim_tokens_of(tokens: Mapping[str, int]) -> FimTokens | None:
-    """The marks among a model's added tokens (text -> id); None where it has none."""
+    """Return the FIM tokens among a model's added tokens (text -> id), or None."""
     for prefix, suffix, middle in _FAMILIES:
         if prefix in tokens and suffix in tokens and (not middle or middle in tokens):
             marks = {prefix, suffix, middle, *_STOPS}

@@ -1,8 +1,8 @@
-"""A model's tokens as grammars see them: faithful to bytes.
+"""A model's vocabulary in the byte-exact form that grammars need.
 
-A grammar is about bytes. Text that it forces must be cut into tokens of exactly these bytes: no
-normalizer may change it, and no part of it may be taken for a control token, or for any other token
-that the tokenizer looks for before it cuts text.
+A grammar works on bytes. Text that it forces must be split into tokens with exactly these bytes: no
+normalizer may change it, and no part of it may become a control token or another added token that
+the tokenizer searches for before it splits text.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tool_parsers.tool_syntaxes import REASONING_SYNTAXES, TOOL_SYNTAXES
 
 _SPACES: Final = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-"""The only normalizer that changes no bytes: it spells a space as the vocabulary does."""
+"""The only normalizer that changes no bytes: it writes a space as the vocabulary does."""
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """The vocabulary that the engine needs to follow a grammar. Takes a part of a second."""
+    """Return the vocabulary that the engine needs for grammars. Takes a fraction of a second."""
     return Vocabulary(
-        _faithful(tokenizer.serialize()),
+        _byte_exact(tokenizer.serialize()),
         tuple(sorted(tokenizer.stop_ids)),
         tuple(map(tokenizer.token_bytes, range(tokenizer.vocab_size))),
         tuple(sorted({*reserved_tokens(tokenizer).values(), *tokenizer.stop_ids})),
@@ -31,8 +31,8 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def reserved_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """text -> id of the tokens that no text in a grammar is taken for: control tokens, and others
-    that steer an answer, such as the tags around a call."""
+    """Return text -> id of the tokens that text in a grammar never matches: control tokens, and
+    others that steer an answer, e.g. the tags around a call."""
     return {
         text: index
         for text, index in tokenizer.added_tokens.items()
@@ -46,32 +46,32 @@ def _steers(text: str) -> bool:
 
 @cache
 def _marks() -> frozenset[str]:
-    """The marks that any family of models writes around calls and reasoning."""
+    """Return the marks that any model family writes around calls and reasoning."""
     marks = {mark for syntax in TOOL_SYNTAXES.values() for mark in syntax.marks()}
     return frozenset(marks.union(*((tags.open, tags.close) for tags in REASONING_SYNTAXES)))
 
 
-def _faithful(tokenizer_json: str) -> str:
-    """The same vocabulary without what changes text, or finds tokens in it before it is cut."""
+def _byte_exact(tokenizer_json: str) -> str:
+    """Remove the parts of a tokenizer that change text or search it for added tokens."""
     whole: dict[str, Any] = json.loads(tokenizer_json)
     whole |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    whole["normalizer"] = _spelling(whole.get("normalizer"))
+    whole["normalizer"] = _space_normalizer(whole.get("normalizer"))
     whole["pre_tokenizer"] = _without_prefix(whole.get("pre_tokenizer"))
     return json.dumps(whole, ensure_ascii=False)
 
 
-def _spelling(normalizer: Any) -> Any:
-    """A normalizer without the steps that change bytes."""
+def _space_normalizer(normalizer: Any) -> Any:
+    """Return a normalizer without the steps that change bytes."""
     if not isinstance(normalizer, dict):
         return None
     if normalizer.get("type") == "Sequence":
-        kept = [part for part in map(_spelling, normalizer.get("normalizers", [])) if part]
+        kept = [part for part in map(_space_normalizer, normalizer.get("normalizers", [])) if part]
         return kept[0] if kept else None
     return normalizer if normalizer == _SPACES else None
 
 
 def _without_prefix(part: Any) -> Any:
-    """A pre-tokenizer that puts no space before a text."""
+    """Return a pre-tokenizer that does not prepend a space."""
     if not isinstance(part, dict):
         return part
     changed = dict(part)

@@ -1,7 +1,7 @@
-"""Whether a text makes far more tokens than there is room for, found out from a part of it.
+"""Checks whether a text has far more tokens than fit by tokenizing only a part of it.
 
-Tokenizing takes some 80 bytes and a microsecond for each character: of a text that is far too long,
-only as much is tokenized as tells so.
+Tokenizing costs about 80 bytes and a microsecond per character. Of a text that is far too long,
+only enough is tokenized to prove it.
 """
 
 from __future__ import annotations
@@ -9,34 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-CHARS_A_TOKEN: Final = 16
-"""More than usual: a text of fewer characters for each token of room is not looked at."""
+CHARS_PER_TOKEN: Final = 16
+"""More than usual: a text with fewer characters per token of room needs no check."""
 PORTION_CHARS: Final = 32 * 1024
 SPARE_TOKENS: Final = 512
 
 
 def needs_length_check(chars: int, room_tokens: int) -> bool:
-    """Whether so long a text is worth a look before it is tokenized as a whole."""
-    return chars > CHARS_A_TOKEN * room_tokens + PORTION_CHARS
+    """Whether a text of this length should be checked before all of it is tokenized."""
+    return chars > CHARS_PER_TOKEN * room_tokens + PORTION_CHARS
 
 
 def exceeds_room(count: Callable[[str], int], texts: Iterable[str], room_tokens: int) -> bool:
-    """Whether the texts together make more than twice as many tokens as fit. `count`: the tokens
-    of a portion. Where a text is cut, a portion has a few tokens more than its share: hence
-    twice."""
+    """Whether the texts together have more than twice as many tokens as fit.
+
+    `count` returns the number of tokens of a portion. Cutting a text into portions adds a few
+    tokens at each cut, hence the factor two.
+    """
     portions = (portion for text in texts for portion in _from_start(text))
     return _portions_to_fill(count, portions, room_tokens) is not None
 
 
 def overfull_start(count: Callable[[str], int], text: str, room_tokens: int) -> str:
-    """So much of the start of a text that it makes more than twice as many tokens as fit; all of
-    it where it makes no more."""
+    """Return a prefix of a text with more than twice as many tokens as fit, or the whole text if it
+    has fewer."""
     portions = _portions_to_fill(count, _from_start(text), room_tokens)
     return text if portions is None else text[: portions * PORTION_CHARS]
 
 
 def overfull_end(count: Callable[[str], int], text: str, room_tokens: int) -> str:
-    """The same of its end."""
+    """Same as `overfull_start`, for a suffix."""
     portions = _portions_to_fill(count, _from_end(text), room_tokens)
     return text if portions is None else text[-portions * PORTION_CHARS :]
 

@@ -108,8 +108,8 @@ async def guided_text_server(
         threads=1,
     )  # fmt: skip
     engine = LocalEngine(EngineCore.for_runtime(runtime, limits))
-    channels = AnswerSyntax(TOOL_SYNTAXES[syntax])
-    generator = Generator(engine, tokenizer, tiny_template(), channels=channels)
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES[syntax])
+    generator = Generator(engine, tokenizer, tiny_template(), syntax=answer_syntax)
     try:
         async with serving(models={MODEL: AgentLoop(generator)}, settings=settings) as server:
             yield server

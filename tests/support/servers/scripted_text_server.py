@@ -25,8 +25,10 @@ async def text_server(
     """The model writes `tokens` (of a text: its bytes) and then its end token. `syntax`: how it
     writes calls."""
     script = list(tokens.encode()) if isinstance(tokens, str) else list(tokens)
-    channels = AnswerSyntax(TOOL_SYNTAXES[syntax])
-    generator = Generator(ScriptedEngine(script), tiny_tokenizer(), tiny_template(), None, channels)
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES[syntax])
+    generator = Generator(
+        ScriptedEngine(script), tiny_tokenizer(), tiny_template(), None, answer_syntax
+    )
     loop = AgentLoop(generator)
     try:
         async with serving(models={MODEL: loop}) as server:  # type: ignore[dict-item]

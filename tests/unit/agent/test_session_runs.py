@@ -94,9 +94,9 @@ async def test_answer_cut_off_by_its_limit_is_kept(store: Store) -> None:
 
 async def test_a_call_that_broke_off_is_not_kept(store: Store) -> None:
     text = b'Well. <tool_call>{"name": "f", "arguments": {"a": [1'
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     engine = ScriptedEngine(list(text))
-    generator = Generator(engine, tiny_tokenizer(), tiny_template(), channels=channels)
+    generator = Generator(engine, tiny_tokenizer(), tiny_template(), syntax=answer_syntax)
     loop = AgentLoop(generator, sessions=store.sessions)
     await run(loop, user("x"), tools=(FunctionTool("f"),))
     assert await kept(store) == (user("x"), answer("Well."))

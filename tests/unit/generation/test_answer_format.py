@@ -50,8 +50,8 @@ CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</t
 def generator_of(syntax: str) -> tuple[ScriptedEngine, Generator]:
     """One for all tests: each has a process in which grammars are tried."""
     engine = ScriptedEngine([])
-    channels = AnswerSyntax(TOOL_SYNTAXES[syntax], THINK)
-    return engine, Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES[syntax], THINK)
+    return engine, Generator(engine, TOKENIZER, tiny_template(), syntax=answer_syntax)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -128,7 +128,7 @@ async def test_a_cut_off_call_ends_with_length(parallel: bool) -> None:
 async def test_an_answer_ends_with_its_first_call_where_calls_may_not_be_parallel(n: int) -> None:
     engine = ScriptedEngine(list((CALL + "\n" + CALL + "and on").encode()))
     generator = Generator(
-        engine, TOKENIZER, tiny_template(), channels=AnswerSyntax(TOOL_SYNTAXES["hermes"], None)
+        engine, TOKENIZER, tiny_template(), syntax=AnswerSyntax(TOOL_SYNTAXES["hermes"], None)
     )
     request = GenerateRequest(messages=HI, tools=TOOLS, n=n, tool_policy=ToolPolicy(parallel=False))
     answer = fold([event async for event in generator.run(request)])
@@ -154,8 +154,8 @@ async def test_only_the_first_of_several_calls_in_a_chunk_counts() -> None:
 
 async def test_no_call_is_made_where_none_is_allowed() -> None:
     engine = ScriptedEngine(list(CALL.encode()))
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"], None)
-    generator = Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"], None)
+    generator = Generator(engine, TOKENIZER, tiny_template(), syntax=answer_syntax)
     request = GenerateRequest(messages=HI, tools=TOOLS, tool_policy=ToolPolicy("none"))
     answer = fold([event async for event in generator.run(request)])
     assert answer.choices[0].parts == [Text(CALL)]
@@ -223,8 +223,8 @@ def without_ids(answer: Answer) -> list[Any]:
 class TestGrammars:
     async def grammar_of(self, syntax: str = "hermes", **fields: Any) -> str | None:
         engine = ScriptedEngine([IM_END])
-        channels = AnswerSyntax(TOOL_SYNTAXES[syntax], THINK)
-        generator = Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+        answer_syntax = AnswerSyntax(TOOL_SYNTAXES[syntax], THINK)
+        generator = Generator(engine, TOKENIZER, tiny_template(), syntax=answer_syntax)
         request = GenerateRequest(messages=HI, **fields)
         _ = [event async for event in generator.run(request)]
         grammar = engine.requests[0].constraint
@@ -232,8 +232,8 @@ class TestGrammars:
 
     async def test_calls_that_may_be_are_bound_from_where_they_begin(self) -> None:
         engine = ScriptedEngine([IM_END])
-        channels = AnswerSyntax(TOOL_SYNTAXES["hermes"], THINK)
-        generator = Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+        answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"], THINK)
+        generator = Generator(engine, TOKENIZER, tiny_template(), syntax=answer_syntax)
         request = GenerateRequest(messages=HI, tools=TOOLS)
         _ = [event async for event in generator.run(request)]
         generator.close()

@@ -25,17 +25,17 @@ def form(for_tools: str | None) -> tuple[ChatTemplate, AnswerSyntax]:
     parts = TextParts(
         "m", "f", tiny_data(), PLAIN, None, None, (), Sampling(), 128, 264, for_tools
     )  # fmt: skip
-    template, channels = select_chat_template(parts, tiny_tokenizer(), None)
+    template, answer_syntax = select_chat_template(parts, tiny_tokenizer(), None)
     assert template is not None
-    return template, channels
+    return template, answer_syntax
 
 
 def test_requests_with_tools_are_shown_by_the_template_for_them() -> None:
-    template, channels = form(FOR_TOOLS)
+    template, answer_syntax = form(FOR_TOOLS)
     shown = "[TOOL_CALLS]look;system=Be brief.|user=hi|"
     assert template.render(TALK, tools=TOOLS) == shown
     assert template.render(TALK) == "system:Be brief.|user:hi|"
-    assert channels.calls == TOOL_SYNTAXES["mistral_json"]
+    assert answer_syntax.calls == TOOL_SYNTAXES["mistral_json"]
 
 
 def test_control_tokens_of_a_request_with_tools_are_text() -> None:

@@ -23,7 +23,7 @@ from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokeniz
 from tests.support.scripted_engine import INFO
 
 TOKENIZER = tiny_tokenizer()
-CHANNELS = AnswerSyntax(TOOL_SYNTAXES["hermes"], ReasoningSyntax("<think>", "</think>"))
+SYNTAX = AnswerSyntax(TOOL_SYNTAXES["hermes"], ReasoningSyntax("<think>", "</think>"))
 HI = (Message("user", (Text("hi"),)),)
 PIECES = ("the ", "héllo\n", "<think>", "</think>", "stop", "st", "\u6c34", '"\\', "\x07")
 
@@ -105,7 +105,7 @@ async def told(
     """What a reader is told of an answer. A step: its tokens, whether the reader is ready for
     them, whether it gets a turn after them."""
     engine = PostedEngine(lanes)
-    events = Generator(engine, TOKENIZER, tiny_template(), channels=CHANNELS).run(request, reader)
+    events = Generator(engine, TOKENIZER, tiny_template(), syntax=SYNTAX).run(request, reader)
 
     async def read() -> None:
         async for event in events:

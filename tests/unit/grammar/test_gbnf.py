@@ -1,4 +1,4 @@
-"""Grammars in llama.cpp's form: what they match is what they say, letter by letter."""
+"""GBNF grammars match exactly the texts that they describe, and errors name their place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint
 from penstock.grammar.compiler import serialize
-from penstock.grammar.gbnf import MAX_DEPTH, MAX_SYMBOLS, GbnfError, gbnf_grammar
+from penstock.grammar.gbnf import gbnf_grammar
+from penstock.grammar.gbnf_parser import MAX_DEPTH, MAX_SYMBOLS, GbnfError
 from penstock.grammar.vocabulary import GrammarError, compile_grammar
 from penstock.text.grammar_vocabulary import vocabulary_of
 from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
@@ -83,7 +84,7 @@ def matches(grammar: str, text: str) -> bool:
         (QUERY, ["SELECT col_1  from table_2  where col_2 = 1 "], ["SELECT col_1 "]),
     ],
 )
-def test_a_grammar_matches_what_it_says(
+def test_gbnf_grammar_matches_the_expected_texts(
     grammar: str, right: Sequence[str], wrong: Sequence[str]
 ) -> None:
     assert [text for text in right if not matches(grammar, text)] == []
@@ -91,10 +92,10 @@ def test_a_grammar_matches_what_it_says(
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_drawn_grammar_matches_the_words_of_its_language(seed: int) -> None:
-    draw = random.Random(seed)
-    rules = {name: drawn(draw, depth=3) for name in ("root", "x", "y")}
-    grammar = "\n".join(f"{name} ::= {spelled(rule)}" for name, rule in rules.items())
+def test_random_grammar_matches_exactly_its_language(seed: int) -> None:
+    rng = random.Random(seed)
+    rules = {name: random_expression(rng, depth=3) for name in ("root", "x", "y")}
+    grammar = "\n".join(f"{name} ::= {gbnf_text(rule)}" for name, rule in rules.items())
     expected = language(rules)
     try:
         compile_grammar(TOKENS, gbnf_grammar(grammar))
@@ -104,21 +105,21 @@ def test_a_drawn_grammar_matches_the_words_of_its_language(seed: int) -> None:
     assert {word for word in WORDS if matches(grammar, word)} == expected, grammar
 
 
-def drawn(draw: random.Random, depth: int) -> Expression:
+def random_expression(rng: random.Random, depth: int) -> Expression:
     operations = ["sequence", "sequence", "choice", "repeat"] if depth else []
-    match draw.choice(["word", "word", "name", *operations]):
+    match rng.choice(["word", "word", "name", *operations]):
         case "word":
-            return ("word", draw.choice(["", "a", "b", "ab", "ba"]))
+            return ("word", rng.choice(["", "a", "b", "ab", "ba"]))
         case "name":
-            return ("name", draw.choice(["root", "x", "y"]))
+            return ("name", rng.choice(["root", "x", "y"]))
         case "repeat":
-            bounds = draw.choice([(0, None), (1, None), (0, 1), (2, 2), (1, 2), (2, None)])
-            return ("repeat", drawn(draw, depth - 1), bounds)
+            bounds = rng.choice([(0, None), (1, None), (0, 1), (2, 2), (1, 2), (2, None)])
+            return ("repeat", random_expression(rng, depth - 1), bounds)
         case operation:
-            return (operation, [drawn(draw, depth - 1) for _ in range(2)])
+            return (operation, [random_expression(rng, depth - 1) for _ in range(2)])
 
 
-def spelled(expression: Expression) -> str:
+def gbnf_text(expression: Expression) -> str:
     match expression:
         case ("word", text):
             return f'"{text}"'
@@ -127,15 +128,15 @@ def spelled(expression: Expression) -> str:
         case ("repeat", inner, (least, most)):
             signs = {(0, None): "*", (1, None): "+", (0, 1): "?"}
             bounds = f"{{{least}}}" if least == most else f"{{{least},{most or ''}}}"
-            return f"({spelled(inner)}){signs.get((least, most), bounds)}"
+            return f"({gbnf_text(inner)}){signs.get((least, most), bounds)}"
         case (operation, inner):
             sign = " | " if operation == "choice" else " "
-            return f"({sign.join(map(spelled, inner))})"
+            return f"({sign.join(map(gbnf_text, inner))})"
     raise AssertionError(expression)
 
 
 def language(rules: dict[str, Expression]) -> set[str]:
-    """The words of `root` of up to `LONGEST` letters: what more rounds add nothing to."""
+    """Return the words of `root` of up to `LONGEST` letters, as a fixpoint."""
     known: dict[str, set[str]] = {name: set() for name in rules}
     while True:
         grown = {name: words(rule, known) for name, rule in rules.items()}
@@ -168,12 +169,12 @@ def joined(*parts: set[str]) -> set[str]:
     return found
 
 
-def test_without_recursion_it_is_one_regular_expression() -> None:
+def test_grammar_without_recursion_becomes_one_regular_expression() -> None:
     assert rule_count(QUERY) == 1
     assert rule_count(JSON) > 1
 
 
-def test_rules_that_multiply_stay_rules() -> None:
+def test_grammar_too_large_for_a_regular_expression_keeps_its_rules() -> None:
     doubling = ['root ::= x0 "!"'] + [f"x{n} ::= x{n + 1} x{n + 1}" for n in range(30)]
     chained = ["root ::= x0"] + [f"x{n} ::= x{n + 1}" for n in range(5000)]
     assert rule_count("\n".join([*doubling, 'x30 ::= "a"'])) == 32
@@ -191,32 +192,35 @@ def rule_count(grammar: str) -> int:
         ("", "there is no rule 'root'"),
         ('start ::= "a"', "there is no rule 'root'"),
         ("root ::= x", "line 1, column 10: there is no rule 'x'"),
-        ('root ::= "a"\nroot ::= "b"', "line 2, column 1: there is a rule 'root' already"),
-        ('root: "a"', "line 1, column 5: `:` is not understood"),
-        ('"a" ::= root', "line 1, column 1: a rule begins with its name"),
-        ('root ::= "a" ::= "b"', "line 1, column 14: `::=` does not stand behind a name"),
-        ('root ::= "a', 'line 1, column 10: `"` is not understood, or not closed'),
-        ("root ::= [a", "line 1, column 10: `[` is not understood, or not closed"),
-        ("root ::= []", "line 1, column 10: `[]` holds no character"),
-        ("root ::= [b-a]", "line 1, column 10: `b-a` runs backwards"),
+        ('root ::= "a"\nroot ::= "b"', "line 2, column 1: the rule 'root' is defined twice"),
+        ('root: "a"', "line 1, column 5: `:` is unknown"),
+        ('"a" ::= root', "line 1, column 1: a rule must begin with its name"),
+        ('root ::= "a" ::= "b"', "line 1, column 14: `::=` must follow the name of a rule"),
+        ('root ::= "a', 'line 1, column 10: `"` is unknown or unclosed'),
+        ("root ::= [a", "line 1, column 10: `[` is unknown or unclosed"),
+        ("root ::= []", "line 1, column 10: `[]` contains no character"),
+        ("root ::= [b-a]", "line 1, column 10: `b-a` has its ends in reverse order"),
         ('root ::=\n  ("a"', "line 2, column 3: this parenthesis is not closed"),
         ('root ::= "a")', "line 1, column 13: this parenthesis was not opened"),
-        ("root ::= *", "line 1, column 10: nothing stands before `*`"),
-        ('root ::= "a"*?', "line 1, column 14: nothing stands before `?`"),
-        ('root ::= "a"{3,2}', "line 1, column 13: `{3,2}` has its bounds the wrong way round"),
-        ('root ::= "a"{9999999999}', "line 1, column 13: `{` is not understood"),
-        (r'root ::= "\q"', r"line 1, column 10: `\q` is no escape"),
-        (r'root ::= "\x4"', r"line 1, column 10: `\x` is no escape"),
-        (r'root ::= "\uD83D"', r"line 1, column 10: `\uD83D` is no character"),
-        (r'root ::= "\UFFFFFFFF"', r"line 1, column 10: `\UFFFFFFFF` is no character"),
-        ("root ::= " + "(" * 70, f"line 1, column {10 + MAX_DEPTH}: more than 64 open"),
+        ("root ::= *", "line 1, column 10: `*` has nothing to repeat"),
+        ('root ::= "a"*?', "line 1, column 14: `?` has nothing to repeat"),
+        ('root ::= "a"{3,2}', "line 1, column 13: `{3,2}` has its bounds in reverse order"),
+        ('root ::= "a"{9999999999}', "line 1, column 13: `{` is unknown"),
+        (r'root ::= "\q"', r"line 1, column 10: `\q` is not a valid escape"),
+        (r'root ::= "\x4"', r"line 1, column 10: `\x` is not a valid escape"),
+        (r'root ::= "\uD83D"', r"line 1, column 10: `\uD83D` is not a character"),
+        (r'root ::= "\UFFFFFFFF"', r"line 1, column 10: `\UFFFFFFFF` is not a character"),
+        (
+            "root ::= " + "(" * 70,
+            f"line 1, column {10 + MAX_DEPTH}: parentheses are nested more",
+        ),
         ("root ::= " + "." * MAX_SYMBOLS, f"line 1, column {8 + MAX_SYMBOLS}: more than 65536 sy"),
         (f'root ::= "{"a" * MAX_SYMBOLS}"', "line 1, column 10: more than 65536 symbols"),
         (f"root ::= [{'a' * MAX_SYMBOLS}]", "line 1, column 10: more than 65536 symbols"),
-        ("root ::= <think>", "line 1, column 10: `<` is not understood"),
+        ("root ::= <think>", "line 1, column 10: `<` is unknown"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(grammar: str, reason: str) -> None:
+def test_syntax_error_names_line_and_column(grammar: str, reason: str) -> None:
     with pytest.raises(GbnfError) as caught:
         gbnf_grammar(grammar)
     assert str(caught.value).startswith(reason)

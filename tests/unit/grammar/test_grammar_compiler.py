@@ -1,4 +1,5 @@
-"""Constraints become grammars; what is wrong is named, and what is not strict is left out."""
+"""The compiler turns constraints into grammars, names faults, and drops what a lenient schema may
+lose."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def matches(grammar: str, text: str) -> bool:
         (schema(True), '{"a": [null]}', "{a}"),
     ],
 )
-def test_every_kind_is_compiled(
+def test_every_kind_of_constraint_is_compiled(
     compiler: GrammarCompiler, constraint: Constraint, right: str, wrong: str
 ) -> None:
     grammar = compiler.compile(constraint)
@@ -62,7 +63,7 @@ def test_every_kind_is_compiled(
     assert not matches(grammar, wrong)
 
 
-def test_a_schema_may_space_its_json_itself(compiler: GrammarCompiler) -> None:
+def test_x_guidance_overrides_the_spacing_of_json(compiler: GrammarCompiler) -> None:
     pair = {"type": "array", "items": {"type": "integer"}}
     assert matches(compiler.compile(schema(pair)), "[1, 2]")
     narrow = {**pair, "x-guidance": {"item_separator": ",", "whitespace_flexible": False}}
@@ -87,7 +88,7 @@ def test_a_schema_may_space_its_json_itself(compiler: GrammarCompiler) -> None:
         ([], "", "object"),
     ],
 )
-def test_an_error_in_a_schema_names_its_place(
+def test_schema_error_names_its_json_pointer(
     compiler: GrammarCompiler, value: Any, place: str, reason: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -109,7 +110,7 @@ def test_an_error_in_a_schema_names_its_place(
         Constraint("regex", "a" * (MAX_GRAMMAR_CHARS + 1)),
     ],
 )
-def test_a_bad_grammar_is_refused(compiler: GrammarCompiler, constraint: Constraint) -> None:
+def test_invalid_grammar_is_refused(compiler: GrammarCompiler, constraint: Constraint) -> None:
     for _ in range(2):  # compiled, and remembered
         with pytest.raises(InvalidRequest) as caught:
             compiler.compile(constraint)
@@ -144,7 +145,7 @@ def test_a_bad_grammar_is_refused(compiler: GrammarCompiler, constraint: Constra
         ),
         (
             schema({"$ref": "#"}),
-            "the JSON schema cannot be used: no value that fits it comes to an end",
+            "the JSON schema cannot be used: no finite value matches it",
         ),
         (
             Constraint("regex", "a[b&&c]"),
@@ -152,7 +153,7 @@ def test_a_bad_grammar_is_refused(compiler: GrammarCompiler, constraint: Constra
         ),
     ],
 )
-def test_an_error_is_of_what_was_sent(
+def test_error_refers_to_the_text_that_the_client_sent(
     compiler: GrammarCompiler, constraint: Constraint, message: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -160,13 +161,13 @@ def test_an_error_is_of_what_was_sent(
     assert caught.value.message == message
 
 
-def test_control_tokens_are_known_to_lark(compiler: GrammarCompiler) -> None:
+def test_lark_grammar_can_name_control_tokens(compiler: GrammarCompiler) -> None:
     grammar = compiler.compile(Constraint("lark", 'start: "a" <|im_start|> "b"'))
     matcher = compile_grammar(TOKENS, grammar)
     assert matcher.try_consume_tokens([97, 257, 98]) == 3
 
 
-def test_what_is_not_strict_ignores_what_cannot_be_enforced(compiler: GrammarCompiler) -> None:
+def test_lenient_schema_ignores_unenforceable_keywords(compiler: GrammarCompiler) -> None:
     lenient = schema({"type": "string", "not": {"const": "a"}}, strict=False)
     assert matches(compiler.compile(lenient), '"b"')
 
@@ -180,7 +181,7 @@ def test_what_is_not_strict_ignores_what_cannot_be_enforced(compiler: GrammarCom
         ({"type": "integer", "minimum": -(2**63)}, "-5", "5.5"),
     ],
 )
-def test_what_is_not_strict_loses_only_what_is_at_fault(
+def test_lenient_schema_loses_only_the_faulty_keyword(
     compiler: GrammarCompiler, inner: Any, right: str, wrong: str
 ) -> None:
     whole = {
@@ -197,7 +198,7 @@ def test_what_is_not_strict_loses_only_what_is_at_fault(
     assert not matches(grammar, f'{{"a": [{right}], "b": 2}}')
 
 
-def test_a_contradiction_that_is_not_strict_is_left_out(compiler: GrammarCompiler) -> None:
+def test_lenient_schema_drops_a_contradiction(compiler: GrammarCompiler) -> None:
     no_number = schema({"type": "integer", "minimum": 5, "maximum": 3}, strict=False)
     assert matches(compiler.compile(no_number), "3")
     closed = {"type": "object", "required": ["z"], "additionalProperties": False}
@@ -207,7 +208,7 @@ def test_a_contradiction_that_is_not_strict_is_left_out(compiler: GrammarCompile
 
 
 @pytest.mark.parametrize("harmless", [{"propertyNames": {"type": "string"}}, {"required": None}])
-def test_what_says_nothing_is_no_error(compiler: GrammarCompiler, harmless: Any) -> None:
+def test_keywords_without_effect_are_accepted(compiler: GrammarCompiler, harmless: Any) -> None:
     record = {"type": "object", "additionalProperties": {"type": "integer"}, **harmless}
     for value in (record, {"anyOf": [record]}, {"items": record}, {"$defs": {"a": record}}):
         assert compiler.compile(schema(value))
@@ -215,18 +216,18 @@ def test_what_says_nothing_is_no_error(compiler: GrammarCompiler, harmless: Any)
         compiler.compile(schema({**record, "propertyNames": {"pattern": "a"}}))
 
 
-def test_what_was_compiled_is_known(compiler: GrammarCompiler) -> None:
+def test_compiled_grammar_is_cached(compiler: GrammarCompiler) -> None:
     one = Constraint("regex", "known*")
-    assert compiler.known(one) is None
-    assert compiler.compile(one) == compiler.known(one)
+    assert compiler.cached(one) is None
+    assert compiler.compile(one) == compiler.cached(one)
 
 
-def test_a_refusal_that_is_remembered_holds_on_to_nothing(compiler: GrammarCompiler) -> None:
+def test_cached_refusal_keeps_no_stack_frames_alive(compiler: GrammarCompiler) -> None:
     class Held:
         pass
 
     def refused() -> weakref.ref[Held]:
-        held = Held()  # in a frame that the error came through
+        held = Held()  # in a frame of the error's traceback
         for _ in range(2):
             with contextlib.suppress(InvalidRequest):
                 compiler.compile(Constraint("regex", "(held"))
@@ -235,11 +236,11 @@ def test_a_refusal_that_is_remembered_holds_on_to_nothing(compiler: GrammarCompi
     assert refused()() is None
 
 
-def test_serialized_forms_need_no_child() -> None:
+def test_serialize_needs_no_trial_process() -> None:
     assert json.loads(serialize(Constraint("regex", "a")))["grammars"]
 
 
-def test_a_sentencepiece_vocabulary_is_read_byte_by_byte() -> None:
+def test_sentencepiece_vocabulary_is_byte_exact() -> None:
     words = ["\u2581", "t", "h", "e", "th", "the", "\u2581the", "k", "i", "n", "g", "\u2581k"]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
     types = [2, 3, 3] + [6] * 256 + [1] * len(words)
@@ -261,7 +262,7 @@ def test_a_sentencepiece_vocabulary_is_read_byte_by_byte() -> None:
     assert tokens.index("\u2581k") in forced
 
 
-def test_a_tokenizer_that_no_grammar_can_use_is_said_to_be_so() -> None:
+def test_unusable_tokenizer_is_reported() -> None:
     compiler = GrammarCompiler(Vocabulary("{}", ()), SIZE)
     with pytest.raises(InvalidRequest, match="tokenizer cannot be used"):
         compiler.compile(Constraint("regex", "a"))

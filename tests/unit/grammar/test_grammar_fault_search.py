@@ -1,4 +1,4 @@
-"""What is wrong with a grammar is looked for within a bound of time, however much there is."""
+"""The search for the fault in a schema has a time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from penstock.grammar.vocabulary import Vocabulary
 
 
 class SlowTrial:
-    """Finds the same error in everything, and takes a second of its own clock each time."""
+    """A trial that reports the same error for every grammar and takes a second of its own clock per
+    call."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self.calls = 0
@@ -28,7 +29,7 @@ class SlowTrial:
         return float(self.calls)
 
 
-def test_the_search_for_a_fault_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_a_fault_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = SlowTrial(Vocabulary("{}", ()), 1)
     monkeypatch.setattr(grammar, "GrammarTrial", lambda vocabulary, size: trial)
     monkeypatch.setattr(grammar, "time", SimpleNamespace(monotonic=trial.now))

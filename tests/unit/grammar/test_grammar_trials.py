@@ -1,4 +1,4 @@
-"""Processes that try grammars: hostile ones, killed children, a closed compiler."""
+"""Trial processes: hostile grammars, killed children, a closed compiler."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def nested(levels: int) -> str:
 
 
 def exploding_lark() -> str:
-    """Thirty intersected expressions: no answer is left, but it takes forever to see."""
+    """Thirty intersected expressions that allow no answer; finding that out takes forever."""
     parts = " & ".join(f"/(.|\\n)*a(.|\\n){{{i}}}b(.|\\n)*/" for i in range(30))
     return f"start: X\nX: {parts}"
 
 
 def endless_chain() -> str:
-    """Rules that may be empty, each by way of the next: the library recurses to see it."""
+    """Rules that may be empty, each through the next: the library recurses to find out."""
     count = 4000
     rules = "\n".join(f'x{i}: | "a{i}" | x{(i + 1) % count}' for i in range(count))
     return "start: " + " ".join(f"x{i}" for i in range(count)) + "\n" + rules
@@ -72,7 +72,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_grammar_is_refused_and_the_next_one_is_not(
+def test_hostile_grammar_is_refused_and_the_next_one_compiles(
     compiler: GrammarCompiler, name: str
 ) -> None:
     with pytest.raises(InvalidRequest):
@@ -91,16 +91,17 @@ def test_a_hostile_grammar_is_refused_and_the_next_one_is_not(
         schema({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"x": {"$ref": "#"}}}}}),
     ],
 )
-def test_repetition_and_recursion_are_no_harm(
+def test_large_repetition_and_recursion_compile(
     compiler: GrammarCompiler, constraint: Constraint
 ) -> None:
     assert compiler.compile(constraint)
 
 
-def test_a_grammar_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grammar_that_compiles_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = GrammarCompiler(VOCABULARY, SIZE)
     compiler.compile(Constraint("regex", "a"))  # the child is up
     monkeypatch.setattr(grammar_trial, "COMPILE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(grammar_trial, "WALL_TIME_FACTOR", 1000)  # a busy machine is no error
     with pytest.raises(InvalidRequest, match=r"too (long|much)"):
         compiler.compile(Constraint("lark", exploding_lark()))
     assert compiler.compile(Constraint("regex", "b"))
@@ -109,7 +110,7 @@ def test_a_grammar_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The processes that were asked, in their order."""
+    """The child processes of all trials, in order."""
     asked: list[subprocess.Popen[bytes]] = []
     ask = grammar_trial._Child.error_of
 
@@ -128,8 +129,10 @@ def own_compiler() -> Iterator[GrammarCompiler]:
     made.close()
 
 
-def held_up(compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]) -> threading.Thread:
-    """Compiles "b", in the first child, which is held."""
+def start_stopped_trial(
+    compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
+) -> threading.Thread:
+    """Start to compile "b" in the first child, which is stopped."""
     compiler.compile(Constraint("regex", "a"))
     stop_process(children[0].pid)
     thread = threading.Thread(target=compiler.compile, args=(Constraint("regex", "b"),))
@@ -139,7 +142,7 @@ def held_up(compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]) 
     return thread
 
 
-def test_a_child_that_was_killed_refuses_no_grammar(
+def test_grammar_is_retried_after_its_idle_child_was_killed(
     own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
 ) -> None:
     own_compiler.compile(Constraint("regex", "a"))
@@ -148,19 +151,19 @@ def test_a_child_that_was_killed_refuses_no_grammar(
     assert own_compiler.compile(Constraint("regex", "b"))
 
 
-def test_a_child_that_is_killed_while_it_tries_refuses_no_grammar(
+def test_grammar_is_retried_after_its_busy_child_was_killed(
     own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    thread = held_up(own_compiler, children)
+    thread = start_stopped_trial(own_compiler, children)
     children[0].send_signal(signal.SIGKILL)
     thread.join()
     assert own_compiler.known(Constraint("regex", "b"))
 
 
-def test_a_compiler_that_is_closed_ends_all_of_its_children(
+def test_close_ends_all_children(
     own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    thread = held_up(own_compiler, children)
+    thread = start_stopped_trial(own_compiler, children)
     own_compiler.compile(Constraint("regex", "c"))  # the first one is busy
     children[0].send_signal(signal.SIGCONT)
     thread.join()
@@ -169,7 +172,7 @@ def test_a_compiler_that_is_closed_ends_all_of_its_children(
     assert all(child.returncode is not None for child in children)
 
 
-def test_a_child_whose_grammar_has_it_killed_each_time_refuses_it(
+def test_grammar_that_kills_two_children_is_refused(
     own_compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = grammar_trial._Child.error_of
@@ -183,7 +186,7 @@ def test_a_child_whose_grammar_has_it_killed_each_time_refuses_it(
         own_compiler.compile(Constraint("regex", "a"))
 
 
-def test_signals_that_stop_a_server_do_not_end_a_child(
+def test_sigterm_and_sigint_do_not_end_a_child(
     own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
 ) -> None:
     own_compiler.compile(Constraint("regex", "a"))
@@ -193,7 +196,7 @@ def test_signals_that_stop_a_server_do_not_end_a_child(
     assert children[1].pid == children[0].pid
 
 
-def test_a_grammar_that_a_child_was_kept_from_is_not_refused_for_ever(
+def test_grammar_that_timed_out_on_a_busy_machine_can_be_tried_again(
     own_compiler: GrammarCompiler,
     children: list[subprocess.Popen[bytes]],
     monkeypatch: pytest.MonkeyPatch,
@@ -207,7 +210,7 @@ def test_a_grammar_that_a_child_was_kept_from_is_not_refused_for_ever(
     assert own_compiler.compile(Constraint("regex", "b"))
 
 
-def test_a_compiler_that_is_closed_ends_the_child_that_is_busy(
+def test_close_ends_a_busy_child(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = threading.Event()
@@ -241,10 +244,10 @@ def test_a_compiler_that_is_closed_ends_the_child_that_is_busy(
         compiler.compile(Constraint("regex", "b"))
 
 
-def test_a_compiler_that_is_closed_ends_a_child_that_does_not_listen(
+def test_close_ends_a_child_that_does_not_read_its_pipe(
     own_compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A vocabulary is more than a pipe takes."""
+    """A vocabulary does not fit into a pipe."""
     asked = threading.Event()
 
     def full(child: Any, data: bytes) -> None:
@@ -265,7 +268,7 @@ def test_a_compiler_that_is_closed_ends_a_child_that_does_not_listen(
     assert not thread.is_alive()
 
 
-def test_a_forgotten_compiler_ends_its_child(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_collected_compiler_ends_its_child(monkeypatch: pytest.MonkeyPatch) -> None:
     processes: list[subprocess.Popen[bytes]] = []
     kill = grammar_trial._Child.kill
 
@@ -282,10 +285,10 @@ def test_a_forgotten_compiler_ends_its_child(monkeypatch: pytest.MonkeyPatch) ->
     assert process.returncode is not None
 
 
-def test_what_is_wrong_with_a_schema_is_not_looked_for_for_ever(
+def test_search_for_schema_faults_is_limited(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of its keywords would be left out in turn, and the whole tried."""
+    """Without a limit each keyword would be left out in turn and the rest tried."""
     many = {"type": "nope", "minLength": -5} | {f"k{number}": 1 for number in range(12_000)}
     began = time.monotonic()
     with pytest.raises(InvalidRequest, match="JSON schema cannot be used"):

@@ -50,8 +50,8 @@ class Opened:
         self.llm = LLM.from_embedded_model(self._start)
 
     async def _start(self) -> EmbeddedModel:
-        channels = detect_answer_syntax(None, ())
-        generator = Generator(self.engine, tiny_tokenizer(), tiny_template(), channels=channels)
+        answer_syntax = detect_answer_syntax(None, ())
+        generator = Generator(self.engine, tiny_tokenizer(), tiny_template(), syntax=answer_syntax)
         return EmbeddedModel(AgentLoop(generator), 2, self._close)
 
     async def _close(self) -> None:

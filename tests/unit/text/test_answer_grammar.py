@@ -1,4 +1,4 @@
-"""Grammars of answers, followed token by token as the engine does."""
+"""Grammars of whole answers, followed token by token as in the engine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 FAMILIES = sorted(set(TOOL_SYNTAXES) - {"harmony"})
 
 
-def with_marks_apart() -> Tokenizer:
-    """The tiny vocabulary with every mark of every family as a token of its own."""
+def tokenizer_with_control_marks() -> Tokenizer:
+    """The tiny vocabulary plus one control token per mark of every family."""
     found = {m for s in TOOL_SYNTAXES.values() for m in s.marks()} | {THINK.open, THINK.close}
     marks = sorted(m for m in found if re.fullmatch(r"<[^<>\s]+>|\[[A-Z_]+\]", m))
     data = tiny_data()
@@ -38,17 +38,17 @@ def with_marks_apart() -> Tokenizer:
     return from_gguf(tiny_data(tokens=data.tokens + marks, token_types=types))
 
 
-TOKENIZERS = {"plain": tiny_tokenizer(), "apart": with_marks_apart()}
+TOKENIZERS = {"plain": tiny_tokenizer(), "apart": tokenizer_with_control_marks()}
 MASKERS: dict[str, LLTokenizer] = {
     name: vocabulary_of(tokenizer).grammar_tokenizer(tokenizer.vocab_size)
     for name, tokenizer in TOKENIZERS.items()
 }
 
 
-def follows(kind: str, channels: AnswerSyntax, rules: AnswerRules, text: str) -> bool:
-    """Whether the grammar takes a text to its end, and may end there."""
+def follows(kind: str, answer_syntax: AnswerSyntax, rules: AnswerRules, text: str) -> bool:
+    """Whether the grammar accepts the whole text and may end there."""
     tokenizer = TOKENIZERS[kind]
-    grammar = answer_grammar(channels, reserved_tokens(tokenizer), rules)
+    grammar = answer_grammar(answer_syntax, reserved_tokens(tokenizer), rules)
     matcher = LLMatcher(MASKERS[kind], grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
     ids = tokenizer.encode(text)
@@ -60,7 +60,7 @@ def follows(kind: str, channels: AnswerSyntax, rules: AnswerRules, text: str) ->
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("name", FAMILIES)
 class TestEveryFamily:
-    def test_calls_that_must_be_are_what_the_model_writes(self, name: str, kind: str) -> None:
+    def test_required_calls_match_the_format_of_the_model(self, name: str, kind: str) -> None:
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         rules = AnswerRules(TOOLS, "must")
@@ -70,7 +70,7 @@ class TestEveryFamily:
         assert not follows(kind, AnswerSyntax(syntax), rules, syntax.write(CALLS).replace("3", "x"))
         assert not follows(kind, AnswerSyntax(syntax), rules, syntax.write([("other", {})]))
 
-    def test_one_call_is_one(self, name: str, kind: str) -> None:
+    def test_one_allows_exactly_one_call(self, name: str, kind: str) -> None:
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         rules = AnswerRules((WEATHER,), "one")
@@ -81,22 +81,22 @@ class TestEveryFamily:
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
         rules = AnswerRules(TOOLS, "may")
-        channels = AnswerSyntax(syntax)
-        assert follows(kind, channels, rules, "Just words, 2 < 3 and {braces}.")
-        assert follows(kind, channels, rules, syntax.write(CALLS))
-        assert not follows(kind, channels, rules, syntax.write(CALLS).replace("3", "x"))
+        answer_syntax = AnswerSyntax(syntax)
+        assert follows(kind, answer_syntax, rules, "Just words, 2 < 3 and {braces}.")
+        assert follows(kind, answer_syntax, rules, syntax.write(CALLS))
+        assert not follows(kind, answer_syntax, rules, syntax.write(CALLS).replace("3", "x"))
 
-    def test_reasoning_before_them_is_free(self, name: str, kind: str) -> None:
+    def test_reasoning_before_calls_is_free(self, name: str, kind: str) -> None:
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
-        channels = AnswerSyntax(syntax, THINK)
+        answer_syntax = AnswerSyntax(syntax, THINK)
         calls = syntax.write(CALLS)
         possible = AnswerRules(TOOLS, "must", None, "possible")
-        assert follows(kind, channels, possible, "<think>Hm, {</think>\n\n" + calls)
-        assert follows(kind, channels, possible, calls)
+        assert follows(kind, answer_syntax, possible, "<think>Hm, {</think>\n\n" + calls)
+        assert follows(kind, answer_syntax, possible, calls)
         opened = AnswerRules(TOOLS, "must", None, "open")
-        assert follows(kind, channels, opened, "Hm.</think>\n" + calls)
-        assert not follows(kind, channels, opened, "Hm.</think>\nWell, " + calls)
+        assert follows(kind, answer_syntax, opened, "Hm.</think>\n" + calls)
+        assert not follows(kind, answer_syntax, opened, "Hm.</think>\nWell, " + calls)
 
 
 @pytest.mark.parametrize("constraint", [
@@ -108,43 +108,43 @@ class TestEveryFamily:
         {"name": "other", "lark_grammar": 'start: "{\\"a\\": 1}"'},
     ]})),
 ])  # fmt: skip
-def test_a_constraint_binds_the_answer_and_not_the_reasoning(constraint: Constraint) -> None:
+def test_constraint_binds_the_answer_but_not_the_reasoning(constraint: Constraint) -> None:
     answer = serialize(constraint)
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"], THINK)
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"], THINK)
     for thinking, before in (("open", "So.</think>\n\n"), ("possible", "<think>a</think>")):
         rules = AnswerRules(answer=answer, thinking=thinking)  # type: ignore[arg-type]
-        assert follows("apart", channels, rules, before + '{"a": 1}')
-        assert not follows("apart", channels, rules, before + "a")
+        assert follows("apart", answer_syntax, rules, before + '{"a": 1}')
+        assert not follows("apart", answer_syntax, rules, before + "a")
     both = AnswerRules(TOOLS, "may", answer, "possible")
     call = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
-    assert follows("apart", channels, both, '<think>a</think>{"a": 1}')
-    assert follows("apart", channels, both, call)
-    assert not follows("apart", channels, both, "words")
+    assert follows("apart", answer_syntax, both, '<think>a</think>{"a": 1}')
+    assert follows("apart", answer_syntax, both, call)
+    assert not follows("apart", answer_syntax, both, "words")
 
 
-def test_a_call_is_bound_however_it_is_wrapped() -> None:
+def test_call_is_bound_in_every_section() -> None:
     rules = AnswerRules(TOOLS, "may")
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     for text in (
         '```json\n{\n  "name": "get_weather",\n  "arguments": %s\n}\n```',
         '{"name": "get_weather", "arguments": %s}',
         'Words.\n<tool_call>\n{"name": "get_weather", "arguments": %s}\n</tool_call> and words',
     ):
-        assert follows("apart", channels, rules, text % '{"city": "Oslo"}')
-        assert not follows("apart", channels, rules, text % '{"town": 1}')
+        assert follows("apart", answer_syntax, rules, text % '{"city": "Oslo"}')
+        assert not follows("apart", answer_syntax, rules, text % '{"town": 1}')
 
 
-def test_a_model_may_choose_the_form_of_calls_that_must_be() -> None:
+def test_required_calls_may_use_any_section_that_may_be_forced() -> None:
     rules = AnswerRules(TOOLS, "must")
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     fenced = '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```'
-    assert follows("apart", channels, rules, fenced)
-    assert follows("apart", channels, rules, fenced + "\n" + fenced)
-    assert not follows("apart", channels, rules, fenced.replace("city", "town"))
-    assert not follows("apart", channels, rules, fenced + " and words")
+    assert follows("apart", answer_syntax, rules, fenced)
+    assert follows("apart", answer_syntax, rules, fenced + "\n" + fenced)
+    assert not follows("apart", answer_syntax, rules, fenced.replace("city", "town"))
+    assert not follows("apart", answer_syntax, rules, fenced + " and words")
 
 
-def test_strict_schemas_are_kept_in_full() -> None:
+def test_strict_schemas_are_fully_enforced() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -159,15 +159,15 @@ def test_strict_schemas_are_kept_in_full() -> None:
     for name in ("hermes", "mistral", "kimi", "qwen3_coder", "pythonic", "gemma4", "glm"):
         syntax = TOOL_SYNTAXES[name]
         assert not isinstance(syntax, Harmony)
-        channels = AnswerSyntax(syntax)
+        answer_syntax = AnswerSyntax(syntax)
         good = {"mode": "slow", "size": [1, 2]}
-        assert follows("plain", channels, rules, syntax.write([("run", good)]))
+        assert follows("plain", answer_syntax, rules, syntax.write([("run", good)]))
         for bad in ({"mode": "late", "size": []}, {"size": [1]}, {"mode": "fast", "size": ["a"]}):
-            assert not follows("plain", channels, rules, syntax.write([("run", bad)])), name
+            assert not follows("plain", answer_syntax, rules, syntax.write([("run", bad)])), name
 
 
-SPELT_OUT = ("qwen3_coder", "glm", "deepseek_v32", "pythonic", "gemma4")
-"""Families whose arguments are no JSON."""
+NOT_JSON = ("qwen3_coder", "glm", "deepseek_v32", "pythonic", "gemma4")
+"""Families whose arguments are not JSON."""
 
 
 def follows_call(name: str, parameters: dict[str, Any], given: Any, *, strict: bool = True) -> bool:
@@ -181,10 +181,10 @@ def of_one(inner: Any, **others: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": inner}, "required": ["a"], **others}
 
 
-@pytest.mark.parametrize("name", SPELT_OUT)
-class TestArgumentsThatAreSpeltOut:
+@pytest.mark.parametrize("name", NOT_JSON)
+class TestArgumentsThatAreNotJson:
     @pytest.mark.parametrize("strict", [False, True])
-    def test_what_clients_write_for_nothing_is_no_error(self, name: str, strict: bool) -> None:
+    def test_null_required_and_null_enum_values_are_accepted(self, name: str, strict: bool) -> None:
         null = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": None}
         assert follows_call(name, null, {}, strict=strict)
         enum = of_one({"type": "string", "enum": ["x", None]})
@@ -211,12 +211,12 @@ class TestArgumentsThatAreSpeltOut:
         {"anyOf": [of_one({"type": "integer"}), of_one({"type": "boolean"})]},
         {"type": "object", "required": ["a"], "additionalProperties": {"type": "integer"}},
     ])  # fmt: skip
-    def test_members_are_found_below_the_top(self, name: str, schema: dict[str, Any]) -> None:
+    def test_members_below_the_top_are_found(self, name: str, schema: dict[str, Any]) -> None:
         assert follows_call(name, schema, {"a": 5})
         assert not follows_call(name, schema, {})
         assert not follows_call(name, schema, {"a": []})
 
-    def test_an_object_of_no_known_members_may_have_any(self, name: str) -> None:
+    def test_object_without_properties_may_have_any_members(self, name: str) -> None:
         given = {"a": 5, "b": True}
         assert follows_call(name, {"type": "object"}, given, strict=False)
         assert not follows_call(name, {"type": "object", "additionalProperties": False}, given)
@@ -234,13 +234,13 @@ class TestArgumentsThatAreSpeltOut:
         ({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3},
          [1, 2], [1]),
     ])  # fmt: skip
-    def test_strict_values_are_kept(self, name: str, inner: Any, good: Any, bad: Any) -> None:
+    def test_strict_values_are_enforced(self, name: str, inner: Any, good: Any, bad: Any) -> None:
         schema = of_one(inner, **{"$defs": {"E": {"enum": ["e", "e2"]}}})
         if name != "deepseek_v32" or not isinstance(good, str) or "maxLength" in inner:
             assert follows_call(name, schema, {"a": good})
         assert not follows_call(name, schema, {"a": bad})
 
-    def test_a_strict_keyword_that_is_not_kept_is_an_error(self, name: str) -> None:
+    def test_unenforceable_keyword_of_a_strict_function_is_an_error(self, name: str) -> None:
         schema = of_one({"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^a+$"}]})
         assert follows_call(name, schema, {"a": "b"}, strict=False) or name == "deepseek_v32"
         with pytest.raises(Unenforceable, match="pattern") as caught:
@@ -253,46 +253,46 @@ class TestArgumentsThatAreSpeltOut:
         {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
         of_one({"$ref": "#/properties/a"}),
     ])  # fmt: skip
-    def test_endless_references_end(self, name: str, schema: dict[str, Any]) -> None:
+    def test_endless_references_terminate(self, name: str, schema: dict[str, Any]) -> None:
         follows_call(name, schema, {}, strict=False)
 
 
-def test_a_string_that_reads_like_another_value_is_quoted() -> None:
+def test_string_that_looks_like_another_value_is_quoted() -> None:
     schema = of_one({"enum": ["1", 1]})
     rules = AnswerRules((FunctionTool("run", None, schema, strict=True),), "one")
-    channels = AnswerSyntax(TOOL_SYNTAXES["qwen3_coder"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["qwen3_coder"])
     text = "<tool_call>\n<function=run>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>"
-    assert follows("plain", channels, rules, text % '"1"')
-    assert follows("plain", channels, rules, text % "1")
+    assert follows("plain", answer_syntax, rules, text % '"1"')
+    assert follows("plain", answer_syntax, rules, text % "1")
 
 
-def test_python_calls_are_bound_to_what_is_read() -> None:
-    channels = AnswerSyntax(TOOL_SYNTAXES["pythonic"])
+def test_python_calls_allow_only_what_the_parser_reads() -> None:
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["pythonic"])
     spaced = {"type": "object", "properties": {"user id": {}, "b": {"type": "number"}}}
     rules = AnswerRules((FunctionTool("run", None, spaced),), "one")
-    assert not follows("plain", channels, rules, "[run(user id=1)]")
-    assert follows("plain", channels, rules, "[run(b=-8.5E31)]")
-    assert not follows("plain", channels, rules, "[run(b=-885E316346)]")
+    assert not follows("plain", answer_syntax, rules, "[run(user id=1)]")
+    assert follows("plain", answer_syntax, rules, "[run(b=-8.5E31)]")
+    assert not follows("plain", answer_syntax, rules, "[run(b=-885E316346)]")
     with pytest.raises(Unenforceable, match="user id"):
         follows_call("pythonic", {**spaced, "required": ["user id"]}, {})
 
 
-def test_json_calls_are_bound_whatever_stands_around_the_name() -> None:
+def test_json_calls_are_bound_with_any_keys_before_the_arguments() -> None:
     tool = FunctionTool("run", None, of_one({"enum": ["x"]}), strict=True)
     rules = AnswerRules((tool,), "may")
-    channels = AnswerSyntax(TOOL_SYNTAXES["hermes"])
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"])
     for head in (
         '{"type": "function", "name": "run", "parameters": ',
         '{"name": "run", "id": "1", "arguments": ',
         '{"function": {"name": "run", "arguments": ',
         '{"function": "run", "arguments": ',
     ):
-        assert follows("plain", channels, rules, head + '{"a": "x"}}')
-        assert not follows("plain", channels, rules, head + '{"a": "y"}}')
+        assert follows("plain", answer_syntax, rules, head + '{"a": "x"}}')
+        assert not follows("plain", answer_syntax, rules, head + '{"a": "y"}}')
 
 
-def test_harmony_thinks_first_and_then_calls() -> None:
-    channels = AnswerSyntax(TOOL_SYNTAXES["harmony"])
+def test_harmony_allows_analysis_before_calls() -> None:
+    answer_syntax = AnswerSyntax(TOOL_SYNTAXES["harmony"])
     must = AnswerRules(TOOLS, "must", None, "possible")
     may = AnswerRules(TOOLS, "may", None, "possible")
     analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
@@ -301,12 +301,12 @@ def test_harmony_thinks_first_and_then_calls() -> None:
         '{"city": "Oslo"}'
     )
     final = "<|channel|>final<|message|>Words."
-    assert follows("apart", channels, must, analysis + call)
-    assert not follows("apart", channels, must, analysis + final)
+    assert follows("apart", answer_syntax, must, analysis + call)
+    assert not follows("apart", answer_syntax, must, analysis + final)
     for text in (analysis + call, analysis + final, final):
-        assert follows("apart", channels, may, text)
-    assert not follows("apart", channels, may, analysis + call.replace('"Oslo"', "3"))
+        assert follows("apart", answer_syntax, may, text)
+    assert not follows("apart", answer_syntax, may, analysis + call.replace('"Oslo"', "3"))
     answer = serialize(Constraint("regex", "[0-9]+"))
     bound = AnswerRules(answer=answer, thinking="possible")
-    assert follows("apart", channels, bound, analysis + "<|channel|>final<|message|>42")
-    assert not follows("apart", channels, bound, analysis + final)
+    assert follows("apart", answer_syntax, bound, analysis + "<|channel|>final<|message|>42")
+    assert not follows("apart", answer_syntax, bound, analysis + final)

@@ -1,3 +1,5 @@
+"""Incremental detokenization equals decoding all tokens at once."""
+
 from __future__ import annotations
 
 from functools import cache
@@ -19,15 +21,13 @@ def say(tokenizer: Tokenizer, ids: list[int], after: int | None = None) -> list[
 
 
 @given(st.lists(st.integers(0, 263)))
-def test_pieces_concatenate_to_the_decoded_whole(ids: list[int]) -> None:
+def test_pieces_concatenate_to_the_decoded_text(ids: list[int]) -> None:
     data = b"".join(TINY.token_bytes(i) for i in ids if i not in TINY.control_ids)
     assert "".join(say(TINY, ids)) == data.decode("utf-8", "replace") == TINY.decode(ids)
 
 
 @given(st.lists(st.lists(st.integers(0, 263), max_size=5), max_size=8), st.booleans())
-def test_tokens_pushed_together_give_the_text_that_they_give_one_by_one(
-    steps: list[list[int]], prefixed: bool
-) -> None:
+def test_push_all_equals_pushing_tokens_one_by_one(steps: list[list[int]], prefixed: bool) -> None:
     tokenizer = spaced_tokenizer() if prefixed else TINY
     one_by_one = IncrementalDetokenizer(tokenizer)
     together = IncrementalDetokenizer(tokenizer)
@@ -37,11 +37,11 @@ def test_tokens_pushed_together_give_the_text_that_they_give_one_by_one(
 
 
 @given(st.text())
-def test_no_piece_of_valid_text_holds_a_broken_code_point(text: str) -> None:
+def test_valid_text_is_never_split_inside_a_code_point(text: str) -> None:
     assert [p for p in say(TINY, list(text.encode())) if p] == list(text)
 
 
-def test_an_unfinished_code_point_is_held_back_and_replaced_at_the_end() -> None:
+def test_incomplete_code_point_is_held_back_and_replaced_at_the_end() -> None:
     assert say(TINY, [0x61, 0xF0, 0x9F, 0x98]) == ["a", "", "", "", "�"]
 
 
@@ -51,14 +51,14 @@ def test_control_tokens_have_no_text() -> None:
 
 @cache
 def spaced_tokenizer() -> Tokenizer:
-    """Of a SentencePiece model: <unk>, <s> and </s>, the bytes, "▁a", "▁" and "a"."""
+    """A SentencePiece vocabulary of <unk>, <s>, </s>, all bytes, "▁a", "▁" and "a"."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁a", "▁", "a"]
     return from_gguf(
         spm_data(tokens=pieces, token_types=[2, 3, 3] + [6] * 256 + [1] * 3, scores=[0.0] * 262)
     )
 
 
-def test_a_prefix_space_is_taken_off_only_where_encoding_puts_one() -> None:
+def test_space_prefix_is_removed_only_where_encoding_adds_one() -> None:
     tokenizer = spaced_tokenizer()
     space_a = 259
     assert say(tokenizer, [space_a, space_a]) == ["a", " a", ""]

@@ -1,4 +1,4 @@
-"""A folder's tokenizer gives the ids that transformers gives, whichever file declares what."""
+"""A folder's tokenizer gives the same ids as transformers, whichever file declares the tokens."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def framed(before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Backend
 
 
 def write(folder: Path, backend: Backend | None = None, **files: Any) -> ModelFiles:
-    """A folder with these small files: name without its ending -> content."""
+    """Write a folder with these JSON files, given as name without extension -> content."""
     (backend or build_backend(tiny_data())).save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast"} | files.pop("tokenizer_config", {})
     for name, content in {"config": CONFIG, "tokenizer_config": config, **files}.items():
@@ -143,14 +143,12 @@ def test_tokens_declared_beside_tokenizer_json_are_added(tmp_path: Path, name: s
         {"added_tokens": {"th": 3}},
     ],
 )
-def test_a_declared_id_that_the_token_would_not_have_is_refused(
-    tmp_path: Path, files: dict[str, Any]
-) -> None:
+def test_declared_token_with_a_wrong_id_is_refused(tmp_path: Path, files: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=r"no token '(<new>|th)', which .* declare as \d+; it"):
         load(write(tmp_path, **files))
 
 
-def test_a_token_that_the_model_has_no_row_for_stays_plain_text(tmp_path: Path) -> None:
+def test_declared_token_beyond_the_vocabulary_stays_plain_text(tmp_path: Path) -> None:
     rows = CONFIG | {"vocab_size": FIRST_FREE}
     config = {"pad_token": "<new>", "added_tokens_decoder": {str(FIRST_FREE): token("<other>")}}
     tokenizer = load(write(tmp_path, config=rows, tokenizer_config=config))
@@ -169,9 +167,7 @@ FRAMES: dict[str, tuple[Backend, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-def test_raw_prompts_stand_between_the_tokens_of_the_post_processor(
-    tmp_path: Path, name: str
-) -> None:
+def test_raw_prompt_gets_the_tokens_of_the_post_processor(tmp_path: Path, name: str) -> None:
     backend, config = FRAMES[name]
     tokenizer = load(write(tmp_path, backend, tokenizer_config=config))
     for text in ("the thing", "", "<|im_start|>the"):
@@ -179,7 +175,7 @@ def test_raw_prompts_stand_between_the_tokens_of_the_post_processor(
     assert tokenizer.encode("the") == [260]
 
 
-def test_bos_of_the_older_map_reaches_templates(tmp_path: Path) -> None:
+def test_bos_of_special_tokens_map_reaches_templates(tmp_path: Path) -> None:
     tokens = {"bos_token": token("<|endoftext|>"), "eos_token": "<|im_end|>"}
     files = write(tmp_path, framed(("<|endoftext|>",)), special_tokens_map=tokens)
     parts = load_text_parts(files)
@@ -189,7 +185,7 @@ def test_bos_of_the_older_map_reaches_templates(tmp_path: Path) -> None:
     assert tokenizer.encode("the", add_special=True) == expected(tmp_path, "the")
 
 
-def test_truncation_and_padding_of_a_training_run_are_off(tmp_path: Path) -> None:
+def test_truncation_and_padding_of_a_training_run_are_ignored(tmp_path: Path) -> None:
     backend = build_backend(tiny_data())
     backend.enable_truncation(max_length=4)
     backend.enable_padding(length=8, pad_id=IM_START, pad_token="<|im_start|>", direction="left")
@@ -201,7 +197,7 @@ def test_truncation_and_padding_of_a_training_run_are_off(tmp_path: Path) -> Non
 
 
 def spaces_backend() -> Backend:
-    """As Gemma's: runs of spaces are added tokens, which the normalizer's text matches."""
+    """A tokenizer like Gemma's: runs of spaces are added tokens that match the normalized text."""
     pieces = ["<eos>", "<unk>", "\u2581", "\u2581\u2581", "\u2581\u2581\u2581", "a", "b", "\u2581a"]
     merges = [("\u2581", "\u2581"), ("\u2581\u2581", "\u2581"), ("\u2581", "a")]
     vocab = {piece: index for index, piece in enumerate(pieces)}
@@ -217,7 +213,7 @@ def spaces_backend() -> Backend:
     return backend
 
 
-def test_added_tokens_that_are_runs_of_spaces_are_shown_as_such(tmp_path: Path) -> None:
+def test_added_tokens_of_spaces_are_decoded_as_spaces(tmp_path: Path) -> None:
     tokenizer = load(write(tmp_path, spaces_backend(), tokenizer_config={"eos_token": "<eos>"}))
     oracle = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in ("a  b", "a\u2581\u2581b   a", "  a"):
@@ -228,7 +224,7 @@ def test_added_tokens_that_are_runs_of_spaces_are_shown_as_such(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("setting", "lost"), [(True, True), (False, False), (None, False)])
-def test_texts_of_an_embedding_model_lose_case_where_it_asks_for_that(
+def test_embedding_texts_are_lowercased_if_the_model_asks_for_it(
     tmp_path: Path, setting: bool | None, lost: bool
 ) -> None:
     kind = "sentence_transformers.models."

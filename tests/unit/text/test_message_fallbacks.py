@@ -1,4 +1,4 @@
-"""Templates that lack something, and those that stand in for missing ones."""
+"""Fallbacks for features that a template lacks, and the built-in templates."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def known(name: str, syntax: str = "hermes") -> ChatTemplate:
 
 
 @pytest.mark.parametrize("name", SIGNS)
-def test_each_family_is_shown_a_conversation_as_it_was_trained_on(name: str) -> None:
+def test_known_template_renders_the_format_of_its_family(name: str) -> None:
     assert known(name).render(TALK) == SHOWN[name]
 
 
-def test_families_without_tokens_are_known_by_name() -> None:
+def test_families_without_control_tokens_are_found_by_name() -> None:
     source = known_template((), "Llama-2-7b-chat.Q4_0")
     assert source is not None
     assert ChatTemplate(source, bos_token="<s>", eos_token="</s>").render(TALK) == (
@@ -106,7 +106,7 @@ def test_families_without_tokens_are_known_by_name() -> None:
 
 @pytest.mark.parametrize("syntax", sorted(set(TOOL_SYNTAXES) - {"harmony"}))
 @pytest.mark.parametrize("name", SIGNS)
-def test_tools_calls_and_results_are_shown_in_any_template(name: str, syntax: str) -> None:
+def test_tools_calls_and_results_are_shown_in_every_template(name: str, syntax: str) -> None:
     calls = TOOL_SYNTAXES[syntax]
     assert not isinstance(calls, Harmony)
     shown = known(name, syntax).render([SYSTEM, USER, CALLED, RESULT, PINGED, THANKS], tools=TOOLS)
@@ -117,7 +117,7 @@ def test_tools_calls_and_results_are_shown_in_any_template(name: str, syntax: st
     assert shown.index("get_weather") < shown.index("Weather?") < shown.index("rain")
 
 
-def test_a_template_that_knows_tools_shows_them_itself() -> None:
+def test_template_with_tool_support_renders_tools_itself() -> None:
     source = (
         "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}"
         "{% for m in messages %}{{ m.role }}:{{ m.content }}"
@@ -135,7 +135,7 @@ def test_a_template_that_knows_tools_shows_them_itself() -> None:
     )
 
 
-def test_tools_get_the_fields_that_a_template_cannot_do_without() -> None:
+def test_tools_get_missing_fields_that_a_template_requires() -> None:
     needs = "{{ f.name + ': ' + f.description }}{% for p in f.parameters.properties %} {{ p }}"
     source = (
         "{% for tool in tools or [] %}{% set f = tool.function %}<tool_call>"
@@ -149,7 +149,7 @@ def test_tools_get_the_fields_that_a_template_cannot_do_without() -> None:
     assert '"function": {"name": "ping"}' in plain.render([USER], tools=[PING])
 
 
-def test_arguments_are_text_where_the_template_writes_them_as_they_are() -> None:
+def test_arguments_are_text_if_the_template_prints_them_unchanged() -> None:
     source = (
         "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
         "{{ '<' + c.function.name + c.function.arguments + '>' }}{% endfor %}{% endfor %}"
@@ -158,7 +158,7 @@ def test_arguments_are_text_where_the_template_writes_them_as_they_are() -> None
     assert f"<get_weather{ARGUMENTS}>" in ChatTemplate(source).render([USER, CALLED, RESULT])
 
 
-def test_ids_are_short_where_the_template_wants_nine_characters() -> None:
+def test_ids_are_short_if_the_template_requires_nine_characters() -> None:
     source = (
         "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
         "{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}"
@@ -172,7 +172,7 @@ def test_ids_are_short_where_the_template_wants_nine_characters() -> None:
     assert shown.count(short_id("call_0123456789")) == 2
 
 
-def test_effort_and_thinking_reach_the_template_under_all_their_names() -> None:
+def test_effort_and_thinking_reach_the_template_under_all_names() -> None:
     source = (
         "{{ messages[0].content }}{{ enable_thinking }} {{ thinking }} {{ reasoning_effort }}"
         " {{ reasoning_strength }}"
@@ -181,7 +181,7 @@ def test_effort_and_thinking_reach_the_template_under_all_their_names() -> None:
     assert ChatTemplate(source).render([USER], reasoning=policy) == "Weather?True True high high"
 
 
-def test_reasoning_before_calls_has_the_name_that_harmony_gives_it() -> None:
+def test_reasoning_before_calls_is_passed_as_thinking() -> None:
     source = (
         "{% for message in messages %}{{ message.thinking }}{{ message.content }}"
         "{% for c in message.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endfor %}"
@@ -208,7 +208,7 @@ def marking_tokenizer() -> Tokenizer:
 @pytest.mark.parametrize(
     "syntax", ["hermes", "qwen3_coder", "mistral", "pythonic", "functiongemma"]
 )
-def test_control_tokens_around_calls_are_the_model_s_own_and_none_is_forged(syntax: str) -> None:
+def test_clients_cannot_forge_control_tokens_around_calls(syntax: str) -> None:
     calls = TOOL_SYNTAXES[syntax]
     assert not isinstance(calls, Harmony)
     tokenizer, template = marking_tokenizer(), ChatTemplate(CHATML, calls=calls)

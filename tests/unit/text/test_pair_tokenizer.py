@@ -1,4 +1,4 @@
-"""Pairs of texts become the token ids that the tokenizers of `transformers` make of them."""
+"""Pairs of texts get the same token ids as with the tokenizers of `transformers`."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def saved(tokenizer: Any, folder: Path) -> TokenizerFiles:
 
 
 def whole(pairs: PairTokenizer, query: str, document: str, most_tokens: int) -> list[int]:
-    """A pair of at most so many tokens."""
+    """Return the ids of a pair, cut to `most_tokens`."""
     room = most_tokens - len(pairs.end)
-    (opening,) = pairs.prefixes(query, [document], room).each
+    (opening,) = pairs.prefixes(query, [document], room).token_ids
     return opening[:room] + pairs.end
 
 
 @pytest.mark.parametrize("make", [bert, roberta, xlm_roberta, qwen2])
-def test_a_pair_is_framed_as_its_tokenizer_does_it(tmp_path: Path, make: Any) -> None:
+def test_pair_is_framed_like_in_transformers(tmp_path: Path, make: Any) -> None:
     tokenizer = make()
     pairs = load_pair_tokenizer(saved(tokenizer, tmp_path))
     expected = tokenizer(QUERY, DOCUMENT, return_token_type_ids=True)
@@ -68,7 +68,7 @@ def test_a_pair_is_framed_as_its_tokenizer_does_it(tmp_path: Path, make: Any) ->
 
 
 @pytest.mark.parametrize("make", [bert, roberta, xlm_roberta, qwen2])
-def test_a_document_is_cut_as_its_tokenizer_does_it(tmp_path: Path, make: Any) -> None:
+def test_document_is_truncated_like_in_transformers(tmp_path: Path, make: Any) -> None:
     tokenizer = make()
     pairs = load_pair_tokenizer(saved(tokenizer, tmp_path))
     most = len(tokenizer(QUERY, "")["input_ids"]) + 3
@@ -78,14 +78,14 @@ def test_a_document_is_cut_as_its_tokenizer_does_it(tmp_path: Path, make: Any) -
 
 
 @pytest.mark.parametrize("make", [bert, roberta, xlm_roberta, qwen2])
-def test_a_query_that_leaves_no_room_has_no_pairs(tmp_path: Path, make: Any) -> None:
+def test_query_without_room_for_documents_has_no_pairs(tmp_path: Path, make: Any) -> None:
     pairs = load_pair_tokenizer(saved(make(), tmp_path))
     tokens = pairs.prefixes(QUERY, [DOCUMENT], 512).query_tokens
-    assert len(pairs.prefixes(QUERY, [DOCUMENT], tokens + 1).each) == 1
+    assert len(pairs.prefixes(QUERY, [DOCUMENT], tokens + 1).token_ids) == 1
     assert pairs.prefixes(QUERY, [DOCUMENT], tokens) == PairPrefixes(tokens, ())
 
 
-def test_types_that_do_not_begin_with_the_second_text_are_refused(tmp_path: Path) -> None:
+def test_unsupported_token_types_of_a_pair_are_refused(tmp_path: Path) -> None:
     tokenizer = bert().backend_tokenizer
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="$A", pair="$A [SEP]:1 $B:1", special_tokens=[("[SEP]", 3)]
@@ -95,8 +95,8 @@ def test_types_that_do_not_begin_with_the_second_text_are_refused(tmp_path: Path
         load_pair_tokenizer(TokenizerFiles(tmp_path / "tokenizer.json", 64))
 
 
-def test_a_tokenizer_without_letters_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_without_letters_is_refused(tmp_path: Path) -> None:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({"b": 0}, []))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ModelError, match="no tokens of the letter a"):
+    with pytest.raises(ModelError, match="no token for the letter a"):
         load_pair_tokenizer(TokenizerFiles(tmp_path / "tokenizer.json", 1))

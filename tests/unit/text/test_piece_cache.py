@@ -1,4 +1,4 @@
-"""A text encoded piece by piece has the ids that encoding it at once gives."""
+"""Encoding a text piece by piece gives the same ids as encoding it at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OVERLAPPING = ["<|im", "<|im_start|>user", "in", "\n\n"]
 
 
 def overlapping_tokenizer() -> Tokenizer:
-    """With added tokens that begin as others do, and one that is a word."""
+    """A tokenizer with added tokens that are prefixes of others, and one that is a word."""
     tokens = byte_letters() + CONTROL + WORDS + OVERLAPPING
     types = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] * 3 + [TokenType.NORMAL] * len(WORDS)
     types += [TokenType.USER_DEFINED] * len(OVERLAPPING)
@@ -40,7 +40,7 @@ def at_once(tokenizer: Tokenizer, text: str) -> list[int]:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(text=texts)
-def test_pieces_have_the_ids_of_the_whole(name: str, text: str) -> None:
+def test_pieces_have_the_same_ids_as_the_whole_text(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]
     assert tokenizer._pieces is not None
     expected = at_once(tokenizer, text)
@@ -48,7 +48,7 @@ def test_pieces_have_the_ids_of_the_whole(name: str, text: str) -> None:
     assert tokenizer.encode(text) == expected  # from memory
 
 
-def test_only_pieces_that_are_new_are_encoded_and_long_ones_always() -> None:
+def test_new_pieces_and_long_pieces_are_encoded() -> None:
     asked: list[str] = []
 
     def encode(text: str) -> list[int]:
@@ -63,7 +63,7 @@ def test_only_pieces_that_are_new_are_encoded_and_long_ones_always() -> None:
 
 
 @pytest.mark.parametrize("trait", ["normalized", "lstrip", "rstrip", "single_word"])
-def test_a_text_is_not_cut_at_tokens_that_look_around_them(trait: str) -> None:
+def test_text_is_not_cut_at_tokens_that_depend_on_their_context(trait: str) -> None:
     plain = {"normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
     assert can_cut_at({1: AddedToken("<a>", **plain)})
     assert not can_cut_at({1: AddedToken("<a>", **plain | {trait: True})})

@@ -1,4 +1,4 @@
-"""Whether a text is far too long is told from a part of it, and never wrongly."""
+"""A far too long text is detected from a part of it, and a text that fits is never rejected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 2 * ROOM + SPARE_TOKENS
 
 
 class Counter:
-    """Counts a token for each `chars` characters, and the characters it was shown."""
+    """Counts one token per `chars` characters, and the characters that it has read."""
 
     def __init__(self, chars: int) -> None:
         self.chars, self.shown = chars, 0
@@ -29,7 +29,7 @@ class Counter:
 
 
 @pytest.mark.parametrize("chars", [1, 4, 100])
-def test_a_text_that_fits_is_never_called_too_long(chars: int) -> None:
+def test_text_that_fits_passes_the_check(chars: int) -> None:
     text = "x" * (ROOM * chars)
     assert not exceeds_room(Counter(chars), [text], ROOM)
     assert not exceeds_room(Counter(chars), [text[: len(text) // 2]] * 2, ROOM)
@@ -37,7 +37,7 @@ def test_a_text_that_fits_is_never_called_too_long(chars: int) -> None:
     assert overfull_end(Counter(chars), text, ROOM) == text
 
 
-def test_of_a_text_that_is_far_too_long_little_is_read() -> None:
+def test_only_a_part_of_a_far_too_long_text_is_tokenized() -> None:
     count = Counter(4)
     assert exceeds_room(count, ["x" * 50_000_000], ROOM)
     assert count.shown <= 4 * LIMIT + PORTION_CHARS
@@ -46,7 +46,7 @@ def test_of_a_text_that_is_far_too_long_little_is_read() -> None:
     assert many.shown <= 4 * LIMIT + 100
 
 
-def test_what_is_kept_is_the_start_or_the_end_and_enough() -> None:
+def test_overfull_start_and_end_keep_enough_text() -> None:
     text = "".join(chr(97 + k % 26) for k in range(1_000_003))
     for kept in (overfull_start(Counter(4), text, ROOM), overfull_end(Counter(4), text, ROOM)):
         assert 4 * LIMIT <= len(kept) <= 4 * LIMIT + 2 * PORTION_CHARS
@@ -54,6 +54,6 @@ def test_what_is_kept_is_the_start_or_the_end_and_enough() -> None:
     assert text.endswith(overfull_end(Counter(4), text, ROOM))
 
 
-def test_usual_texts_are_not_looked_at() -> None:
+def test_texts_of_usual_length_need_no_check() -> None:
     assert not needs_length_check(5 * ROOM, ROOM)
     assert needs_length_check(1_000_000, ROOM)

@@ -1,8 +1,8 @@
-"""Ids equal to transformers' for real vocabularies, over a few thousand lines of varied text.
+"""Token ids equal transformers' for real vocabularies, over a few thousand lines of varied text.
 
-A GGUF file names its pre-tokenizer only. Where the loader of transformers does not know the name
-("smollm": digits apart; "qwen2": NFC first), the oracle is given what the model's own
-tokenizer.json has.
+A GGUF file only names its pre-tokenizer. If the loader of transformers does not know the name
+("smollm": digits apart; "qwen2": NFC first), the expected tokenizer is given the parts of the
+model's tokenizer.json.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WORDS = "the a quick brown fox don't I'LL we've it's x=1; for(i=0;i<10;i++) def 
 
 
 def lines(count: int) -> list[str]:
-    draw = random.Random(7)
+    rng = random.Random(7)
     made = [
         *Path(json.__file__).read_text().splitlines(),
         *Path(textwrap.__file__).read_text().split("\n\n"),
@@ -60,12 +60,12 @@ def lines(count: int) -> list[str]:
     made += [" " * n + "x" for n in range(1, 200, 7)] + ["\n" * n for n in range(1, 40, 3)]
     while len(made) < count:
         pieces = []
-        for _ in range(draw.randint(1, 12)):
-            if draw.random() < 0.4:
-                pieces.append(draw.choice(WORDS.split()) + draw.choice([" ", "", "  "]))
+        for _ in range(rng.randint(1, 12)):
+            if rng.random() < 0.4:
+                pieces.append(rng.choice(WORDS.split()) + rng.choice([" ", "", "  "]))
             else:
-                alphabet = draw.choice(ALPHABETS)
-                pieces.append("".join(draw.choices(alphabet, k=draw.randint(1, 8))))
+                alphabet = rng.choice(ALPHABETS)
+                pieces.append("".join(rng.choices(alphabet, k=rng.randint(1, 8))))
         made.append("".join(pieces))
     return made
 
@@ -113,18 +113,14 @@ def default_oracle(default_model: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_the_default_model_s_ids_equal_transformers(
-    default_model: Path, default_oracle: Any
-) -> None:
+def test_default_model_ids_equal_transformers(default_model: Path, default_oracle: Any) -> None:
     tokenizer = load_tokenizer(load_text_parts(files_at(default_model, "m")))
     assert_same_ids(tokenizer, default_oracle)
     assert_text_comes_back(tokenizer)
 
 
 @pytest.mark.slow
-def test_the_default_model_s_chat_is_rendered_as_transformers_does(
-    default_model: Path, default_oracle: Any
-) -> None:
+def test_default_model_chat_equals_transformers(default_model: Path, default_oracle: Any) -> None:
     parts = load_text_parts(files_at(default_model, "m"))
     assert parts.chat_template is not None
     tokenizer = load_tokenizer(parts)
@@ -145,7 +141,7 @@ def test_the_default_model_s_chat_is_rendered_as_transformers_does(
 
 @pytest.mark.slow
 @pytest.mark.weights
-def test_qwen_s_ids_equal_transformers(weights_dir: Path) -> None:
+def test_qwen_ids_equal_transformers(weights_dir: Path) -> None:
     path = next(iter(weights_dir.glob("qwen05b/*.gguf")), None)
     if path is None:
         pytest.skip("needs qwen05b/*.gguf in --weights-dir")

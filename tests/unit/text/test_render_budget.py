@@ -1,4 +1,4 @@
-"""A template's time is the processor's: what else a machine does is not held against it."""
+"""The time limit of a template counts CPU time, so that a busy machine does not fail requests."""
 
 import pytest
 
@@ -6,15 +6,15 @@ from penstock.text.chat_templates import render_budget as budget
 from penstock.text.chat_templates.render_budget import Budget, TemplateLimit
 
 
-def test_a_clock_that_ran_on_is_no_reason(monkeypatch: pytest.MonkeyPatch):
+def test_wall_clock_time_does_not_exceed_the_limit(monkeypatch: pytest.MonkeyPatch):
     spent = Budget(0)
     monkeypatch.setattr(budget.time, "monotonic", lambda: 1e12)
-    assert spent.spend()
+    assert spent.charge_steps()
 
 
-def test_time_of_the_processor_is(monkeypatch: pytest.MonkeyPatch):
+def test_cpu_time_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch):
     spent = Budget(0)
     monkeypatch.setattr(budget.time, "monotonic", lambda: 1e12)
     monkeypatch.setattr(budget.time, "thread_time", lambda: 1e12)
     with pytest.raises(TemplateLimit, match="time"):
-        spent.spend()
+        spent.charge_steps()

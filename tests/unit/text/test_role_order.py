@@ -124,12 +124,12 @@ def result(call_id: str) -> Message:
 
 @pytest.mark.parametrize("talk", TALKS)
 @pytest.mark.parametrize("name", SOURCES)
-def test_what_a_template_refuses_or_loses_is_joined(name: str, talk: str) -> None:
+def test_messages_are_merged_if_the_template_refuses_or_loses_them(name: str, talk: str) -> None:
     assert ChatTemplate(SOURCES[name]).render(said(TALKS[talk])) == SHOWN[name][talk]
 
 
 @pytest.mark.parametrize("talk", TALKS)
-def test_what_a_template_shows_stays_as_it_is(talk: str) -> None:
+def test_messages_that_the_template_shows_are_unchanged(talk: str) -> None:
     messages = said(TALKS[talk])
     shown = "".join(f"[{m.role}]{letter}" for m, letter in zip(messages, TALKS[talk], strict=True))
     expected = shown.replace("developer", "system")
@@ -144,13 +144,13 @@ def test_what_a_template_shows_stays_as_it_is(talk: str) -> None:
         (NEEDS_USER, "[system]s[user]"),
     ],
 )
-def test_a_system_message_alone_is_followed_by_a_user_where_it_must_be(
+def test_user_message_is_added_after_a_single_system_message_if_required(
     source: str, expected: str
 ) -> None:
     assert ChatTemplate(source).render(said("s")) == expected
 
 
-def test_reasoning_of_joined_messages_is_joined() -> None:
+def test_reasoning_of_merged_messages_is_merged() -> None:
     source = ALTERNATING.replace(SHOW, SHOW + "<{{ m.reasoning_content }}>")
     thought = [Message("assistant", (Reasoning(t), Text(t.upper()))) for t in ("x", "y")]
     shown = ChatTemplate(source).render([*said("u"), *thought, *said("U")])
@@ -158,7 +158,7 @@ def test_reasoning_of_joined_messages_is_joined() -> None:
 
 
 @pytest.mark.parametrize("source", [SINGLE_CALLS, FIRST_CALL], ids=["refused", "lost"])
-def test_calls_are_shown_one_by_one_with_their_results(source: str) -> None:
+def test_calls_are_split_if_the_template_shows_only_one(source: str) -> None:
     talk = [*said("u"), CALLED, result("three"), result("one"), result("other"), *said("U")]
     assert ChatTemplate(source).render(talk) == (
         '[user]u[assistant]look(f{"x": 1}one)[tool]of one[assistant](f{"x": 2}two)'
@@ -166,14 +166,14 @@ def test_calls_are_shown_one_by_one_with_their_results(source: str) -> None:
     )
 
 
-def test_several_calls_stay_in_one_message_where_the_template_shows_them() -> None:
+def test_several_calls_stay_in_one_message_if_the_template_shows_them() -> None:
     talk = [*said("u"), CALLED, result("two"), result("one")]
     assert ChatTemplate(SEVERAL_CALLS).render(talk) == (
         '[user]u[assistant]look(f{"x": 1}one)(f{"x": 2}two)(f{"x": 3}three)[tool]of two[tool]of one'
     )
 
 
-def test_calls_shown_one_by_one_keep_to_short_ids() -> None:
+def test_split_calls_get_short_ids() -> None:
     source = SINGLE_CALLS.replace(
         CALLS,
         CALLS + "{% for c in m.tool_calls or [] if c.id | length != 9 %}"
@@ -183,7 +183,7 @@ def test_calls_shown_one_by_one_keep_to_short_ids() -> None:
     assert f"{short_id('two')})[tool]of two[assistant]" in shown
 
 
-def test_a_template_that_shows_tools_and_no_calls_is_told_calls_in_words() -> None:
+def test_calls_are_written_as_text_if_the_template_shows_only_tools() -> None:
     source = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}" + ANY_ORDER
     template = ChatTemplate(source)
     assert template.capabilities.tools and not template.capabilities.calls

@@ -1,3 +1,5 @@
+"""Stop strings are found in any split of a text, and only possible starts are held back."""
+
 from __future__ import annotations
 
 import tracemalloc
@@ -12,7 +14,7 @@ STOPS = st.lists(st.text(alphabet="ab", min_size=1, max_size=5), min_size=1, max
 
 
 def expected(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """By the definition: the match that ends first, of those the longest."""
+    """Apply the definition: the match that ends first, the longest of several."""
     for end in range(1, len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:
@@ -32,7 +34,7 @@ def cut(text: str, sizes: list[int]) -> list[str]:
 @given(LETTERS, STOPS, st.lists(st.integers(0, 4), max_size=12))
 @example("aab", ["ab"], [1, 1])
 @example("abab", ["abb", "ba"], [2])
-def test_every_way_to_cut_a_text_shows_the_same(
+def test_every_split_of_a_text_shows_the_same(
     text: str, stops: list[str], sizes: list[int]
 ) -> None:
     finder = StopStrings(stops)
@@ -46,9 +48,7 @@ def test_every_way_to_cut_a_text_shows_the_same(
 
 
 @given(LETTERS, STOPS)
-def test_what_is_held_back_is_the_longest_start_of_a_stop_string(
-    text: str, stops: list[str]
-) -> None:
+def test_longest_prefix_of_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
     finder = StopStrings(stops)
     shown = "".join(finder.push(letter) for letter in text)
     if finder.matched is None:
@@ -58,7 +58,7 @@ def test_what_is_held_back_is_the_longest_start_of_a_stop_string(
         assert held == longest
 
 
-def test_text_that_cannot_begin_a_stop_string_is_shown_at_once() -> None:
+def test_text_that_cannot_start_a_stop_string_is_shown_at_once() -> None:
     finder = StopStrings(["\n\n", "]"])
     assert finder.push("hello ^-world") == "hello ^-world"
     assert finder.push("\n") == ""
@@ -68,14 +68,14 @@ def test_text_that_cannot_begin_a_stop_string_is_shown_at_once() -> None:
     assert finder.push("more") == ""
 
 
-def test_letters_that_mean_something_in_patterns_are_plain() -> None:
+def test_regex_characters_in_stop_strings_are_literal() -> None:
     for letter in "^]-\\[.":
         finder = StopStrings([letter, "z"])
         assert finder.push("ok" + letter + "no") == "ok"
         assert finder.matched == letter
 
 
-def test_long_stop_strings_cost_memory_only_as_far_as_they_are_found() -> None:
+def test_stop_strings_use_memory_only_for_matched_text() -> None:
     tracemalloc.start()
     finders = [StopStrings(["ab" * 2000 + str(number) for number in range(64)]) for _ in range(20)]
     assert [finder.push("xabab") for finder in finders] == ["x"] * 20

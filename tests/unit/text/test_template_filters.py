@@ -1,4 +1,4 @@
-"""Filters that templates in the wild use: as Jinja has them, within the limits of a rendering."""
+"""Filters of chat templates work like Jinja's, within the limits of a rendering."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ ASKED = [Message("user", (Text("hi"),))]
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_filter_does_what_jinja_s_own_does(name: str) -> None:
+def test_filter_equals_jinjas_filter(name: str) -> None:
     source = USES[name]
     plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
     assert ChatTemplate(source).render(ASKED) == plain.from_string(source).render()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_filter_that_makes_too_much_is_stopped(name: str) -> None:
+def test_filter_with_too_much_output_is_stopped(name: str) -> None:
     template = ChatTemplate(HOSTILE[name])
     with pytest.raises(InvalidRequest) as caught:
         template.render(ASKED)
     assert caught.value.code == "chat_template_limit"
 
 
-def test_what_a_client_writes_cannot_make_a_wrap_slow() -> None:
+def test_wordwrap_of_a_hostile_message_is_stopped() -> None:
     template = ChatTemplate("{{ messages[0].content | wordwrap(20) }}")
     assert template.render([Message("user", (Text("a few words " * 20_000),))])
     with pytest.raises(InvalidRequest) as caught:
@@ -58,6 +58,6 @@ def test_what_a_client_writes_cannot_make_a_wrap_slow() -> None:
     assert caught.value.code == "chat_template_limit"
 
 
-def test_a_filter_that_is_given_another_kind_of_value_is_the_template_s_fault() -> None:
+def test_filter_on_a_wrong_type_is_a_template_error() -> None:
     with pytest.raises(InvalidRequest, match="cannot render these messages"):
         ChatTemplate("{{ messages | wordwrap }}").render(ASKED)

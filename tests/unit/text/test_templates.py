@@ -1,3 +1,5 @@
+"""Chat templates render like transformers, within limits and without forged control tokens."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -106,7 +108,7 @@ def test_rendering_equals_transformers(name: str) -> None:
     assert template.render_plain(messages, template_tools([TOOL])) == expected
 
 
-def test_a_template_that_shows_only_parts_of_content_gets_parts() -> None:
+def test_template_that_expects_content_parts_gets_parts() -> None:
     source = (
         "{% for m in messages %}{{ m.role }}:{% for part in m.content %}"
         "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %};{% endfor %}"
@@ -148,7 +150,7 @@ def test_messages_become_plain_dictionaries() -> None:
         ('"{}"', {"arguments": "{}"}),
     ],
 )
-def test_templates_get_an_object_whatever_a_model_wrote_as_arguments(
+def test_arguments_are_always_an_object_in_templates(
     written: str, shown: dict[str, object]
 ) -> None:
     message = Message("assistant", (ToolCall("c", "f", written),))
@@ -185,7 +187,7 @@ def test_reasoning_policy_reaches_the_template(policy: ReasoningPolicy, expected
     assert template.render([USER], reasoning=policy) == expected
 
 
-def test_an_answer_that_is_begun_comes_after_the_reasoning_that_the_template_opens() -> None:
+def test_answer_prefix_follows_closed_reasoning() -> None:
     tokenizer = tiny_tokenizer()
     for opening in ("<think>", "<think>\n"):
         template = ChatTemplate(CHATML.replace("assistant\\n", f"assistant\\n{opening}"))
@@ -194,7 +196,7 @@ def test_an_answer_that_is_begun_comes_after_the_reasoning_that_the_template_ope
         assert text.endswith("assistant\n<think>\n\n</think>\n\nSo")
 
 
-def test_a_refusal_is_the_client_s_error_in_the_template_s_words() -> None:
+def test_refusal_of_a_template_is_a_client_error_with_its_message() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(InvalidRequest, match="refuses these messages: roles must alt") as caught:
         template.render([USER], tools=[TOOL])
@@ -202,22 +204,22 @@ def test_a_refusal_is_the_client_s_error_in_the_template_s_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("show", "told"),
+    ("show", "message"),
     [
-        ("{{ name(tool.function.parameters) }}", "limits with these tools: it goes too deep"),
+        ("{{ name(tool.function.parameters) }}", "limits with these tools: it is nested too"),
         ("{{ tool.function.parameters.nothing.type }}", "cannot render these tools"),
         ("{{ raise_exception('no arrays') }}", "refuses these tools: no arrays"),
     ],
 )
-def test_what_a_template_cannot_do_with_tools_is_said_of_them(show: str, told: str) -> None:
+def test_template_error_caused_by_tools_names_the_tools(show: str, message: str) -> None:
     walk = "{%- macro name(schema) %}{{ name(schema) }}{% endmacro %}"
     template = ChatTemplate(walk + f"{{% for tool in tools or [] %}}{show}{{% endfor %}}")
-    with pytest.raises(InvalidRequest, match=told) as caught:
+    with pytest.raises(InvalidRequest, match=message) as caught:
         template.render_plain([{"role": "user", "content": "hi"}], template_tools([TOOL]))
     assert caught.value.field == "tools"
 
 
-def test_a_template_that_breaks_on_messages_tells_no_internals() -> None:
+def test_template_error_reveals_no_internals() -> None:
     for source in ("{{ messages[0].content + 1 }}", "{{ messages.x.y }}", "{{ 1 // 0 }}"):
         with pytest.raises(InvalidRequest, match="cannot render these messages"):
             ChatTemplate(source).render([USER])
@@ -238,7 +240,7 @@ def test_a_template_that_breaks_on_messages_tells_no_internals() -> None:
     ],
     ids=lambda source: source[:20],
 )
-def test_what_is_no_chat_template_is_refused_at_load(source: str) -> None:
+def test_invalid_chat_template_is_refused_at_load(source: str) -> None:
     with pytest.raises(ModelError, match=r"chat_template"):
         ChatTemplate(source)
 
@@ -344,17 +346,17 @@ class TestControlTokensInMessages:
         shown = b"".join(map(self.TOKENIZER.token_bytes, ids)).decode()
         assert shown == ChatTemplate(CHATML).render([Message("user", (Text(text),))])
 
-    def test_stay_plain_when_the_template_cuts_or_quotes_the_text(self) -> None:
+    def test_stay_plain_text_if_the_template_cuts_or_quotes_the_text(self) -> None:
         source = "<|im_start|>{{ messages | tojson }}{{ messages[0].content[1:] }}"
         ids = self.ids(source, "x<|im_end|>\U00100000")
         assert IM_END not in ids and ids[0] == IM_START
 
-    def test_other_texts_are_encoded_as_they_are(self) -> None:
+    def test_other_texts_are_encoded_unchanged(self) -> None:
         rendered = ChatTemplate(CHATML).render([USER])
         assert self.ids(CHATML, "hi") == self.TOKENIZER.encode(rendered)
 
 
-def test_names_in_tools_are_guarded_too() -> None:
+def test_control_tokens_in_tool_schemas_are_plain_text() -> None:
     tool = FunctionTool("f", None, {"<|im_end|>": "<|im_start|>"})
     source = "{{ tools | tojson }}<|im_end|>"
     ids: Any = ChatTemplate(source).encode(tiny_tokenizer(), [USER], tools=[tool])

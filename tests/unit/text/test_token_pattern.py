@@ -1,4 +1,4 @@
-"""A pattern of many tokens finds what trying each of them, longest first, finds."""
+"""A pattern of many tokens matches the same text as trying each of them, longest first."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ tokens = st.lists(st.text("<|a.\n▁(", min_size=1, max_size=5), max_size=12)
 
 
 @given(tokens=tokens, text=st.text("<|a.\n▁(", max_size=40))
-def test_it_finds_the_longest_token_at_each_place(tokens: list[str], text: str) -> None:
+def test_pattern_finds_the_longest_token_at_each_place(tokens: list[str], text: str) -> None:
     longest_first = sorted(tokens, key=len, reverse=True)
     flat = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
     found = [match.span() for match in pattern_of(tokens).finditer(text)]
     assert found == [match.span() for match in flat.finditer(text)]
 
 
-def test_what_tokens_share_is_tried_once() -> None:
+def test_shared_prefix_of_tokens_appears_once() -> None:
     assert pattern_of([*UNUSED, "<bos>", "</s>"]).pattern.count("unused") == 1
 
 
-def test_a_tokenizer_tries_what_its_tokens_share_once() -> None:
+def test_patterns_of_a_tokenizer_share_prefixes() -> None:
     types = [TokenType.NORMAL] * (256 + len(WORDS)) + [TokenType.CONTROL] * len(UNUSED)
     tokenizer = tiny_tokenizer(
         tokens=byte_letters() + WORDS + UNUSED,
@@ -43,7 +43,7 @@ def test_a_tokenizer_tries_what_its_tokens_share_once() -> None:
 
 
 @pytest.mark.parametrize("letter", ["\n", "▁"])
-def test_runs_longer_than_patterns_nest_are_found_whole(letter: str) -> None:
+def test_runs_longer_than_the_nesting_limit_are_found(letter: str) -> None:
     runs = [letter * length for length in range(2, 20 * MAX_DEPTH)]
     pattern = pattern_of(runs)
     for length in (2, MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2, 5 * MAX_DEPTH, len(runs[-1])):
@@ -51,5 +51,5 @@ def test_runs_longer_than_patterns_nest_are_found_whole(letter: str) -> None:
         assert match is not None and match[0] == letter * length
 
 
-def test_no_tokens_are_never_found() -> None:
+def test_pattern_of_no_tokens_matches_nothing() -> None:
     assert pattern_of(["", ""]).search("any") is None

@@ -1,3 +1,5 @@
+"""Tokenizers from GGUF metadata and tokenizer.json: merges, bytes, control tokens, errors."""
+
 from __future__ import annotations
 
 import json
@@ -32,7 +34,7 @@ def parts(tokenizer: TokenizerSource, bos: str | None = None, eos: str | None = 
 
 
 def spm_data(**changes: object) -> TokenizerData:
-    """A SentencePiece vocabulary in which scores decide: "ab" before "bc"."""
+    """A SentencePiece vocabulary in which scores decide: "ab" is merged before "bc"."""
     pieces = ["<unk>", "<s>", "</s>"]
     pieces += [f"<0x{byte:02X}>" for byte in range(256)]
     pieces += ["▁", "a", "b", "c", "ab", "bc", "▁a", "abc", "▁ab"]
@@ -73,13 +75,13 @@ def test_bytes_of_tokens_concatenate_to_the_text(text: str) -> None:
 TINY = tiny_tokenizer()
 
 
-def test_stop_ids_hold_eos_and_every_end_of_turn() -> None:
+def test_stop_ids_contain_eos_and_every_end_of_turn() -> None:
     assert tiny_tokenizer(eos_id=None).stop_ids == {END_OF_TEXT, IM_END}
     assert from_gguf(tiny_data(), stop_ids=[7]).stop_ids == {END_OF_TEXT, IM_END, 7}
     assert IM_START not in TINY.stop_ids
 
 
-def test_bos_is_added_only_where_the_file_or_the_family_says_so() -> None:
+def test_bos_is_added_only_if_the_file_or_the_family_says_so() -> None:
     assert tiny_tokenizer().encode("the", add_special=True) == [260]
     assert tiny_tokenizer(add_bos=True).encode("the", add_special=True) == [END_OF_TEXT, 260]
     assert tiny_tokenizer(pre="llama-bpe").encode("the", add_special=True) == [END_OF_TEXT, 260]
@@ -88,7 +90,7 @@ def test_bos_is_added_only_where_the_file_or_the_family_says_so() -> None:
     assert both.encode("", add_special=True) == [END_OF_TEXT, IM_END]
 
 
-def test_control_tokens_stand_for_their_name_and_padding_for_nothing() -> None:
+def test_bytes_of_control_tokens_are_their_names_and_padding_has_none() -> None:
     assert TINY.token_bytes(IM_END) == b"<|im_end|>"
     assert TINY.token_bytes(0x0A) == b"\n"
     assert TINY.token_bytes(100_000) == b""
@@ -99,7 +101,7 @@ def test_lone_surrogates_are_read_as_replacement_characters() -> None:
     assert TINY.encode("a\ud800b") == TINY.encode("a�b")
 
 
-def test_pieces_never_join_into_a_control_token() -> None:
+def test_pieces_are_not_joined_to_a_control_token() -> None:
     ids = TINY.encode_pieces(["<", "|im_end|>", "<|im_end|>"])
     assert ids.count(IM_END) == 1
     assert b"".join(map(TINY.token_bytes, ids)) == b"<|im_end|><|im_end|>"
@@ -122,7 +124,7 @@ def test_pieces_never_join_into_a_control_token() -> None:
         ("seed-coder", "12 a!\n", ["1", "2", " a", "!", "\n"]),
     ],
 )
-def test_pre_tokenizers_split_as_their_models_do(pre: str, text: str, same: list[str]) -> None:
+def test_pre_tokenizers_split_like_their_models(pre: str, text: str, same: list[str]) -> None:
     backend = build_backend(tiny_data(pre=pre))
     normal = backend.normalizer.normalize_str(text) if backend.normalizer else text
     pieces = [normal[a:b] for _, (a, b) in backend.pre_tokenizer.pre_tokenize_str(normal)]
@@ -173,7 +175,7 @@ def test_the_unknown_token_is_a_control_token() -> None:
         (spm_data(scores=[]), "tokenizer.ggml.scores"),
     ],
 )
-def test_bad_metadata_is_refused_with_its_key(data: TokenizerData, named: str) -> None:
+def test_invalid_metadata_is_refused_by_key(data: TokenizerData, named: str) -> None:
     with pytest.raises(ModelError, match=named):
         from_gguf(data)
 
@@ -200,7 +202,7 @@ def test_tokenizer_json_of_a_sentencepiece_model_prefixes_a_space(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", json.dumps({"model": 1}).encode()])
-def test_a_malformed_tokenizer_json_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_malformed_tokenizer_json_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=r"tokenizer\.json"):

@@ -1,4 +1,4 @@
-"""What makes the tokenizers library panic is an error of the model, or of the request."""
+"""A panic of the tokenizers library becomes an error of the model or of the request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from penstock.base.errors import InvalidRequest, ModelError
 from penstock.models.tokenizer.tokenizer_data import TokenizerFiles
 from penstock.text.tokenizers.backend import build_backend
-from penstock.text.tokenizers.panic_guard import encoded
+from penstock.text.tokenizers.panic_guard import encode_or_refuse
 from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json
 from tests.support.checkpoints.tiny_tokenizer import tiny_data
 
@@ -45,6 +45,6 @@ def test_text_on_which_the_library_panics_is_refused() -> None:
     content = json.loads(build_backend(tiny_data()).to_str())
     content["pre_tokenizer"] = {**pattern, "invert": False}
     backend = build_backend(tiny_data()).from_str(json.dumps(content))
-    assert encoded(backend, "aaa")
+    assert encode_or_refuse(backend, "aaa")
     with pytest.raises(InvalidRequest, match="tokenizer fails"):
-        encoded(backend, "a" * 40 + "!")
+        encode_or_refuse(backend, "a" * 40 + "!")

@@ -1,4 +1,4 @@
-"""Channel parsers: every family, every way to cut a text, everything that can go wrong."""
+"""Tool and reasoning parsers: every family, every split of a text, malformed calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pieces_of(
 
 
 def joined(pieces: Iterable[ParserOutput]) -> list[tuple[str, str]]:
-    """Pieces of a kind in one: what must not depend on how the text was cut."""
+    """Join adjacent parts of a kind; the result must not depend on how the text was split."""
     found: list[tuple[str, str]] = []
     for piece in pieces:
         kind = type(piece).__name__
@@ -90,14 +90,14 @@ def test_every_family_has_examples() -> None:
 
 
 @pytest.mark.parametrize(("name", "text", "calls"), CASES)
-def test_calls_are_found_and_nothing_is_left_over(name: str, text: str, calls: Any) -> None:
+def test_calls_are_found_and_no_text_remains(name: str, text: str, calls: Any) -> None:
     pieces = pieces_of(name, [text])
     assert calls_in(pieces) == calls
     assert text_in(pieces) == ""
 
 
 @pytest.mark.parametrize(("name", "text", "calls"), CASES)
-def test_every_single_cut_gives_the_same(name: str, text: str, calls: Any) -> None:
+def test_every_split_in_two_gives_the_same_output(name: str, text: str, calls: Any) -> None:
     whole = joined(pieces_of(name, [text]))
     assert joined(pieces_of(name, list(text))) == whole
     for place in range(len(text)):
@@ -119,7 +119,7 @@ def test_arguments_stream_before_their_call_ends(name: str, text: str, calls: An
 
 
 @pytest.mark.parametrize(("name", "text", "calls"), CASES)
-def test_words_around_calls_stay(name: str, text: str, calls: Any) -> None:
+def test_text_around_calls_is_kept(name: str, text: str, calls: Any) -> None:
     syntax = TOOL_SYNTAXES[name]
     if isinstance(syntax, Harmony) or not text.startswith(tuple(s.open for s in syntax.sections)):
         return
@@ -128,20 +128,20 @@ def test_words_around_calls_stay(name: str, text: str, calls: Any) -> None:
     assert text_in(pieces) == "Let me see.Done."
 
 
-def broken(draw: random.Random, text: str) -> str:
-    """The text with pieces lost, doubled, moved or replaced."""
+def corrupted(rng: random.Random, text: str) -> str:
+    """Return the text with random parts removed, doubled, inserted or replaced."""
     chars = list(text)
-    for _ in range(draw.randint(0, 4)):
-        at = draw.randrange(len(chars) + 1)
-        match draw.randrange(4):
+    for _ in range(rng.randint(0, 4)):
+        at = rng.randrange(len(chars) + 1)
+        match rng.randrange(4):
             case 0:
-                del chars[at : at + draw.randint(1, 12)]
+                del chars[at : at + rng.randint(1, 12)]
             case 1:
-                chars[at:at] = chars[at : at + draw.randint(1, 12)]
+                chars[at:at] = chars[at : at + rng.randint(1, 12)]
             case 2:
-                chars.insert(at, draw.choice('"\\{}[](),:<>=|\n é😀\x00'))
+                chars.insert(at, rng.choice('"\\{}[](),:<>=|\n é😀\x00'))
             case _:
-                chars[at : at + 1] = draw.choice(["</", "<|", "null", "'", "\\u12", "1e"])
+                chars[at : at + 1] = rng.choice(["</", "<|", "null", "'", "\\u12", "1e"])
     return "".join(chars)
 
 
@@ -153,12 +153,12 @@ def broken(draw: random.Random, text: str) -> str:
     before=st.sampled_from(["", "Hm. ", "\n", "<think>a b</think>\n", "<think>", "<tool_call>"]),
     thinking=st.booleans(),
 )
-def test_streamed_is_unstreamed(
+def test_streamed_output_equals_unstreamed_output(
     name: str, seed: int, places: list[int], before: str, thinking: bool
 ) -> None:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     examples = [text for text, _ in EXAMPLES[name]]
-    text = before + broken(draw, "\n".join(draw.choices(examples, k=draw.randint(1, 2))))
+    text = before + corrupted(rng, "\n".join(rng.choices(examples, k=rng.randint(1, 2))))
     whole = pieces_of(name, [text], thinking=thinking)
     assert joined(pieces_of(name, cut(text, places), thinking=thinking)) == joined(whole)
     assert joined(pieces_of(name, list(text), thinking=thinking)) == joined(whole)
@@ -172,16 +172,16 @@ def test_streamed_is_unstreamed(
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"harmony"}))
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_what_is_no_call_comes_back_whole(name: str, seed: int) -> None:
-    draw = random.Random(seed)
-    text = broken(draw, draw.choice(EXAMPLES[name])[0])
+def test_text_without_calls_is_returned_unchanged(name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    text = corrupted(rng, rng.choice(EXAMPLES[name])[0])
     pieces = pieces_of(name, [text])
     if not any(isinstance(p, CallStart) for p in pieces):
         assert text_in(pieces) == text
 
 
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"harmony"}))
-def test_a_function_that_is_not_offered_is_no_call(name: str) -> None:
+def test_call_of_an_unknown_function_is_text(name: str) -> None:
     for text, _ in EXAMPLES[name]:
         renamed = text.replace("get_weather", "zzz").replace("ping", "zzz").replace("hypot", "z")
         pieces = pieces_of(name, [renamed])
@@ -194,7 +194,7 @@ def test_without_tools_calls_are_text(name: str) -> None:
         assert calls_in(pieces_of(name, [text], tools=())) == []
 
 
-def test_the_rest_of_a_call_that_breaks_off_is_text() -> None:
+def test_rest_of_a_malformed_call_is_text() -> None:
     text = '<tool_call>{"name": "ping", "arguments": {"a": ]}} and more'
     assert joined(pieces_of("hermes", [text])) == [
         ("CallStart", "ping None"),
@@ -204,28 +204,28 @@ def test_the_rest_of_a_call_that_breaks_off_is_text() -> None:
     ]
 
 
-def test_a_call_cut_off_by_the_end_keeps_what_was_written() -> None:
+def test_call_cut_off_at_the_end_keeps_its_arguments() -> None:
     pieces = pieces_of("hermes", ['<tool_call>{"name": "get_weather", "arguments": {"city": "Pa'])
     assert [p.text for p in pieces if isinstance(p, ParsedArguments)] == ['{"city": "Pa']
     pieces = pieces_of("qwen3_coder", ["<function=get_weather>\n<parameter=city>\nPa"])
     assert "".join(p.text for p in pieces if isinstance(p, ParsedArguments)) == '{"city": "Pa'
 
 
-def test_json_that_is_no_call_is_shown_as_it_comes() -> None:
+def test_json_that_is_not_a_call_is_streamed_as_text() -> None:
     parser = AnswerParser(AnswerSyntax(TOOL_SYNTAXES["hermes"]), TOOLS)
     assert text_in(parser.push('{"joke": ')) == '{"joke":'
     assert text_in(parser.push('"long')) == ' "long'
 
 
 @pytest.mark.parametrize("arguments", ['{"a": "\\ud83d"}', "[" * 5000])
-def test_encoded_arguments_that_no_answer_can_carry_are_text(arguments: str) -> None:
+def test_call_with_invalid_encoded_arguments_is_text(arguments: str) -> None:
     inner = arguments.replace('"', '\\"')
     text = f'<tool_call>{{"name": "ping", "arguments": "{inner}"}}</tool_call>'
     pieces = pieces_of("hermes", [text])
     assert (calls_in(pieces), text_in(pieces)) == ([], text)
 
 
-def test_one_brace_too_many_is_read_past() -> None:
+def test_extra_brace_is_skipped() -> None:
     text = '<tool_call>\n{"name": "ping", "arguments": {}}}\n</tool_call>'
     pieces = pieces_of("hermes", list(text))
     assert (calls_in(pieces), text_in(pieces)) == ([("ping", {})], "")
@@ -234,25 +234,25 @@ def test_one_brace_too_many_is_read_past() -> None:
 @pytest.mark.parametrize(
     ("written", "value"), [("1_000", 1000), (r'"\ud83d\ude00"', "\U0001f600"), ("1_0.5", 10.5)]
 )
-def test_python_values_are_read_as_python_reads_them(written: str, value: Any) -> None:
+def test_python_values_are_read_like_in_python(written: str, value: Any) -> None:
     tool = TOOLS[0].__class__("f", None, {"type": "object"})
     ((_, arguments),) = calls_in(pieces_of("pythonic", [f"[f(a={written})]"], tools=[tool]))
     assert (arguments["a"], type(arguments["a"])) == (value, type(value))
 
 
-def test_half_a_character_in_a_python_string_breaks_its_call_off() -> None:
+def test_lone_surrogate_in_a_python_string_breaks_off_the_call() -> None:
     text = text_in(pieces_of("pythonic", [r'[get_weather(city="\ud83d\ud83d")]']))
     assert text.endswith('")]')
 
 
-def test_ids_that_the_model_makes_are_kept() -> None:
+def test_call_ids_of_the_model_are_kept() -> None:
     ((text, _),) = EXAMPLES["kimi"]
     ids = [p.call_id for p in pieces_of("kimi", [text]) if isinstance(p, CallStart)]
     assert ids == ["functions.get_weather:0", "functions.ping:1"]
 
 
 class TestValues:
-    """Values between tags take the types that the schema asks for."""
+    """Values between tags get the types that the schema allows."""
 
     def value(self, schema: Any, written: str) -> Any:
         tool = TOOLS[0].__class__("f", None, {"type": "object", "properties": {"a": schema}})
@@ -299,7 +299,7 @@ class TestValues:
             ("f", {"a": "5"})
         ]
 
-    def test_types_are_found_below_the_top(self) -> None:
+    def test_types_are_found_below_the_top_of_the_schema(self) -> None:
         parameters = {
             "$ref": "#/$defs/F",
             "$defs": {"F": {"anyOf": [{"properties": {"a": {"type": "string"}}}]}},
@@ -310,30 +310,30 @@ class TestValues:
 
 
 class TestReasoning:
-    def test_tags_are_told_from_the_answer(self) -> None:
+    def test_reasoning_is_separated_from_the_answer(self) -> None:
         pieces = pieces_of("hermes", ["<think>\nhm, <b>\n</think>\n\nYes.\n"])
         assert joined(pieces) == [("ParsedReasoning", "hm, <b>"), ("ParsedText", "Yes.\n")]
 
-    def test_a_prompt_may_have_opened_them(self) -> None:
+    def test_prompt_may_have_opened_the_reasoning(self) -> None:
         pieces = pieces_of("hermes", ["hm</think>Yes."], thinking=True)
         assert joined(pieces) == [("ParsedReasoning", "hm"), ("ParsedText", "Yes.")]
 
-    def test_reasoning_that_is_cut_off_stays_reasoning(self) -> None:
+    def test_unclosed_reasoning_stays_reasoning(self) -> None:
         assert joined(pieces_of("hermes", ["<think>hm </th"])) == [("ParsedReasoning", "hm </th")]
 
-    def test_empty_reasoning_is_none(self) -> None:
+    def test_empty_reasoning_is_dropped(self) -> None:
         assert joined(pieces_of("hermes", ["<think>\n\n</think>\n\nA"])) == [("ParsedText", "A")]
 
-    def test_tags_later_on_are_text(self) -> None:
+    def test_reasoning_tags_inside_the_answer_are_text(self) -> None:
         text = "Write <think>x</think>."
         assert joined(pieces_of("hermes", [text])) == [("ParsedText", text)]
 
-    def test_calls_may_follow(self) -> None:
+    def test_calls_may_follow_reasoning(self) -> None:
         ((text, calls), *_) = EXAMPLES["qwen3_coder"]
         pieces = pieces_of("qwen3_coder", ["a</think>\n", text], thinking=True)
         assert calls_in(pieces) == calls and text_in(pieces) == ""
 
-    def test_harmony_has_channels(self) -> None:
+    def test_harmony_channels_are_separated(self) -> None:
         text = (
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary"
             "<|message|>One moment.<|end|><|start|>assistant<|channel|>final<|message|>Yes.\n"
@@ -343,7 +343,7 @@ class TestReasoning:
             ("ParsedText", "One moment.Yes.\n"),
         ]
 
-    def test_the_parser_says_while_it_reads_reasoning(self) -> None:
+    def test_reasoning_property_is_true_while_reasoning_is_read(self) -> None:
         parser = AnswerParser(AnswerSyntax(None, THINK))
         states = []
         for char in "<think>ab</think>c":
@@ -368,21 +368,21 @@ class TestDetection:
             ("<|start_of_role|> <|tool_call|>", "granite"),
             ("<|tool_call|>", "phi"),
             ("{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}", "phi"),
-            ("no word of them", "hermes"),
+            ("none of the marks", "hermes"),
         ],
     )
-    def test_the_template_tells_the_syntax(self, template: str, calls: str) -> None:
+    def test_syntax_is_detected_from_the_template(self, template: str, calls: str) -> None:
         found = detect_answer_syntax(template, ()).calls
         assert found is not None and found.name == calls
 
-    def test_tokens_tell_it_where_there_is_no_template(self) -> None:
+    def test_syntax_is_detected_from_tokens_without_a_template(self) -> None:
         found = detect_answer_syntax(None, {"<|tool_calls_section_begin|>": 1, "</think>": 2})
         assert found.calls is TOOL_SYNTAXES["kimi"] and found.reasoning == THINK
 
-    def test_a_template_that_only_opens_reasoning_tells_of_it(self) -> None:
+    def test_reasoning_is_detected_from_an_opening_tag(self) -> None:
         template = "{{ messages[0].content }}<|im_start|>assistant\n<think>\n"
         assert detect_answer_syntax(template, ()).reasoning == THINK
 
-    def test_an_operator_may_choose(self) -> None:
+    def test_operator_can_choose_the_syntax(self) -> None:
         assert detect_answer_syntax("<tool_call>", (), "lfm2").calls is TOOL_SYNTAXES["lfm2"]
         assert detect_answer_syntax("<tool_call>", (), "none").calls is None

@@ -78,7 +78,7 @@ class RerankRunner:
                 field="query",
             )
         sequences = []
-        for index, ids in enumerate(prefixes.each):
+        for index, ids in enumerate(prefixes.token_ids):
             if len(ids) > room and not request.truncate:
                 raise _exceeded(index, max_model_len, room - start)
             sequences.append((*ids[:room], *end))

@@ -21,24 +21,24 @@ def select_chat_template(
     tokens = tokenizer.added_tokens
     if parts.chat_template is not None:
         sources = parts.chat_template + (parts.tool_template or "")
-        channels = detect_answer_syntax(sources, tokens, tool_syntax)
-        template = _working(parts, parts.chat_template, channels, _for_tools(parts, channels))
+        syntax = detect_answer_syntax(sources, tokens, tool_syntax)
+        template = _working(parts, parts.chat_template, syntax, _for_tools(parts, syntax))
         if template is not None:
-            return template, channels
-    channels = detect_answer_syntax(None, tokens, tool_syntax)
+            return template, syntax
+    syntax = detect_answer_syntax(None, tokens, tool_syntax)
     known = known_template(tokens, parts.model_id)
     if known is None:
         log.warning("%s: no chat template, only completions", parts.model_id)
-        return None, channels
+        return None, syntax
     log.info("%s: a chat template that fits its control tokens is used", parts.model_id)
-    return _working(parts, known, channels), channels
+    return _working(parts, known, syntax), syntax
 
 
-def _for_tools(parts: TextParts, channels: AnswerSyntax) -> ChatTemplate | None:
+def _for_tools(parts: TextParts, syntax: AnswerSyntax) -> ChatTemplate | None:
     """The model's own template for requests with tools, if it shows them."""
     if parts.tool_template is None:
         return None
-    template = _compiled(parts, parts.tool_template, channels)
+    template = _compiled(parts, parts.tool_template, syntax)
     if template is not None and not template.capabilities.tools:
         log.warning("%s: its chat template for tools shows none", parts.model_id)
         return None
@@ -46,10 +46,10 @@ def _for_tools(parts: TextParts, channels: AnswerSyntax) -> ChatTemplate | None:
 
 
 def _working(
-    parts: TextParts, source: str, channels: AnswerSyntax, for_tools: ChatTemplate | None = None
+    parts: TextParts, source: str, syntax: AnswerSyntax, for_tools: ChatTemplate | None = None
 ) -> ChatTemplate | None:
     """The template, if it shows a conversation."""
-    template = _compiled(parts, source, channels, for_tools)
+    template = _compiled(parts, source, syntax, for_tools)
     if template is not None and not template.capabilities.users:
         log.warning("%s: its chat template shows no conversation", parts.model_id)
         return None
@@ -57,9 +57,9 @@ def _working(
 
 
 def _compiled(
-    parts: TextParts, source: str, channels: AnswerSyntax, for_tools: ChatTemplate | None = None
+    parts: TextParts, source: str, syntax: AnswerSyntax, for_tools: ChatTemplate | None = None
 ) -> ChatTemplate | None:
-    calls = channels.calls
+    calls = syntax.calls
     try:
         return ChatTemplate(
             source,

@@ -1,1 +1,1 @@
-"""JSON schemas as grammars: which parts can be enforced, and where an error is."""
+"""JSON schemas as grammars: which keywords can be enforced, and where an error is."""

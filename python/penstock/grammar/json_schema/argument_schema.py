@@ -1,7 +1,7 @@
-"""What the schema of a function's arguments says, for grammars that spell arguments out themselves:
-references followed, parts put together, alternatives listed.
+"""Reads the schema of a function's arguments, for grammars that write arguments in a format other
+than JSON: follows references, merges parts, lists alternatives.
 
-Hostile schemas end early: each walk has a bound of its own.
+Every walk has a limit, so that hostile schemas end early.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock.grammar.json_schema.value_types import resolve, type_of, types_of
 MAX_PARTS: Final = 256
 MAX_OPTIONS: Final = 512
 MAX_COUNT: Final = 2000
-"""A longer string or array is not counted: the lexer would need a state for each item."""
+"""Larger bounds of a length are ignored: the lexer would need one state per item."""
 _ROOT: Final = "arguments"
 _CHOICES: Final = ("anyOf", "oneOf")
 _COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems")
 _MAX_DEPTH: Final = 200
-"""llguidance refuses far flatter schemas."""
+"""llguidance refuses much flatter schemas."""
 _BOOLEANS: Final = frozenset({"null", "boolean"})
 BINDING: Final = frozenset({
     "$dynamicRef", "$recursiveRef", "additionalItems", "additionalProperties", "allOf", "anyOf",
@@ -32,27 +32,27 @@ BINDING: Final = frozenset({
     "prefixItems", "properties", "propertyNames", "required", "then", "type",
     "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
 })  # fmt: skip
-"""Those of JSON Schema that bind values; all others say something else, or nothing."""
+"""Keywords of JSON Schema that constrain values; all others are annotations."""
 
 
 class Unenforceable(Exception):
-    """The schema of a strict function has a keyword that its form of calls cannot enforce."""
+    """The schema of a strict function has a keyword that the model's call format cannot enforce."""
 
     def __init__(self, tool: FunctionTool, place: str, keyword: str) -> None:
-        super().__init__(f"{keyword} cannot be enforced in this model's form of calls")
+        super().__init__(f"{keyword} cannot be enforced in this model's tool call format")
         self.tool = tool
         self.place = place
 
 
 def required_of(schema: dict[str, Any]) -> list[str]:
-    """The names that an object must have; some clients send null for none."""
+    """Return the names of the required members. Some clients send null for none."""
     found = schema.get("required")
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def members_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """name -> schema of the members that an object is known to have: its properties, and what it
-    requires beside them."""
+    """Return name -> schema of the members that an object may or must have by name: its properties
+    and any other required names."""
     properties = schema.get("properties")
     named = dict(properties) if isinstance(properties, dict) else {}
     others = others_of(schema)
@@ -62,7 +62,7 @@ def members_of(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def others_of(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema of members that are no properties; None where there may be none."""
+    """Return the schema of members that are not properties, or None if there may be none."""
     found = schema.get("additionalProperties")
     if found is False:
         return None
@@ -70,7 +70,7 @@ def others_of(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def member_of(schema: dict[str, Any], name: str) -> Any:
-    """The schema of one member of an object; {} where nothing is said of it."""
+    """Return the schema of one member of an object, {} if the schema does not restrict it."""
     found: list[Any] = []
     for form in options_of(schema, schema):
         inner = members_of(form).get(name, others_of(form) or {})
@@ -80,8 +80,8 @@ def member_of(schema: dict[str, Any], name: str) -> Any:
 
 
 def flattened(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """A schema with the reference at its top and the parts of its allOf put into it; parts that
-    contradict each other stay in allOf."""
+    """Return a schema with its top-level reference and the parts of its allOf merged into it. Parts
+    that contradict each other stay in allOf."""
     flat: dict[str, Any] = {}
     left: list[dict[str, Any]] = []
     for part in _parts(schema, root):
@@ -92,7 +92,7 @@ def flattened(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
 
 
 def options_of(schema: Any, root: dict[str, Any]) -> list[dict[str, Any]]:
-    """The alternatives that anyOf and oneOf at a schema's top leave, each flattened."""
+    """Return the alternatives of the anyOf and oneOf at the top of a schema, each flattened."""
     waiting, found, spread = [schema], [], 0
     while waiting:
         flat = flattened(waiting.pop(0), root)
@@ -107,8 +107,8 @@ def options_of(schema: Any, root: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def values_of(schema: Any, root: dict[str, Any]) -> list[Any] | None:
-    """All values that a schema allows, where they are few enough to be listed."""
-    found: dict[str, Any] = {}  # by their text, since to Python True is 1
+    """Return all values that a schema allows, or None if they are not listed."""
+    found: dict[str, Any] = {}  # keyed by JSON text, since True == 1 in Python
     for option in options_of(schema, root):
         values = _listed(option)
         if values is None:
@@ -118,13 +118,14 @@ def values_of(schema: Any, root: dict[str, Any]) -> list[Any] | None:
 
 
 def count_of(schema: dict[str, Any], key: str) -> int | None:
-    """A bound of a length; None where there is none that can be kept."""
+    """Return a bound of a length, or None if there is none or it is too large to enforce."""
     found = schema.get(key)
     return found if isinstance(found, int) and 0 <= found <= MAX_COUNT else None
 
 
 def unknown_keyword(schema: dict[str, Any], known: frozenset[str]) -> str | None:
-    """The first keyword that binds values and is not known, or counts further than is counted."""
+    """Return the first constraining keyword that is not in `known`, or whose count is too large to
+    enforce."""
     for key in schema:
         if key == "format" and "string" not in types_of(schema, {}):
             continue
@@ -134,7 +135,8 @@ def unknown_keyword(schema: dict[str, Any], known: frozenset[str]) -> str | None
 
 
 def standalone(schema: Any, root: dict[str, Any]) -> Any:
-    """A part of a schema with all that its references name, so that it may stand alone."""
+    """Return a part of a schema together with all that its references name, so that it can be used
+    on its own."""
     if '"$ref": "#' not in json.dumps(schema):
         return schema
     whole = {key: value for key, value in root.items() if key not in ("$id", "id", "$schema")}
@@ -142,7 +144,7 @@ def standalone(schema: Any, root: dict[str, Any]) -> Any:
 
 
 def _moved(schema: Any, depth: int = 0) -> Any:
-    """A schema whose references begin at `_ROOT`."""
+    """Redirect all references of a schema to `_ROOT`."""
     if depth > _MAX_DEPTH:
         return schema
     if isinstance(schema, list):
@@ -157,7 +159,7 @@ def _moved(schema: Any, depth: int = 0) -> Any:
 
 
 def _parts(schema: Any, root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A schema without what it refers to, then what it refers to."""
+    """Yield a schema without its references and allOf, then the parts that these name."""
     waiting = [schema]
     for _ in range(MAX_PARTS):
         if not waiting:
@@ -174,7 +176,7 @@ def _parts(schema: Any, root: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _put(flat: dict[str, Any], key: str, value: Any) -> bool:
-    """Add a keyword to a schema; False where it contradicts what is there."""
+    """Add a keyword to a schema. Returns False if it contradicts the keywords that are there."""
     known = flat.get(key)
     if key not in flat or known == value:
         flat[key] = value

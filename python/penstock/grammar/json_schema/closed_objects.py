@@ -1,8 +1,8 @@
-"""Schemas whose objects take no further keys.
+"""Forbids keys that a schema does not list.
 
-To JSON Schema an object with `properties` may have any others. Clients that write such a schema
-for an answer mean the keys they list, and a model that may invent some does. So here what lists
-keys and says nothing of others takes none; `additionalProperties` says otherwise.
+In JSON Schema an object with `properties` may have any other keys too. Clients that write such a
+schema for an answer mean the listed keys only, and a model may invent others. So an object that
+lists keys gets `additionalProperties: false` here, unless it sets `additionalProperties` itself.
 """
 
 from __future__ import annotations
@@ -10,46 +10,46 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.grammar.json_schema.argument_schema import BINDING, flattened, required_of
+from penstock.grammar.json_schema.subschemas import map_subschemas
 
-_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
-_LISTED: Final = ("anyOf", "oneOf", "prefixItems")
-_SINGLE: Final = ("items", "additionalProperties")
 _CHOICES: Final = ("anyOf", "oneOf")
 _SHARED: Final[tuple[str, ...]] = ("$defs", "definitions")
 _OPEN: Final = ("if", "dependentSchemas", "unevaluatedProperties")
-"""What may bring further keys in a way that is not followed: such an object stays as it is."""
+"""Keywords that can add keys in ways that are not followed here: such an object stays as it is."""
 _MAX_PARTS: Final = 20_000
 _MAX_DEPTH: Final = 64
 
 
-class _TooMuch(Exception):
-    pass
+class _TooComplex(Exception):
+    """The schema has too many parts or is nested too deeply."""
 
 
-def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same schema, where objects with `properties` and without `additionalProperties` take no
-    further keys. What `allOf` or a reference puts together is one object, which has the keys of
-    all; so is each alternative of `anyOf` or `oneOf` with what stands beside it. A schema whose
-    parts would have to be repeated too often stays as it is."""
+def without_extra_keys(schema: dict[str, Any]) -> dict[str, Any]:
+    """Forbid further keys in objects that have `properties` and no `additionalProperties`.
+
+    An object that is assembled by `allOf` or a reference has the keys of all its parts. Each
+    alternative of `anyOf` or `oneOf` is one object together with the keywords beside it. A schema
+    whose parts would have to be repeated too often is returned unchanged.
+    """
     try:
-        found: dict[str, Any] = _Closing(schema).part(schema, 0)
-    except _TooMuch:
+        closed: dict[str, Any] = _ExtraKeysRemover(schema).part(schema, 0)
+    except _TooComplex:
         return schema
-    return found
+    return closed
 
 
-class _Closing:
+class _ExtraKeysRemover:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._left = _MAX_PARTS
 
     def part(self, part: Any, depth: int) -> Any:
-        """Raises _TooMuch."""
+        """Return a part of the schema without extra keys. Raises _TooComplex."""
         if not isinstance(part, dict):
             return part
         self._left -= 1
         if self._left < 0 or depth > _MAX_DEPTH:
-            raise _TooMuch
+            raise _TooComplex
         if any(key in part for key in _OPEN):
             return part
         if _joins(part):
@@ -73,15 +73,7 @@ class _Closing:
         return {**joined, **rest, **self._within(whole, depth)}
 
     def _within(self, part: dict[str, Any], depth: int) -> dict[str, Any]:
-        kept = dict(part)
-        for key, value in part.items():
-            if key in _NAMED and isinstance(value, dict):
-                kept[key] = {name: self.part(inner, depth + 1) for name, inner in value.items()}
-            elif (key in _LISTED or key == "allOf") and isinstance(value, list):
-                kept[key] = [self.part(inner, depth + 1) for inner in value]
-            elif key in _SINGLE:
-                kept[key] = self.part(value, depth + 1)
-        return kept
+        return map_subschemas(part, lambda inner: self.part(inner, depth + 1))
 
 
 def _closed(part: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +85,7 @@ def _closed(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joins(part: dict[str, Any]) -> bool:
-    """Whether several parts say something of the same object."""
+    """Whether several parts describe the same object."""
     parts = part.get("allOf")
     binding = [one for one in parts if _binds(one)] if isinstance(parts, list) else []
     own = any(key in BINDING for key in part if key != "allOf")
@@ -105,7 +97,7 @@ def _binds(part: Any) -> bool:
 
 
 def _adds_keys(part: dict[str, Any], key: str) -> bool:
-    """Whether alternatives have keys beside those that stand next to them."""
+    """Whether alternatives add keys to the properties beside them."""
     options = part.get(key)
     if "properties" not in part or not isinstance(options, list):
         return False

@@ -1,7 +1,8 @@
-"""Finds numbers in a JSON schema that the grammar library would not keep to their last digit.
+"""Finds numbers in a JSON schema that the grammar library would round.
 
-It holds numbers as doubles. An integer that no double is would be another one in the answer. So
-would one of more than 64 bits that arrives here as a double already: its digits are lost.
+It stores numbers as doubles. An integer that is not exactly a double would become another one in
+the answer. An integer of more than 64 bits has already been rounded to a double by the JSON
+decoder.
 """
 
 from __future__ import annotations
@@ -9,57 +10,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.grammar.json_schema.subschemas import map_subschemas, subschemas
 from penstock.grammar.json_schema.value_types import type_of, types_of
 
-_NAMED: Final = ("$defs", "definitions", "properties", "patternProperties")
-_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE: Final = ("items", "additionalProperties")
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAX_DEPTH: Final = 200
-_ALL_KEPT: Final = 2**53
-"""Up to here every integer is a double, and so are its neighbours."""
-_DIGITS_KNOWN: Final = 2**63
+_MAX_EXACT: Final = 2**53
+"""Up to here every integer is exactly a double, and so are its neighbours."""
+_MAX_DECODED: Final = 2**63
+"""Up to here the JSON decoder keeps all digits of an integer."""
 
 
-def inexact_number_of(
-    schema: Any, place: str = "", depth: int = 0
-) -> tuple[str, str, int | float] | None:
-    """(place of a part as a JSON pointer, keyword, number) of the first number that would not be
-    kept; None if all are."""
+def inexact_number_of(schema: Any, place: str = "", depth: int = 0) -> tuple[str, str] | None:
+    """Return (JSON pointer, reason) of the first number that would be rounded, or None."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return None
-    for keyword, number in _lost(schema):
-        return place, keyword, number
-    parts = (inexact_number_of(part, f"{place}/{step}", depth + 1) for step, part in _parts(schema))
+    for keyword, number in _inexact(schema):
+        return place, f"`{keyword}` cannot be enforced exactly for {number}"
+    parts = (
+        inexact_number_of(part, f"{place}/{step}", depth + 1) for step, part in subschemas(schema)
+    )
     return next((found for found in parts if found is not None), None)
 
 
 def without_inexact_numbers(schema: Any, depth: int = 0) -> Any:
-    """The same schema without the keywords that would be kept inexactly; listed values leave their
-    types behind."""
+    """Remove keywords whose numbers would be rounded. `enum` and `const` are replaced by the types
+    of their values."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
     kept = dict(schema)
-    for keyword, _ in _lost(schema):
+    for keyword, _ in _inexact(schema):
         if (values := kept.pop(keyword, None)) is not None and keyword in ("enum", "const"):
             listed = values if keyword == "enum" else [values]
             kept.setdefault("type", sorted(set(map(type_of, listed))))
-    for key, value in kept.items():
-        if key in _NAMED and isinstance(value, dict):
-            kept[key] = {
-                name: without_inexact_numbers(part, depth + 1) for name, part in value.items()
-            }
-        elif key in _LISTED and isinstance(value, list):
-            kept[key] = [without_inexact_numbers(part, depth + 1) for part in value]
-        elif key in _SINGLE:
-            kept[key] = without_inexact_numbers(value, depth + 1)
-    return kept
+    return map_subschemas(kept, lambda part: without_inexact_numbers(part, depth + 1))
 
 
-def _lost(schema: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
-    """(keyword, number) of what one part says itself."""
+def _inexact(schema: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
+    """Yield (keyword, number) for each keyword of one part whose number would be rounded."""
     for keyword in ("const", "enum"):
-        number = next((n for n in _numbers(schema.get(keyword)) if not _is_kept(n)), None)
+        number = next((n for n in _numbers(schema.get(keyword)) if not _is_exact(n)), None)
         if number is not None:
             yield keyword, number
     is_integer = types_of(schema, {}) == {"integer"}
@@ -67,22 +57,22 @@ def _lost(schema: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
         bound = schema.get(keyword)
         if not isinstance(bound, int | float) or isinstance(bound, bool):
             continue
-        if not _is_kept_bound(keyword, bound, is_integer):
+        if not _is_exact_bound(keyword, bound, is_integer):
             yield keyword, bound
 
 
-def _is_kept(number: float) -> bool:
+def _is_exact(number: float) -> bool:
     if type(number) is float:
-        return abs(number) < _DIGITS_KNOWN or not number.is_integer()
-    return abs(number) <= _DIGITS_KNOWN and float(number) == number
+        return abs(number) < _MAX_DECODED or not number.is_integer()
+    return abs(number) <= _MAX_DECODED and float(number) == number
 
 
-def _is_kept_bound(keyword: str, number: float, is_integer: bool) -> bool:
-    if abs(number) <= _ALL_KEPT:
+def _is_exact_bound(keyword: str, number: float, is_integer: bool) -> bool:
+    if abs(number) <= _MAX_EXACT:
         return True
-    if not is_integer:  # compared digit by digit, as the shortest text of the double
+    if not is_integer:  # the library compares digits with the double's shortest text
         return type(number) is float
-    return _is_kept(number) and not keyword.startswith("exclusive")
+    return _is_exact(number) and not keyword.startswith("exclusive")
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
@@ -95,16 +85,3 @@ def _numbers(value: Any) -> Iterator[int | float]:
             waiting += value
         elif isinstance(value, dict):
             waiting += value.values()
-
-
-def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key in _NAMED:
-        if isinstance(named := schema.get(key), dict):
-            for name, part in named.items():
-                yield f"{key}/{name.replace('~', '~0').replace('/', '~1')}", part
-    for key in _LISTED:
-        if isinstance(listed := schema.get(key), list):
-            for index, part in enumerate(listed):
-                yield f"{key}/{index}", part
-    for key in _SINGLE:
-        yield key, schema.get(key)

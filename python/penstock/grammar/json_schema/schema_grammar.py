@@ -1,15 +1,21 @@
-"""JSON schemas as grammars: how the JSON is spaced, and where in a schema an error is."""
+"""Turns JSON schemas into grammars, sets the spacing of the JSON, and locates errors in a
+schema."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.grammar.json_schema.number_precision import inexact_number_of, without_inexact_numbers
+from penstock.grammar.json_schema.subschemas import (
+    map_subschemas,
+    subschemas,
+    unescaped_step,
+)
 from penstock.grammar.json_schema.termination import can_terminate, endless_part_of, without_endless
 
-if TYPE_CHECKING:  # the library names the type in its stub only
+if TYPE_CHECKING:  # the type exists only in the library's stub
     from llguidance._lib import JsonCompileOptions
 
 SPACING: Final[JsonCompileOptions] = {
@@ -17,28 +23,25 @@ SPACING: Final[JsonCompileOptions] = {
     "key_separator": ": ",
     "whitespace_flexible": False,
 }
-"""One line, spaced as most JSON that models were trained on. A model that may choose its white
-space can fill an answer with it, and nothing would be forced. A schema's own `x-guidance` wins."""
+"""One line, spaced like most JSON in training data. A model that may choose its white space can
+fill an answer with it, and no token would be forced. `x-guidance` in the schema overrides this."""
 
 _MAX_TRIALS: Final = 200
 _MAX_ENDLESS: Final = 16
-"""References that are left out of one schema."""
-NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {"a": False}, "required": ["a"]}
-"""A schema that nothing fits, which the library refuses."""
-_NAMED: Final = ("$defs", "definitions", "properties", "patternProperties")
-_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE: Final = ("items", "additionalProperties")
+"""References that may be left out of one schema."""
+NO_VALUE: Final[dict[str, Any]] = {"type": "object", "properties": {"a": False}, "required": ["a"]}
+"""A schema that no value matches; the library refuses it."""
 _MAX_DEPTH: Final = 64
 """llguidance refuses deeper schemas."""
 _ANY_NAME: Final[tuple[object, ...]] = ({"type": "string"}, {}, True)
 _KEPT_LONGEST: Final = (
     "required", "allOf", "oneOf", "anyOf", "items", "$ref", "properties", "type",
 )  # fmt: skip
-"""What tells most of a schema, the most telling last."""
+"""Keywords by how much they say about a value, the most important last."""
 
 
 class SchemaFault(ValueError):
-    """A schema that cannot be used, and the place in it as a JSON pointer."""
+    """A schema that cannot be used. `place` is a JSON pointer to the faulty part."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(reason)
@@ -46,9 +49,12 @@ class SchemaFault(ValueError):
 
 
 def schema_grammar(schema: str, *, strict: bool) -> str:
-    """The serialized grammar of a schema's JSON text. Not `strict`: keywords that cannot be
-    enforced are ignored. Raises ValueError for what is no JSON schema, SchemaFault for one that no
-    value fits which comes to an end, or that has a number which would not be kept."""
+    """Return the serialized grammar of a schema, given as JSON text.
+
+    Without `strict`, keywords that cannot be enforced are ignored. Raises ValueError if the text is
+    not a JSON schema, SchemaFault if no finite value matches it or a number in it would lose
+    digits.
+    """
     try:
         decoded = json.loads(schema)
     except RecursionError as error:
@@ -62,39 +68,41 @@ def schema_grammar(schema: str, *, strict: bool) -> str:
             break
         place = endless_part_of(decoded)
         if strict:
-            raise SchemaFault(place, "no value that fits it comes to an end")
+            raise SchemaFault(place, "no finite value matches it")
         del _part_at(decoded, place)["$ref"]
-    lost = inexact_number_of(decoded)
-    if lost is not None and strict:
-        place, keyword, number = lost
-        raise SchemaFault(place, f"`{keyword}` cannot be kept to the last digit of {number}")
+    inexact = inexact_number_of(decoded)
+    if inexact is not None and strict:
+        raise SchemaFault(*inexact)
     return _grammar(decoded, strict)
 
 
 def schema_fault(
     schema: str, error: str, error_of: Callable[[str], str | None], *, strict: bool
 ) -> str:
-    """The place of the innermost part of a schema that gives `error` by itself, as a JSON pointer;
-    "" for the whole of it. `error_of` tells what is wrong with a serialized grammar."""
+    """Return the JSON pointer to the innermost part of a schema that gives `error` on its own, ""
+    for the whole schema.
+
+    `error_of` returns the error of a serialized grammar.
+    """
     root = json.loads(schema)
     if not isinstance(root, dict):
         return ""
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
-    place, parts = "", _parts(root)
+    place, parts = "", subschemas(root)
     for _ in range(_MAX_TRIALS):
         step, part = next(parts, ("", None))
         if not step:
             break
         if isinstance(part, dict) and error_of(_grammar({**shared, **part}, strict)) == error:
-            place, parts = f"{place}/{step}", _parts(part)
+            place, parts = f"{place}/{step}", subschemas(part)
     return place
 
 
 def without_fault(
     schema: str, place: str, error: str, error_of: Callable[[str], str | None]
 ) -> str | None:
-    """A schema without the keyword that gives `error` at a place that `schema_fault` found; None
-    where it is no single one."""
+    """Remove the keyword that gives `error` at a place found by `schema_fault`. Returns the
+    schema's JSON text, or None if no single keyword is the cause."""
     root = json.loads(schema)
     part = _part_at(root, place)
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
@@ -114,15 +122,18 @@ def without_fault(
     return json.dumps(root)
 
 
-def enforced(grammar: str) -> dict[str, Any]:
-    """The schema of a grammar that was made from one."""
+def schema_of_grammar(grammar: str) -> dict[str, Any]:
+    """Return the schema of a grammar that was made from one: the part that is enforced."""
     schema: dict[str, Any] = json.loads(grammar)["grammars"][0]["json_schema"]
     return schema
 
 
-def plain(schema: Any, depth: int = 0) -> Any:
-    """A schema without what says nothing and the library would refuse: `propertyNames` that every
-    name fits, and null as `required`, which some clients write for an empty list."""
+def without_no_ops(schema: Any, depth: int = 0) -> Any:
+    """Remove keywords that have no effect but that the library refuses.
+
+    These are `propertyNames` that every name matches and `required: null`, which some clients send
+    for an empty list.
+    """
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
     kept = dict(schema)
@@ -130,22 +141,18 @@ def plain(schema: Any, depth: int = 0) -> Any:
         del kept["propertyNames"]
     if kept.get("required", ()) is None:
         del kept["required"]
-    for key, value in kept.items():
-        if key in _NAMED and isinstance(value, dict):
-            kept[key] = {name: plain(part, depth + 1) for name, part in value.items()}
-        elif key in _LISTED and isinstance(value, list):
-            kept[key] = [plain(part, depth + 1) for part in value]
-        elif key in _SINGLE:
-            kept[key] = plain(value, depth + 1)
-    return kept
+    return map_subschemas(kept, lambda part: without_no_ops(part, depth + 1))
 
 
-def enforceable(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
-    """A schema as the library takes it: `plain`, and nothing in it that could never end or would be
-    kept inexactly. A `strict` one that has such a thing allows nothing, which is refused."""
+def enforceable_schema(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
+    """Prepare a schema for the library: remove no-ops, parts that no finite value matches, and
+    numbers that would lose digits.
+
+    A `strict` schema with such a part becomes one that allows no value, which the library refuses.
+    """
     if not can_terminate(schema) or (strict and inexact_number_of(schema) is not None):
-        return NOTHING
-    kept: dict[str, Any] = without_inexact_numbers(without_endless(plain(schema)))
+        return NO_VALUE
+    kept: dict[str, Any] = without_inexact_numbers(without_endless(without_no_ops(schema)))
     return kept
 
 
@@ -153,30 +160,14 @@ def _grammar(schema: dict[str, Any], strict: bool) -> str:
     from llguidance import LLMatcher
 
     overrides: JsonCompileOptions = {} if strict else {"lenient": True}
-    taken = enforceable(schema, strict=strict)
-    return LLMatcher.grammar_from_json_schema(taken, defaults=SPACING, overrides=overrides)
+    prepared = enforceable_schema(schema, strict=strict)
+    return LLMatcher.grammar_from_json_schema(prepared, defaults=SPACING, overrides=overrides)
 
 
 def _part_at(root: Any, place: str) -> Any:
-    """The value that a JSON pointer names."""
+    """Return the value that a JSON pointer names."""
     part = root
     for step in place.split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
+        name = unescaped_step(step)
         part = part[int(name)] if isinstance(part, list) else part[name]
     return part
-
-
-def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(step of a JSON pointer, schema) for each part of a schema."""
-    for key in _NAMED:
-        named = schema.get(key)
-        if isinstance(named, dict):
-            for name, part in named.items():
-                yield f"{key}/{name.replace('~', '~0').replace('/', '~1')}", part
-    for key in _LISTED:
-        listed = schema.get(key)
-        if isinstance(listed, list):
-            for index, part in enumerate(listed):
-                yield f"{key}/{index}", part
-    for key in _SINGLE:
-        yield key, schema.get(key)

@@ -1,7 +1,8 @@
-"""Finds parts of a JSON schema that no finite value fits, because each needs another one within.
+"""Finds parts of a JSON schema that no finite value matches, because each contains itself.
 
-A part can end if what it requires can: the least fixpoint of that over the references. To the
-grammar library such a part is one that begins and breaks off; here it is one that allows nothing.
+A part can terminate if everything it requires can: the least fixpoint of that over the references.
+The grammar library would let an answer start such a part and break off; here the part allows no
+value.
 """
 
 from __future__ import annotations
@@ -9,25 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.grammar.json_schema.subschemas import escaped_step, map_subschemas
 from penstock.grammar.json_schema.value_types import resolve, types_of
 
 _MAX_DEPTH: Final = 200
 _MAX_PASSES: Final = 50
 _MAX_REFERENCES: Final = 1000
-_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
-_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SINGLE: Final = ("items", "additionalProperties")
 
 
 def can_terminate(schema: Any) -> bool:
-    """Whether a finite value may fit a schema, as far as its references tell. What contradicts
-    itself without them is not looked at."""
+    """Whether a finite value may match a schema, judged by its references only. Other
+    contradictions are not checked."""
     root = schema if isinstance(schema, dict) else {}
     return _ends(schema, _ending(root), 0) or not _ends(schema, set(_references(root)), 0)
 
 
 def without_endless(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same schema, with `false` for each part below its top that no finite value fits."""
+    """Replace each part below the top of a schema by `false` if no finite value matches it."""
     ending = _ending(schema)
     if all(reference in ending for reference in _references(schema)):
         return schema
@@ -37,7 +36,7 @@ def without_endless(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def endless_part_of(schema: dict[str, Any]) -> str:
-    """Of a schema that cannot end: the JSON pointer to the reference that does not."""
+    """Return the JSON pointer to the reference that makes a schema endless."""
     ending = _ending(schema)
     place, part, seen = "", schema, set[str]()
     for _ in range(_MAX_DEPTH):
@@ -59,14 +58,15 @@ def endless_part_of(schema: dict[str, Any]) -> str:
 
 
 def _ending(root: dict[str, Any]) -> set[str]:
-    """The references within a schema to what can end; all, if that takes too long to find out."""
+    """Return the references within a schema to parts that can terminate; all references if the
+    search takes too long."""
     waiting = list(dict.fromkeys(_references(root)))
     ending: set[str] = set()
     if len(waiting) > _MAX_REFERENCES:
         return set(waiting)
     for _ in range(_MAX_PASSES):
         left = []
-        for one in reversed(waiting):  # there and back: a chain takes few passes
+        for one in reversed(waiting):  # alternating directions: a chain needs few passes
             if _ends(resolve(one, root), ending, 0):
                 ending.add(one)
             else:
@@ -108,7 +108,8 @@ def _ends(schema: Any, ending: set[str], depth: int) -> bool:
 
 
 def _needed(schema: Any) -> Iterator[tuple[str, Any]]:
-    """(step of a JSON pointer, schema) of what every value of a part needs within."""
+    """Yield (step of a JSON pointer, schema) for each part that every value of a schema
+    contains."""
     if not isinstance(schema, dict):
         return
     for index, part in enumerate(_list(schema, "allOf")):
@@ -119,15 +120,10 @@ def _needed(schema: Any) -> Iterator[tuple[str, Any]]:
         named = properties if isinstance(properties, dict) else {}
         for name in _list(schema, "required"):
             if isinstance(name, str):
-                step = f"properties/{name.replace('~', '~0').replace('/', '~1')}"
-                yield (
-                    (step, named[name])
-                    if name in named
-                    else (
-                        "additionalProperties",
-                        schema.get("additionalProperties", True),
-                    )
-                )
+                if name in named:
+                    yield f"properties/{escaped_step(name)}", named[name]
+                else:
+                    yield "additionalProperties", schema.get("additionalProperties", True)
     least = schema.get("minItems")
     if kinds == {"array"} and isinstance(least, int):
         first = _list(schema, "prefixItems")[:least]
@@ -151,12 +147,4 @@ def _replaced(schema: Any, ending: set[str], depth: int) -> Any:
             return False
         return _replaced(part, ending, depth + 1)
 
-    kept = dict(schema)
-    for key, value in schema.items():
-        if key in _NAMED and isinstance(value, dict):
-            kept[key] = {name: inner(part) for name, part in value.items()}
-        elif key in _LISTED and isinstance(value, list):
-            kept[key] = [inner(part) for part in value]
-        elif key in _SINGLE:
-            kept[key] = inner(value)
-    return kept
+    return map_subschemas(schema, inner)

@@ -1,16 +1,17 @@
-"""The JSON types that a schema allows, and the references in it."""
+"""JSON types that a schema allows, and the references in it."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+
+from penstock.grammar.json_schema.subschemas import unescaped_step
 
 ANY: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _MAX_DEPTH: Final = 16
 
 
 def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
-    """The JSON types that a schema allows, as far as it says so at its top. `root` resolves
-    references."""
+    """Return the JSON types that the top of a schema allows. `root` resolves references."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return ANY
     if isinstance(reference := schema.get("$ref"), str):
@@ -32,7 +33,7 @@ def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str
 
 
 def type_of(value: Any) -> str:
-    """The JSON type of a decoded value."""
+    """Return the JSON type of a decoded value."""
     match value:
         case None:
             return "null"
@@ -51,8 +52,10 @@ def type_of(value: Any) -> str:
 
 
 def resolve(reference: str, root: dict[str, Any]) -> Any:
-    """What a reference within a schema names, a JSON pointer behind `#`; {} or None where that is
-    nothing."""
+    """Return the value that a reference within a schema names: `#` and a JSON pointer.
+
+    Returns {} for a reference to another document, None for a name that does not exist.
+    """
     if not reference.startswith("#"):
         return {}
     found: Any = root
@@ -60,6 +63,6 @@ def resolve(reference: str, root: dict[str, Any]) -> Any:
         if isinstance(found, list) and step in map(str, range(len(found))):
             found = found[int(step)]
         else:
-            key = step.replace("~1", "/").replace("~0", "~")
+            key = unescaped_step(step)
             found = found.get(key) if isinstance(found, dict) else None
     return found

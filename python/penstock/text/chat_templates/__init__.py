@@ -1,1 +1,1 @@
-"""Chat templates: rendering under limits, and what a template lacks."""
+"""Chat templates: sandboxed rendering, and fallbacks for what a template does not support."""

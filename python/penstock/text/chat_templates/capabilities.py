@@ -1,4 +1,4 @@
-"""What a chat template can show, found out by showing it something."""
+"""Detects the features that a chat template supports by rendering probes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Render = Callable[[Messages, list[dict[str, Any]] | None], str]
 SHORT_ID_CHARS: Final = 9
 _LONG_ID: Final = "call_0123456789abcdef"
 _NAMES: Final = ("probe_first", "probe_second")
-"""Calls name other functions and arguments than the definition does, which is shown with them."""
+"""Functions in probe calls differ from the probe definition, which is rendered with them."""
 _SYSTEM: Final = {"role": "system", "content": "probe-system"}
 _USER: Final = {"role": "user", "content": "probe-user"}
 _ASSISTANT: Final = {"role": "assistant", "content": "probe-assistant"}
@@ -36,15 +36,17 @@ _BARE_TOOL: Final = {"type": "function", "function": {"name": "probe_tool"}}
 
 @dataclass(frozen=True, slots=True)
 class TemplateCapabilities:
-    """`users`: it shows a plain conversation; `system`: messages of that role; `tools`: tool
-    definitions; `bare_tools`: those without description and parameters too; `calls` of an
-    assistant; `results`: messages of the role "tool". `text_arguments`: it wants the arguments of
-    calls as JSON text. `short_ids`: ids of calls have nine characters.
+    """Features of a chat template.
 
-    `several_calls`: several of them in one message. `late_system`: system messages within the
-    conversation, where they stand or elsewhere. `repeated_roles`: those of "system", "user" and
-    "assistant" of which it shows several messages in a row. `assistant_first`: a conversation that
-    the assistant begins. `system_alone`: a system message without any other.
+    - `users`: a plain conversation; `system`: system messages; `results`: tool messages.
+    - `tools`: tool definitions; `bare_tools`: those without description and parameters.
+    - `calls`: tool calls; `several_calls`: several calls in one message.
+    - `text_arguments`: arguments of calls must be JSON text.
+    - `short_ids`: ids of calls must have nine characters.
+    - `late_system`: system messages after other messages are shown, in any position.
+    - `repeated_roles`: roles among "system", "user" and "assistant" that may repeat.
+    - `assistant_first`: a conversation that the assistant starts.
+    - `system_alone`: a system message without any other message.
     """
 
     users: bool
@@ -63,7 +65,8 @@ class TemplateCapabilities:
 
 
 def probe_capabilities(render: Render) -> TemplateCapabilities:
-    """Show a template a few conversations. `render` raises InvalidRequest where it refuses one."""
+    """Render a few conversations and check the output. `render` raises InvalidRequest if the
+    template refuses a conversation."""
 
     def shown(
         messages: Messages, *words: str, tools: bool = False, tool: dict[str, Any] = _TOOL
@@ -74,14 +77,14 @@ def probe_capabilities(render: Render) -> TemplateCapabilities:
             return False
         return all(word in text for word in words)
 
-    def told(messages: Messages, *words: str) -> bool:
-        """One for requests with tools may refuse to go without."""
+    def shown_somehow(messages: Messages, *words: str) -> bool:
+        """Try with tools too, since a template for requests with tools may require them."""
         return shown(messages, *words) or shown(messages, *words, tools=True)
 
-    def all_told(*messages: dict[str, Any]) -> bool:
-        return told([*messages], *(message["content"] for message in messages))
+    def all_shown(*messages: dict[str, Any]) -> bool:
+        return shown_somehow([*messages], *(message["content"] for message in messages))
 
-    calls, text_arguments, short_ids = _calls(shown)
+    calls, text_arguments, short_ids = _probe_calls(shown)
     arguments: Any = '{"probe_argument": 1}' if text_arguments else {"probe_argument": 1}
     call_id = _LONG_ID[:SHORT_ID_CHARS] if short_ids else _LONG_ID
     called = _called(arguments, call_id)
@@ -90,7 +93,7 @@ def probe_capabilities(render: Render) -> TemplateCapabilities:
     results = calls and shown([_USER, called, result], "probe-out", tools=True)
     return TemplateCapabilities(
         users=shown([_USER], "probe-user"),
-        system=told([_SYSTEM, _USER], _SYSTEM["content"]),
+        system=shown_somehow([_SYSTEM, _USER], _SYSTEM["content"]),
         tools=shown([_USER], "probe_tool", tools=True),
         bare_tools=shown([_USER], "probe_tool", tools=True, tool=_BARE_TOOL),
         calls=calls,
@@ -99,7 +102,7 @@ def probe_capabilities(render: Render) -> TemplateCapabilities:
         short_ids=short_ids,
         several_calls=calls
         and shown([_USER, both, *([result, other] if results else [])], *_NAMES, tools=True),
-        late_system=all_told(_SYSTEM, _USER, _ASSISTANT, _LATE["system"], _LATE["user"]),
+        late_system=all_shown(_SYSTEM, _USER, _ASSISTANT, _LATE["system"], _LATE["user"]),
         repeated_roles=frozenset(
             role
             for role, talk in {
@@ -107,21 +110,21 @@ def probe_capabilities(render: Render) -> TemplateCapabilities:
                 "user": [_USER, _LATE["user"]],
                 "assistant": [_USER, _ASSISTANT, _LATE["assistant"], _LATE["user"]],
             }.items()
-            if all_told(*talk)
+            if all_shown(*talk)
         ),
-        assistant_first=all_told(_ASSISTANT, _USER),
-        system_alone=all_told(_SYSTEM),
+        assistant_first=all_shown(_ASSISTANT, _USER),
+        system_alone=all_shown(_SYSTEM),
     )
 
 
-def _calls(shown: Callable[..., bool]) -> tuple[bool, bool, bool]:
-    """(calls are shown, their arguments as text, their ids short)."""
+def _probe_calls(shown: Callable[..., bool]) -> tuple[bool, bool, bool]:
+    """Return (calls are shown, their arguments must be text, their ids must be short)."""
     for call_id in (_LONG_ID, _LONG_ID[:SHORT_ID_CHARS]):
         for arguments in ({"probe_argument": 1}, '{"probe_argument": 1}'):
             call = _called(arguments, call_id)
             talk = [_USER, call, _result(call_id, "x"), _USER]
-            # A mapping that is not written as JSON shows in Python's quotes; a text that is encoded
-            # once more in escaped ones.
+            # A mapping that is not written as JSON appears with Python's quotes, a text that is
+            # encoded again with escaped ones.
             for messages in ([_USER, call], talk):
                 if shown(messages, _NAMES[0], '"probe_argument"', tools=True) or (
                     isinstance(arguments, dict)

@@ -1,4 +1,4 @@
-"""Chat templates: messages to the text that a model was trained on."""
+"""Renders messages to the prompt text that a model was trained on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from penstock.base.errors import InvalidRequest, ModelError
 from penstock.dialog import FunctionTool, Message, ReasoningPolicy
 from penstock.text.chat_templates.capabilities import TemplateCapabilities, probe_capabilities
 from penstock.text.chat_templates.message_fallbacks import with_fallbacks
-from penstock.text.chat_templates.render_budget import Budget, TemplateLimit, measure
+from penstock.text.chat_templates.render_budget import BUDGET, Budget, TemplateLimit, count_chars
 from penstock.text.chat_templates.role_order import alternates
-from penstock.text.chat_templates.sandbox import BUDGET, ChatEnvironment, Refusal
+from penstock.text.chat_templates.sandbox import ChatEnvironment
+from penstock.text.chat_templates.template_functions import Refusal
 from penstock.text.chat_templates.template_messages import template_messages, template_tools
 from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tool_parsers.syntax import ToolSyntax
@@ -31,20 +32,22 @@ _FAILURES = (
 )
 # fmt: on
 FIRST_MARK, LAST_MARK = 0x100000, 0x10FFFD
-"""Private-use code points; one that the request does not use breaks control tokens in its text."""
+"""Private-use code points. One that is not in the request splits control tokens in its text."""
 
 
 class ChatTemplate:
-    """The compiled template of one model. It comes from the model's own files only, never from a
-    request. Raises ModelError where it is too large or not a template.
+    """The compiled chat template of one model.
 
-    A control token that a request writes into a message ("<|im_end|>" in a user's text) reaches the
-    model as plain text: `encode` breaks it in two before the text is tokenized. Control tokens of
-    the template itself count as such.
+    It comes from the model's files, never from a request. Raises ModelError if it is too large or
+    not a template.
 
-    What the template cannot show (tools, calls, results, a system message, an order of roles) is
-    said in messages that it can, calls in the syntax `calls` (None: Hermes's). `for_tools`:
-    the template of requests with tools, where the model has another for them.
+    A control token that a request contains ("<|im_end|>" in a user's text) reaches the model as
+    plain text: `encode` splits it before the text is tokenized. Control tokens of the template
+    itself are recognized.
+
+    Features that the template does not support (tools, calls, results, a system message, an order
+    of roles) are written into messages that it supports; calls in the syntax `calls` (None:
+    Hermes). `for_tools`: the template for requests with tools, if the model has a separate one.
     """
 
     def __init__(
@@ -70,25 +73,27 @@ class ChatTemplate:
 
     @cached_property
     def capabilities(self) -> TemplateCapabilities:
-        """What the template can show; found out at the first use, some milliseconds."""
+        """Features that the template supports. Probed on first use, which takes some
+        milliseconds."""
         return probe_capabilities(self.render_plain)
 
     @cached_property
     def _wants_parts(self) -> bool:
-        """Whether it shows what is said only where that is a list of parts."""
-        asked = {"role": "user", "content": "probe-user"}
-        return not self._shows(asked) and self._shows(_in_parts(asked))
+        """Whether the template shows content only if it is a list of parts."""
+        message = {"role": "user", "content": "probe-user"}
+        return not self._shows(message) and self._shows(_in_parts(message))
 
-    def _shows(self, asked: dict[str, Any]) -> bool:
+    def _shows(self, message: dict[str, Any]) -> bool:
         try:
-            return "probe-user" in self._rendered({"messages": [asked], "tools": None})
+            return "probe-user" in self._rendered({"messages": [message], "tools": None})
         except InvalidRequest:
             return False
 
     def render_plain(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> str:
-        """Messages and tools in the template's own terms, shown as they are. Raises as `render`."""
+        """Render messages and tools in the template's own format, without fallbacks. Raises as
+        `render`."""
         return self._render({"messages": messages, "tools": tools})
 
     def render(
@@ -98,10 +103,10 @@ class ChatTemplate:
         tools: Sequence[FunctionTool] = (),
         reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
     ) -> str:
-        """The prompt text, up to where the assistant speaks.
+        """Return the prompt text, up to the start of the assistant's answer.
 
-        Raises InvalidRequest with the template's own words where it refuses the messages, and for
-        messages that it cannot render or that make it exceed its limits.
+        Raises InvalidRequest with the template's own message if it refuses the messages, and for
+        messages that it cannot render or that exceed its limits.
         """
         if tools and self._for_tools is not None:
             return self._for_tools.render(messages, tools=tools, reasoning=reasoning)
@@ -117,9 +122,11 @@ class ChatTemplate:
         reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
         answer_prefix: str = "",
     ) -> list[int]:
-        """The prompt's token ids; `answer_prefix`: what the assistant has said of its answer
-        already.
-        Raises as `render` does."""
+        """Return the prompt's token ids. `answer_prefix`: the start of the answer, written by the
+        client.
+
+        Raises as `render`.
+        """
         if tools and self._for_tools is not None:
             return self._for_tools.encode(
                 tokenizer, messages, tools=tools, reasoning=reasoning, answer_prefix=answer_prefix
@@ -128,14 +135,14 @@ class ChatTemplate:
         if not _any_text([inputs, answer_prefix], tokenizer.mentions_control):
             return tokenizer.encode(self._render_with_prefix(inputs, answer_prefix))
         mark = _unused_mark([inputs, answer_prefix])
-        # Broken before the fallbacks: what is written around calls then is the model's own.
-        broken = _map_text(inputs, lambda text: tokenizer.break_control(text, mark))
-        text = self._render_with_prefix(broken, tokenizer.break_control(answer_prefix, mark))
+        # Split before the fallbacks add marks around calls, which must be recognized.
+        split = _map_text(inputs, lambda text: tokenizer.break_control(text, mark))
+        text = self._render_with_prefix(split, tokenizer.break_control(answer_prefix, mark))
         return tokenizer.encode_pieces(text.split(mark))
 
     def _render_with_prefix(self, inputs: dict[str, Any], answer_prefix: str) -> str:
-        """The prompt text up to what is said of the answer already. That is no reasoning: where the
-        template opens some, it ends before."""
+        """Render the prompt with the answer prefix. The prefix is not reasoning: if the template
+        opens reasoning, it is closed before."""
         text = self._render(self._variables(inputs))
         if not answer_prefix:
             return text
@@ -154,7 +161,7 @@ class ChatTemplate:
         tools: Sequence[FunctionTool],
         reasoning: ReasoningPolicy,
     ) -> dict[str, Any]:
-        """What the request says, under the names that templates have for it."""
+        """Return the request's data under the names that templates use."""
         inputs: dict[str, Any] = {
             "messages": template_messages(messages, knows_developer=self._knows_developer),
             "tools": template_tools(tools),
@@ -166,7 +173,7 @@ class ChatTemplate:
         return inputs
 
     def _variables(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The same in messages that the template can show."""
+        """Apply fallbacks for features that the template does not support."""
         shown, defined = inputs["messages"], inputs["tools"]
         if defined or not alternates(shown) or any("tool_calls" in m for m in shown):
             shown, defined = with_fallbacks(shown, defined, self.capabilities, self._calls)
@@ -187,11 +194,11 @@ class ChatTemplate:
             if not variables["tools"]:
                 raise
         self._attempt({**variables, "tools": None}, "messages")
-        return self._attempt(variables, "tools")  # without them there is nothing wrong
+        return self._attempt(variables, "tools")  # it renders without tools, so they are at fault
 
     def _attempt(self, variables: dict[str, Any], field: str) -> str:
-        """What is wrong is said of `field`."""
-        token = BUDGET.set(Budget(measure(variables)))
+        """Render once. Errors name `field`."""
+        token = BUDGET.set(Budget(count_chars(variables)))
         try:
             return self._template.render(
                 **self._globals, **variables, documents=None, add_generation_prompt=True
@@ -202,7 +209,7 @@ class ChatTemplate:
             ) from error
         except (TemplateLimit, RecursionError, MemoryError) as error:
             log.warning("the chat template exceeded its limits: %s", error)
-            reason = str(error) if isinstance(error, TemplateLimit) else "it goes too deep"
+            reason = str(error) if isinstance(error, TemplateLimit) else "it is nested too deeply"
             raise InvalidRequest(
                 f"the model's chat template exceeded its limits with these {field}: {reason}",
                 field=field,
@@ -222,7 +229,7 @@ def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
-    """The reasoning before calls under the name that gpt-oss's template has for it."""
+    """Copy the reasoning before calls to the name that gpt-oss's template uses."""
     if "reasoning_content" not in message or "tool_calls" not in message or message["content"]:
         return message
     return {**message, "thinking": message["reasoning_content"]}
@@ -258,7 +265,7 @@ def _unused_mark(inputs: Any) -> str:
 
 
 def _any_text(value: Any, test: Callable[[str], object]) -> bool:
-    """Whether a string in plain data passes, names of fields included."""
+    """Whether any string in plain data, including keys, passes a test."""
     if isinstance(value, str):
         return bool(test(value))
     if isinstance(value, dict):
@@ -273,7 +280,7 @@ def _any_text(value: Any, test: Callable[[str], object]) -> bool:
 
 
 def _map_text(value: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with every string changed, names of fields included."""
+    """Return plain data with every string changed, including keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Costs of the filters of chat templates, accounted for before a filter runs (see `budget`)."""
+"""Charges the cost of chat template filters before they run (see `render_budget`)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from jinja2.exceptions import SecurityError
 from penstock.text.chat_templates.render_budget import Budget, TemplateLimit
 
 ESCAPED_CHARS: Final = 6
-"""The longest escape of a character in HTML."""
+"""Length of the longest HTML escape of a character."""
 QUOTED_CHARS: Final = 12
-"""The longest escape of a character in a URL: four bytes of three."""
+"""Length of the longest URL escape of a character: four bytes of three characters each."""
 WRAP_WORK: Final = 100
-"""textwrap copies the rest of a long word, or of blanks, for each line that it makes of it:
-characters squared, over the width and this, are the steps that it takes."""
+"""textwrap copies the rest of a long word, or of blanks, for each line that it makes. Steps =
+characters squared / (width * WRAP_WORK)."""
 _PIECES: Final = re.compile(r"\S+|\s+")
 
 
 def check_filter(budget: Budget, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Charge a filter call. Raises TemplateLimit, or SecurityError for arguments that are not
+    allowed."""
     value = args[0] if args else None
     if name == "replace" and len(args) >= 3:
         check_replace(budget, budget.text(value), args[1], args[2])
     elif name == "join":
         glue = kwargs.get("d", args[1] if len(args) > 1 else "")
         count = len(value) if isinstance(value, Sized) else 0
-        budget.grow(count * len(budget.text(glue)))
+        budget.charge_chars(count * len(budget.text(glue)))
     elif name == "format":
         budget.check_pattern(budget.text(value), (args[1:], kwargs))
     elif name in ("center", "indent", "batch"):
@@ -39,21 +41,22 @@ def check_filter(budget: Budget, name: str, args: tuple[Any, ...], kwargs: dict[
         if isinstance(digits, int) and abs(digits) > 100:
             raise TemplateLimit("too many digits")
     elif name in _GROWTH:
-        budget.grow(_GROWTH[name] * len(budget.text(value)))
+        budget.charge_chars(_GROWTH[name] * len(budget.text(value)))
     elif name == "wordwrap":
         _check_wrap(budget, budget.text(value), args[1:], kwargs)
     elif name == "slice":
         slices = kwargs.get("slices", args[1] if len(args) > 1 else 0)
-        budget.spend(slices if isinstance(slices, int) and slices > 0 else 0)
+        budget.charge_steps(slices if isinstance(slices, int) and slices > 0 else 0)
     elif name == "pprint":
-        budget.grow(_printed_chars(budget, value))
+        budget.charge_chars(_printed_chars(budget, value))
     elif name == "sum" and len(args) > 2 | ("start" in kwargs):
-        raise SecurityError("sum takes no start in a chat template")
+        raise SecurityError("the filter sum does not accept a start in a chat template")
 
 
 def check_replace(budget: Budget, text: str, old: Any, new: Any) -> None:
+    """Charge a replacement in a text."""
     if isinstance(old, str) and isinstance(new, str):
-        budget.grow(len(text) + text.count(old) * len(new))
+        budget.charge_chars(len(text) + text.count(old) * len(new))
 
 
 _GROWTH: Final = {"e": ESCAPED_CHARS, "escape": ESCAPED_CHARS, "urlencode": QUOTED_CHARS}
@@ -64,16 +67,16 @@ def _check_wrap(
 ) -> None:
     width = kwargs.get("width", args[0] if args else 79)
     glue = kwargs.get("wrapstring", args[2] if len(args) > 2 else None)
-    budget.grow(len(text) * (1 + len(budget.text(glue or ""))))
+    budget.charge_chars(len(text) * (1 + len(budget.text(glue or ""))))
     if isinstance(width, int) and width > 0:
         squares = sum(len(piece) ** 2 for piece in _PIECES.findall(text))
-        budget.spend(squares // (width * WRAP_WORK))
+        budget.charge_steps(squares // (width * WRAP_WORK))
 
 
 def _printed_chars(budget: Budget, value: Any, column: int = 1) -> int:
-    """At most so many characters does `pprint` make of a value that begins in this column: each
-    word of a text, and each item, may get a line of its own."""
-    budget.spend()
+    """Return an upper bound of the length of `pprint`'s output for a value in this column: each
+    word of a text and each item may get its own line."""
+    budget.charge_steps()
     if isinstance(value, str):
         return (len(value.split()) + value.count("\n") + 1) * (column + 4) + len(repr(value))
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""Chat templates for models that bring none that works, chosen by their control tokens and names.
+"""Chat templates for models without a usable one, chosen by control tokens and model name.
 
-They show a plain conversation; tools, calls and results are adapted to them (`adapt`).
+They support a plain conversation; tools, calls and results use fallbacks (`message_fallbacks`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _DEEPSEEK: Final = """
 {%- if add_generation_prompt %}{{- '<｜Assistant｜>' }}{% endif %}
 """
 
-# All of the tokens must be in the vocabulary; the first line that fits decides.
+# The first line whose tokens are all in the vocabulary decides.
 _BY_TOKENS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (_PHI4, ("<|im_start|>", "<|im_sep|>")),
     (_CHATML, ("<|im_start|>", "<|im_end|>")),
@@ -101,7 +101,7 @@ _BY_TOKENS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (_MISTRAL, ("[INST]", "[/INST]")),
     (_ZEPHYR, ("<|user|>", "<|assistant|>")),
 )
-# All of the words must be in the model's name: families whose marks are plain text.
+# For families whose marks are plain text: all words must be in the model's name.
 _BY_NAME: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (_LLAMA2, ("llama-2", "chat")),
     (_LLAMA2, ("llama2", "chat")),
@@ -113,8 +113,8 @@ _BY_NAME: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 
 
 def known_template(tokens: Collection[str], name: str) -> str | None:
-    """The Jinja source of a template that fits a model with these added tokens and this name; None
-    where nothing tells that it can chat."""
+    """Return the Jinja source of a template for a model with these added tokens and this name, or
+    None if there is no sign that it is a chat model."""
     for source, signs in _BY_TOKENS:
         if all(sign in tokens for sign in signs):
             return source.strip()

@@ -1,4 +1,4 @@
-"""Messages that a template cannot show, said in ones that it can."""
+"""Rewrites messages that a template does not support into ones that it does."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def with_fallbacks(
     capabilities: TemplateCapabilities,
     syntax: ToolSyntax,
 ) -> tuple[list[TemplateMessage], list[dict[str, Any]] | None]:
-    """Messages and tools for a template with these capabilities. `syntax`: how the model writes
-    calls.
+    """Return messages and tools for a template with these capabilities. `syntax`: how the model
+    writes calls.
 
-    Tool definitions become a part of the system message, calls the text that the model would write,
-    results messages of the user, a system message the beginning of the user's first one; ids and
-    arguments of calls take the form that the template wants, tools get the fields that they lack.
-    Several calls at once become one after the other, late system messages go to the first one, and
-    messages of one role in a row become one, each only where the template does not show them as
-    they are.
+    Each rewrite applies only if the template does not support the original: tool definitions move
+    into the system message, calls become the text that the model would write, results become user
+    messages, and a system message becomes the start of the first user message. Ids and arguments of
+    calls get the form that the template expects; tools get missing fields. Several calls in one
+    message are split, late system messages move to the front, and consecutive messages of one role
+    are merged.
     """
     found = [_call_forms(message, capabilities) for message in messages]
     if capabilities.system:
@@ -60,7 +60,8 @@ def with_fallbacks(
 
 
 def tool_prompt(tools: Sequence[dict[str, Any]], syntax: ToolSyntax) -> str:
-    """Tells a model of functions, and how to call them in its own syntax."""
+    """Return instructions that describe functions to a model and how to call them in its own
+    syntax."""
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return (
         "You may call functions to help with the user's request. These are the functions, as JSON,"
@@ -71,7 +72,7 @@ def tool_prompt(tools: Sequence[dict[str, Any]], syntax: ToolSyntax) -> str:
 
 
 def short_id(call_id: str) -> str:
-    """Nine letters and digits that stand for an id."""
+    """Return nine letters and digits derived from an id."""
     number = int.from_bytes(hashlib.sha256(call_id.encode()).digest()[:8], "big")
     digits = []
     for _ in range(SHORT_ID_CHARS):
@@ -81,7 +82,7 @@ def short_id(call_id: str) -> str:
 
 
 def _described(tool: dict[str, Any]) -> dict[str, Any]:
-    """With the fields that a request may leave out."""
+    """Add fields that a request may omit."""
     function = tool["function"]
     usual = {"name": function["name"], "description": "", "parameters": _NO_PARAMETERS}
     return {**tool, "function": {**usual, **function}}
@@ -120,7 +121,7 @@ def _without_results(messages: Sequence[TemplateMessage]) -> list[TemplateMessag
         if is_result:
             text = f"<tool_response>\n{message['content']}\n</tool_response>"
             message = {"role": "user", "content": text}
-        if after_result and message["role"] == "user":  # one turn, as templates want them to change
+        if after_result and message["role"] == "user":  # roles must alternate: merge
             joined = found[-1]["content"] + "\n" + message["content"]
             found[-1] = {**message, "content": joined}
         else:
@@ -137,17 +138,17 @@ def _with_system(messages: Sequence[TemplateMessage], text: str) -> list[Templat
 
 
 def _without_system(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """What the system says goes before the user's next words."""
+    """Move system text to the start of the next user message."""
     found: list[TemplateMessage] = []
-    said: list[str] = []
+    system: list[str] = []
     for message in messages:
         if message["role"] in SYSTEM_ROLES:
-            said.append(message["content"])
-        elif said and message["role"] == "user":
-            found.append({**message, "content": BLANK_LINE.join([*said, message["content"]])})
-            said = []
+            system.append(message["content"])
+        elif system and message["role"] == "user":
+            found.append({**message, "content": BLANK_LINE.join([*system, message["content"]])})
+            system = []
         else:
             found.append(message)
-    if said:
-        found.append({"role": "user", "content": BLANK_LINE.join(said)})
+    if system:
+        found.append({"role": "user", "content": BLANK_LINE.join(system)})
     return found

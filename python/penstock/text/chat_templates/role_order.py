@@ -1,4 +1,4 @@
-"""Turns of a conversation in the order that a template takes."""
+"""Reorders and merges messages so that a template accepts the order of roles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ BLANK_LINE: Final = "\n\n"
 
 
 def alternates(messages: Sequence[TemplateMessage]) -> bool:
-    """Whether these are a user's and an assistant's messages in turn, which all templates take."""
+    """Whether user and assistant messages alternate, starting with the user, which all templates
+    support."""
     roles = [message["role"] for message in messages]
     return (
         {"user", "assistant"}.issuperset(roles)
@@ -26,8 +27,7 @@ def alternates(messages: Sequence[TemplateMessage]) -> bool:
 def with_system_first(
     messages: Sequence[TemplateMessage], capabilities: TemplateCapabilities
 ) -> list[TemplateMessage]:
-    """System messages within the conversation go before it, where the template does not show them
-    where they stand."""
+    """Move later system messages to the front, unless the template shows them in place."""
     if capabilities.late_system:
         return list(messages)
     first = [message for message in messages if message["role"] in SYSTEM_ROLES]
@@ -37,7 +37,7 @@ def with_system_first(
 def with_joined_roles(
     messages: Sequence[TemplateMessage], capabilities: TemplateCapabilities
 ) -> list[TemplateMessage]:
-    """Messages of one role in a row become one, where the template does not show several."""
+    """Merge consecutive messages of one role, unless the template shows several."""
     found: list[TemplateMessage] = []
     for role, run in groupby(messages, key=_joined_role):
         if role not in ("system", "user", "assistant") or role in capabilities.repeated_roles:
@@ -50,8 +50,8 @@ def with_joined_roles(
 def with_user_first(
     messages: Sequence[TemplateMessage], capabilities: TemplateCapabilities
 ) -> list[TemplateMessage]:
-    """An empty message of the user goes before an assistant that speaks first, and behind a system
-    message that is all there is, where the template does not take that."""
+    """Insert an empty user message before a conversation that the assistant starts, and after a
+    single system message, unless the template supports these."""
     start = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), None)
     if start is None:
         return [
@@ -64,7 +64,8 @@ def with_user_first(
 
 
 def with_single_calls(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """An assistant's message with several calls becomes one for each, with its result behind it."""
+    """Split an assistant message with several calls into one message per call, each followed by its
+    result."""
     found: list[TemplateMessage] = []
     at = 0
     while at < len(messages):
@@ -90,8 +91,8 @@ def _split_calls(
     found: list[TemplateMessage] = []
     left = list(results)
     for call in calls:
-        said = message if call is calls[0] else {"role": "assistant", "content": ""}
-        found.append({**said, "tool_calls": [call]})
+        carrier = message if call is calls[0] else {"role": "assistant", "content": ""}
+        found.append({**carrier, "tool_calls": [call]})
         found += [result for result in left if result.get("tool_call_id") == call["id"]]
         left = [result for result in left if result.get("tool_call_id") != call["id"]]
     return found + left
@@ -103,18 +104,18 @@ def _joined_role(message: TemplateMessage) -> str:
 
 
 def _joined(run: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """One message for those up to each one with calls, whose results must follow it."""
+    """Merge the messages up to and including each one with calls, whose results must follow it."""
     found: list[TemplateMessage] = []
-    begun: list[TemplateMessage] = []
+    pending: list[TemplateMessage] = []
     for message in run:
-        begun.append(message)
+        pending.append(message)
         if "tool_calls" in message:
-            found.append(_one_of(begun))
-            begun = []
-    return [*found, _one_of(begun)] if begun else found
+            found.append(_merged(pending))
+            pending = []
+    return [*found, _merged(pending)] if pending else found
 
 
-def _one_of(run: Sequence[TemplateMessage]) -> TemplateMessage:
+def _merged(run: Sequence[TemplateMessage]) -> TemplateMessage:
     if len(run) == 1:
         return run[0]
     one: TemplateMessage = {**run[-1], **run[0]}

@@ -1,17 +1,14 @@
-"""The Jinja environment of chat templates: sandboxed, immutable, and bounded.
+"""The Jinja environment of chat templates: sandboxed, immutable, with limits.
 
-What a template can say is what `transformers` lets it say, less the filters and methods that no
-chat template needs and that only make texts grow. What repeats or grows is metered: loop and macro
-bodies, operators, literals of lists, calls, filters, output. The AST is rewritten once, when the
-template is compiled, so that no construct goes unmetered.
+It supports the features that `transformers` supports, except filters and methods that no chat
+template needs and that only make texts grow. Everything that repeats or grows is charged: loop and
+macro bodies, operators, list literals, calls, filters, output. The AST is rewritten once, at
+compile time, so that no construct escapes.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, MutableMapping
-from contextvars import ContextVar
-from datetime import datetime
 from typing import Any
 
 import jinja2
@@ -21,44 +18,14 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
-from jinja2.utils import Namespace, pass_context
+from jinja2.utils import pass_context
 from jinja2.visitor import NodeTransformer
 
-from penstock.text.chat_templates.filter_costs import check_filter, check_replace
-from penstock.text.chat_templates.render_budget import (
-    MAX_INTEGER_BITS,
-    STEPS_PER_TURN,
-    Budget,
-    TemplateLimit,
-)
+from penstock.text.chat_templates.operation_costs import check_method, check_operands
+from penstock.text.chat_templates.render_budget import BUDGET, STEPS_PER_ITERATION
+from penstock.text.chat_templates.template_functions import template_filters, template_globals
 
-BUDGET: ContextVar[Budget] = ContextVar("template_budget")
-
-# fmt: off
-_FILTERS = (
-    "abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e",
-    "escape", "filesizeformat", "first", "float", "format", "groupby", "indent", "int", "items",
-    "join", "last", "length", "list", "lower", "map", "max", "min", "pprint", "reject",
-    "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "slice", "sort",
-    "string", "sum", "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
-    "wordwrap",
-)
-# They look at the top of a value only, and give a part of it: nothing to weigh.
-_LIGHT_FILTERS = frozenset({"attr", "count", "d", "default", "first", "last", "length"})
-_STRING_METHODS = frozenset({
-    "capitalize", "casefold", "center", "count", "endswith", "find", "index", "isalnum", "isalpha",
-    "isascii", "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper",
-    "join", "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace",
-    "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines",
-    "startswith", "strip", "swapcase", "title", "upper", "zfill",
-})
-_CONTAINER_METHODS = frozenset({"copy", "count", "get", "index", "items", "keys", "values"})
-# fmt: on
 _UNSUPPORTED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)
-
-
-class Refusal(jinja2.TemplateError):
-    """The template called `raise_exception`: these messages are not what the model takes."""
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -71,22 +38,14 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,
-            finalize=_written,
+            finalize=_finalize,
             extensions=[GenerationTag, loopcontrols],
         )
-        known = self.filters
-        self.filters = {name: _metered(name, known[name]) for name in _FILTERS}
-        self.filters["tojson"] = _to_json
-        self.globals = {
-            "range": _bounded_range,
-            "dict": _make_dict,
-            "namespace": TemplateNamespace,
-            "raise_exception": _raise_exception,
-            "strftime_now": _strftime_now,
-        }
+        self.filters = template_filters(self.filters)
+        self.globals = template_globals()
 
     def make_globals(self, d: MutableMapping[str, Any] | None) -> MutableMapping[str, Any]:
-        """A plain dictionary, which every rendering copies; Jinja's own is slow to read."""
+        """Return a plain dictionary, which every rendering copies; Jinja's own is slow to read."""
         return {**self.globals, **(d or {})}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -98,16 +57,19 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         assert isinstance(metered, nodes.Template)
         return metered
 
-    # Called from compiled templates, as the AST was rewritten to.
+    # `_Meter` inserts calls of these into compiled templates.
 
     def tick(self) -> bool:
-        return BUDGET.get().spend(STEPS_PER_TURN)
+        """Charge an iteration of a loop or a macro call."""
+        return BUDGET.get().charge_steps(STEPS_PER_ITERATION)
 
-    def weighed(self, value: Any) -> Any:
-        BUDGET.get().weigh(value)
+    def charged(self, value: Any) -> Any:
+        """Charge a literal and return it."""
+        BUDGET.get().charge_value(value)
         return value
 
     def joined(self, *values: Any) -> str:
+        """Join values as text, charged."""
         budget = BUDGET.get()
         return budget.concat(budget.text(value) for value in values)
 
@@ -117,23 +79,23 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
-            BUDGET.get().grow(len(left) + len(right))  # what templates do most
+            BUDGET.get().charge_chars(len(left) + len(right))  # the most frequent operation
             return left + right
-        _check_operands(BUDGET.get(), operator, left, right)
+        check_operands(BUDGET.get(), operator, left, right)
         result = super().call_binop(context, operator, left, right)
         if isinstance(result, list | tuple):
-            BUDGET.get().weigh(result)
+            BUDGET.get().charge_value(result)
         return result
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if __obj == __self.tick:  # of every turn of a loop
+        if __obj == __self.tick:  # once per iteration of every loop
             return __self.tick()
         budget = BUDGET.get()
-        budget.spend()
+        budget.charge_steps()
         if isinstance(__obj, Macro):
-            budget.weigh((args, tuple(kwargs.values())))
+            budget.charge_value((args, tuple(kwargs.values())))
         else:
-            _check_method(budget, __obj, args)
+            check_method(budget, __obj, args)
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -152,7 +114,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's words for training; rendering ignores it."""
+    """`{% generation %}` marks the assistant's text for training; rendering ignores it."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -161,26 +123,8 @@ class GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class TemplateNamespace(Namespace):
-    """`namespace(...)`, without names that reach into Python, and written out as nothing much."""
-
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        attributes = dict(*args[1:], **kwargs)
-        if any(str(name).startswith("_") for name in attributes):
-            raise SecurityError("a namespace's names do not begin with an underscore")
-        Namespace.__init__(args[0], attributes)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if str(name).startswith("_"):
-            raise SecurityError("a namespace's names do not begin with an underscore")
-        Namespace.__setitem__(self, name, value)
-
-    def __repr__(self) -> str:
-        return "<Namespace>"
-
-
 class _Meter(NodeTransformer):
-    """Rewrites a template so that what repeats and what grows calls the environment first."""
+    """Rewrites a template so that everything that repeats or grows calls the environment first."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -215,136 +159,17 @@ class _Meter(NodeTransformer):
     def _literal(self, node: nodes.Expr, items: list[nodes.Expr]) -> nodes.Node:
         constant = all(isinstance(item, nodes.Const) for item in items)
         self.generic_visit(node)
-        return node if constant else _call("weighed", node)
+        return node if constant else _call("charged", node)
 
 
 def _call(name: str, *args: nodes.Expr) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None)
 
 
-@pass_context  # with the context, so that constants are not written out at compile time
-def _written(context: Context, value: Any) -> Any:
+@pass_context  # needing the context keeps constants from being finalized at compile time
+def _finalize(context: Context, value: Any) -> Any:
     budget = BUDGET.get()
     if isinstance(value, str):
-        budget.grow(len(value))
+        budget.charge_chars(len(value))
         return value
     return budget.text(value)
-
-
-def _check_operands(budget: Budget, operator: str, left: Any, right: Any) -> None:
-    budget.spend()
-    if isinstance(left, int) and isinstance(right, int):
-        _check_integers(operator, left, right)
-    elif operator == "*":
-        for sized, times in ((left, right), (right, left)):
-            if isinstance(sized, str | list | tuple) and isinstance(times, int):
-                budget.grow(max(0, times) * len(sized))
-    elif operator == "%" and isinstance(left, str):
-        budget.check_pattern(left, right)
-    elif isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-        budget.grow(len(left) + len(right))
-
-
-def _check_integers(operator: str, left: int, right: int) -> None:
-    bits = left.bit_length() + right.bit_length()
-    if operator == "**":
-        bits = left.bit_length() * abs(right)
-    if bits > MAX_INTEGER_BITS:
-        raise TemplateLimit("too large a number")
-
-
-def _check_method(budget: Budget, function: Any, args: tuple[Any, ...]) -> None:
-    """Methods of text and containers: the known ones only, and their results not too long."""
-    owner = getattr(function, "__self__", None)
-    if isinstance(owner, str):
-        name = function.__name__
-        if name not in _STRING_METHODS:
-            raise SecurityError(f"{name} is not allowed in a chat template")
-        budget.grow(len(owner))
-        if name == "replace" and len(args) >= 2:
-            check_replace(budget, owner, args[0], args[1])
-        elif name == "join" and args:
-            budget.grow(budget.weigh(args[0]) + len(owner) * len(args[0]))
-        elif name in ("center", "ljust", "rjust", "zfill") and args:
-            budget.check_width(args[0])
-    elif isinstance(owner, list | tuple | dict | int | float) and not isinstance(owner, bool):
-        if function.__name__ not in _CONTAINER_METHODS:
-            raise SecurityError(f"{function.__name__} is not allowed in a chat template")
-        budget.spend(1 + (len(owner) if isinstance(owner, list | tuple) else 0))
-
-
-def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that weighs what goes in, and makes lists instead of generators."""
-    takes_first = hasattr(function, "jinja_pass_arg")
-
-    def bounded(*args: Any, **kwargs: Any) -> Any:
-        budget = BUDGET.get()
-        rest = args[int(takes_first) :]
-        budget.spend()
-        if name not in _LIGHT_FILTERS:
-            budget.weigh((rest, tuple(kwargs.values())))
-            check_filter(budget, name, rest, kwargs)
-        result = function(*args, **kwargs)
-        if hasattr(result, "__next__"):
-            result = _drain(budget, result)
-        if isinstance(result, list | tuple) and name not in _LIGHT_FILTERS:
-            budget.weigh(result)
-        return result
-
-    if takes_first:
-        bounded.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
-    return bounded
-
-
-def _drain(budget: Budget, items: Iterable[Any]) -> list[Any]:
-    made = []
-    for item in items:
-        budget.spend()
-        made.append(item)
-    return made
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON as `transformers` writes it: no HTML escapes, separators with spaces."""
-    budget = BUDGET.get()
-    weight = budget.weigh(value)
-    if isinstance(indent, int) and indent > 16:
-        raise TemplateLimit("too wide an indent")
-    budget.grow(weight)
-    text = json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-    budget.grow(len(text))
-    return text
-
-
-def _bounded_range(*args: int) -> range:
-    numbers = range(*args)
-    BUDGET.get().spend(len(numbers))
-    return numbers
-
-
-def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    made: dict[Any, Any] = dict(*args, **kwargs)
-    BUDGET.get().weigh(made)
-    return made
-
-
-def _raise_exception(message: object) -> None:
-    raise Refusal(str(message)[:500])
-
-
-def _strftime_now(pattern: str) -> str:
-    if len(pattern) > 256:
-        raise TemplateLimit("too long a date format")
-    return datetime.now().strftime(pattern)

@@ -1,4 +1,5 @@
-"""Messages as chat templates expect them: the plain dictionaries of the `transformers` format."""
+"""Converts messages to the dictionaries of the `transformers` format, which chat templates
+expect."""
 
 from __future__ import annotations
 
@@ -10,24 +11,24 @@ import msgspec
 from penstock.dialog import FunctionTool, Message, Reasoning, Text, ToolCall, ToolResult
 
 TemplateMessage = dict[str, Any]
-"""`role`, `content` (a string), and where there is one `name`, `reasoning_content`, `tool_calls`,
+"""`role`, `content` (a string) and optionally `name`, `reasoning_content`, `tool_calls`,
 `tool_call_id`."""
 
 
 def template_messages(
     messages: Iterable[Message], *, knows_developer: bool = False
 ) -> list[TemplateMessage]:
-    """One dictionary a message; one a result where a message carries several tool results.
+    """Return one dictionary per message, or one per result for a message with several tool results.
 
-    Text parts are joined by a newline. `content` is always a string. Arguments of tool calls are
-    objects; what a model wrote instead of one is the value of "arguments". The role "developer"
+    Text parts are joined by a newline; `content` is always a string. Arguments of tool calls are
+    objects; anything else that a model wrote becomes the value of "arguments". The role "developer"
     becomes "system" unless the template knows it.
     """
     return [entry for message in messages for entry in _entries(message, knows_developer)]
 
 
 def template_tools(tools: Iterable[FunctionTool]) -> list[dict[str, Any]] | None:
-    """Function tools in the `transformers` format; None for no tools."""
+    """Return function tools in the `transformers` format, or None if there are none."""
     listed = []
     for tool in tools:
         function: dict[str, Any] = {"name": tool.name}
@@ -82,8 +83,10 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Of no arguments, and of what a model wrote that is no JSON object, the object that shows it:
-    many templates walk through its keys."""
+    """Decode arguments to an object, since many templates iterate over its keys.
+
+    Empty arguments become {}; anything else that is not an object becomes {"arguments": ...}.
+    """
     if not text.strip():
         return {}
     try:

@@ -1,1 +1,1 @@
-"""Tokenizers: texts to token ids for decoders, embedding models and rerankers."""
+"""Tokenizers for decoders, embedding models and rerankers."""

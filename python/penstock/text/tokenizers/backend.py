@@ -1,4 +1,4 @@
-"""From a model's own vocabulary to a tokenizer of the `tokenizers` library."""
+"""Builds a tokenizer of the `tokenizers` library from a model's vocabulary."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tokenizers import Tokenizer as Backend
 
 from penstock.base.errors import ModelError
 from penstock.models.tokenizer.tokenizer_data import TokenizerData, TokenType
-from penstock.text.tokenizers.panic_guard import loaded
+from penstock.text.tokenizers.panic_guard import load_or_model_error
 from penstock.text.tokenizers.pretokenizers import split_named
 
 SPACE = "\u2581"
-"""What SentencePiece writes for a space."""
+"""SentencePiece's character for a space."""
 
 
 def build_backend(data: TokenizerData) -> Backend:
-    """A tokenizer from GGUF metadata. Raises ModelError naming the key that is not supported."""
+    """Make a tokenizer from GGUF metadata. Raises ModelError that names an unsupported key."""
     if data.token_types and len(data.token_types) != len(data.tokens):
         raise ModelError("tokenizer.ggml.token_type is not as long as tokenizer.ggml.tokens")
     if data.model == "gpt2":
@@ -32,14 +32,14 @@ def build_backend(data: TokenizerData) -> Backend:
 
 
 def bos_eos_tokens(data: TokenizerData) -> tuple[list[int], list[int]]:
-    """What stands before and after a text."""
+    """Return the tokens before and after a text."""
     before = [data.bos_id] if _wants_bos(data) and data.bos_id is not None else []
     after = [data.eos_id] if data.add_eos and data.eos_id is not None else []
     return before, after
 
 
 def _wants_bos(data: TokenizerData) -> bool:
-    """Where the metadata do not say, as the family does it."""
+    """Use the family's default if the metadata do not say."""
     if data.add_bos is not None:
         return data.add_bos
     return split_named(data.pre).adds_bos if data.model == "gpt2" else True
@@ -61,8 +61,8 @@ def _byte_level(data: TokenizerData) -> Backend:
 
 
 def _sentencepiece(data: TokenizerData) -> Backend:
-    """SentencePiece's BPE. The prefix space is a normalizer, so that it comes after every control
-    token too, as in the tokenizer.json files of Llama 2 and its kin."""
+    """Make SentencePiece's BPE. The space prefix is a normalizer, so that it also applies after
+    every control token, as in the tokenizer.json files of Llama 2 and similar models."""
     vocab = {token: index for index, token in enumerate(data.tokens)}
     if data.merges:
         merges = _pairs(data.merges)
@@ -72,7 +72,7 @@ def _sentencepiece(data: TokenizerData) -> Backend:
         raise ModelError("tokenizer.ggml.scores is missing or not as long as tokenizer.ggml.tokens")
     unknown = data.tokens[data.unknown_id] if data.unknown_id is not None else None
     backend = Backend(_bpe(vocab, merges, byte_fallback=True, unknown=unknown))
-    # As tokenizer.json files of such models have it: the grammar library reads bytes off it.
+    # As in the tokenizer.json of such models: the grammar library derives token bytes from it.
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     )
@@ -85,7 +85,7 @@ def _sentencepiece(data: TokenizerData) -> Backend:
 
 
 def adds_space_prefix(data: TokenizerData) -> bool:
-    """Whether a space goes before text; SentencePiece models do so unless told otherwise."""
+    """Whether a space is prepended to text, the default of SentencePiece models."""
     if data.model != "llama":
         return False
     return data.add_space_prefix is not False
@@ -109,11 +109,12 @@ def _bpe(
             ignore_merges=ignore_merges,
         )
 
-    return loaded("tokenizer.ggml.merges do not fit the vocabulary", make)
+    return load_or_model_error("tokenizer.ggml.merges do not fit the vocabulary", make)
 
 
 def _pairs(merges: Iterable[str]) -> list[tuple[str, str]]:
-    """ "left right" -> (left, right). A space can only be the separator, or first of the left."""
+    """Split "left right" into (left, right). A space is the separator or the first character of the
+    left part."""
     pairs = []
     for merge in merges:
         left, separator, right = merge.partition(" ")
@@ -127,9 +128,9 @@ def _pairs(merges: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def merges_of_scores(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """The merges that a SentencePiece vocabulary implies, best first.
+    """Return the merges that a SentencePiece vocabulary implies, best first.
 
-    SentencePiece joins the neighbours whose union has the highest score; so every way to cut a
+    SentencePiece joins the neighbours whose union has the highest score. So every way to split a
     token into two tokens is a merge, ranked by the token's score.
     """
     ids = {token: index for index, token in enumerate(tokens)}

@@ -1,4 +1,4 @@
-"""Texts to the token ids that an embedding model takes, framed as its tokenizer says."""
+"""Tokenizes texts for embedding models, with the special tokens around each text."""
 
 from __future__ import annotations
 
@@ -16,43 +16,42 @@ from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json
 from penstock.text.tokenizers.wordpiece import word_pieces
 
 TEXTS_AT_ONCE: Final = 64
-"""The library keeps some 80 bytes for each character of a batch until it is done."""
+"""The library needs about 80 bytes per character of a batch until the batch is done."""
 LONGEST_TOKEN_CHARS: Final = 512
-"""No token of a model covers more, so a text that is longer than so many a token cannot fit."""
+"""No token of a model is longer, so a text with more characters per token cannot fit."""
 
 
 class EmbeddingTokenizer:
-    """Encodes whole texts: with what goes before and after each ([CLS] and [SEP], an end token).
-    `lower_case`: they lose case first.
-    Safe to use from several threads."""
+    """Encodes whole texts, with the tokens before and after each one ([CLS] and [SEP], an end
+    token). `lower_case`: texts are lowercased first. Thread-safe."""
 
     def __init__(self, backend: Backend, *, lower_case: bool = False) -> None:
         self._backend = backend
         self._lower_case = lower_case
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text."""
+        """Return the token ids of each text."""
         return [encoding.ids for encoding in self._encode(texts)]
 
     def encode_starts(self, texts: Sequence[str], most_tokens: int) -> list[list[int]]:
-        """The same, of the start of a text that makes more than `most_tokens`: the tokens around
-        it stay."""
+        """Return the token ids of each text, cut after `most_tokens`; the tokens around a text are
+        kept."""
         return [_start(encoding, most_tokens) for encoding in self._encode(texts)]
 
     def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text, without those around it."""
+        """Return the token ids of each text, without the tokens around it."""
         return [encoding.ids for encoding in self._encode(texts, framed=False)]
 
     def enough_of(self, text: str, most_tokens: int) -> str:
-        """So much of the start of a text as tells whether it makes more than `most_tokens`; all of
-        one that may fit."""
+        """Return a prefix of a text that is long enough to tell whether the text has more than
+        `most_tokens` tokens; all of a text that may fit."""
         start = text[: most_tokens * LONGEST_TOKEN_CHARS]
         if needs_length_check(len(start), most_tokens):
             start = overfull_start(self.count, start, most_tokens)
         return start
 
     def count(self, text: str) -> int:
-        """How many token ids a text makes, without those around it."""
+        """Return the number of tokens of a text, without those around it."""
         (encoding,) = self._encode_batch((text,), framed=False)
         return len(encoding.ids)
 
@@ -61,17 +60,18 @@ class EmbeddingTokenizer:
             yield from self._encode_batch(texts[start : start + TEXTS_AT_ONCE], framed=framed)
 
     def _encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[Any]:
-        if self._lower_case:  # the names of control tokens too, as sentence-transformers does it
+        if self._lower_case:  # including names of control tokens, as sentence-transformers does
             texts = [text.lower() for text in texts]
         try:
             return list(self._backend.encode_batch_fast(list(texts), add_special_tokens=framed))
-        except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
+        except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON allows
             clean = [t.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for t in texts]
             return list(self._backend.encode_batch_fast(clean, add_special_tokens=framed))
 
 
 def load_embedding_tokenizer(source: TokenizerSource) -> EmbeddingTokenizer:
-    """Raises ModelError naming the file and the key at fault."""
+    """Load the tokenizer of an embedding model. Raises ModelError that names the faulty file and
+    key."""
     if isinstance(source, TokenizerData):
         framed = word_pieces if source.model == "bert" else _of_decoder
         with errors_naming(source.where):
@@ -80,8 +80,8 @@ def load_embedding_tokenizer(source: TokenizerSource) -> EmbeddingTokenizer:
 
 
 def _of_decoder(data: TokenizerData) -> Backend:
-    """Texts between the tokens that the metadata ask for: most often one at the end, whose state
-    stands for the text."""
+    """Make a tokenizer that adds the tokens that the metadata ask for: usually one at the end,
+    whose hidden state is the embedding of the text."""
     backend = build_backend(data)
     before, after = bos_eos_tokens(data)
     if before or after:

@@ -1,4 +1,5 @@
-"""Pairs of texts to token ids: framed as a tokenizer says, or written into a model's template."""
+"""Tokenizes pairs of texts for rerankers: framed by the tokenizer, or inserted into a model's
+template."""
 
 from __future__ import annotations
 
@@ -18,15 +19,18 @@ Ids = list[int]
 
 @dataclass(frozen=True, slots=True)
 class PairPrefixes:
-    """Pairs but for their ends: `each` is a query with one of its documents, which begins after
-    `query_tokens` of it; empty where the query leaves no room to any."""
+    """Token ids of one query with each of its documents, up to the document's end.
+
+    `token_ids`: one list per document, in which the document starts after `query_tokens` tokens.
+    Empty if the query leaves no room for documents.
+    """
 
     query_tokens: int
-    each: Sequence[Ids]
+    token_ids: Sequence[Ids]
 
 
 class PairTokenizer(Protocol):
-    """Safe to use from several threads."""
+    """Tokenizes (query, document) pairs. Thread-safe."""
 
     @property
     def end(self) -> Ids:
@@ -34,17 +38,17 @@ class PairTokenizer(Protocol):
 
     @property
     def typed(self) -> bool:
-        """Whether the tokens of the second text and after it are of another type than the first
-        ones."""
+        """Whether the second text and the tokens after it have another token type than the first
+        text."""
 
     def prefixes(self, query: str, documents: Sequence[str], most_tokens: int) -> PairPrefixes:
-        """The token ids up to the end of each document. What makes more than `most_tokens` may be
-        cut where it has more."""
+        """Return the token ids up to the end of each document. Longer ones may be cut after
+        `most_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FramedPairs:
-    """The two texts are encoded each by itself: `before`, `between` and `end` are around them."""
+    """Both texts are encoded separately, with `before`, `between` and `end` around them."""
 
     tokenizer: EmbeddingTokenizer
     before: Ids
@@ -60,14 +64,14 @@ class FramedPairs:
             return PairPrefixes(len(before), ())
         room = most_tokens - len(before)
         texts = [self.tokenizer.enough_of(text, room + 1) for text in documents]
-        each = [before + ids for ids in self.tokenizer.encode_bare(texts)]
-        return PairPrefixes(len(before), each)
+        token_ids = [before + ids for ids in self.tokenizer.encode_bare(texts)]
+        return PairPrefixes(len(before), token_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class TemplatedPairs:
-    """A template's parts, which are encoded with the texts between them; `end` begins with a token
-    of its own."""
+    """Both texts are inserted into a template and encoded with it. `end` starts with a control
+    token."""
 
     tokenizer: EmbeddingTokenizer
     before: str
@@ -88,10 +92,13 @@ class TemplatedPairs:
 def load_pair_tokenizer(
     source: TokenizerSource, template: PairTemplate | None = None
 ) -> PairTokenizer:
-    """Raises ModelError naming the file or the key at fault."""
+    """Load the pair tokenizer of a reranker.
+
+    Raises ModelError that names the faulty file or key.
+    """
     if isinstance(source, TokenizerFiles):
         return _framed(source)
-    assert template is not None, "without a template only a folder says how pairs are framed"
+    assert template is not None, "GGUF metadata do not say how pairs are framed"
     with errors_naming(source.where):
         tokenizer = EmbeddingTokenizer(build_backend(source))
     (end,) = tokenizer.encode_bare([template.after])
@@ -104,7 +111,7 @@ def _framed(source: TokenizerFiles) -> FramedPairs:
     texts: list[int | None] = probe.sequence_ids
     types: list[int] = probe.type_ids
     if 0 not in texts or 1 not in texts:
-        raise ModelError(f"{source.tokenizer}: makes no tokens of the letter a")
+        raise ModelError(f"{source.tokenizer}: has no token for the letter a")
     first, second = texts.index(0), texts.index(1)
     first_end = first + texts.count(0)
     second_end = second + texts.count(1)

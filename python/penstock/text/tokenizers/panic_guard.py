@@ -1,6 +1,7 @@
-"""Calls of the tokenizers library, which panics where it meets what its authors ruled out.
+"""Guards calls of the tokenizers library, which can panic.
 
-A panic arrives as an exception that is no Exception, so that it ends whatever it passes through.
+PyO3 raises a Rust panic as a BaseException that is not an Exception. The functions here convert it
+to a ModelError or InvalidRequest.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ PANIC_MODULE: Final = "pyo3_runtime"
 _T = TypeVar("_T")
 
 
-def loaded(what: str, call: Callable[[], _T]) -> _T:
-    """What a call returns that reads a part of a model. `what`: the part, as the error names it.
-    Raises ModelError for whatever the library raises."""
+def load_or_model_error(what: str, call: Callable[[], _T]) -> _T:
+    """Return the result of `call`, which reads a part of a model. `what` names the part in the
+    error.
+
+    Raises ModelError for any error or panic of the library.
+    """
     try:
         return call()
-    except BaseException as error:  # the library raises bare Exceptions too
+    except BaseException as error:  # the library raises plain Exceptions too
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise ModelError(f"{what}: {error}") from None
@@ -29,15 +33,16 @@ def loaded(what: str, call: Callable[[], _T]) -> _T:
 
 @contextmanager
 def errors_naming(where: str) -> Iterator[None]:
-    """Errors of the block name the file that they are about."""
+    """Prefix ModelErrors of the block with the file that they are about."""
     try:
         yield
     except ModelError as error:
         raise ModelError(f"{where}: {error}") from None
 
 
-def encoded(backend: Any, text: str, *, special: bool = False) -> list[int]:
-    """The token ids of a text. Raises what the library raises, InvalidRequest where it panics."""
+def encode_or_refuse(backend: Any, text: str, *, special: bool = False) -> list[int]:
+    """Return the token ids of a text. Raises the library's errors, and InvalidRequest if it
+    panics."""
     try:
         ids: list[int] = backend.encode(text, add_special_tokens=special).ids
     except BaseException as error:
@@ -48,5 +53,5 @@ def encoded(backend: Any, text: str, *, special: bool = False) -> list[int]:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether an error is a panic of a library in Rust."""
+    """Whether an error is a panic of a Rust library."""
     return type(error).__module__ == PANIC_MODULE

@@ -1,7 +1,7 @@
-"""Encodes a text in the pieces between its added tokens, and remembers those that come again.
+"""Encodes a text in pieces between its added tokens, and caches pieces.
 
-A chat says its system message with every request and all that was said before with every turn: of a
-conversation that goes on, only the new message is tokenized.
+Each request of a chat repeats the system message and all earlier turns, so only the new message has
+to be tokenized.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from penstock.text.tokenizers.token_pattern import pattern_of
 
 MOST_PIECES: Final = 2048
 LONGEST_CHARS: Final = 4096
-"""Longer pieces are not remembered: so all of them take some 40 MiB at the most."""
+"""Longer pieces are not cached, which limits the cache to about 40 MiB."""
 
 
 class PieceCache:
-    """`encode` gives the ids of a text without added tokens; `tokens`: text -> id of these, which
-    must pass `can_cut_at`. `pattern` finds them. Safe to use from several threads."""
+    """Encodes texts with added tokens. Thread-safe.
+
+    `encode` returns the ids of a text without added tokens. `tokens` maps the text of added tokens,
+    which must pass `can_cut_at`, to their ids. `pattern` finds them.
+    """
 
     def __init__(self, encode: Callable[[str], list[int]], tokens: Mapping[str, int]) -> None:
         self._encode = encode
@@ -32,7 +35,7 @@ class PieceCache:
         self._remembered = lru_cache(MOST_PIECES)(lambda piece: array("I", encode(piece)))
 
     def encode(self, text: str) -> list[int]:
-        """What encoding the whole text at once gives."""
+        """Return the same ids as encoding the whole text at once."""
         ids: list[int] = []
         for index, piece in enumerate(self.pattern.split(text)):
             if index % 2:
@@ -45,8 +48,8 @@ class PieceCache:
 
 
 def can_cut_at(tokens: Mapping[int, AddedToken]) -> bool:
-    """Whether a text may be cut at these tokens: there are some, and none of them looks at what
-    stands around it."""
+    """Whether a text may be cut at these tokens: there are some, and none depends on the text
+    around it."""
     return bool(tokens) and not any(
         token.normalized or token.lstrip or token.rstrip or token.single_word
         for token in tokens.values()

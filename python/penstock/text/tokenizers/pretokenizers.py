@@ -1,8 +1,8 @@
-"""How a byte-level vocabulary wants its text split before merging, by the name a GGUF file gives.
+"""Pre-tokenizers of byte-level vocabularies, by the names in GGUF files.
 
-The split is part of a model: merges never cross it. A GGUF file carries only a name; the patterns
-here are those of the tokenizer.json files of the models that the names stand for. An unknown name
-is an error, since a wrong split shows only as slightly worse answers.
+The split is part of a model: merges never cross it. A GGUF file contains only a name; the patterns
+here are those of the tokenizer.json files of the named models. An unknown name is an error, because
+a wrong split shows only as slightly worse answers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ _SLASH_MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`patterns`: isolated one after the other, each within the pieces of those before it.
+    """How text is split before merging.
 
-    `gpt2_words`: GPT-2's own word pattern comes last. `nfc`: the text is normalised first.
-    `ignore_merges`: a word that is a token is taken whole. `adds_bos`: unless the file says no.
+    `patterns`: applied one after the other, each within the pieces of the previous ones, matches
+    isolated. `gpt2_words`: GPT-2's word pattern comes last. `nfc`: the text is normalized first.
+    `ignore_merges`: a word that is a token is not split. `adds_bos`: the default if the file does
+    not say.
     """
 
     patterns: tuple[str, ...] = ()
@@ -38,7 +40,7 @@ class Split:
     adds_bos: bool = False
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
-        """The chain of splits, ending in the byte alphabet."""
+        """Return the chain of splits, ending in the byte alphabet."""
         steps: list[pre_tokenizers.PreTokenizer] = [
             pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in self.patterns
         ]
@@ -109,7 +111,7 @@ SPLITS: dict[str, Split] = {
 
 
 def split_named(name: str | None) -> Split:
-    """The split of a `tokenizer.ggml.pre`. Raises ModelError for a name that is not known."""
+    """Return the split for a `tokenizer.ggml.pre`. Raises ModelError for an unknown name."""
     split = SPLITS.get(name or "")
     if split is None:
         raise ModelError(

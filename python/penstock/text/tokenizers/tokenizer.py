@@ -1,4 +1,4 @@
-"""Text to token ids and back to bytes, with the vocabulary of the loaded model."""
+"""Converts text to token ids and back to bytes, with the vocabulary of the loaded model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from penstock.models.tokenizer.tokenizer_data import (
     TokenizerSource,
 )
 from penstock.text.tokenizers.backend import SPACE, adds_space_prefix, bos_eos_tokens, build_backend
-from penstock.text.tokenizers.panic_guard import encoded, errors_naming
+from penstock.text.tokenizers.panic_guard import encode_or_refuse, errors_naming
 from penstock.text.tokenizers.piece_cache import PieceCache, can_cut_at
 from penstock.text.tokenizers.token_pattern import pattern_of
-from penstock.text.tokenizers.tokenizer_json import frame, read_tokenizer_json
+from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json, special_tokens_around
 
 END_OF_TURN = (
     "<|im_end|>",
@@ -31,15 +31,15 @@ END_OF_TURN = (
     "<|endoftext|>",
     "<|end_of_text|>",
 )
-"""Control tokens that end an answer in any model whose vocabulary has them."""
+"""Control tokens that end an answer of any model that has them."""
 
 _NO_LETTER = "\U00100000"
-"""A code point for private use, which joins no other in a token."""
+"""A private-use code point, which is merged with no other character."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class _TokenBytes(dict[int, bytes]):
-    """Token id -> bytes, found out when first asked for."""
+    """Token id -> bytes, computed on first access."""
 
     def __init__(self, make: Callable[[int], bytes]) -> None:
         self._make = make
@@ -50,8 +50,8 @@ class _TokenBytes(dict[int, bytes]):
 
 
 class _TokenTexts(dict[int, str | None]):
-    """Token id -> its text, None where its bytes are not whole characters or it is a control
-    token; found out when first asked for."""
+    """Token id -> text, computed on first access; None for control tokens and for bytes that are
+    not complete characters."""
 
     def __init__(self, bytes_of: Mapping[int, bytes], control_ids: frozenset[int]) -> None:
         self._bytes_of = bytes_of
@@ -67,15 +67,19 @@ class _TokenTexts(dict[int, str | None]):
 
 
 class Tokenizer:
-    """Encodes text, tells the bytes of a token, and knows the control tokens. `before`, `after`:
-    the tokens around a raw prompt.
+    """Encodes text, returns the bytes of tokens, and knows the control tokens. Thread-safe.
 
-    Attributes: `vocab_size`; `bos_id`, `eos_id` (None where the model has none); `stop_ids`, all
-    tokens that end an answer; `control_tokens`, text -> id of the tokens that steer a model and
-    never are part of a text; `added_tokens`, those and others that are never cut in two;
-    `bytes_of`, what `token_bytes` tells as a mapping; `text_of`, the text of a token, None where it
-    has none of its own (control tokens, parts of a character); `space_prefix`, whether encoding
-    puts a space before text (SentencePiece models). Safe to use from several threads.
+    `before`, `after`: the tokens around a raw prompt.
+
+    Attributes:
+    - `vocab_size`
+    - `bos_id`, `eos_id`: None if the model has none.
+    - `stop_ids`: all tokens that end an answer.
+    - `control_tokens`: text -> id of the tokens that steer a model and are never part of a text.
+    - `added_tokens`: text -> id of these and other tokens that are never split.
+    - `bytes_of`: token id -> bytes, as `token_bytes`.
+    - `text_of`: token id -> text, None for control tokens and incomplete characters.
+    - `space_prefix`: encoding prepends a space to text (SentencePiece models).
     """
 
     def __init__(
@@ -116,48 +120,50 @@ class Tokenizer:
             self._pieces = PieceCache(self._encode_whole, self.added_tokens)
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
-        """Token ids of a text; control tokens written in it are read as such.
+        """Return the token ids of a text. Control tokens written in it are recognized.
 
-        `add_special`: between the tokens that the model wants around a text (a BOS most often), as
-        for a raw prompt; a rendered chat writes its own.
+        `add_special`: add the tokens that the model expects around a raw prompt, usually a BOS
+        token. A rendered chat contains its own.
         """
         ids = self._encode(text)
         return [*self.before, *ids, *self._after] if add_special else ids
 
     def encode_pieces(self, pieces: Iterable[str]) -> list[int]:
-        """Token ids of a text given in pieces; no control token reaches across two of them."""
+        """Return the token ids of a text given in pieces. Control tokens that span two pieces are
+        not recognized."""
         ids: list[int] = []
         for index, piece in enumerate(pieces):
             ids += self.encode_inside(piece) if index else self._encode(piece)
         return ids
 
     def encode_inside(self, text: str) -> list[int]:
-        """Token ids of a text that goes on from another: no space is put before it."""
+        """Return the token ids of a text that continues another: no space is prepended."""
         if not self.space_prefix:
             return self._encode(text)
         return self._encode(_NO_LETTER + text)[len(self._encode(_NO_LETTER)) :]
 
     def mentions_control(self, text: str) -> re.Match[str] | None:
-        """The first control token that is written in a text, if any."""
+        """Return the first control token written in a text, if any."""
         return self._control_pattern.search(text)
 
     def break_control(self, text: str, mark: str) -> str:
-        """Put `mark` into every control token that is written in a text, after its first letter."""
+        """Insert `mark` after the first letter of every control token written in a text."""
         return self._control_pattern.sub(lambda m: m[0][0] + mark + m[0][1:], text)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for; of a control token the text of its name."""
+        """Return the bytes of a token; for a control token, its name."""
         return self.bytes_of[token_id]
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """The text of a whole sequence, control tokens left out, bad UTF-8 as U+FFFD."""
+        """Return the text of a whole sequence, without control tokens and with U+FFFD for invalid
+        UTF-8."""
         data = b"".join(self.token_bytes(t) for t in token_ids if t not in self.control_ids)
         if self.space_prefix and data[:1] == b" ":
             data = data[1:]
         return data.decode("utf-8", "replace")
 
     def serialize(self) -> str:
-        """The tokenizer in the JSON form of the `tokenizers` library."""
+        """Return the tokenizer in the JSON format of the `tokenizers` library."""
         text: str = self._backend.to_str()
         return text
 
@@ -166,10 +172,10 @@ class Tokenizer:
 
     def _encode_whole(self, text: str) -> list[int]:
         try:
-            return encoded(self._backend, text)
-        except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
+            return encode_or_refuse(self._backend, text)
+        except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON allows
             clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            return encoded(self._backend, clean)
+            return encode_or_refuse(self._backend, clean)
 
     def _token(self, token_id: int) -> str | None:
         token: str | None = self._backend.id_to_token(token_id)
@@ -193,7 +199,7 @@ class Tokenizer:
 
 
 def load_tokenizer(parts: TextParts) -> Tokenizer:
-    """The tokenizer of a model. Raises ModelError naming the file or key at fault."""
+    """Load the tokenizer of a model. Raises ModelError that names the faulty file or key."""
     source: TokenizerSource = parts.tokenizer
     if isinstance(source, TokenizerFiles):
         return _from_files(source, parts)
@@ -201,7 +207,7 @@ def load_tokenizer(parts: TextParts) -> Tokenizer:
 
 
 def from_gguf(data: TokenizerData, stop_ids: Iterable[int] = ()) -> Tokenizer:
-    """A tokenizer from GGUF metadata. Raises ModelError naming the file and the key."""
+    """Make a tokenizer from GGUF metadata. Raises ModelError that names the file and the key."""
     with errors_naming(data.where):
         before, after = bos_eos_tokens(data)
         backend = build_backend(data)
@@ -219,7 +225,7 @@ def from_gguf(data: TokenizerData, stop_ids: Iterable[int] = ()) -> Tokenizer:
 
 def _from_files(files: TokenizerFiles, parts: TextParts) -> Tokenizer:
     read = read_tokenizer_json(files)
-    before, after = frame(read.backend)
+    before, after = special_tokens_around(read.backend)
     return Tokenizer(
         read.backend,
         byte_level=read.byte_level,
@@ -234,7 +240,8 @@ def _from_files(files: TokenizerFiles, parts: TextParts) -> Tokenizer:
 
 @lru_cache(maxsize=1)
 def _alphabet() -> dict[str, bytes]:
-    """GPT-2's byte alphabet: printable Latin-1 stands for itself, the rest from U+0100 on."""
+    """Return GPT-2's byte alphabet: printable Latin-1 maps to itself, other bytes from U+0100
+    on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): bytes([byte]) for byte in printable}
     others = (byte for byte in range(256) if byte not in set(printable))

@@ -1,4 +1,4 @@
-"""A tokenizer.json, with the tokens that the files beside it declare."""
+"""Reads a tokenizer.json, with the tokens that the files beside it declare."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tokenizers import Tokenizer as Backend
 from penstock.base.errors import ModelError
 from penstock.models.tokenizer.tokenizer_data import TokenizerFiles
 from penstock.text.tokenizers.backend import SPACE
-from penstock.text.tokenizers.panic_guard import loaded
+from penstock.text.tokenizers.panic_guard import load_or_model_error
 
-# What a part of the file that makes the library panic does so on.
+# Text on which the parts of a faulty file would make the library panic.
 TRIAL_TEXT: Final = "Hello, world! 123 \u00e9\u4f60\U0001f600\n"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJson:
-    """`byte_level`: its tokens are written in GPT-2's byte alphabet. `space_prefix`: a space goes
-    before text."""
+    """`byte_level`: tokens are written in GPT-2's byte alphabet. `space_prefix`: a space is
+    prepended to text."""
 
     backend: Backend
     byte_level: bool
@@ -50,7 +50,8 @@ class _Section(msgspec.Struct):
 
 
 class _Shape(msgspec.Struct):
-    """What must be known of a tokenizer.json beside what the library does with it."""
+    """The parts of a tokenizer.json that must be known here, besides those that the library
+    uses."""
 
     normalizer: _Section | None = None
     pre_tokenizer: _Section | None = None
@@ -62,8 +63,10 @@ class _Shape(msgspec.Struct):
 
 
 def read_tokenizer_json(files: TokenizerFiles) -> TokenizerJson:
-    """Whole texts are encoded, whatever truncation or padding the file has from a training run.
-    Raises ModelError naming the file, or the token whose id would not be the model's."""
+    """Read a tokenizer.json. Truncation and padding from a training run are ignored.
+
+    Raises ModelError that names the file, or a token whose id would not be the model's.
+    """
 
     def read() -> tuple[Backend, list[_Section]]:
         raw = files.tokenizer.read_bytes()
@@ -71,11 +74,11 @@ def read_tokenizer_json(files: TokenizerFiles) -> TokenizerJson:
         backend = Backend.from_buffer(raw)
         backend.no_truncation()
         backend.no_padding()
-        with contextlib.suppress(Exception):  # some vocabularies lack what the text needs
+        with contextlib.suppress(Exception):  # some vocabularies lack tokens for the text
             backend.encode(TRIAL_TEXT, add_special_tokens=True)
         return backend, sections
 
-    backend, sections = loaded(f"{files.tokenizer} cannot be read", read)
+    backend, sections = load_or_model_error(f"{files.tokenizer} cannot be read", read)
     _add_declared(backend, files)
     return TokenizerJson(
         backend,
@@ -84,8 +87,8 @@ def read_tokenizer_json(files: TokenizerFiles) -> TokenizerJson:
     )
 
 
-def frame(backend: Backend) -> tuple[list[int], list[int]]:
-    """What the post-processor puts before and after a text."""
+def special_tokens_around(backend: Backend) -> tuple[list[int], list[int]]:
+    """Return the tokens that the post-processor adds before and after a text."""
     encoding = backend.encode("a", add_special_tokens=True)
     ids: list[int] = encoding.ids
     own = [index for index, added in enumerate(encoding.special_tokens_mask) if not added]
@@ -101,8 +104,8 @@ def _prefixes(section: _Section) -> bool:
 
 
 def _add_declared(backend: Backend, files: TokenizerFiles) -> None:
-    """Add the tokens that tokenizer.json does not have as such. The library numbers new ones from
-    the end of the vocabulary on; one that the model has no row for stays plain text."""
+    """Add declared tokens that tokenizer.json lacks. The library numbers new tokens from the end of
+    the vocabulary; a token beyond the model's embedding rows stays plain text."""
     present: dict[int, AddedToken] = backend.get_added_tokens_decoder()
     contents = {token.content for token in present.values()}
     next_id = max([backend.get_vocab_size(with_added_tokens=False), *(i + 1 for i in present)])

@@ -1,4 +1,4 @@
-"""The tokenizer of a BERT, from GGUF metadata: words, cut into the longest pieces there are."""
+"""BERT's WordPiece tokenizer, from GGUF metadata: words are split into the longest known pieces."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from penstock.models.tokenizer.tokenizer_data import TokenizerData, TokenType
 from penstock.text.tokenizers.backend import SPACE
 
 _CONTINUES = "##"
-_LONGEST_WORD_CHARS = 100  # as BERT's own tokenizer has it: a longer one is unknown
+_LONGEST_WORD_CHARS = 100  # as in BERT's own tokenizer; a longer word is unknown
 
 
 def word_pieces(data: TokenizerData) -> Backend:
-    """A tokenizer that puts the tokens around a text which the metadata name. Raises ModelError
-    naming the key that is missing.
+    """Make a tokenizer that adds the special tokens that the metadata name.
 
-    Letters lose case and accents where the vocabulary has none of the former: GGUF does not say."""
+    Lowercases text and removes accents if the vocabulary has no uppercase letters, since GGUF does
+    not say. Raises ModelError that names a missing key.
+    """
     pieces = [_piece(token) for token in data.tokens]
     vocab = {piece: index for index, piece in enumerate(pieces)}
     unknown = _named(pieces, "unknown", data.unknown_id, "[UNK]")
@@ -45,7 +46,8 @@ def word_pieces(data: TokenizerData) -> Backend:
 
 
 def _piece(token: str) -> str:
-    """GGUF marks the beginning of a word, BERT what continues one; names in brackets neither."""
+    """Convert a GGUF token to BERT's form. GGUF marks the start of a word, BERT its continuations;
+    names in brackets have no mark."""
     if token.startswith("[") and token.endswith("]"):
         return token
     return token[1:] if token.startswith(SPACE) else _CONTINUES + token
@@ -56,7 +58,8 @@ def _has_case(pieces: list[str]) -> bool:
 
 
 def _either(own: int | None, other: int | None) -> int | None:
-    """Older files name the tokens around a text as a beginning and an end."""
+    """Return the first id, or the second in older files, which name BOS and EOS instead of CLS and
+    SEP."""
     return other if own is None else own
 
 

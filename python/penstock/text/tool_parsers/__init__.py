@@ -1,9 +1,7 @@
-"""Tool and reasoning parsers: what of a model's words is text, what is reasoning, what calls a
-function.
+"""Tool and reasoning parsers: split a model's output into text, reasoning and tool calls.
 
-`AnswerParser` tells them apart while they are written; `tool_syntaxes` describes what the families
-of
-models write, `detect` finds out which one a model belongs to.
+`AnswerParser` splits a text while it is being written. `tool_syntaxes` describes the syntax of each
+model family; `detect` finds the family of a model.
 """
 
 from penstock.text.tool_parsers.answer_parser import AnswerParser

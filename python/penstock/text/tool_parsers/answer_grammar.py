@@ -1,4 +1,5 @@
-"""Grammars for whole answers: free reasoning, then calls or text as the client asks."""
+"""Grammars for whole answers: free reasoning, then the calls or the text that the client asked
+for."""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ from penstock.text.tool_parsers.syntax import (
 )
 
 ANSWER: Final = "answer"
-"""Name of the grammar that is the client's own, as the first one refers to it."""
+"""Name of the client's own grammar, which the first grammar refers to."""
 Thinking = Literal["open", "possible", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRules:
-    """What binds an answer.
+    """The constraints on an answer.
 
-    `calls`: "none" are made, they "may" be, "must" be, or exactly "one" is. `answer`: the
-    serialized grammar of the text, None where it is free. `thinking`: whether the prompt has opened
-    the reasoning, or the model may.
+    `calls`: "none", "may" (optional), "must" (at least one) or "one" (exactly one). `answer`: the
+    serialized grammar of the text, or None if it is free. `thinking`: whether the prompt has opened
+    the reasoning ("open") or the model may open it ("possible").
     """
 
     tools: tuple[FunctionTool, ...] = ()
@@ -39,15 +40,16 @@ class AnswerRules:
     thinking: Thinking = "none"
 
 
-def answer_grammar(channels: AnswerSyntax, control: Mapping[str, int], rules: AnswerRules) -> str:
-    """The serialized grammar. `control`: text -> id of the model's control tokens."""
+def answer_grammar(syntax: AnswerSyntax, control: Mapping[str, int], rules: AnswerRules) -> str:
+    """Return the serialized grammar of an answer. `control` maps the text of the model's control
+    tokens to their ids."""
     grammar = LarkGrammar(control)
-    if isinstance(channels.calls, Harmony):
+    if isinstance(syntax.calls, Harmony):
         start = _harmony(grammar, rules)
     else:
-        start = _answer(grammar, channels.calls, rules)
-        if channels.reasoning is not None:
-            start = _reasoned(grammar, channels.reasoning, rules.thinking, start)
+        start = _answer(grammar, syntax.calls, rules)
+        if syntax.reasoning is not None:
+            start = _reasoned(grammar, syntax.reasoning, rules.thinking, start)
     grammars: list[dict[str, Any]] = [{"lark_grammar": grammar.text(start)}]
     if rules.answer is not None:
         first, *others = json.loads(rules.answer)["grammars"]
@@ -67,8 +69,8 @@ def _answer(grammar: LarkGrammar, syntax: ToolSyntax | Harmony | None, rules: An
 
 
 def _calls(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules) -> str:
-    """Calls and nothing else, in the first form that the model begins."""
-    return grammar.one_of(_calls_in(grammar, syntax, s, rules) for s in syntax.forms)
+    """Only calls, in one of the sections that may be forced."""
+    return grammar.one_of(_calls_in(grammar, syntax, s, rules) for s in syntax.forced_sections)
 
 
 def _calls_in(
@@ -78,14 +80,14 @@ def _calls_in(
     first, end = call(grammar, syntax, rules.tools, before), ending(grammar, syntax, section)
     if rules.calls == "one":
         return f"{first} {end}"
-    if syntax.one_each:
-        again = call(grammar, syntax, rules.tools, syntax.gap + before)
+    if syntax.section_per_call:
+        again = call(grammar, syntax, rules.tools, syntax.section_separator + before)
         return f"{first} {end} ({again} {end})*"
-    return f"{first} ({call(grammar, syntax, rules.tools, syntax.body.between)})* {end}"
+    return f"{first} ({call(grammar, syntax, rules.tools, syntax.format.call_separator)})* {end}"
 
 
 def _reasoned(grammar: LarkGrammar, tags: ReasoningSyntax, thinking: Thinking, answer: str) -> str:
-    """Reasoning before the answer; nothing in it is bound."""
+    """Unconstrained reasoning, then the answer."""
     if thinking == "none":
         return answer
     whole = grammar.rule(answer)
@@ -97,7 +99,7 @@ def _reasoned(grammar: LarkGrammar, tags: ReasoningSyntax, thinking: Thinking, a
 
 
 def _harmony(grammar: LarkGrammar, rules: AnswerRules) -> str:
-    """Any messages to nobody, then what is asked for."""
+    """Any messages without a recipient, then the answer or the calls."""
     literal = grammar.literal
     text = grammar.rule(ANY_TEXT)
     go_on = literal("<|end|><|start|>assistant")

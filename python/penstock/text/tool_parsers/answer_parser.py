@@ -1,4 +1,4 @@
-"""The channels of one answer, told apart while it is written."""
+"""Splits one answer into text, reasoning and calls while it is being written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.text.tool_parsers.parser_output import ParserOutput
 from penstock.text.tool_parsers.stream_reader import (
     Malformed,
     Reader,
-    Reading,
+    StreamRead,
     held_back,
     pass_text,
 )
@@ -23,62 +23,62 @@ from penstock.text.tool_parsers.syntax import AnswerSyntax, Harmony, Section, To
 class AnswerParser:
     """Splits the text of one choice into text, reasoning and calls.
 
-    What comes out, pieces of a kind joined, depends on the text only and not on how it was cut.
-    A call begins once its function is known to be one of `tools` and its arguments come; what
-    looks like a call and is none, and the rest of a call that breaks off, come back as text.
-    `tools` empty: calls are text. `thinking`: the prompt has opened the reasoning already.
+    The output, with adjacent parts of a kind joined, does not depend on how the text was split into
+    pieces. A call starts once its function is known to be one of `tools` and its arguments follow.
+    Text that looks like a call but is none, and the rest of a call that breaks off, are returned as
+    text. Without `tools`, calls are text. `thinking`: the prompt has opened the reasoning.
     """
 
     def __init__(
-        self, channels: AnswerSyntax, tools: Sequence[FunctionTool] = (), *, thinking: bool = False
+        self, syntax: AnswerSyntax, tools: Sequence[FunctionTool] = (), *, thinking: bool = False
     ) -> None:
         self._reader = Reader()
-        self._channels = channels
-        calls = channels.calls
-        self._report = OutputBuilder(keeps_spaces=bool(tools) and not isinstance(calls, Harmony))
-        self._io = CallReader(self._reader, tools, self._report.add)
+        self._syntax = syntax
+        calls = syntax.calls
+        self._output = OutputBuilder(keeps_spaces=bool(tools) and not isinstance(calls, Harmony))
+        self._io = CallReader(self._reader, tools, self._output.add)
         self._run = self._harmony() if isinstance(calls, Harmony) else self._answer(thinking)
         self._calls = calls if tools and isinstance(calls, ToolSyntax) else None
         if thinking:
-            self._report.begin_thought()
+            self._output.begin_reasoning()
 
     @property
     def reasoning(self) -> bool:
-        """Whether what was read last is reasoning."""
-        return self._report.reasoning
+        """Whether the text read last is reasoning."""
+        return self._output.reasoning
 
     @property
     def num_calls(self) -> int:
-        """Calls that have begun."""
+        """Number of calls that have started."""
         return self._io.count
 
     def push(self, text: str) -> list[ParserOutput]:
-        """The pieces that this much more text makes certain."""
+        """Read more text and return the output that it settles."""
         self._reader.feed(text)
         next(self._run)
-        return self._report.take()
+        return self._output.take()
 
     def finish(self) -> list[ParserOutput]:
-        """What is left, at the end of the text."""
+        """End the text and return the remaining output."""
         self._reader.end()
         for _ in self._run:
-            raise AssertionError("nothing to wait for at the end")
-        self._report.finish(self._reader.position)
-        return self._report.take()
+            raise AssertionError("a parser waits for text after the end")
+        self._output.finish(self._reader.position)
+        return self._output.take()
 
-    def _harmony(self) -> Reading[None]:
-        yield from HarmonyParser(self._io, self._report).run()
+    def _harmony(self) -> StreamRead[None]:
+        yield from HarmonyParser(self._io, self._output).run()
 
-    def _answer(self, thinking: bool) -> Reading[None]:
-        if self._channels.reasoning is not None:
-            yield from self._think(thinking)
+    def _answer(self, thinking: bool) -> StreamRead[None]:
+        if self._syntax.reasoning is not None:
+            yield from self._reasoning(thinking)
         if self._calls is not None and self._calls.bare:
             yield from self._bare(self._calls)
         yield from self._text()
 
-    def _think(self, opened: bool) -> Reading[None]:
-        assert self._channels.reasoning is not None
-        reader, tags = self._reader, self._channels.reasoning
+    def _reasoning(self, opened: bool) -> StreamRead[None]:
+        assert self._syntax.reasoning is not None
+        reader, tags = self._reader, self._syntax.reasoning
         if not opened:
             reader.hold()
             yield from reader.spaces()
@@ -88,23 +88,23 @@ class AnswerParser:
                 reader.release()
                 return
             reader.release()
-            self._report.begin_thought()
+            self._output.begin_reasoning()
         try:
-            yield from pass_text(reader, (tags.close,), self._report.think)
-        except Malformed:  # it was cut off within its reasoning
-            self._report.think(reader.advance(len(reader.window())))
+            yield from pass_text(reader, (tags.close,), self._output.add_reasoning)
+        except Malformed:  # the answer was cut off within its reasoning
+            self._output.add_reasoning(reader.advance(len(reader.window())))
             return
-        self._report.end_thought()
+        self._output.end_reasoning()
 
-    def _bare(self, syntax: ToolSyntax) -> Reading[None]:
-        """An answer that may be a call with nothing around it."""
+    def _bare(self, syntax: ToolSyntax) -> StreamRead[None]:
+        """Parse an answer that may be a call without a section."""
         reader = self._reader
         while (first := (yield from reader.peek())).isspace():
-            self._say(1)
+            self._emit_text(1)
         if first and first in syntax.bare:
-            yield from self._section(syntax, Section(first, inside=True))
+            yield from self._section(syntax, Section(first, in_call=True))
 
-    def _text(self) -> Reading[None]:
+    def _text(self) -> StreamRead[None]:
         reader, calls = self._reader, self._calls
         openings = {s.open: s for s in calls.sections} if calls is not None else {}
         marks = tuple(openings)
@@ -113,30 +113,30 @@ class AnswerParser:
             window = reader.window()
             found = pattern.search(window) if marks else None
             if found is not None:
-                self._say(found.start())
+                self._emit_text(found.start())
                 assert calls is not None
                 yield from self._section(calls, openings[found[0]])
                 continue
             kept = held_back(window, marks)
-            self._say(len(window) - kept)
+            self._emit_text(len(window) - kept)
             if not (yield from reader.need(kept + 1)):
-                self._say(kept)
+                self._emit_text(kept)
 
-    def _say(self, count: int) -> None:
+    def _emit_text(self, count: int) -> None:
         if count:
             text = self._reader.advance(count)
-            self._report.say(text, self._reader.position)
+            self._output.add_text(text, self._reader.position)
 
-    def _section(self, syntax: ToolSyntax, section: Section) -> Reading[None]:
-        """Calls from an opening on; the opening is text if no call follows it."""
+    def _section(self, syntax: ToolSyntax, section: Section) -> StreamRead[None]:
+        """Parse calls from an opening on. The opening is text if no call follows it."""
         reader, io = self._reader, self._io
         start = reader.position
         reader.hold()
-        if not section.inside:
+        if not section.in_call:
             reader.advance(len(section.open))
         try:
             yield from reader.spaces()
-            yield from syntax.body.read(io)
+            yield from syntax.format.read(io)
             yield from reader.spaces()
             if section.close:
                 yield from reader.literal(section.close)
@@ -144,4 +144,4 @@ class AnswerParser:
             io.abandon()
         reader.release()
         if reader.position == start:
-            self._say(len(section.open))
+            self._emit_text(len(section.open))

@@ -1,4 +1,4 @@
-"""Between a body of calls and the parser: what the forms of calls read from and report to."""
+"""The interface between the answer parser and the call formats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from penstock.dialog import FunctionTool
-from penstock.grammar.json_schema.closed_objects import closed
+from penstock.grammar.json_schema.closed_objects import without_extra_keys
 from penstock.grammar.lark import LarkGrammar
 from penstock.text.tool_parsers.parser_output import (
     CallEnd,
@@ -15,59 +15,65 @@ from penstock.text.tool_parsers.parser_output import (
     ParsedArguments,
     ParserOutput,
 )
-from penstock.text.tool_parsers.stream_reader import Malformed, Reader, Reading
+from penstock.text.tool_parsers.stream_reader import Malformed, Reader, StreamRead
 
 MAX_NAME_CHARS: Final = 160
-"""A name, with what a family writes around it; longer text is none."""
+"""Longest function name, including the marks that a family writes around it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """`pattern`: a regular expression for what comes right before arguments; `mark`: a text in it,
-    which no token holds together with the beginning of the arguments."""
+    """Text that announces the arguments of a call.
+
+    `pattern`: a regular expression for the text right before the arguments. `mark`: a part of it
+    that no token contains together with the start of the arguments.
+    """
 
     mark: str
     pattern: str
 
 
 class CallFormat(Protocol):
-    """One form in which calls are written.
+    """One format in which calls are written.
 
-    `around`: what stands before the first and after the last call of a section, `between`: what
-    between two.
+    `wrapper`: the texts before the first and after the last call of a section. `call_separator`:
+    the text between two calls.
     """
 
     @property
-    def around(self) -> tuple[str, str]: ...
+    def wrapper(self) -> tuple[str, str]: ...
 
     @property
-    def between(self) -> str: ...
+    def call_separator(self) -> str: ...
 
-    def read(self, io: CallReader) -> Reading[None]:
-        """Read one call or more. Raises Malformed; calls already ended stay what they are."""
+    def read(self, io: CallReader) -> StreamRead[None]:
+        """Read one or more calls. Raises Malformed; calls that have ended stay valid."""
         ...
 
     def marks(self) -> tuple[str, ...]:
-        """Everything that is written literally: control tokens among it must not be hidden."""
+        """Return all literal texts of the format. Control tokens among them must stay visible to
+        the parser."""
         ...
 
     def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
-        """A call as the model would write it. `index`: how many calls came before."""
+        """Return the text of a call as the model would write it. `index`: number of calls before
+        it."""
         ...
 
-    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
-        """An expression for all calls of a function that its schema allows, `lead` before them."""
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, prefix: str) -> str:
+        """Return an expression for all calls of a function that its schema allows, with `prefix`
+        before them."""
         ...
 
     def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
-        """The texts that come right before the arguments of a call, however the call is wrapped, if
-        they are JSON; none if only the section tells that a call begins."""
+        """Return the texts that come right before JSON arguments in any section. Empty if only a
+        section announces a call."""
         ...
 
     @property
-    def early(self) -> str:
-        """A regular expression for what comes between the opening of a section and arguments that
-        are written before the name of their function; "" if there is no such form."""
+    def arguments_first(self) -> str:
+        """A regular expression for the text between the opening of a section and arguments that
+        come before their function's name; "" if the format has no such order."""
         ...
 
 
@@ -78,24 +84,26 @@ NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 def arguments_schema(tool: FunctionTool) -> dict[str, Any]:
-    """What the arguments of a call must be. A function without `parameters` takes none; one whose
-    schema says nothing takes anything."""
+    """Return the schema of a call's arguments. A function without `parameters` takes none; an empty
+    schema allows any object."""
     if tool.parameters is None:
-        return closed(NO_ARGUMENTS)
-    return closed(tool.parameters) or ANY_OBJECT
+        return without_extra_keys(NO_ARGUMENTS)
+    return without_extra_keys(tool.parameters) or ANY_OBJECT
 
 
 class CallReader:
-    """Reads calls and reports them. `reader.hold` is kept where nothing unreported lies before,
-    so that what is not part of a call can be given back as text.
+    """Reads calls for a format and emits them.
+
+    The reader's held position is moved past everything that was emitted, so that the rest can be
+    returned as text if it is not a call.
     """
 
     def __init__(
-        self, reader: Reader, tools: Sequence[FunctionTool], report: Callable[[ParserOutput], None]
+        self, reader: Reader, tools: Sequence[FunctionTool], emit: Callable[[ParserOutput], None]
     ) -> None:
         self.reader = reader
         self._tools: Mapping[str, FunctionTool] = {tool.name: tool for tool in tools}
-        self._report = report
+        self._emit = emit
         self._open = False
         self.count = 0
 
@@ -103,43 +111,44 @@ class CallReader:
         return name in self._tools
 
     def parameters(self, name: str) -> dict[str, Any]:
-        """The JSON Schema of a function's arguments; empty where it has none."""
+        """Return the JSON schema of a function's arguments, {} if it has none."""
         return self._tools[name].parameters or {}
 
     def begin(self, name: str, call_id: str | None = None) -> None:
-        """Raises Malformed for a function that the request does not offer."""
+        """Start a call. Raises Malformed if the request does not offer the function."""
         if name not in self._tools:
             raise Malformed(f"no function {name!r}")
         assert not self._open
         self._open = True
         self.count += 1
         self.reader.hold()
-        self._report(CallStart(name, call_id))
+        self._emit(CallStart(name, call_id))
 
     def arguments(self, text: str) -> None:
-        """Further JSON text. All that was read so far is part of the call."""
+        """Emit more JSON text. All text read so far is part of the call."""
         self.reader.hold()
         if text:
-            self._report(ParsedArguments(text))
+            self._emit(ParsedArguments(text))
 
     def end(self) -> None:
         if self._open:
             self._open = False
             self.reader.hold()
-            self._report(CallEnd())
+            self._emit(CallEnd())
 
     def abandon(self) -> None:
-        """A call broke off: it ends as it is, and reading goes on behind what was reported."""
+        """End a call that broke off. Reading continues after the last emitted part."""
         if self._open:
             self._open = False
-            self._report(CallEnd(whole=False))
+            self._emit(CallEnd(whole=False))
         self.reader.rewind()
 
 
 def read_calls(
-    io: CallReader, begin: str, read_one: Callable[[CallReader], Reading[None]]
-) -> Reading[None]:
-    """Read calls that each follow `begin`, one or more; where that is empty there is one."""
+    io: CallReader, begin: str, read_one: Callable[[CallReader], StreamRead[None]]
+) -> StreamRead[None]:
+    """Read calls that each follow `begin`; exactly one if `begin` is empty. Raises Malformed if
+    there is none."""
     found = 0
     while True:
         if begin and not (yield from io.reader.literal(begin)):

@@ -1,5 +1,8 @@
-"""Grammars for text in which calls may stand: the text is free, a call is bound from its arguments
-on or, if only its section tells that it begins, from the section on."""
+"""Grammars for text that may contain calls.
+
+The text is free. A call is bound from its arguments on, or from its section on if only the section
+announces it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from penstock.text.tool_parsers.call_format import ANY_OBJECT, arguments_schema
 from penstock.text.tool_parsers.syntax import AnswerSyntax, Harmony, Section, ToolSyntax
 
 SPACE: Final = r"/[ \t\r\n]{0,8}/"
-_MOST_TRIED: Final = 16
-"""Arguments that come before the name are bound to the schema of one of so many functions."""
+_MAX_FUNCTIONS_WITHOUT_NAME: Final = 16
+"""Arguments that come before the name are bound only if there are at most this many functions."""
 _CHANNEL: Final = "<|channel|>"
 _MESSAGE: Final = "<|message|>"
 _CONSTRAIN: Final = "<|constrain|>"
@@ -25,86 +28,96 @@ _RECIPIENT: Final = "to=functions."
 
 @dataclass(frozen=True, slots=True)
 class CallTriggers:
-    """Where a grammar of `call_grammar` starts to bind: `texts`, one of which stands in every call
-    before what is bound of it; `first`: characters that may begin a call with nothing around it."""
+    """The triggers of a grammar of `call_grammar`.
+
+    `texts`: one of them appears in every call before its bound part. `first`: characters that may
+    start a call without a section.
+    """
 
     texts: tuple[str, ...]
     first: str = ""
 
 
 def call_grammar(
-    channels: AnswerSyntax, control: Mapping[str, int], tools: Sequence[FunctionTool]
+    syntax: AnswerSyntax, control: Mapping[str, int], tools: Sequence[FunctionTool]
 ) -> tuple[str, CallTriggers]:
-    """The rules of text in which calls may stand, and where they start to bind. `control`: text ->
-    id of the model's control tokens."""
+    """Return the grammar of text that may contain calls, and its triggers. `control` maps the text
+    of the model's control tokens to their ids."""
     grammar = LarkGrammar(control)
-    syntax = channels.calls
-    assert syntax is not None
-    if isinstance(syntax, Harmony):
+    calls = syntax.calls
+    assert calls is not None
+    if isinstance(calls, Harmony):
         named = (f"to={tool.name}" for tool in tools)
         return grammar.text(_harmony(grammar, tools)), CallTriggers((_RECIPIENT, *named))
-    triggers = tuple(trigger.mark for tool in tools for trigger in syntax.body.triggers(tool))
-    sections = _known_sections(grammar, syntax)
+    triggers = tuple(trigger.mark for tool in tools for trigger in calls.format.triggers(tool))
+    sections = _known_sections(grammar, calls)
     texts = triggers + tuple(_mark(grammar, section) for section in sections)
-    if syntax.section.open or triggers:
-        return grammar.text(text_or_calls(grammar, syntax, tools)), CallTriggers(texts)
-    first = syntax.body.around[0][:1]
-    return grammar.text(_bare_or_text(grammar, syntax, tools)), CallTriggers(texts, first)
+    if calls.section.open or triggers:
+        return grammar.text(text_or_calls(grammar, calls, tools)), CallTriggers(texts)
+    first = calls.format.wrapper[0][:1]
+    return grammar.text(_bare_or_text(grammar, calls, tools)), CallTriggers(texts, first)
 
 
 def text_or_calls(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]) -> str:
-    """Free text; from where a call begins, calls as they must be."""
-    if all(syntax.body.triggers(tool) for tool in tools):
+    """Free text, and calls of the given functions."""
+    if all(syntax.format.triggers(tool) for tool in tools):
         return _triggered(grammar, syntax, tools)
-    if not syntax.section.open:  # a call begins with the first character, or there is none
+    if not syntax.section.open:  # a call can start only at the first character
         first = grammar.rule(r"/[^\[](.|\n)*/")
         calls = f"{call(grammar, syntax, tools, opening(syntax, syntax.section))}"
-        more = call(grammar, syntax, tools, syntax.body.between)
+        more = call(grammar, syntax, tools, syntax.format.call_separator)
         whole = f"{calls} ({more})* {ending(grammar, syntax, syntax.section)}"
         return grammar.one_of([f"{first}?", whole])
     parts = [_section(grammar, syntax, s, tools) for s in _known_sections(grammar, syntax)]
     return f"({grammar.one_of(parts)})* {grammar.rule(ANY_TEXT)}"
 
 
-def call(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool], lead: str) -> str:
-    """A call of any function; `lead` and its first characters are one literal, as literals that
-    begin alike would be told apart too late."""
-    return grammar.one_of(syntax.body.rule(grammar, tool, lead) for tool in tools)
+def call(
+    grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool], prefix: str
+) -> str:
+    """A call of any function.
+
+    `prefix` and the first characters of the call are one literal: of two literals that start alike,
+    the lexer would decide too late.
+    """
+    return grammar.one_of(syntax.format.rule(grammar, tool, prefix) for tool in tools)
 
 
 def opening(syntax: ToolSyntax, section: Section) -> str:
-    """The text that the model writes before the first call of a section."""
-    return section.open + section.space + syntax.body.around[0]
+    """Return the text that the model writes before the first call of a section."""
+    return section.open + section.space + syntax.format.wrapper[0]
 
 
 def ending(grammar: LarkGrammar, syntax: ToolSyntax, section: Section) -> str:
-    """The text that the model writes after the last call of a section."""
-    return grammar.literal(syntax.body.around[1] + section.space + section.close)
+    """Return the text that the model writes after the last call of a section, as an expression."""
+    return grammar.literal(syntax.format.wrapper[1] + section.space + section.close)
 
 
 def _triggered(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]) -> str:
-    """Text, and arguments wherever what comes before them stands."""
+    """Text, with arguments after each trigger."""
     space = grammar.terminal(SPACE)
     parts = []
     for tool in tools:
-        for trigger in syntax.body.triggers(tool):
+        for trigger in syntax.format.triggers(tool):
             before = grammar.rule(f"{ANY_TEXT} /{trigger.pattern}/", "[lazy]")
             parts.append(f"{before} {space} {_json(grammar, tool)}")
-    if syntax.body.early and syntax.section.open:
-        parts.append(_early(grammar, syntax, tools))
+    if syntax.format.arguments_first and syntax.section.open:
+        parts.append(_arguments_before_name(grammar, syntax, tools))
     parts += grammar.marks_in_text(syntax.marks())
     return f"({grammar.one_of(parts)})* {grammar.rule(ANY_TEXT)}"
 
 
-def _early(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]) -> str:
+def _arguments_before_name(
+    grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]
+) -> str:
     """Arguments that come before the name of their function."""
-    begin, space = syntax.body.early, grammar.terminal(SPACE)
+    begin, space = syntax.format.arguments_first, grammar.terminal(SPACE)
     mark = syntax.section.open
     if grammar.has_control(mark):
         start = f"{grammar.up_to(mark)} {grammar.rule(f'/{begin}/', '[lazy]')}"
     else:
         start = grammar.rule(f"{ANY_TEXT} /{re.escape(mark)}{begin}/", "[lazy]")
-    if len(tools) > _MOST_TRIED and not any(tool.strict for tool in tools):
+    if len(tools) > _MAX_FUNCTIONS_WITHOUT_NAME and not any(tool.strict for tool in tools):
         return f"{start} {space} {grammar.schema(ANY_OBJECT, strict=False)}"
     named = (
         rf'{_json(grammar, tool)} /\s*,\s*"name"\s*:\s*"{re.escape(tool.name)}"/' for tool in tools
@@ -115,48 +128,51 @@ def _early(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionToo
 def _section(
     grammar: LarkGrammar, syntax: ToolSyntax, section: Section, tools: Sequence[FunctionTool]
 ) -> str:
-    """Text up to the opening of a section, and its calls."""
-    if section.inside:
+    """Text up to the opening of a section, then its calls."""
+    if section.in_call:
         first = f"{grammar.rule(ANY_TEXT)} {call(grammar, syntax, tools, '')}"
     else:
         first = f"{grammar.up_to(opening(syntax, section))} {call(grammar, syntax, tools, '')}"
-    between = "" if syntax.one_each else call(grammar, syntax, tools, syntax.body.between)
-    more = f"({between})*" if between else ""
+    more = ""
+    if not syntax.section_per_call:
+        more = f"({call(grammar, syntax, tools, syntax.format.call_separator)})*"
     return grammar.rule(f"{first} {more} {ending(grammar, syntax, section)}")
 
 
 def _known_sections(grammar: LarkGrammar, syntax: ToolSyntax) -> list[Section]:
-    """The usual section, and those that begin with a control token, which can be nothing else."""
+    """Return the section that the model writes and those that start with a control token, which is
+    unambiguous."""
     others = [s for s in syntax.sections if s.open != syntax.section.open]
     apart = [s for s in others if grammar.has_control(s.open)]
     return [s for s in (syntax.section, *apart) if s.open]
 
 
 def _mark(grammar: LarkGrammar, section: Section) -> str:
-    """A text that tells that a section begins, before a token can hold more than its opening."""
+    """Return a text that announces a section, and that no token contains together with text after
+    the opening."""
     return section.open if grammar.has_control(section.open) else section.open[:-1] or section.open
 
 
 def _bare_or_text(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]) -> str:
-    """Calls if the answer begins with the name of a function, else text."""
+    """Calls if the answer starts with the name of a function, else text."""
     names = "|".join(re.escape(tool.name) for tool in tools)
-    before = re.escape(syntax.body.around[0])
+    before = re.escape(syntax.format.wrapper[0])
     text = grammar.terminal(rf"{ANY_TEXT} & ~(/\s*{before}\s*({names})\((.|\n)*/)")
-    between = f"({call(grammar, syntax, tools, syntax.body.between)})*"
+    more = f"({call(grammar, syntax, tools, syntax.format.call_separator)})*"
     sections = [
-        f"{call(grammar, syntax, tools, opening(syntax, s))} {between} {ending(grammar, syntax, s)}"
+        f"{call(grammar, syntax, tools, opening(syntax, s))} {more} {ending(grammar, syntax, s)}"
         for s in _known_sections(grammar, syntax)
     ]
     free = grammar.rule(ANY_TEXT)
     tail = f"({free} {grammar.one_of(sections)})* {free}" if sections else free
-    usual = syntax.section
-    bare = f"{call(grammar, syntax, tools, opening(syntax, usual))} {between}"
-    begun = f"{text} ({grammar.one_of(sections)} {tail})?" if sections else text
-    return grammar.one_of([f"{bare} {ending(grammar, syntax, usual)} {tail}", begun])
+    section = syntax.section
+    bare = f"{call(grammar, syntax, tools, opening(syntax, section))} {more}"
+    text_first = f"{text} ({grammar.one_of(sections)} {tail})?" if sections else text
+    return grammar.one_of([f"{bare} {ending(grammar, syntax, section)} {tail}", text_first])
 
 
 def _harmony(grammar: LarkGrammar, tools: Sequence[FunctionTool]) -> str:
-    """Messages to anybody; one whose header names a function holds its arguments."""
+    """Messages to any recipient; a message whose header names a function contains its arguments."""
     named = {tool.name: _naming(tool.name) for tool in tools}
     free = grammar.terminal(
         f"{ANY_TEXT} & ~({' | '.join(f'/{pattern}/' for pattern in named.values())})"
@@ -174,7 +190,7 @@ def _harmony(grammar: LarkGrammar, tools: Sequence[FunctionTool]) -> str:
 
 
 def _naming(name: str) -> str:
-    """A regular expression for a header up to a control token, if it names a function."""
+    """Return a regular expression for a header up to a control token that names a function."""
     return rf"(.|\n)*to=(functions\.)?{re.escape(name)}(\s[^<]*)?"
 
 

@@ -1,4 +1,4 @@
-"""Which syntax a model writes: told by its chat template, else by its control tokens."""
+"""Detects the syntax of a model from its chat template, or else from its control tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from penstock.text.tool_parsers.syntax import AnswerSyntax, Harmony, ReasoningSyntax, ToolSyntax
 from penstock.text.tool_parsers.tool_syntaxes import HERMES, REASONING_SYNTAXES, TOOL_SYNTAXES
 
-# All of the marks must be there; the first line that fits decides.
+# The first line whose marks are all present decides.
 _SIGNS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("harmony", ("<|channel|>", "<|message|>")),
     ("minimax_m2", ("<minimax:tool_call>",)),
@@ -42,8 +42,10 @@ _SIGNS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 def detect_answer_syntax(
     template: str | None, tokens: Collection[str], named: str | None = None
 ) -> AnswerSyntax:
-    """The channels of a model with this template and these added tokens. `named`: the call syntax
-    that the operator chose, a key of TOOL_SYNTAXES, "none", or None to find it out."""
+    """Return the syntax of a model with this chat template and these added tokens.
+
+    `named`: the operator's choice, a key of TOOL_SYNTAXES or "none"; None detects it.
+    """
     return AnswerSyntax(_calls(template, tokens, named), _reasoning(template, tokens))
 
 

@@ -1,11 +1,11 @@
-"""Harmony, the channels of gpt-oss.
+"""Parser for Harmony, the format of gpt-oss.
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary
     to=functions.f <|constrain|>json<|message|>{...}<|call|>
     ... <|channel|>final<|message|>...
 
-`analysis` is reasoning; `final`, and `commentary` that goes to nobody, are the answer; a message to
-a function is a call.
+The `analysis` channel is reasoning. The `final` channel, and `commentary` without a recipient, are
+the answer. A message to a function is a call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from penstock.text.tool_parsers.call_format import CallReader
 from penstock.text.tool_parsers.json_text import pass_container
 from penstock.text.tool_parsers.output_builder import OutputBuilder
-from penstock.text.tool_parsers.stream_reader import Malformed, Reading, pass_text
+from penstock.text.tool_parsers.stream_reader import Malformed, StreamRead, pass_text
 
 MESSAGE: Final = "<|message|>"
 ENDS: Final = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
@@ -27,19 +27,19 @@ _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 class HarmonyParser:
-    """Reads messages from behind the `<|start|>assistant` of the prompt."""
+    """Parses messages that follow the `<|start|>assistant` of the prompt."""
 
-    def __init__(self, io: CallReader, report: OutputBuilder) -> None:
+    def __init__(self, io: CallReader, output: OutputBuilder) -> None:
         self._io = io
-        self._report = report
+        self._output = output
 
-    def run(self) -> Reading[None]:
+    def run(self) -> StreamRead[None]:
         reader = self._io.reader
         while (yield from reader.need(1)):
             reader.hold()
             try:
-                header, _ = yield from reader.upto((MESSAGE,), MAX_HEADER_CHARS)
-            except Malformed:  # no message at all: whatever it is, it is text
+                header, _ = yield from reader.read_until((MESSAGE,), MAX_HEADER_CHARS)
+            except Malformed:  # not a message: treat it as text
                 reader.rewind()
                 reader.release()
                 yield from self._text()
@@ -47,7 +47,7 @@ class HarmonyParser:
             reader.release()
             yield from self._message(header)
 
-    def _message(self, header: str) -> Reading[None]:
+    def _message(self, header: str) -> StreamRead[None]:
         channel = _CHANNEL.search(header)
         recipient = _RECIPIENT.search(header)
         if recipient is not None and self._io.knows(recipient[1]):
@@ -57,27 +57,27 @@ class HarmonyParser:
         else:
             yield from self._text()
 
-    def _analysis(self) -> Reading[None]:
-        reader, report = self._io.reader, self._report
-        report.begin_thought()
+    def _analysis(self) -> StreamRead[None]:
+        reader, output = self._io.reader, self._output
+        output.begin_reasoning()
         try:
-            yield from pass_text(reader, ENDS, report.think)
+            yield from pass_text(reader, ENDS, output.add_reasoning)
         except Malformed:
-            report.think(reader.advance(len(reader.window())))
+            output.add_reasoning(reader.advance(len(reader.window())))
             return
-        report.end_thought()
+        output.end_reasoning()
 
-    def _text(self) -> Reading[None]:
+    def _text(self) -> StreamRead[None]:
         reader = self._io.reader
         try:
-            yield from pass_text(reader, ENDS, self._say)
+            yield from pass_text(reader, ENDS, self._emit_text)
         except Malformed:
-            self._say(reader.advance(len(reader.window())))
+            self._emit_text(reader.advance(len(reader.window())))
 
-    def _say(self, text: str) -> None:
-        self._report.say(text, self._io.reader.position)
+    def _emit_text(self, text: str) -> None:
+        self._output.add_text(text, self._io.reader.position)
 
-    def _call(self, name: str) -> Reading[None]:
+    def _call(self, name: str) -> StreamRead[None]:
         reader, io = self._io.reader, self._io
         io.begin(name)
         try:

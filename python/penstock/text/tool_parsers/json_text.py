@@ -1,4 +1,4 @@
-"""JSON text that is still being written: handed on as it comes, or read whole."""
+"""Reads JSON text that is still being written."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.text.tool_parsers.stream_reader import Malformed, Reader, Reading
+from penstock.text.tool_parsers.stream_reader import Malformed, Reader, StreamRead
 
 CLOSING: Final = {"{": "}", "[": "]"}
 PLAIN: Final = frozenset(" \t\r\n,:+-.0123456789aeEflnrstu")
-"""What may stand outside of strings beside brackets."""
+"""Characters that may appear outside of strings, besides brackets."""
 MAX_STRING_CHARS: Final = 1 << 20
 
 
 def dump(value: Any) -> str:
-    """JSON as models write it: spaces after colons and commas, no escapes that need not be."""
+    """Return JSON as models write it: spaces after colons and commas, no unnecessary escapes."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def escaped(text: str) -> str:
-    """A text as it stands between the quotes of a JSON string."""
+    """Return a text as it appears between the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def pass_container(reader: Reader, emit: Callable[[str], None]) -> Reading[None]:
-    """Read an object or an array and hand on its text, verbatim but for raw control characters in
-    strings, which are escaped. Raises Malformed where brackets do not fit.
+def pass_container(reader: Reader, emit: Callable[[str], None]) -> StreamRead[None]:
+    """Read an object or array and pass on its text as it arrives, verbatim except that raw control
+    characters in strings are escaped.
+
+    Raises Malformed if brackets do not match.
     """
     closing: list[str] = []
     in_string = escape = False
     while True:
-        window = yield from reader.some()
+        window = yield from reader.next_window()
         run: list[str] = []
         broken = False
         for char in window:
@@ -60,17 +62,17 @@ def pass_container(reader: Reader, emit: Callable[[str], None]) -> Reading[None]
         reader.advance(len(run))
         emit("".join(run))
         if broken:
-            raise Malformed("brackets do not fit")
+            raise Malformed("brackets do not match")
         if not closing:
             return
 
 
-def read_string(reader: Reader) -> Reading[str]:
-    """A JSON string, decoded. Raises Malformed."""
+def read_string(reader: Reader) -> StreamRead[str]:
+    """Read a JSON string and return it decoded. Raises Malformed."""
     yield from reader.expect('"')
     size = 0
     while True:
-        window = yield from reader.some()
+        window = yield from reader.next_window()
         at = window.find('"', size)
         while at >= 0 and _is_escaped(window, at):
             at = window.find('"', at + 1)
@@ -78,10 +80,10 @@ def read_string(reader: Reader) -> Reading[str]:
             return _decoded(reader.advance(at + 1)[:-1])
         size = len(window)
         if size > MAX_STRING_CHARS or not (yield from reader.need(size + 1)):
-            raise Malformed("a string without an end")
+            raise Malformed("unterminated string")
 
 
-def skip_value(reader: Reader) -> Reading[None]:
+def skip_value(reader: Reader) -> StreamRead[None]:
     """Read past any JSON value."""
     first = yield from reader.peek()
     if first == '"':
@@ -92,8 +94,8 @@ def skip_value(reader: Reader) -> Reading[None]:
         yield from read_word(reader)
 
 
-def read_word(reader: Reader) -> Reading[str]:
-    """A number or a name: letters, digits and `+-._`. Raises Malformed where none comes."""
+def read_word(reader: Reader) -> StreamRead[str]:
+    """Read a number or a name: letters, digits and `+-._`. Raises Malformed if there is none."""
     word = ""
     while (char := (yield from reader.peek())) and (char.isalnum() or char in "+-._"):
         word += reader.advance(1)
@@ -111,7 +113,7 @@ def is_object(text: str) -> bool:
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether half a character is in a text, as `\\ud83d` alone gives one: no encoding takes it."""
+    r"""Whether a text contains a lone surrogate, e.g. from `\ud83d`, which UTF-8 cannot encode."""
     return any("\ud800" <= char <= "\udfff" for char in text)
 
 
@@ -128,5 +130,5 @@ def _decoded(inner: str) -> str:
     except ValueError as error:
         raise Malformed("not a JSON string") from error
     if has_surrogate(text):
-        raise Malformed("half a character")
+        raise Malformed("lone surrogate")
     return text

@@ -1,4 +1,4 @@
-"""Where parsers put text: white space around calls and reasoning belongs to neither."""
+"""Collects the output of parsers and drops white space around calls and reasoning."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from penstock.text.tool_parsers.parser_output import ParsedReasoning, ParsedText
 
 
 class OutputBuilder:
-    """The pieces found so far; `take` empties it.
+    """The output so far; `take` returns and clears it.
 
-    Text: white space is kept back while something may follow that makes it no part of the answer
-    (`keeps_spaces`), and dropped after reasoning and calls. Reasoning: stripped on both sides.
+    Text: white space is held back while a call may follow (`keeps_spaces`), and dropped after
+    reasoning and calls. Reasoning: white space at both ends is dropped.
     """
 
     def __init__(self, *, keeps_spaces: bool) -> None:
@@ -17,23 +17,23 @@ class OutputBuilder:
         self._keeps_spaces = keeps_spaces
         self._held = ""
         self._after_mark = False
-        self._thought = ""
-        self._thinking = False
+        self._held_reasoning = ""
+        self._reasoning_started = False
         self.reasoning = False
-        """Whether reasoning is being written: what is read now counts as such."""
+        """Whether the text that is read now is reasoning."""
 
     def take(self) -> list[ParserOutput]:
         pieces, self._pieces = self._pieces, []
         return pieces
 
     def add(self, piece: ParserOutput) -> None:
-        """Anything of a call; white space before and after it is dropped."""
+        """Add a part of a call. White space before and after it is dropped."""
         self._held = ""
         self._after_mark = True
         self._pieces.append(piece)
 
-    def say(self, text: str, end: int) -> None:
-        """Text of the answer; `end`: the position in the stream after it."""
+    def add_text(self, text: str, end: int) -> None:
+        """Add text of the answer. `end` is the position in the stream after it."""
         text = self._held + text
         self._held = ""
         if self._after_mark:
@@ -48,29 +48,30 @@ class OutputBuilder:
         if text:
             self._pieces.append(ParsedText(text, end - len(text)))
 
-    def begin_thought(self) -> None:
+    def begin_reasoning(self) -> None:
         self.reasoning = True
-        self._thinking = False
-        self._thought = ""
+        self._reasoning_started = False
+        self._held_reasoning = ""
 
-    def think(self, text: str) -> None:
-        text = self._thought + text
-        if not self._thinking:
+    def add_reasoning(self, text: str) -> None:
+        text = self._held_reasoning + text
+        if not self._reasoning_started:
             text = text.lstrip()
         shown = text.rstrip()
-        self._thought = text[len(shown) :]
+        self._held_reasoning = text[len(shown) :]
         if shown:
-            self._thinking = True
+            self._reasoning_started = True
             self._pieces.append(ParsedReasoning(shown))
 
-    def end_thought(self) -> None:
+    def end_reasoning(self) -> None:
         self.reasoning = False
-        self._thought = ""
+        self._held_reasoning = ""
         self._after_mark = True
         self._held = ""
 
     def finish(self, end: int) -> None:
-        """The text is over: what was held back is part of the answer, if it is anything's."""
+        """End the text: white space that was held back belongs to the answer, unless it follows a
+        call."""
         held, self._held = self._held, ""
         if held and not self._after_mark:
             self._pieces.append(ParsedText(held, end - len(held)))

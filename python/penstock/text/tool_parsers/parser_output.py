@@ -1,4 +1,4 @@
-"""What a channel parser says of a text: pieces in the order in which they were written."""
+"""Output of a parser: parts of an answer, in the order in which they were written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """Words for the reader: characters `at` to `at + len(text)` of the stream, verbatim."""
+    """Text of the answer: characters `at` to `at + len(text)` of the stream, verbatim."""
 
     text: str
     at: int
@@ -15,12 +15,14 @@ class ParsedText:
 
 @dataclass(frozen=True, slots=True)
 class ParsedReasoning:
+    """Text of the reasoning."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """`call_id`: the id that the model itself gave the call, None where it gives none."""
+    """The start of a call. `call_id` is the id that the model gave the call, or None."""
 
     name: str
     call_id: str | None = None
@@ -28,14 +30,14 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class ParsedArguments:
-    """The pieces of a call concatenate to the JSON text of its arguments."""
+    """A part of a call's arguments; the parts concatenate to their JSON text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """`whole` False: the call broke off before its end."""
+    """The end of a call. `whole` False: the call broke off."""
 
     whole: bool = True
 

@@ -1,8 +1,8 @@
-"""Reading a text that is still being written.
+"""Reads a text that is still being written.
 
-Parsers are generators over a Reader: they `yield` where they need more characters than there are.
-Every method waits until what there is decides the question, so that what a parser finds never
-depends on how the text was cut into pieces.
+Parsers are generators over a Reader: they `yield` if they need more characters than there are.
+Every method waits until the available text decides the question, so that the result never depends
+on how the text was split into pieces.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 T = TypeVar("T")
-Reading = Generator[None, None, T]
+StreamRead = Generator[None, None, T]
 
 
 class Malformed(Exception):
-    """What is being read does not have the form it should have, or the text is over."""
+    """The text does not have the expected form, or ended early."""
 
 
 class Reader:
-    """A text of which the end is not known yet.
+    """A text whose end is not known yet.
 
-    `hold` marks a place to come back to with `rewind`; one place at a time. What lies before both
-    the place held and the position is forgotten.
+    `hold` marks a place to return to with `rewind`; only one place at a time. Text before both the
+    held place and the position is dropped.
     """
 
     __slots__ = ("_at", "_dropped", "_ended", "_held", "_text")
@@ -36,7 +36,7 @@ class Reader:
 
     @property
     def position(self) -> int:
-        """Characters read since the beginning."""
+        """Number of characters read since the beginning."""
         return self._dropped + self._at
 
     @property
@@ -50,11 +50,11 @@ class Reader:
         self._at -= at
 
     def end(self) -> None:
-        """There will be no more text."""
+        """Mark the text as complete."""
         self._ended = True
 
     def hold(self) -> None:
-        """Come back here on `rewind`."""
+        """Remember this position for `rewind`."""
         self._held = self.position
 
     def release(self) -> None:
@@ -65,48 +65,49 @@ class Reader:
         self._at = self._held - self._dropped
 
     def window(self) -> str:
-        """All characters that are there and not read yet."""
+        """Return all characters that are available and not yet read."""
         return self._text[self._at :]
 
     def advance(self, count: int) -> str:
-        """Read characters that are known to be there."""
+        """Read `count` characters that are known to be available."""
         start = self._at
         self._at += count
         assert self._at <= len(self._text)
         return self._text[start : self._at]
 
-    def back(self, count: int) -> None:
-        """Unread characters that were read just now."""
+    def unread(self, count: int) -> None:
+        """Go back over characters that were just read."""
         self._at -= count
         assert self._at >= 0
 
-    def need(self, count: int) -> Reading[bool]:
-        """Wait for so many characters; False where the text ends before."""
+    def need(self, count: int) -> StreamRead[bool]:
+        """Wait for `count` characters. Returns False if the text ends before."""
         while len(self._text) - self._at < count:
             if self._ended:
                 return False
             yield
         return True
 
-    def some(self) -> Reading[str]:
-        """The window, once it is not empty. Raises Malformed at the end of the text."""
+    def next_window(self) -> StreamRead[str]:
+        """Wait for text and return the window. Raises Malformed at the end of the text."""
         if not (yield from self.need(1)):
             raise Malformed("the text ended")
         return self.window()
 
-    def peek(self) -> Reading[str]:
-        """The next character, unread; empty at the end of the text."""
+    def peek(self) -> StreamRead[str]:
+        """Return the next character without reading it; empty at the end of the text."""
         if (yield from self.need(1)):
             return self._text[self._at]
         return ""
 
-    def spaces(self) -> Reading[None]:
+    def spaces(self) -> StreamRead[None]:
         """Skip white space."""
         while (yield from self.peek()).isspace():
             self._at += 1
 
-    def literal(self, *options: str) -> Reading[str]:
-        """Read the longest of the options that comes next; empty, and nothing read, if none."""
+    def literal(self, *options: str) -> StreamRead[str]:
+        """Read the longest of the options that comes next. Returns it, or "" without reading
+        anything."""
         while True:
             window = self.window()
             found = max((o for o in options if window.startswith(o)), key=len, default="")
@@ -118,17 +119,17 @@ class Reader:
                 return found
             yield
 
-    def expect(self, *options: str) -> Reading[str]:
-        """As `literal`; raises Malformed where none comes."""
+    def expect(self, *options: str) -> StreamRead[str]:
+        """Read one of the options as `literal` does. Raises Malformed if none comes next."""
         found = yield from self.literal(*options)
         if not found:
             raise Malformed(f"expected {options[0]!r}")
         return found
 
-    def upto(self, marks: tuple[str, ...], limit: int) -> Reading[tuple[str, str]]:
-        """Read up to and with the first of the marks: (what is before it, the mark).
+    def read_until(self, marks: tuple[str, ...], limit: int) -> StreamRead[tuple[str, str]]:
+        """Read up to and including the first of the marks. Returns (text before it, mark).
 
-        Raises Malformed where none is within `limit` characters.
+        Raises Malformed if no mark comes within `limit` characters.
         """
         while True:
             window = self.window()
@@ -144,12 +145,15 @@ class Reader:
             yield
 
 
-def pass_text(reader: Reader, marks: tuple[str, ...], emit: Callable[[str], None]) -> Reading[None]:
-    """Hand on the text before the first of the marks as it comes, and read past the mark. Raises
-    Malformed where the text ends without one; what may have been its beginning is then unread.
+def pass_text(
+    reader: Reader, marks: tuple[str, ...], emit: Callable[[str], None]
+) -> StreamRead[None]:
+    """Pass the text before the first of the marks to `emit` as it arrives, and read past the mark.
+
+    Raises Malformed if the text ends without a mark; a possible beginning of one is then unread.
     """
     while True:
-        window = yield from reader.some()
+        window = yield from reader.next_window()
         places = [(at, -len(m)) for m in marks if (at := window.find(m)) >= 0]
         if places:
             at, length = min(places)
@@ -164,7 +168,7 @@ def pass_text(reader: Reader, marks: tuple[str, ...], emit: Callable[[str], None
 
 
 def held_back(text: str, marks: tuple[str, ...]) -> int:
-    """Length of the longest end of a text that may be the beginning of a mark (not all of it)."""
+    """Return the length of the longest suffix of a text that may be the beginning of a mark."""
     most = 0
     for mark in marks:
         for length in range(min(len(mark) - 1, len(text)), most, -1):

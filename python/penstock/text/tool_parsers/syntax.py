@@ -1,4 +1,4 @@
-"""What a family of models writes around reasoning and calls: plain descriptions."""
+"""Descriptions of the marks that model families write around reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -11,62 +11,68 @@ from penstock.text.tool_parsers.call_format import CallFormat
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A stretch of calls. `open` begins it, and `close` may end it; `inside`: the opening belongs
-    to the first call. `space` is written behind the opening and before the end. `offered`: where
-    calls must be made, the model may choose this form too."""
+    """A stretch of calls between `open` and an optional `close`.
+
+    `in_call`: the opening is part of the first call. `space`: text that the model writes after the
+    opening and before the end. `may_be_forced`: a grammar that requires calls allows this section
+    too.
+    """
 
     open: str
     close: str = ""
-    inside: bool = False
+    in_call: bool = False
     space: str = ""
-    offered: bool = False
+    may_be_forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSyntax:
-    """How a family writes calls. The first section is what it was trained to write; the others are
-    read too. `bare`: characters with which an answer may begin that is nothing but a call.
+    """The syntax in which a model family writes tool calls.
 
-    `one_each`: several calls are so many sections, with `gap` between them, else one section.
-    `written`: what the model writes, where it is not the first section.
+    The first section is the one that the family was trained on; the parser reads the others too.
+    `bare`: first characters of an answer that consists of a call without a section.
+    `section_per_call`: each call gets its own section, with `section_separator` between them;
+    otherwise one section holds all calls. `written_section`: the section that the model writes if
+    it is not the first one.
     """
 
     name: str
     sections: tuple[Section, ...]
-    body: CallFormat
+    format: CallFormat
     bare: str = ""
-    one_each: bool = False
-    gap: str = ""
-    written: Section | None = None
+    section_per_call: bool = False
+    section_separator: str = ""
+    written_section: Section | None = None
 
     @property
     def section(self) -> Section:
-        """What the model writes around calls."""
-        return self.written if self.written is not None else self.sections[0]
+        """The section that the model writes around calls."""
+        return self.written_section if self.written_section is not None else self.sections[0]
 
     @property
-    def forms(self) -> tuple[Section, ...]:
-        """The sections in which a model may be made to write calls."""
-        return (self.section, *(s for s in self.sections if s.offered))
+    def forced_sections(self) -> tuple[Section, ...]:
+        """The sections that a grammar which requires calls allows."""
+        return (self.section, *(s for s in self.sections if s.may_be_forced))
 
     def write(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
-        """Calls, (name, arguments) each, as the model would write them."""
-        section, (before, after) = self.section, self.body.around
-        head, tail = section.open + section.space + before, after + section.space + section.close
-        written = [self.body.write(name, given, i) for i, (name, given) in enumerate(calls)]
-        if self.one_each:
-            return self.gap.join(head + call + tail for call in written)
-        return head + self.body.between.join(written) + tail
+        """Return the text in which the model would write these calls, each (name, arguments)."""
+        section, (before, after) = self.section, self.format.wrapper
+        head = section.open + section.space + before
+        tail = after + section.space + section.close
+        written = [self.format.write(name, given, i) for i, (name, given) in enumerate(calls)]
+        if self.section_per_call:
+            return self.section_separator.join(head + call + tail for call in written)
+        return head + self.format.call_separator.join(written) + tail
 
     def marks(self) -> tuple[str, ...]:
-        """All texts that are written literally around calls."""
+        """Return all literal texts around calls."""
         found = [mark for s in self.sections for mark in (s.open, s.close) if mark]
-        return (*found, *self.body.marks())
+        return (*found, *self.format.marks())
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSyntax:
-    """The tags around reasoning, which comes before the answer."""
+    """The tags around the reasoning, which comes before the answer."""
 
     open: str
     close: str
@@ -74,7 +80,7 @@ class ReasoningSyntax:
 
 @dataclass(frozen=True, slots=True)
 class Harmony:
-    """The channels of gpt-oss: every message names its channel, calls name a recipient."""
+    """The format of gpt-oss: every message names its channel, and a call names its recipient."""
 
     name: str = "harmony"
 
@@ -84,7 +90,7 @@ class Harmony:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSyntax:
-    """What one model writes. `calls` Harmony: it covers reasoning too."""
+    """The syntax of one model's answers. `calls` Harmony covers reasoning too."""
 
     calls: ToolSyntax | Harmony | None = None
     reasoning: ReasoningSyntax | None = None

@@ -1,4 +1,4 @@
-"""The families of call syntax in the wild, one description each."""
+"""The tool call syntaxes of all known model families."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FUNCTION_TAGS: Final = TaggedCalls(
     key_open="<parameter=",
     key_close=">",
     value_close="</parameter>",
-    wrapped=True,
+    value_lines=True,
 )
 _DSML: Final = "｜DSML｜"
 
@@ -29,13 +29,13 @@ HERMES: Final = ToolSyntax(
         Section("<tool_call>", "</tool_call>", space="\n"),
         Section("<tools>", "</tools>"),
         Section("<function_call>", "</function_call>"),
-        # What models write that were trained more on code than on calls.
-        Section("```json", "```", space="\n", offered=True),
+        # Written by models that were trained more on code than on tool calls.
+        Section("```json", "```", space="\n", may_be_forced=True),
     ),
     JsonCalls(),
     bare="{[",
-    one_each=True,
-    gap="\n",
+    section_per_call=True,
+    section_separator="\n",
 )
 HARMONY: Final = Harmony()
 
@@ -45,32 +45,32 @@ _LISTED: Final = (
         "qwen3_coder",
         (
             Section("<tool_call>", "</tool_call>", space="\n"),
-            Section("<function=", "</tool_call>", inside=True),
+            Section("<function=", "</tool_call>", in_call=True),
         ),
         _FUNCTION_TAGS,
-        one_each=True,
-        gap="\n",
+        section_per_call=True,
+        section_separator="\n",
     ),
     ToolSyntax(
         "seed_oss",
         (Section("<seed:tool_call>", "</seed:tool_call>", space="\n"),),
         _FUNCTION_TAGS,
-        one_each=True,
-        gap="\n",
+        section_per_call=True,
+        section_separator="\n",
     ),
     ToolSyntax(
         "llama3",
-        (Section("<|python_tag|>"), Section("<function=", inside=True)),
+        (Section("<|python_tag|>"), Section("<function=", in_call=True)),
         AlternativeCalls(
             JsonCalls("parameters"),
             (
                 ("<", NamedCalls((">",), begin="<function=", end="</function>")),
                 ("[", PythonCalls()),
-                *((letter, PythonCalls(listed=False)) for letter in "abcdefghijklmnopqrstuvwxyz_"),
+                *((letter, PythonCalls(in_list=False)) for letter in "abcdefghijklmnopqrstuvwxyz_"),
             ),
         ),
         bare="{[",
-        written=Section(""),
+        written_section=Section(""),
     ),
     ToolSyntax(
         "mistral",
@@ -79,7 +79,7 @@ _LISTED: Final = (
             NamedCalls(("[ARGS]",), id_mark="[CALL_ID]"),
             (("[", JsonCalls(array=True)), ("{", JsonCalls())),
         ),
-        one_each=True,
+        section_per_call=True,
     ),
     ToolSyntax(
         "mistral_json",
@@ -93,13 +93,13 @@ _LISTED: Final = (
         "deepseek_v3",
         (
             Section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-            Section("<｜tool▁call▁begin｜>", "<｜tool▁calls▁end｜>", inside=True),
+            Section("<｜tool▁call▁begin｜>", "<｜tool▁calls▁end｜>", in_call=True),
         ),
         NamedCalls(
             ("\n", "<｜tool▁sep｜>"),
             begin="<｜tool▁call▁begin｜>",
             kind="function<｜tool▁sep｜>",
-            fence=True,
+            code_fence=True,
             end="<｜tool▁call▁end｜>",
         ),
     ),
@@ -107,7 +107,7 @@ _LISTED: Final = (
         "deepseek_v31",
         (
             Section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-            Section("<｜tool▁call▁begin｜>", "<｜tool▁calls▁end｜>", inside=True),
+            Section("<｜tool▁call▁begin｜>", "<｜tool▁calls▁end｜>", in_call=True),
         ),
         NamedCalls(("<｜tool▁sep｜>",), begin="<｜tool▁call▁begin｜>", end="<｜tool▁call▁end｜>"),
     ),
@@ -121,25 +121,25 @@ _LISTED: Final = (
             key_open=f'<{_DSML}parameter name="',
             key_close='"',
             value_close=f"</{_DSML}parameter>",
-            typed=True,
+            string_attribute=True,
         ),
     ),
     ToolSyntax(
         "functiongemma",
         (Section("<start_function_call>", "<end_function_call>"),),
         RelaxedCalls("<escape>"),
-        one_each=True,
+        section_per_call=True,
     ),
     ToolSyntax(
         "gemma4",
         (Section("<|tool_call>", "<tool_call|>"),),
         RelaxedCalls('<|"|>'),
-        one_each=True,
+        section_per_call=True,
     ),
     ToolSyntax(
         "gemma3",
         (Section("```tool_code", "```", space="\n"), Section("```tool_call", "```")),
-        PythonCalls(listed=False),
+        PythonCalls(in_list=False),
     ),
     ToolSyntax(
         "glm",
@@ -154,8 +154,8 @@ _LISTED: Final = (
             value_open="<arg_value>",
             value_close="</arg_value>",
         ),
-        one_each=True,
-        gap="\n",
+        section_per_call=True,
+        section_separator="\n",
     ),
     ToolSyntax(
         "phi",
@@ -177,7 +177,7 @@ _LISTED: Final = (
         "kimi",
         (
             Section("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-            Section("<|tool_call_begin|>", "<|tool_calls_section_end|>", inside=True),
+            Section("<|tool_call_begin|>", "<|tool_calls_section_end|>", in_call=True),
         ),
         NamedCalls(
             ("<|tool_call_argument_begin|>",),
@@ -209,12 +209,12 @@ _LISTED: Final = (
         (Section("<|python_start|>", "<|python_end|>"),),
         PythonCalls(),
         bare="[",
-        written=Section(""),
+        written_section=Section(""),
     ),
     ToolSyntax(
         "olmo",
         (Section("<function_calls>", "</function_calls>", space="\n"),),
-        PythonCalls(listed=False),
+        PythonCalls(in_list=False),
     ),
     ToolSyntax("nemotron", (Section("<TOOLCALL>", "</TOOLCALL>"),), JsonCalls(array=True)),
 )
@@ -231,4 +231,5 @@ REASONING_SYNTAXES: Final = (
     ReasoningSyntax("◁think▷", "◁/think▷"),
     ReasoningSyntax("<|START_THINKING|>", "<|END_THINKING|>"),
 )
-"""The tags around reasoning; the first that a template or a vocabulary knows is a model's."""
+"""The tags around reasoning. A model uses the first pair that its template or vocabulary
+contains."""

@@ -1,4 +1,4 @@
-"""Values that a model writes as plain text, as JSON of the types that a schema asks for."""
+"""Converts values that a model writes as plain text to JSON of the types that a schema allows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
 def to_json(text: str, types: frozenset[str]) -> str:
-    """The JSON of a value written as text: of a type that is allowed if it can be read so, else a
-    string."""
+    """Return the JSON of a value written as text: of an allowed type if it can be read as one,
+    otherwise a string."""
     plain = _WORDS.get(text.strip(), text.strip())
     found = _parsed(plain)
     if found is None:
@@ -27,7 +27,7 @@ def to_json(text: str, types: frozenset[str]) -> str:
 
 
 def _parsed(text: str) -> tuple[Any, str] | None:
-    """(value, its JSON); None where the text is neither JSON nor a Python literal."""
+    """Return (value, its JSON), or None if the text is neither JSON nor a Python literal."""
     try:
         return json.loads(text, parse_constant=_refuse), text
     except (ValueError, RecursionError):

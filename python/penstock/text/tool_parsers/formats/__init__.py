@@ -1,1 +1,2 @@
-"""The formats in which models write tool calls: each one parses them and writes their grammar."""
+"""The formats in which models write tool calls. Each format parses calls and writes their
+grammar."""

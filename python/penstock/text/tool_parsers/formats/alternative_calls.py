@@ -1,4 +1,4 @@
-"""One of several forms, by how a call begins."""
+"""Chooses one of several formats by the first character of a call."""
 
 from __future__ import annotations
 
@@ -8,46 +8,47 @@ from typing import Any
 from penstock.dialog import FunctionTool
 from penstock.grammar.lark import LarkGrammar
 from penstock.text.tool_parsers.call_format import CallFormat, CallReader, Trigger
-from penstock.text.tool_parsers.stream_reader import Reading
+from penstock.text.tool_parsers.stream_reader import StreamRead
 
 
 @dataclass(frozen=True, slots=True)
 class AlternativeCalls:
-    """`usual` is what the family was trained to write; `others`: by the first character."""
+    """`primary` is the format that the family was trained on. `others` maps first characters to the
+    formats that are read too."""
 
-    usual: CallFormat
+    primary: CallFormat
     others: tuple[tuple[str, CallFormat], ...]
 
     @property
-    def around(self) -> tuple[str, str]:
-        return self.usual.around
+    def wrapper(self) -> tuple[str, str]:
+        return self.primary.wrapper
 
     @property
-    def between(self) -> str:
-        return self.usual.between
+    def call_separator(self) -> str:
+        return self.primary.call_separator
 
     def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
-        return self.usual.write(name, arguments, index)
+        return self.primary.write(name, arguments, index)
 
-    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
-        return self.usual.rule(grammar, tool, lead)
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, prefix: str) -> str:
+        return self.primary.rule(grammar, tool, prefix)
 
     def marks(self) -> tuple[str, ...]:
-        found = self.usual.marks()
+        found = self.primary.marks()
         for _, body in self.others:
             found += body.marks()
         return found
 
     def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
-        usual = self.usual.triggers(tool)
+        usual = self.primary.triggers(tool)
         if not usual:
             return ()
         return usual + tuple(t for _, body in self.others for t in body.triggers(tool))
 
     @property
-    def early(self) -> str:
-        return self.usual.early
+    def arguments_first(self) -> str:
+        return self.primary.arguments_first
 
-    def read(self, io: CallReader) -> Reading[None]:
+    def read(self, io: CallReader) -> StreamRead[None]:
         first = yield from io.reader.peek()
-        yield from dict(self.others).get(first, self.usual).read(io)
+        yield from dict(self.others).get(first, self.primary).read(io)

@@ -17,7 +17,7 @@ from penstock.text.tool_parsers.json_text import (
     read_word,
     skip_value,
 )
-from penstock.text.tool_parsers.stream_reader import Malformed, Reading
+from penstock.text.tool_parsers.stream_reader import Malformed, StreamRead
 
 ARGUMENT_KEYS: Final = ("arguments", "parameters")
 OTHER_KEYS: Final = ("type", "id", "index", "name", "function")
@@ -25,10 +25,10 @@ OTHER_KEYS: Final = ("type", "id", "index", "name", "function")
 
 @dataclass(frozen=True, slots=True)
 class JsonCalls:
-    """Read are one object, several, or an array of them, whatever the model prefers.
+    """Reads one object, several objects, or an array of them.
 
-    `arguments`: the key that the family writes; `array`: whether it writes an array; else
-    `separator` stands between calls.
+    `arguments`: the key that the family writes. `array`: the family writes an array of calls;
+    otherwise `separator` is written between calls.
     """
 
     arguments: str = "arguments"
@@ -36,11 +36,11 @@ class JsonCalls:
     separator: str = "; "
 
     @property
-    def around(self) -> tuple[str, str]:
+    def wrapper(self) -> tuple[str, str]:
         return ("[", "]") if self.array else ("", "")
 
     @property
-    def between(self) -> str:
+    def call_separator(self) -> str:
         return ", " if self.array else self.separator
 
     def marks(self) -> tuple[str, ...]:
@@ -49,8 +49,8 @@ class JsonCalls:
     def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
         return dump({"name": name, self.arguments: arguments})
 
-    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
-        head = grammar.literal(f'{lead}{{"name": {dump(tool.name)}, "{self.arguments}": ')
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, prefix: str) -> str:
+        head = grammar.literal(f'{prefix}{{"name": {dump(tool.name)}, "{self.arguments}": ')
         return f'{head} {grammar.schema(arguments_schema(tool), strict=tool.strict)} "}}"'
 
     def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
@@ -61,17 +61,17 @@ class JsonCalls:
         return (Trigger(f'"{tool.name}"', rf'{head}\s*,\s*{others}"({keys})"\s*:'),)
 
     @property
-    def early(self) -> str:
+    def arguments_first(self) -> str:
         return rf'\s*\{{\s*"({"|".join(ARGUMENT_KEYS)})"\s*:'
 
-    def read(self, io: CallReader) -> Reading[None]:
+    def read(self, io: CallReader) -> StreamRead[None]:
         reader = io.reader
         if (yield from reader.literal("[")):
             yield from self._array(io)
             return
         while True:
             yield from _object(io)
-            if (yield from reader.literal("}")):  # small models close one brace too many
+            if (yield from reader.literal("}")):  # small models write an extra brace
                 reader.hold()
             yield from reader.spaces()
             if (yield from reader.literal(",", ";")):
@@ -80,7 +80,7 @@ class JsonCalls:
                 reader.rewind()
                 return
 
-    def _array(self, io: CallReader) -> Reading[None]:
+    def _array(self, io: CallReader) -> StreamRead[None]:
         reader = io.reader
         first = True
         while True:
@@ -93,11 +93,11 @@ class JsonCalls:
             yield from _object(io)
             first = False
         if first:
-            raise Malformed("no call in the array")
+            raise Malformed("empty array of calls")
 
 
-def _object(io: CallReader) -> Reading[None]:
-    """One call. Some models write its braces twice, as a template with a mistake shows them."""
+def _object(io: CallReader) -> StreamRead[None]:
+    """Read one call. Some models double its braces, as a faulty template shows them."""
     reader = io.reader
     yield from reader.expect("{")
     yield from reader.spaces()
@@ -125,22 +125,22 @@ def _object(io: CallReader) -> Reading[None]:
 
 
 class _Call:
-    """The fields of one object; the call begins once its name is known and its arguments come."""
+    """The fields of one object. The call starts once its name is known and its arguments follow."""
 
     def __init__(self, io: CallReader) -> None:
         self._io = io
         self._name: str | None = None
-        self._kept: str | None = None  # arguments that came before the name
+        self._early_arguments: str | None = None  # arguments before the name
         self._nested = False
         self.started = False
 
     def check(self, key: str) -> None:
-        """Raises Malformed where no call has such a key: at once, so that JSON that is no call is
-        not held back to its end."""
+        """Raise Malformed for a key that no call has, so that other JSON is not held back to its
+        end."""
         if not self.started and key not in ARGUMENT_KEYS + OTHER_KEYS:
-            raise Malformed(f"no call has {key!r}")
+            raise Malformed(f"unknown key {key!r} in a call")
 
-    def field(self, key: str) -> Reading[None]:
+    def field(self, key: str) -> StreamRead[None]:
         reader = self._io.reader
         if key == "function" and (yield from reader.peek()) == "{":
             yield from _object(self._io)
@@ -154,7 +154,7 @@ class _Call:
         else:
             yield from skip_value(reader)
 
-    def _arguments(self) -> Reading[None]:
+    def _arguments(self) -> StreamRead[None]:
         reader = self._io.reader
         first = yield from reader.peek()
         if first == "{":
@@ -162,16 +162,16 @@ class _Call:
                 self._begin(self._name)
                 yield from pass_container(reader, self._io.arguments)
                 return
-            kept: list[str] = []
-            yield from pass_container(reader, kept.append)
-            self._kept = "".join(kept)
-        elif first == '"':  # JSON within JSON, as the wire format has it
+            parts: list[str] = []
+            yield from pass_container(reader, parts.append)
+            self._early_arguments = "".join(parts)
+        elif first == '"':  # JSON inside a JSON string, as in OpenAI's API
             inner = yield from read_string(reader)
             if not is_object(inner):
                 raise Malformed("arguments are no object")
-            self._kept = inner
+            self._early_arguments = inner
         elif (yield from read_word(reader)) == "null":
-            self._kept = "{}"
+            self._early_arguments = "{}"
         else:
             raise Malformed("arguments are no object")
 
@@ -186,5 +186,5 @@ class _Call:
             if self._name is None:
                 raise Malformed("a call without a name")
             self._begin(self._name)
-            self._io.arguments(self._kept or "{}")
+            self._io.arguments(self._early_arguments or "{}")
         self._io.end()

@@ -16,24 +16,24 @@ from penstock.text.tool_parsers.call_format import (
     read_calls,
 )
 from penstock.text.tool_parsers.json_text import dump, pass_container
-from penstock.text.tool_parsers.stream_reader import Malformed, Reading
+from penstock.text.tool_parsers.stream_reader import Malformed, StreamRead
 
 
 @dataclass(frozen=True, slots=True)
 class NamedCalls:
-    """`begin` comes before a call (where it is empty there is one call only), `kind` may follow it;
-    `separators` end the name, `fence` says that the JSON stands in a code block, `end` ends the
-    call. Of each tuple the first is what the family writes today, the others are read too.
+    """`begin` comes before each call; if it is empty, there is only one call. `kind` may follow it.
+    `separators` end the name; the first one is what the family writes, the others are read too.
+    `code_fence`: the JSON is in a code block. `end` ends the call.
 
-    `id_pattern`: the name is part of an id that the model makes up; its group `name` is the name;
-    `id_format` makes such an id of a name and an index.
-    `id_mark` may come before the separator with an id, which is not kept.
+    `id_pattern`: a pattern for ids that contain the name as the group `name`. `id_format` makes
+    such an id from a name and an index. `id_mark` may come before the separator, followed by an id,
+    which is dropped.
     """
 
     separators: tuple[str, ...]
     begin: str = ""
     kind: str = ""
-    fence: bool = False
+    code_fence: bool = False
     end: str = ""
     id_pattern: str = ""
     id_format: str = ""
@@ -45,25 +45,25 @@ class NamedCalls:
         )
 
     @property
-    def around(self) -> tuple[str, str]:
+    def wrapper(self) -> tuple[str, str]:
         return ("", "")
 
     @property
-    def between(self) -> str:
-        return "\n" if self.fence else ""
+    def call_separator(self) -> str:
+        return "\n" if self.code_fence else ""
 
     def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
         before, after = self._json_between()
         return self._head(name, index) + before + dump(arguments) + after + self.end
 
-    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, prefix: str) -> str:
         before, after = self._json_between()
         if self.id_format:
             number = grammar.terminal("/[0-9]{1,3}/")
-            start, rest = (lead + self._head(tool.name, 0)).rsplit("0", 1)
+            start, rest = (prefix + self._head(tool.name, 0)).rsplit("0", 1)
             head = f"{grammar.literal(start)} {number} {grammar.literal(rest)}"
         else:
-            head = grammar.literal(lead + self._head(tool.name, 0) + before)
+            head = grammar.literal(prefix + self._head(tool.name, 0) + before)
         schema = grammar.schema(arguments_schema(tool), strict=tool.strict)
         return f"{head} {schema} {grammar.literal(after + self.end)}"
 
@@ -72,31 +72,31 @@ class NamedCalls:
         return self.begin + self.kind + shown + self.separators[0]
 
     def _json_between(self) -> tuple[str, str]:
-        return ("```json\n", "\n```") if self.fence else ("", "")
+        return ("```json\n", "\n```") if self.code_fence else ("", "")
 
     def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
-        if not self.begin.endswith("="):  # a token of its own, which no pattern matches
+        if not self.begin.endswith("="):  # a control token, which no pattern matches
             return ()
         ends = "|".join(map(re.escape, self.separators))
         pattern = rf"{re.escape(self.begin)}\s*{re.escape(tool.name)}\s*({ends})"
         return (Trigger(self.begin, pattern),)
 
     @property
-    def early(self) -> str:
+    def arguments_first(self) -> str:
         return ""
 
-    def read(self, io: CallReader) -> Reading[None]:
+    def read(self, io: CallReader) -> StreamRead[None]:
         yield from read_calls(io, self.begin, self._call)
 
-    def _call(self, io: CallReader) -> Reading[None]:
+    def _call(self, io: CallReader) -> StreamRead[None]:
         reader = io.reader
         if self.kind:
             yield from reader.literal(self.kind)
         stops = (*self.separators, "{") + ((self.id_mark,) if self.id_mark else ())
-        head, mark = yield from reader.upto(stops, MAX_NAME_CHARS)
+        head, mark = yield from reader.read_until(stops, MAX_NAME_CHARS)
         name, call_id = self._name(head.strip())
         if self.id_mark and mark == self.id_mark:
-            _, mark = yield from reader.upto((*self.separators, "{"), MAX_NAME_CHARS)
+            _, mark = yield from reader.read_until((*self.separators, "{"), MAX_NAME_CHARS)
         if not io.knows(name):
             raise Malformed(f"no function {name!r}")
         opened = mark == "{"
@@ -108,7 +108,7 @@ class NamedCalls:
             if not opened:
                 raise Malformed("expected arguments")
         else:
-            reader.back(1)
+            reader.unread(1)
         io.begin(name, call_id)
         yield from pass_container(reader, io.arguments)
         io.end()

@@ -1,4 +1,4 @@
-"""Calls written in Python: f(city="Paris", days=3), or a list of them."""
+"""Calls in Python syntax: f(city="Paris", days=3), or a list of them."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from penstock.text.tool_parsers.formats.python_values import (
     read_token,
 )
 from penstock.text.tool_parsers.json_text import escaped
-from penstock.text.tool_parsers.stream_reader import Malformed, Reading
+from penstock.text.tool_parsers.stream_reader import Malformed, StreamRead
 
 _NAME: Final = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
 
 
 @dataclass(frozen=True, slots=True)
 class PythonCalls:
-    """`listed`: the family writes square brackets around the calls. Read are both forms.
+    """`in_list`: the family writes calls in square brackets. Both forms are read.
 
-    Arguments without a name take the names of the schema's properties, in their order.
+    Positional arguments get the names of the schema's properties, in order.
     """
 
-    listed: bool = True
+    in_list: bool = True
 
     @property
-    def around(self) -> tuple[str, str]:
-        return ("[", "]") if self.listed else ("", "")
+    def wrapper(self) -> tuple[str, str]:
+        return ("[", "]") if self.in_list else ("", "")
 
     @property
-    def between(self) -> str:
-        return ", " if self.listed else "\n"
+    def call_separator(self) -> str:
+        return ", " if self.in_list else "\n"
 
     def marks(self) -> tuple[str, ...]:
         return ()
@@ -57,22 +57,22 @@ class PythonCalls:
         written = (f"{key}={PYTHON.write(value)}" for key, value in arguments.items())
         return f"{name}({', '.join(written)})"
 
-    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, prefix: str) -> str:
         schema = arguments_schema(tool)
         if tool.strict:
             refuse_unenforced(tool, schema)
             _refuse_names(tool, schema)
         forms = [_members(grammar, form, schema) for form in options_of(schema, schema)]
-        return f'{grammar.literal(lead + tool.name + "(")} {grammar.one_of(forms)} ")"'
+        return f'{grammar.literal(prefix + tool.name + "(")} {grammar.one_of(forms)} ")"'
 
     def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
         return ()
 
     @property
-    def early(self) -> str:
+    def arguments_first(self) -> str:
         return ""
 
-    def read(self, io: CallReader) -> Reading[None]:
+    def read(self, io: CallReader) -> StreamRead[None]:
         reader = io.reader
         listed = yield from reader.literal("[")
         while True:
@@ -105,7 +105,8 @@ def _members(grammar: LarkGrammar, form: dict[str, Any], root: dict[str, Any]) -
 
 
 def _readable(name: str) -> bool:
-    """Whether an argument of this name can be written: read is what may be a number or a word."""
+    """Whether an argument of this name can be parsed: the parser reads names like numbers and
+    words."""
     first, rest = name[:1], name[1:]
     return (first.isalpha() or first == "_") and all(c.isalnum() or c in "+-._" for c in rest)
 
@@ -118,35 +119,35 @@ def _refuse_names(tool: FunctionTool, root: dict[str, Any]) -> None:
 
 
 def _names(schema: dict[str, Any]) -> list[str]:
-    """The names of the properties, in their order."""
+    """Return the names of the properties in their order."""
     return list(
         dict.fromkeys(name for form in options_of(schema, schema) for name in members_of(form))
     )
 
 
-def _call(io: CallReader) -> Reading[None]:
+def _call(io: CallReader) -> StreamRead[None]:
     reader = io.reader
-    head, _ = yield from reader.upto(("(",), MAX_NAME_CHARS)
+    head, _ = yield from reader.read_until(("(",), MAX_NAME_CHARS)
     name = head.strip()
     if not io.knows(name):
         name = name.removesuffix(".call").removeprefix("functions.")
     io.begin(name)
     names = _names(io.parameters(name))
-    lead = "{"
+    delimiter = "{"
     for index in range(1 << 16):
         yield from reader.spaces()
         if (yield from reader.literal(")")):
             break
-        yield from _argument(io, names[index : index + 1], lead)
-        lead = ", "
+        yield from _argument(io, names[index : index + 1], delimiter)
+        delimiter = ", "
         yield from reader.spaces()
         if (yield from reader.peek()) != ")":
             yield from reader.expect(",")
-    io.arguments("{}" if lead == "{" else "}")
+    io.arguments("{}" if delimiter == "{" else "}")
     io.end()
 
 
-def _argument(io: CallReader, position: list[str], lead: str) -> Reading[None]:
+def _argument(io: CallReader, position: list[str], delimiter: str) -> StreamRead[None]:
     reader = io.reader
     first = yield from reader.peek()
     word = None
@@ -156,12 +157,12 @@ def _argument(io: CallReader, position: list[str], lead: str) -> Reading[None]:
         if word not in WORDS or (yield from reader.peek()) == "=":
             yield from reader.expect("=")
             yield from reader.spaces()
-            io.arguments(f'{lead}"{escaped(word)}": ')
+            io.arguments(f'{delimiter}"{escaped(word)}": ')
             yield from python_value(reader, io.arguments)
             return
     if not position:
         raise Malformed("an argument without a name")
-    io.arguments(f'{lead}"{escaped(position[0])}": ')
+    io.arguments(f'{delimiter}"{escaped(position[0])}": ')
     if word is not None:
         io.arguments(as_json(word))
     else:

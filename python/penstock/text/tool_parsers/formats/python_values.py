@@ -1,4 +1,4 @@
-"""Python literals as JSON, converted while they are written."""
+"""Converts Python literals to JSON while they are being written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.text.tool_parsers.json_text import escaped
-from penstock.text.tool_parsers.stream_reader import Malformed, Reader, Reading
+from penstock.text.tool_parsers.stream_reader import Malformed, Reader, StreamRead
 
 Emit = Callable[[str], None]
 
@@ -24,8 +24,8 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "
 _CODES: Final = {"x": 2, "u": 4, "U": 8}
 
 
-def python_value(reader: Reader, emit: Emit, depth: int = 0) -> Reading[None]:
-    """Read one literal and hand on its JSON. Raises Malformed for anything that is none."""
+def python_value(reader: Reader, emit: Emit, depth: int = 0) -> StreamRead[None]:
+    """Read one literal and emit its JSON. Raises Malformed for anything else."""
     if depth > MAX_DEPTH:
         raise Malformed("nested too deeply")
     first = yield from reader.peek()
@@ -39,8 +39,8 @@ def python_value(reader: Reader, emit: Emit, depth: int = 0) -> Reading[None]:
         emit(as_json((yield from read_token(reader))))
 
 
-def read_token(reader: Reader) -> Reading[str]:
-    """A number or a word, up to a character that neither has."""
+def read_token(reader: Reader) -> StreamRead[str]:
+    """Read a number or a word."""
     token = ""
     while (char := (yield from reader.peek())) and (char.isalnum() or char in "+-._"):
         token += reader.advance(1)
@@ -50,7 +50,7 @@ def read_token(reader: Reader) -> Reading[str]:
 
 
 def as_json(token: str) -> str:
-    """The JSON of a number or of a constant. Raises Malformed."""
+    """Return the JSON of a number or constant. Raises Malformed."""
     if token in WORDS:
         return WORDS[token]
     try:
@@ -58,10 +58,10 @@ def as_json(token: str) -> str:
         value = int(token) if digits.isdigit() else float(token)
         return json.dumps(value, allow_nan=False)
     except ValueError as error:
-        raise Malformed(f"{token!r} is no value") from error
+        raise Malformed(f"{token!r} is not a value") from error
 
 
-def _string(reader: Reader, emit: Emit) -> Reading[None]:
+def _string(reader: Reader, emit: Emit) -> StreamRead[None]:
     quote = yield from reader.expect('"""', "'''", '""', "''", '"', "'")
     if len(quote) == 2:
         emit('""')
@@ -75,9 +75,9 @@ def _string(reader: Reader, emit: Emit) -> Reading[None]:
     emit('"')
 
 
-def _run(reader: Reader, quote: str) -> Reading[tuple[bool, str]]:
-    """A stretch of a string: (whether it is its end, its text)."""
-    window = yield from reader.some()
+def _run(reader: Reader, quote: str) -> StreamRead[tuple[bool, str]]:
+    """Read a part of a string. Returns (whether the string ended, its text)."""
+    window = yield from reader.next_window()
     plain = next((i for i, char in enumerate(window) if char in ("\\", quote[0])), len(window))
     if plain:
         return False, reader.advance(plain)
@@ -88,7 +88,7 @@ def _run(reader: Reader, quote: str) -> Reading[tuple[bool, str]]:
     return False, reader.advance(1)
 
 
-def _escape(reader: Reader) -> Reading[str]:
+def _escape(reader: Reader) -> StreamRead[str]:
     if not (yield from reader.need(2)):
         raise Malformed("the text ended")
     letter = reader.window()[1]
@@ -96,8 +96,10 @@ def _escape(reader: Reader) -> Reading[str]:
         reader.advance(2)
         return _ESCAPES.get(letter, letter if letter in "\\'\"" else "\\" + letter)
     code = yield from _code(reader, 2 + _CODES[letter])
-    if 0xD800 <= code < 0xDC00 and (yield from reader.literal("\\u")):  # JSON spells one in two
-        reader.back(2)
+    if 0xD800 <= code < 0xDC00 and (
+        yield from reader.literal("\\u")
+    ):  # a surrogate pair, as in JSON
+        reader.unread(2)
         low = yield from _code(reader, 2 + _CODES["u"])
         if 0xDC00 <= low < 0xE000:
             return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
@@ -106,8 +108,8 @@ def _escape(reader: Reader) -> Reading[str]:
     return chr(code)
 
 
-def _code(reader: Reader, size: int) -> Reading[int]:
-    """The number of an escape that takes so many characters."""
+def _code(reader: Reader, size: int) -> StreamRead[int]:
+    """Read the number of an escape of `size` characters."""
     if not (yield from reader.need(size)):
         raise Malformed("the text ended")
     try:
@@ -118,28 +120,28 @@ def _code(reader: Reader, size: int) -> Reading[int]:
     return code
 
 
-def _list(reader: Reader, emit: Emit, depth: int) -> Reading[None]:
+def _list(reader: Reader, emit: Emit, depth: int) -> StreamRead[None]:
     close = "]" if reader.advance(1) == "[" else ")"
-    lead = "["
+    delimiter = "["
     while True:
         yield from reader.spaces()
         if (yield from reader.literal(close)):
             break
-        emit(lead)
+        emit(delimiter)
         yield from python_value(reader, emit, depth + 1)
         yield from _separator(reader, close)
-        lead = ", "
-    emit("[]" if lead == "[" else "]")
+        delimiter = ", "
+    emit("[]" if delimiter == "[" else "]")
 
 
-def _dict(reader: Reader, emit: Emit, depth: int) -> Reading[None]:
+def _dict(reader: Reader, emit: Emit, depth: int) -> StreamRead[None]:
     reader.advance(1)
-    lead = "{"
+    delimiter = "{"
     while True:
         yield from reader.spaces()
         if (yield from reader.literal("}")):
             break
-        emit(lead)
+        emit(delimiter)
         key: list[str] = []
         yield from python_value(reader, key.append, depth + 1)
         name = "".join(key)
@@ -149,12 +151,12 @@ def _dict(reader: Reader, emit: Emit, depth: int) -> Reading[None]:
         emit((name if name.startswith('"') else f'"{escaped(name)}"') + ": ")
         yield from python_value(reader, emit, depth + 1)
         yield from _separator(reader, "}")
-        lead = ", "
-    emit("{}" if lead == "{" else "}")
+        delimiter = ", "
+    emit("{}" if delimiter == "{" else "}")
 
 
-def _separator(reader: Reader, close: str) -> Reading[None]:
-    """A comma, unless the end comes."""
+def _separator(reader: Reader, close: str) -> StreamRead[None]:
+    """Read a comma, unless the container ends."""
     yield from reader.spaces()
     if (yield from reader.peek()) != close:
         yield from reader.expect(",")

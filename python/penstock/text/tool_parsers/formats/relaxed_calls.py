@@ -1,4 +1,4 @@
-"""Calls with unquoted keys and strings between marks of their own: call:f{city:<|"|>Paris<|"|>}."""
+"""Calls with unquoted keys and specially marked strings: call:f{city:<|"|>Paris<|"|>}."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ from penstock.text.tool_parsers.call_format import (
 )
 from penstock.text.tool_parsers.formats.python_values import MAX_DEPTH, Emit, as_json
 from penstock.text.tool_parsers.json_text import escaped
-from penstock.text.tool_parsers.stream_reader import Malformed, Reader, Reading, pass_text
+from penstock.text.tool_parsers.stream_reader import Malformed, Reader, StreamRead, pass_text
 
 
 @dataclass(frozen=True, slots=True)
 class RelaxedCalls:
-    """`quote` stands before and after a string. `lead` comes before the name."""
+    """`quote` marks both ends of a string. `name_prefix` comes before the function's name."""
 
     quote: str
-    lead: str = "call:"
+    name_prefix: str = "call:"
 
     @property
-    def around(self) -> tuple[str, str]:
+    def wrapper(self) -> tuple[str, str]:
         return ("", "")
 
     @property
-    def between(self) -> str:
+    def call_separator(self) -> str:
         return ""
 
     def marks(self) -> tuple[str, ...]:
         return (self.quote,)
 
     def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
-        return self.lead + name + relaxed(self.quote).write(arguments)
+        return self.name_prefix + name + relaxed(self.quote).write(arguments)
 
-    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, prefix: str) -> str:
         schema = arguments_schema(tool)
         if tool.strict:
             refuse_unenforced(tool, schema)
         members = relaxed(self.quote).members(grammar, schema, schema)
-        return f'{grammar.literal(lead + self.lead + tool.name + "{")} {members} "}}"'
+        return f'{grammar.literal(prefix + self.name_prefix + tool.name + "{")} {members} "}}"'
 
     def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
         return ()
 
     @property
-    def early(self) -> str:
+    def arguments_first(self) -> str:
         return ""
 
-    def read(self, io: CallReader) -> Reading[None]:
+    def read(self, io: CallReader) -> StreamRead[None]:
         reader = io.reader
-        yield from reader.expect(self.lead)
-        head, _ = yield from reader.upto(("{",), MAX_NAME_CHARS)
-        reader.back(1)
+        yield from reader.expect(self.name_prefix)
+        head, _ = yield from reader.read_until(("{",), MAX_NAME_CHARS)
+        reader.unread(1)
         io.begin(head.strip())
         yield from self._value(reader, io.arguments, 0)
         io.end()
 
-    def _value(self, reader: Reader, emit: Emit, depth: int) -> Reading[None]:
+    def _value(self, reader: Reader, emit: Emit, depth: int) -> StreamRead[None]:
         if depth > MAX_DEPTH:
             raise Malformed("nested too deeply")
         mark = yield from reader.literal(self.quote, '"', "{", "[")
@@ -78,43 +78,43 @@ class RelaxedCalls:
         else:
             emit(_scalar((yield from _word(reader))))
 
-    def _object(self, reader: Reader, emit: Emit, depth: int) -> Reading[None]:
-        lead = "{"
-        while not (yield from _closed(reader, "}", lead)):
+    def _object(self, reader: Reader, emit: Emit, depth: int) -> StreamRead[None]:
+        delimiter = "{"
+        while not (yield from _container_ends(reader, "}", delimiter)):
             mark = yield from reader.literal(self.quote, '"')
             if mark:
-                key, _ = yield from reader.upto((mark,), MAX_NAME_CHARS)
+                key, _ = yield from reader.read_until((mark,), MAX_NAME_CHARS)
                 yield from reader.spaces()
                 yield from reader.expect(":")
             else:
-                key, _ = yield from reader.upto((":",), MAX_NAME_CHARS)
+                key, _ = yield from reader.read_until((":",), MAX_NAME_CHARS)
             yield from reader.spaces()
-            emit(f'{lead}"{escaped(key.strip())}": ')
+            emit(f'{delimiter}"{escaped(key.strip())}": ')
             yield from self._value(reader, emit, depth + 1)
-            lead = ", "
-        emit("{}" if lead == "{" else "}")
+            delimiter = ", "
+        emit("{}" if delimiter == "{" else "}")
 
-    def _array(self, reader: Reader, emit: Emit, depth: int) -> Reading[None]:
-        lead = "["
-        while not (yield from _closed(reader, "]", lead)):
-            emit(lead)
+    def _array(self, reader: Reader, emit: Emit, depth: int) -> StreamRead[None]:
+        delimiter = "["
+        while not (yield from _container_ends(reader, "]", delimiter)):
+            emit(delimiter)
             yield from self._value(reader, emit, depth + 1)
-            lead = ", "
-        emit("[]" if lead == "[" else "]")
+            delimiter = ", "
+        emit("[]" if delimiter == "[" else "]")
 
 
-def _closed(reader: Reader, close: str, lead: str) -> Reading[bool]:
-    """Whether the end comes; else past the comma before the next item."""
+def _container_ends(reader: Reader, close: str, delimiter: str) -> StreamRead[bool]:
+    """Return whether the container ends; otherwise read the comma before the next item."""
     yield from reader.spaces()
     if (yield from reader.literal(close)):
         return True
-    if lead == ", ":
+    if delimiter == ", ":
         yield from reader.expect(",")
         yield from reader.spaces()
     return False
 
 
-def _word(reader: Reader) -> Reading[str]:
+def _word(reader: Reader) -> StreamRead[str]:
     word = ""
     while (char := (yield from reader.peek())) and char not in ",}]":
         word += reader.advance(1)
@@ -122,7 +122,7 @@ def _word(reader: Reader) -> Reading[str]:
 
 
 def _scalar(word: str) -> str:
-    """A number, a constant, or a string that was written without its marks."""
+    """Return the JSON of a number, a constant, or a string that was written without its marks."""
     if not word:
         raise Malformed("expected a value")
     try:

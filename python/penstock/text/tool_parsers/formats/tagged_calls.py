@@ -1,4 +1,4 @@
-"""Calls whose arguments stand between tags, each with its key: converted to JSON as they come."""
+"""Calls with one tag per argument, converted to JSON while they are being written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.text.tool_parsers.call_format import (
     read_calls,
 )
 from penstock.text.tool_parsers.json_text import dump, escaped
-from penstock.text.tool_parsers.stream_reader import Malformed, Reading, pass_text
+from penstock.text.tool_parsers.stream_reader import Malformed, StreamRead, pass_text
 from penstock.text.tool_parsers.typed_values import to_json
 
 MAX_VALUE_CHARS = 1 << 22
@@ -39,12 +39,12 @@ _TEXT_KEYWORDS: Final = frozenset({"type", "minLength", "maxLength"})
 
 @dataclass(frozen=True, slots=True)
 class TaggedCalls:
-    """A call: `call_open` name `name_end`, its arguments, `call_close`. An argument: `key_open` key
+    """Call: `call_open` name `name_end`, arguments, `call_close`. Argument: `key_open` key
     `key_close`, `value_open` value `value_close`.
 
-    `wrapped`: a newline goes before and after a value and belongs to neither. `typed`: the tag of
-    the key says whether the value is a string: ... string="true">. Of `name_ends` the first is what
-    the family writes; one that is not in `kept_ends` is read past.
+    `value_lines`: a newline before and after each value is not part of it. `string_attribute`: the
+    tag of the key says whether the value is a string: ... string="true">. The first of `name_ends`
+    is what the family writes; ends in `kept_ends` are not consumed.
     """
 
     call_open: str
@@ -55,19 +55,19 @@ class TaggedCalls:
     value_close: str
     value_open: str = ""
     kept_ends: tuple[str, ...] = ()
-    wrapped: bool = False
-    typed: bool = False
+    value_lines: bool = False
+    string_attribute: bool = False
 
     def marks(self) -> tuple[str, ...]:
         found = (self.call_open, self.call_close, self.key_open, self.value_open, self.value_close)
         return tuple(m for m in (*found, self.key_close) if m) + self.name_ends
 
     @property
-    def around(self) -> tuple[str, str]:
+    def wrapper(self) -> tuple[str, str]:
         return ("", "")
 
     @property
-    def between(self) -> str:
+    def call_separator(self) -> str:
         return "\n"
 
     def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
@@ -77,26 +77,26 @@ class TaggedCalls:
             parts.append(self._argument_text(key, isinstance(value, str), text))
         return "\n".join([*parts, self.call_close] if self.call_close else parts)
 
-    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, prefix: str) -> str:
         schema = arguments_schema(tool)
         if tool.strict:
             _refuse_unenforced(tool, schema)
         forms = [self._members(grammar, form, schema, tool) for form in options_of(schema, schema)]
-        head = grammar.literal(lead + self.call_open + tool.name + self._name_end)
+        head = grammar.literal(prefix + self.call_open + tool.name + self._name_end)
         close = grammar.literal("\n" + self.call_close) if self.call_close else '""'
         return f"{head} {grammar.one_of(forms)} {close}"
 
     def _members(
         self, grammar: LarkGrammar, form: dict[str, Any], root: dict[str, Any], tool: FunctionTool
     ) -> str:
-        """The arguments of one alternative of a schema, in the order of its properties."""
+        """Return the arguments of one alternative of a schema, in the order of its properties."""
         members, others = members_of(form), others_of(form)
         if not members and "properties" not in form and others is not None:
             return self._any_members(grammar, others, root, tool)
         required = required_of(form)
         items = []
         for key, inner in members.items():
-            kinds = types_of(member_of(root, key), root)  # as the reader sees it
+            kinds = types_of(member_of(root, key), root)  # the same as in `_argument`
             value = self._value(grammar, inner, root, kinds, tool)
             is_string = kinds == {"string"}
             items.append(("\n" + self._key_text(key, is_string), value, key in required))
@@ -106,24 +106,24 @@ class TaggedCalls:
         self, grammar: LarkGrammar, inner: Any, root: dict[str, Any], tool: FunctionTool
     ) -> str:
         kinds = types_of(inner, root)
-        lead = grammar.literal("\n" + self.key_open)
+        start = grammar.literal("\n" + self.key_open)
         key_end = self._key_text("", kinds == {"string"})
         name = grammar.terminal(r"/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
         end = grammar.literal(key_end.removeprefix(self.key_open))
         value = self._value(grammar, inner, root, kinds, tool)
-        return grammar.repeated(f"{lead} {name} {end} {value}", "")
+        return grammar.repeated(f"{start} {name} {end} {value}", "")
 
     @property
     def _name_end(self) -> str:
         return "" if self.name_ends[0] == "\n" else self.name_ends[0]
 
     def _key_text(self, key: str, is_string: bool) -> str:
-        attribute = f' string="{dump(is_string)}">' if self.typed else ""
-        space = "\n" if self.value_open or self.wrapped else ""
+        attribute = f' string="{dump(is_string)}">' if self.string_attribute else ""
+        space = "\n" if self.value_open or self.value_lines else ""
         return self.key_open + key + self.key_close + attribute + space + self.value_open
 
     def _argument_text(self, key: str, is_string: bool, text: str) -> str:
-        space = "\n" if self.wrapped else ""
+        space = "\n" if self.value_lines else ""
         return self._key_text(key, is_string) + text + space + self.value_close
 
     def _value(
@@ -134,11 +134,11 @@ class TaggedCalls:
         kinds: frozenset[str],
         tool: FunctionTool,
     ) -> str:
-        """An expression for a value and what closes it."""
-        close = ("\n" if self.wrapped else "") + self.value_close
+        """Return an expression for a value and its closing tag."""
+        close = ("\n" if self.value_lines else "") + self.value_close
         options = options_of(inner, root)
         free = [o for o in options if "string" in types_of(o, root) and not values_of(o, root)]
-        if len(free) == 1:  # next to any text, the other alternatives add nothing
+        if len(free) == 1:  # free text includes the other alternatives
             least, most = count_of(free[0], "minLength") or 0, count_of(free[0], "maxLength")
             if least or most is not None:
                 return grammar.counted_up_to(close, least, most)
@@ -148,7 +148,7 @@ class TaggedCalls:
         for option in options:
             values = values_of(option, root)
             if values is not None:
-                found += [grammar.literal(_spelled(value, kinds) + close) for value in values]
+                found += [grammar.literal(_value_text(value, kinds) + close) for value in values]
                 continue
             json = grammar.schema(standalone(option, root), strict=tool.strict)
             found.append(f"{json} {grammar.literal(close)}")
@@ -158,28 +158,28 @@ class TaggedCalls:
         return ()
 
     @property
-    def early(self) -> str:
+    def arguments_first(self) -> str:
         return ""
 
-    def read(self, io: CallReader) -> Reading[None]:
+    def read(self, io: CallReader) -> StreamRead[None]:
         yield from read_calls(io, self.call_open, self._call)
 
-    def _call(self, io: CallReader) -> Reading[None]:
+    def _call(self, io: CallReader) -> StreamRead[None]:
         reader = io.reader
-        head, end = yield from reader.upto(self.name_ends, MAX_NAME_CHARS)
+        head, end = yield from reader.read_until(self.name_ends, MAX_NAME_CHARS)
         if end in self.kept_ends:
-            reader.back(len(end))
+            reader.unread(len(end))
         name = head.strip()
         io.begin(name)
         io.arguments("{")
-        lead = ""
+        delimiter = ""
         schema = io.parameters(name)
         while True:
             yield from reader.spaces()
             if not (yield from reader.literal(self.key_open)):
                 break
-            yield from self._argument(io, schema, lead)
-            lead = ", "
+            yield from self._argument(io, schema, delimiter)
+            delimiter = ", "
         if not (yield from reader.peek()):
             raise Malformed("the text ended")
         if self.call_close and not (yield from reader.literal(self.call_close)):
@@ -187,13 +187,13 @@ class TaggedCalls:
         io.arguments("}")
         io.end()
 
-    def _argument(self, io: CallReader, schema: dict[str, Any], lead: str) -> Reading[None]:
+    def _argument(self, io: CallReader, schema: dict[str, Any], delimiter: str) -> StreamRead[None]:
         reader = io.reader
-        key, _ = yield from reader.upto((self.key_close,), MAX_NAME_CHARS)
+        key, _ = yield from reader.read_until((self.key_close,), MAX_NAME_CHARS)
         key = key.strip()
         is_string: bool | None = None
-        if self.typed:
-            attribute, _ = yield from reader.upto((">",), MAX_NAME_CHARS)
+        if self.string_attribute:
+            attribute, _ = yield from reader.read_until((">",), MAX_NAME_CHARS)
             is_string = "true" in attribute
         if self.value_open:
             yield from reader.spaces()
@@ -201,38 +201,39 @@ class TaggedCalls:
         types = types_of(member_of(schema, key), schema)
         if is_string is None:
             is_string = types == {"string"}
-        prefix = f'{lead}"{escaped(key)}": '
+        prefix = f'{delimiter}"{escaped(key)}": '
         if is_string:
             yield from self._string(io, prefix)
             return
-        if self.wrapped and (yield from reader.peek()) == "\n":
+        if self.value_lines and (yield from reader.peek()) == "\n":
             reader.advance(1)
-        text, _ = yield from reader.upto((self.value_close,), MAX_VALUE_CHARS)
-        text = text.removesuffix("\n") if self.wrapped else text
+        text, _ = yield from reader.read_until((self.value_close,), MAX_VALUE_CHARS)
+        text = text.removesuffix("\n") if self.value_lines else text
         io.arguments(prefix + to_json(text, types))
 
-    def _string(self, io: CallReader, prefix: str) -> Reading[None]:
-        """A value that is a string, handed on while it is written."""
+    def _string(self, io: CallReader, prefix: str) -> StreamRead[None]:
+        """Read a string value and pass it on as it arrives."""
         reader = io.reader
-        if self.wrapped and (yield from reader.peek()) == "\n":
+        if self.value_lines and (yield from reader.peek()) == "\n":
             reader.advance(1)
         io.arguments(prefix + '"')
         marks: tuple[str, ...] = (self.value_close,)
-        if self.wrapped:
+        if self.value_lines:
             marks = ("\n" + self.value_close, self.value_close)
         yield from pass_text(reader, marks, lambda text: io.arguments(escaped(text)))
         io.arguments('"')
 
 
-def _spelled(value: Any, kinds: frozenset[str]) -> str:
-    """A value as it is read back: a string without quotes, unless it would be taken for another
+def _value_text(value: Any, kinds: frozenset[str]) -> str:
+    """Return the text of a value: a string without quotes, unless it would be read as another
     value."""
     text = value if isinstance(value, str) else dump(value)
     return text if kinds == {"string"} or to_json(text, kinds) == dump(value) else dump(value)
 
 
 def _refuse_unenforced(tool: FunctionTool, root: dict[str, Any]) -> None:
-    """Raises Unenforceable for what free text cannot keep. JSON between tags is kept in full."""
+    """Raise Unenforceable for keywords that free text cannot enforce. JSON between tags is enforced
+    completely."""
     for form in options_of(root, root):
         if (keyword := unknown_keyword(form, _OBJECT_KEYWORDS)) is not None:
             raise Unenforceable(tool, "", keyword)
