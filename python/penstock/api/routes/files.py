@@ -116,7 +116,7 @@ class DeleteFile:
         )
 
 
-class FileContent:
+class GetFileContent:
     """GET the body of a file, in pieces as they are read: 404 unknown or expired, 410 not kept, 422
     an error placeholder."""
 

@@ -30,7 +30,7 @@ from penstock.api.codecs.responses import (
 from penstock.api.http.event_stream import STREAM_HEAD, EventStream, cancel_on_disconnect
 from penstock.api.observability.request_record import RequestRecord, current_record
 from penstock.api.responses.response_row import input_of
-from penstock.api.responses.response_runs import FollowedOutlet, ResponseRuns
+from penstock.api.responses.response_runs import FollowedOutlet
 from penstock.api.routes.answers import (
     flag_of,
     query_of,
@@ -145,10 +145,23 @@ class CreateResponse:
         return _after(first, detached)
 
 
-class OneResponse:
-    """GET and DELETE of `/v1/responses/{response_id}`. With `stream` in the query, GET answers with
-    the stream of a response that was made in the background and streamed, also while it goes on;
-    `starting_after` is the number of the last event that the client has."""
+class DeleteResponse:
+    """DELETE /v1/responses/{response_id}. Raises NotFound."""
+
+    def __init__(self, services: Services) -> None:
+        self._runs = services.runs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id: str = scope["path_params"]["response_id"]
+        if not await self._runs.delete(id):
+            raise_response_not_found(id)
+        await send_value({"id": id, "object": "response.deleted", "deleted": True}, send)
+
+
+class GetResponse:
+    """GET /v1/responses/{response_id}. With `stream` in the query, streams the events of a response
+    that was created with `background` and `stream`, also while it is running; `starting_after` is
+    the number of the last event that the client has. Raises NotFound and InvalidRequest."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -156,12 +169,6 @@ class OneResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["response_id"]
-        if scope["method"] == "DELETE":
-            if not await self._runs.delete(id):
-                raise_response_not_found(id)
-            gone = {"id": id, "object": "response.deleted", "deleted": True}
-            await send_value(gone, send)
-            return
         stored = await self._runs.get(id)
         if stored is None:
             raise_response_not_found(id)
@@ -199,11 +206,11 @@ class OneResponse:
         await with_stall_timeout(send({"type": "http.response.body"}), scope, stall_s)
 
 
-class InputItems:
-    """GET `/v1/responses/{response_id}/input_items`: a page of what the model was told."""
+class ListInputItems:
+    """GET /v1/responses/{response_id}/input_items: a page of the input of a response."""
 
-    def __init__(self, runs: ResponseRuns) -> None:
-        self._runs = runs
+    def __init__(self, services: Services) -> None:
+        self._runs = services.runs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["response_id"]
@@ -225,10 +232,10 @@ def _items_page(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
 
 
 class CancelResponse:
-    """POST `/v1/responses/{response_id}/cancel`. A response that has ended is answered as it is."""
+    """POST /v1/responses/{response_id}/cancel. A response that has ended is returned unchanged."""
 
-    def __init__(self, runs: ResponseRuns) -> None:
-        self._runs = runs
+    def __init__(self, services: Services) -> None:
+        self._runs = services.runs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["response_id"]
