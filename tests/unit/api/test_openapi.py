@@ -1,4 +1,4 @@
-"""The served description: it tells of every route, is valid, and its explorer needs no network."""
+"""The route table, the OpenAPI document and its explorer, which needs no network."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_description_is_served_and_revalidated():
     assert (again.status_code, again.content) == (304, b"")
 
 
-async def test_explorer_is_served_whole_from_this_server():
+async def test_explorer_loads_everything_from_this_server():
     async with serving() as server:
         page = await server.http.get("/docs")
         policy = page.headers["content-security-policy"]
@@ -72,7 +72,7 @@ async def test_explorer_is_served_whole_from_this_server():
         assert (await server.http.get("/docs/..%2f__init__.py")).status_code == 404
 
 
-async def test_explorer_is_found_with_a_slash_at_its_end():
+async def test_explorer_redirects_a_trailing_slash():
     async with serving() as server:
         answer = await server.http.get("/docs/")
         page = await server.http.get("/docs/", follow_redirects=True)
@@ -80,7 +80,7 @@ async def test_explorer_is_found_with_a_slash_at_its_end():
     assert page.url.path == "/docs" and page.status_code == 200
 
 
-async def test_official_client_meets_the_described_answers():
+async def test_official_client_gets_the_described_responses():
     async with (
         serving() as server,
         openai.AsyncOpenAI(
