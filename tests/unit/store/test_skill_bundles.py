@@ -135,7 +135,9 @@ def test_files_that_differ_only_in_letter_case_are_rejected(one: str, other: str
 
 
 def test_file_inside_a_file_is_rejected() -> None:
-    assert "is inside another file" in why_refused(("a/SKILL.md", HEAD), ("a/X", b""), ("a/x/y", b""))
+    assert "is inside another file" in why_refused(
+        ("a/SKILL.md", HEAD), ("a/X", b""), ("a/x/y", b"")
+    )
 
 
 def test_too_many_files_are_rejected() -> None:
