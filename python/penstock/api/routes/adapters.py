@@ -13,7 +13,7 @@ from penstock.api.codecs.adapters import decode_load, decode_unload
 from penstock.api.models.served_model import ServedModel
 from penstock.api.observability.request_record import RequestRecord, record_of_route
 from penstock.api.routes.answers import query_of, send_value
-from penstock.api.routes.request_reader import decode_body
+from penstock.api.routes.request_reader import run_decoder
 from penstock.api.services import Services
 from penstock.base.errors import PayloadTooLarge
 from penstock.engine.adapters.catalog import AdapterLoadRequest
@@ -47,7 +47,7 @@ class LoadAdapter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, record = self._services, record_of_route(scope)
         decode = partial(decode_load, content_type=_content_type(scope))
-        decoded = await decode_body(decode, await _body(services, record, receive))
+        decoded = await run_decoder(decode, await _body(services, record, receive))
         _set_model(services, record, decoded.model)
         order = AdapterLoadRequest(
             decoded.name, decoded.path, replace=decoded.replace, expected=decoded.expected
@@ -65,7 +65,7 @@ class UnloadAdapter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, record = self._services, record_of_route(scope)
         decode = partial(decode_unload, content_type=_content_type(scope))
-        decoded = await decode_body(decode, await _body(services, record, receive))
+        decoded = await run_decoder(decode, await _body(services, record, receive))
         _set_model(services, record, decoded.model)
         removed = await services.control.unload_adapter(
             record.model, decoded.name, decoded.expected

@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.api.codecs.approvals import decode_decision
 from penstock.api.observability.request_record import record_of_request
 from penstock.api.routes.answers import send_value
-from penstock.api.routes.request_reader import decode_body
+from penstock.api.routes.request_reader import run_decoder
 from penstock.api.services import Services
 
 
@@ -21,7 +21,7 @@ class DecideApproval:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of_request()
         body = await self._services.bodies.read(record, receive)
-        decided = await decode_body(decode_decision, body)
+        decided = await run_decoder(decode_decision, body)
         id: str = scope["path_params"]["approval_id"]
         status = await self._services.store.approvals.decide(
             id, decided.decision, message=decided.message, remember=decided.remember

@@ -14,7 +14,7 @@ from penstock.api.observability.request_record import record_of_route
 from penstock.api.routes.answers import query_of, send_value
 from penstock.api.routes.anthropic import ACTIVE, is_anthropic_client, rfc3339
 from penstock.api.routes.paging import envelope, page_of
-from penstock.api.routes.request_reader import decode_body
+from penstock.api.routes.request_reader import run_decoder
 from penstock.api.services import Services
 from penstock.base.errors import Conflict
 from penstock.models.loader.sampling_defaults import SamplingDefaults
@@ -62,7 +62,7 @@ class ModelOperation:
         services = self._services
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
-        fields = await decode_body(decode_object, body)
+        fields = await run_decoder(decode_object, body)
         name = fields.required_string("model_id")
         record.model = services.models.resolve(name, field="model_id")
         services.observers.request_started(record)
@@ -85,7 +85,7 @@ class TuneModel:
         services = self._services
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
-        fields = await decode_body(decode_object, body)
+        fields = await run_decoder(decode_object, body)
         name = fields.required_string("model_id")
         fields.boolean("cpu")
         fields.choice("profile", TUNE_PROFILES)

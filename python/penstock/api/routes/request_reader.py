@@ -28,7 +28,7 @@ Request = GenerateRequest | EmbeddingRequest | RerankRequest
 _T = TypeVar("_T")
 
 
-async def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
+async def run_decoder(decode: Callable[[bytes], _T], body: bytes) -> _T:
     """Return `decode(body)`, computed in a thread if the body is large."""
     if len(body) > THREAD_BODY_BYTES:
         return await asyncio.to_thread(decode, body)
@@ -67,7 +67,7 @@ class RequestReader(Generic[Asked]):
 
     async def _decode(self, body: bytes, record: RequestRecord) -> Asked:
         try:
-            return await decode_body(self._decode_body, body)
+            return await run_decoder(self._decode_body, body)
         except InvalidRequest:
             record.model = await self._model_label(body)
             raise
@@ -75,7 +75,7 @@ class RequestReader(Generic[Asked]):
     async def _model_label(self, body: bytes) -> str:
         """Return the model of a request that cannot be decoded, for metrics and the access log."""
         try:
-            return self._services.models.select(await decode_body(model_of, body)).model
+            return self._services.models.select(await run_decoder(model_of, body)).model
         except ServiceError:
             return UNKNOWN_MODEL
 

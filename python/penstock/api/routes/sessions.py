@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.api.codecs.sessions import ImportedFile, decode_session, encode_message
 from penstock.api.observability.request_record import record_of_request
 from penstock.api.routes.answers import send_empty, send_value
-from penstock.api.routes.request_reader import decode_body
+from penstock.api.routes.request_reader import run_decoder
 from penstock.api.services import Services
 from penstock.base.errors import NotFound, ServiceError
 from penstock.store.client_names import check_session_id
@@ -66,7 +66,7 @@ class ImportSession:
         record = record_of_request()
         id = check_session_id(scope["path_params"]["session_id"])
         body = await self._services.bodies.read(record, receive)
-        session = await decode_body(decode_session, body)
+        session = await run_decoder(decode_session, body)
         store = self._services.store
         for file in session.files:
             if await store.files.get(file.id) is None:
