@@ -30,8 +30,8 @@ MAX_SHOWN_CHARS: Final = 80
 
 
 class CountInputTokens:
-    """POST a Responses request: returns the number of its prompt tokens. Nothing is generated or
-    stored."""
+    """POST a Responses request: returns the number of its prompt tokens; generates and
+    stores nothing."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
