@@ -1,4 +1,4 @@
-"""The adapter routes, and adapters on every dialect: the specification's tables, row by row."""
+"""The adapter routes, and the use of adapters in every dialect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DIALECTS: dict[str, dict[str, Any]] = {
 
 
 class World:
-    """A server whose adapters are real, over an engine whose tokens are not."""
+    """A server with real adapters over a scripted engine."""
 
     def __init__(self, server: Serving, engine: ScriptedEngine, root: Path) -> None:
         self.server, self.engine, self.root = server, engine, root
@@ -135,7 +135,7 @@ async def test_load_answers_with_the_fields_of_the_specification(world: World) -
     assert adapter["bytes"] > 0
 
 
-async def test_list_tells_aliases_generations_and_limits(world: World) -> None:
+async def test_list_has_aliases_generations_and_limits(world: World) -> None:
     adapter = await world.load("sql")
     copy = await world.load("copy")
     assert copy["generation"] == adapter["generation"]
@@ -162,13 +162,13 @@ async def test_list_tells_aliases_generations_and_limits(world: World) -> None:
     }
 
 
-async def test_empty_model_of_the_list_is_the_default(world: World) -> None:
+async def test_empty_model_in_the_query_is_the_default_model(world: World) -> None:
     await world.load("sql")
     answer = await world.server.http.get(f"{LIST}?model=")
     assert answer.json() == await world.listed()
 
 
-async def test_without_updates_the_list_is_there_and_redacted_and_the_rest_is_not(
+async def test_without_updates_only_a_redacted_list_is_served(
     tmp_path: Path,
 ) -> None:
     async with world_of(tmp_path, updates=False) as world:
@@ -184,7 +184,9 @@ async def test_without_updates_the_list_is_there_and_redacted_and_the_rest_is_no
 
 
 @pytest.mark.parametrize("field", ["load_inplace", "replace"])
-async def test_alias_is_replaced_in_place_and_compared(world: World, field: str) -> None:
+async def test_alias_is_replaced_if_the_expected_generation_matches(
+    world: World, field: str
+) -> None:
     first = await world.load("sql")
     again = await world.post(LOAD, lora_name="sql", lora_path=str(world.folders[1]))
     assert refusal(again) == (409, "lora_adapter_already_loaded")
@@ -202,7 +204,7 @@ async def test_alias_is_replaced_in_place_and_compared(world: World, field: str)
     assert (await world.listed())["data"] == [third]
 
 
-async def test_unload_answers_with_what_was_removed(world: World) -> None:
+async def test_unload_returns_the_removed_adapter(world: World) -> None:
     adapter = await world.load("sql")
     stale = await world.post(UNLOAD, lora_name="sql", expected_generation="0" * 64)
     assert refusal(stale) == (409, "lora_generation_mismatch")
@@ -260,7 +262,7 @@ async def test_unload_and_replacement_leave_32_streams_alone(world: World) -> No
     assert (await world.listed())["generations"] == []
 
 
-async def test_load_goes_on_when_its_client_leaves_and_is_the_only_one(world: World) -> None:
+async def test_load_continues_after_a_disconnect_and_excludes_other_loads(world: World) -> None:
     world.engine.load_gate.clear()
     body = {"lora_name": "sql", "lora_path": str(world.folders[0])}
     async with httpx.AsyncClient(base_url=world.server.url) as other:
@@ -306,7 +308,7 @@ async def test_load_goes_on_when_its_client_leaves_and_is_the_only_one(world: Wo
         ({"is_3d_lora_weight": 1}, 422, "invalid_request_body"),
     ],
 )
-async def test_load_is_refused_with_the_status_of_the_reference(
+async def test_rejected_load_has_the_documented_status(
     world: World, fields: dict[str, Any], status: int, code: str
 ) -> None:
     write_adapter(world.root / "dora", config={"use_dora": True})
@@ -317,7 +319,7 @@ async def test_load_is_refused_with_the_status_of_the_reference(
 
 
 @pytest.mark.parametrize("path", [LOAD, UNLOAD])
-async def test_bodies_are_read_strictly(tmp_path: Path, path: str) -> None:
+async def test_adapter_bodies_are_validated_strictly(tmp_path: Path, path: str) -> None:
     settings = ServerSettings(body_limit_bytes=2048)
     async with world_of(tmp_path, settings=settings) as world:
         http, json_type = world.server.http, {"content-type": "application/json"}
@@ -336,7 +338,7 @@ async def test_bodies_are_read_strictly(tmp_path: Path, path: str) -> None:
         assert refusal(await world.post(path, lora_name="x", other=1))[0] == 422
 
 
-async def test_capacity_is_told(world: World) -> None:
+async def test_exceeded_capacity_is_reported(world: World) -> None:
     await world.load("a", 0)
     await world.load("b", 1)
     full = await world.post(LOAD, lora_name="c", lora_path=str(world.folders[2]))
@@ -344,7 +346,7 @@ async def test_capacity_is_told(world: World) -> None:
     await world.load("b", 2, load_inplace=True)
 
 
-async def test_model_that_is_unloaded_takes_no_adapter(world: World) -> None:
+async def test_unloaded_model_rejects_adapters(world: World) -> None:
     assert world.server.control.catalog is not None
     world.server.control.catalog.detach()
     answer = await world.post(LOAD, lora_name="c", lora_path=str(world.folders[2]))
@@ -380,7 +382,7 @@ def generation_in(path: str, answer: httpx.Response, stream: bool) -> set[str | 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", DIALECTS)
-async def test_every_dialect_takes_an_alias_a_generation_and_an_alias_as_model(
+async def test_every_dialect_accepts_an_alias_a_generation_and_an_alias_as_model(
     world: World, path: str, stream: bool
 ) -> None:
     generation = (await world.load("sql"))["generation"]
@@ -405,7 +407,7 @@ async def test_every_dialect_takes_an_alias_a_generation_and_an_alias_as_model(
 
 
 @pytest.mark.parametrize("path", DIALECTS)
-async def test_adapter_that_is_not_there_is_refused(world: World, path: str) -> None:
+async def test_unknown_adapter_is_rejected(world: World, path: str) -> None:
     await world.load("sql")
     for fields in ({"adapter": "other"}, {"adapter": {"generation": "0" * 64}}):
         answer = await world.server.http.post(path, json=DIALECTS[path] | fields)
@@ -420,14 +422,14 @@ async def test_adapter_that_is_not_there_is_refused(world: World, path: str) -> 
     assert world.engine.requests == []
 
 
-async def test_embedding_with_an_adapter_is_refused(world: World) -> None:
+async def test_embedding_with_an_adapter_is_rejected(world: World) -> None:
     await world.load("sql")
     for fields in ({"adapter": "sql"}, {"model": "sql"}):
         answer = await world.server.http.post("/v1/embeddings", json={"input": "x"} | fields)
         assert answer.status_code == 400
 
 
-async def test_background_response_tells_its_generation(world: World) -> None:
+async def test_background_response_reports_its_generation(world: World) -> None:
     generation = (await world.load("sql"))["generation"]
     body = {"input": "hi", "adapter": "sql", "background": True}
     queued = (await world.server.http.post("/v1/responses", json=body)).json()

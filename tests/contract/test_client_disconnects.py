@@ -1,5 +1,5 @@
-"""Clients that leave or lag, at every phase of an answer, through every layer down to the engine's
-socket: no row, request, task, connection or future is left behind. The token source is scripted."""
+"""Clients that disconnect or read slowly, in every phase of an answer: no row, request, task,
+connection or future is left behind in any layer. The token source is scripted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PHASES: tuple[Phase, ...] = Phase.__args__  # type: ignore[attr-defined]
 
 
 class SteppedSource:
-    """The one double: each permitted step gives every open request its next letter."""
+    """The only test double: each permitted step gives every open request its next letter."""
 
     info = INFO
 
@@ -101,7 +101,7 @@ class Stack:
         self.port = int(serving.url.rpartition(":")[2])
 
     async def until_idle(self, source: SteppedSource, num_tasks: int) -> None:
-        """The test's own timeout says that something was left behind."""
+        """Wait until nothing is left. If something is, the test times out."""
         state = self.serving.server.server_state
         await self.until(lambda: not source.rows)
         await self.until(lambda: not any(c.open_ids for c in self.engine._connections.values()))
@@ -143,7 +143,7 @@ def body(*, stream: bool, max_tokens: int, **fields: object) -> bytes:
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("phase", PHASES)
-async def test_a_client_that_leaves_takes_everything_with_it(
+async def test_disconnect_releases_everything(
     phase: Phase, stream: bool, n: int, tmp_path: Path
 ) -> None:
     source = SteppedSource()
@@ -169,9 +169,7 @@ async def test_a_client_that_leaves_takes_everything_with_it(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_server_that_stops_at_once_takes_everything_with_it(
-    stream: bool, tmp_path: Path
-) -> None:
+async def test_immediate_stop_releases_everything(stream: bool, tmp_path: Path) -> None:
     source = SteppedSource()
     async with stack(tmp_path / "s", source) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -188,14 +186,16 @@ async def test_a_server_that_stops_at_once_takes_everything_with_it(
 
 
 @pytest.mark.parametrize(("count", "n"), [(160, 1), (40, 4)])
-async def test_readers_that_lag_get_every_token_in_fewer_frames(
+async def test_slow_readers_get_every_token_in_fewer_frames(
     count: int, n: int, tmp_path: Path
 ) -> None:
-    """Streams whose clients read nothing until the engine is done with all of them."""
+    """The clients read nothing until the engine has finished all streams."""
     tokens = 200
     source = SteppedSource()
     async with stack(tmp_path / "s", source) as served:
-        for listener in served.serving.server.servers[0].sockets:  # connections inherit it
+        for listener in served.serving.server.servers[
+            0
+        ].sockets:  # accepted connections inherit the option
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         num_tasks = len(asyncio.all_tasks())
         loop = asyncio.get_running_loop()
@@ -227,7 +227,7 @@ async def test_readers_that_lag_get_every_token_in_fewer_frames(
 
 
 async def _events(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> list[bytes]:
-    """The JSON of all chunks of an answer."""
+    """Return the JSON of all chunks of an answer."""
     raw = bytearray()
     while not raw.endswith(b"\r\n0\r\n\r\n"):
         raw += await loop.sock_recv(sock, 65536)

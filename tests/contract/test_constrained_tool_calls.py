@@ -1,6 +1,6 @@
-"""Calls of functions over HTTP: what a model writes of their arguments is what a client can read.
+"""Tool calls over HTTP: the arguments are valid JSON that clients can parse.
 
-The model is a scripted one behind the real engine, which writes what grammars allow of a text."""
+A scripted model behind the real engine writes the part of a given text that the grammar allows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALL = '<tool_call>\n{"name": "edit", "arguments": %s}\n</tool_call>'
 
 
 def calls_of(path: str, answer: dict[str, Any]) -> list[Any]:
-    """The arguments of the calls in an answer, decoded."""
+    """Return the decoded arguments of the calls in an answer."""
     match path:
         case "/v1/chat/completions":
             calls = answer["choices"][0]["message"].get("tool_calls") or []
@@ -45,12 +45,12 @@ def calls_of(path: str, answer: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("written", [
-    r'{"path": "C:\q\b"}',  # an escape that JSON does not have
-    '{"path": 7, "line": 3}',  # another type than the schema's
+    r'{"path": "C:\q\b"}',  # an invalid escape
+    '{"path": 7, "line": 3}',  # a type that the schema does not allow
     '{"path": "a", "line": "x3"}',
     "'none'",
 ])  # fmt: skip
-async def test_arguments_are_json_of_the_schema_without_strict(path: str, written: str) -> None:
+async def test_arguments_match_the_schema_without_strict(path: str, written: str) -> None:
     async with guided_text_server("I edit it.\n" + CALL % written) as server:
         answer = (await server.http.post(path, json=ASKED[path])).json()
     (given,) = calls_of(path, answer)
@@ -58,7 +58,7 @@ async def test_arguments_are_json_of_the_schema_without_strict(path: str, writte
     assert isinstance(given.get("line", 0), int)
 
 
-async def test_a_schema_that_cannot_be_kept_leaves_json() -> None:
+async def test_unenforceable_schema_still_gives_valid_json() -> None:
     odd = {"type": "object", "properties": {"a": {"type": "strin"}}, "not": {"required": ["b"]}}
     tools = [{"type": "function", "function": {"name": "edit", "parameters": odd}}]
     async with guided_text_server(CALL % r'{"a": "\q"}') as server:
@@ -72,7 +72,7 @@ async def test_a_schema_that_cannot_be_kept_leaves_json() -> None:
     assert answer.json()["error"]["param"].startswith("tools[0].function.parameters")
 
 
-async def test_an_answer_without_a_call_is_never_masked() -> None:
+async def test_answer_without_a_call_is_never_masked() -> None:
     async with guided_text_server('No call, but { and <tool and "edit are fine.') as server:
         body = ASKED["/v1/chat/completions"]
         answer = (await server.http.post("/v1/chat/completions", json=body)).json()

@@ -1,4 +1,4 @@
-"""Errors of what lies behind the codecs name fields as clients of each interface write them."""
+"""Errors raised behind the codecs name fields as the clients of each dialect write them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def refusal(field: str) -> InvalidRequest:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("raised", [False, True])
 @pytest.mark.parametrize(("path", "fields", "field", "written"), NAMES)
-async def test_refusals_name_the_field_as_its_client_wrote_it(
+async def test_errors_name_the_field_as_the_client_wrote_it(
     path: str, fields: dict[str, Any], field: str, written: str, raised: bool, streamed: bool
 ) -> None:
     def refused(request: GenerateRequest) -> Iterator[Step]:
@@ -88,10 +88,8 @@ async def test_refusals_name_the_field_as_its_client_wrote_it(
 
 @pytest.mark.parametrize("raised", [False, True])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES, MESSAGES])
-async def test_a_message_that_does_not_say_its_field_is_preceded_by_it(
-    path: str, raised: bool
-) -> None:
-    """A message is all that some clients read, and all that Anthropic's envelope has."""
+async def test_field_is_prepended_to_messages_that_lack_it(path: str, raised: bool) -> None:
+    """Some clients read only the message, and Anthropic's envelope has no field."""
     error = InvalidRequest("a schema of no kind", field="response_format")
 
     def refused(request: GenerateRequest) -> Iterator[Step]:
@@ -105,17 +103,17 @@ async def test_a_message_that_does_not_say_its_field_is_preceded_by_it(
 
 
 @pytest.mark.parametrize("message", ["n must be less", "`n` is wrong", "no: n", "so large an n[0]"])
-def test_a_message_that_says_its_field_is_left_alone(message: str) -> None:
+def test_message_that_names_its_field_is_unchanged(message: str) -> None:
     assert FieldPaths().rewrite_failure(RunFailed(400, "", "", message, "n")).message == message
 
 
 @pytest.mark.parametrize("status", [404, 429, 500, 503])
-def test_only_what_is_wrong_with_a_request_is_told_with_its_field(status: int) -> None:
+def test_only_request_errors_get_a_field(status: int) -> None:
     failed = RunFailed(status, "", "", "not there", "model")
     assert FieldPaths().rewrite_failure(failed) is failed
 
 
-async def test_a_grammar_too_complex_to_follow_is_told_with_its_field() -> None:
+async def test_error_of_a_too_complex_grammar_names_its_field() -> None:
     failed = RunFailed(400, "invalid_request_error", "grammar_too_complex", "too much", "grammar")
     async with answering(failing(failed)) as server:
         answer = await server.http.post(CHAT, json=body_of(CHAT, NESTED) | {"stream": True})
@@ -131,7 +129,7 @@ async def test_a_grammar_too_complex_to_follow_is_told_with_its_field() -> None:
         (MESSAGES, {}, "stop[0]", "stop_sequences[0]"),
     ],
 )
-async def test_errors_within_streams_name_it_so_too(
+async def test_errors_in_streams_name_the_field_as_the_client_wrote_it(
     path: str, fields: dict[str, Any], field: str, written: str, raised: bool
 ) -> None:
     error = refusal(field)
@@ -143,7 +141,7 @@ async def test_errors_within_streams_name_it_so_too(
     assert told in answer.text and field not in answer.text.replace(written, "")
 
 
-async def test_failed_background_responses_name_it_so_too() -> None:
+async def test_failed_background_responses_name_the_field_as_the_client_wrote_it() -> None:
     async with answering(failing(refusal("messages"))) as server:
         body = {"input": "hi", "background": True}
         id = (await server.http.post(RESPONSES, json=body)).json()["id"]
@@ -152,7 +150,7 @@ async def test_failed_background_responses_name_it_so_too() -> None:
     assert found["error"]["message"] == "input is not good"
 
 
-def test_only_whole_names_in_messages_are_changed() -> None:
+def test_only_whole_names_in_messages_are_rewritten() -> None:
     names = FieldPaths()
     names.note("stop", "stop_sequences")
 
@@ -164,7 +162,7 @@ def test_only_whole_names_in_messages_are_changed() -> None:
     assert told("stopping does not stop") == "stop_sequences: stopping does not stop"
 
 
-async def test_an_error_without_a_field_is_told_as_it_is() -> None:
+async def test_error_without_a_field_is_unchanged() -> None:
     async with serving(lambda _: [InvalidRequest("stop it")]) as server:
         answer = await server.http.post(MESSAGES, json=body_of(MESSAGES, {}))
     assert answer.json()["error"]["message"] == "stop it"

@@ -1,4 +1,4 @@
-"""Text that a grammar forces is that text, whatever the model's own tokenizer would make of it."""
+"""Forced text is exact, even if the model's tokenizer would normalize it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.servers.guided_text_server import guided_text_server
 ADDED = ["<tool_call>", "<b>", "<table>", "naïve"]
 DATA = tiny_data()
 TOKENIZER = from_gguf(
-    tiny_data(  # looks for added tokens in text, and brings text into NFC first
+    tiny_data(  # parses added tokens in text, and normalizes text to NFC
         pre="qwen2",
         tokens=DATA.tokens + ADDED,
         token_types=DATA.token_types + [int(TokenType.USER_DEFINED)] * len(ADDED),
@@ -41,9 +41,7 @@ def of_one(name: str, value: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("fields", [{}, {"logprobs": True, "top_logprobs": 1}])
-async def test_literals_of_every_kind_are_written_as_they_are(
-    text: str, fields: dict[str, Any]
-) -> None:
+async def test_forced_literals_are_written_exactly(text: str, fields: dict[str, Any]) -> None:
     quoted = json.dumps(text, ensure_ascii=False)
     asked = [
         (of_one("tag", {"const": text}), {"tag": text}),
@@ -53,7 +51,7 @@ async def test_literals_of_every_kind_are_written_as_they_are(
         ({"grammar": {"type": "lark", "value": f"start: {json.dumps(quoted)}"}}, text),
         ({"grammar": {"type": "gbnf", "value": f"root ::= {json.dumps(quoted)}"}}, text),
     ]
-    if "logprobs" in fields:  # then nothing is forced
+    if "logprobs" in fields:  # forces nothing
         asked = asked[:3]
     async with guided_text_server("", tokenizer=TOKENIZER) as server:
         for grammar, wanted in asked:
@@ -64,7 +62,7 @@ async def test_literals_of_every_kind_are_written_as_they_are(
             assert choice["finish_reason"] == "stop"
 
 
-async def test_a_control_token_is_named_by_its_name_in_a_lark_grammar() -> None:
+async def test_lark_grammar_names_a_control_token() -> None:
     grammar = {"type": "lark", "value": 'start: "a" <tool_call> "b"'}
     async with guided_text_server("", tokenizer=TOKENIZER) as server:
         body = {"messages": HI, "grammar": grammar}

@@ -1,4 +1,4 @@
-"""A client notices how a GGUF file describes its vocabulary and template."""
+"""The vocabulary and the chat template of a GGUF file, as clients see them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def types_with(token: int, kind: TokenType) -> list[int]:
 
 
 async def chat(path: Path, said: str, written: list[int]) -> tuple[ScriptedEngine, dict[str, Any]]:
-    """What the engine was asked, and the choice, where the model writes these tokens."""
+    """Send a chat to a model that writes these tokens. Returns the engine and the choice."""
     engine = ScriptedEngine(written)
     loop: Any = load_loop(files_at(path, MODEL), engine)
     body = {"messages": [{"role": "user", "content": said}]}
@@ -49,7 +49,7 @@ async def chat(path: Path, said: str, written: list[int]) -> tuple[ScriptedEngin
 
 @pytest.mark.parametrize("kind", [NORMAL, USER_DEFINED])
 @pytest.mark.parametrize("name", ["bos", "eos", "eot", "eom"])
-async def test_a_token_that_metadata_name_is_a_control_token_whatever_its_type(
+async def test_token_named_in_metadata_is_a_control_token(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: TokenType
 ) -> None:
     named = {"bos_id": END_OF_TEXT, "eos_id": END_OF_TEXT, f"{name}_id": IM_END}
@@ -64,21 +64,21 @@ async def test_a_token_that_metadata_name_is_a_control_token_whatever_its_type(
     with caplog.at_level(logging.WARNING):
         engine, choice = await chat(path, "say <|im_end|>", [*b"hi", IM_END, *b" there"])
     ids = engine.requests[0].token_ids
-    assert ids.count(IM_END) == 1  # the template's; the user's own is text
+    assert ids.count(IM_END) == 1  # from the template; in user text it is not a control token
     assert choice["message"]["content"] == "hi"
     assert choice["finish_reason"] == "stop"
     (line,) = [record.getMessage() for record in caplog.records if "token_type" in record.message]
     assert all(part in line for part in (str(path), "<|im_end|>", name, kind.name))
 
 
-async def test_a_file_without_types_of_tokens_has_its_end(tmp_path: Path) -> None:
+async def test_file_without_token_types_has_an_end_token(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "m.gguf", token_types=[])
     engine, choice = await chat(path, "hi", [*b"hi", IM_END, *b" there"])
     assert engine.requests[0].token_ids.count(IM_END) == 1
     assert choice["message"]["content"] == "hi"
 
 
-async def test_a_single_character_that_metadata_name_stays_text(tmp_path: Path) -> None:
+async def test_single_character_named_in_metadata_stays_text(tmp_path: Path) -> None:
     comma = ord(",")
     path = write_tiny_gguf(tmp_path / "m.gguf", bos_id=comma)
     _, choice = await chat(path, "a, b", list(b"c, d"))
@@ -86,7 +86,7 @@ async def test_a_single_character_that_metadata_name_stays_text(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("pre", [None, "default"])
-async def test_a_file_that_names_no_pre_tokenizer_is_split_as_gpt_2_does(
+async def test_file_without_a_pre_tokenizer_uses_the_one_of_gpt_2(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, pre: str | None
 ) -> None:
     said = "the thing, in 2 theses"
@@ -107,7 +107,7 @@ async def test_a_file_that_names_no_pre_tokenizer_is_split_as_gpt_2_does(
         ({"merges": ["nopair"]}, "tokenizer.ggml.merges"),
     ],
 )
-def test_a_vocabulary_that_is_refused_is_named_with_its_file(
+def test_rejected_vocabulary_is_reported_with_its_file(
     tmp_path: Path, changes: dict[str, Any], key: str
 ) -> None:
     path = write_tiny_gguf(tmp_path / "m.gguf", **changes)
@@ -115,7 +115,7 @@ def test_a_vocabulary_that_is_refused_is_named_with_its_file(
         load_loop(files_at(path, MODEL), ScriptedEngine([]))
 
 
-async def test_a_template_may_use_the_filters_that_templates_in_the_wild_use(
+async def test_template_may_use_common_filters(
     tmp_path: Path,
 ) -> None:
     template = (

@@ -1,4 +1,4 @@
-"""Grammars that cannot end are refused; an answer that stops within one is an error."""
+"""Grammars that cannot end are rejected; an answer that stops within a grammar is an error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def ask(fields: dict[str, Any], text: str = "") -> tuple[int, dict[str, An
     (grammar("llguidance", {"grammars": [{"lark_grammar": 'start: "a" start'}]}), "rule `start`"),
     (grammar("llguidance", {"grammars": [{"json_schema": ENDLESS}]}), "no finite value matches"),
 ])  # fmt: skip
-async def test_what_can_never_end_is_refused_with_its_place(
+async def test_grammar_that_cannot_end_is_rejected_with_its_position(
     fields: dict[str, Any], named: str
 ) -> None:
     status, answer = await ask(fields)
@@ -85,9 +85,7 @@ async def test_what_can_never_end_is_refused_with_its_place(
         "additionalProperties": False,
     }), '{"a": null}'),
 ])  # fmt: skip
-async def test_rules_that_contain_themselves_and_can_end_are_fine(
-    fields: dict[str, Any], text: str
-) -> None:
+async def test_recursive_rules_that_can_end_are_accepted(fields: dict[str, Any], text: str) -> None:
     status, answer = await ask(fields, text)
     assert status == 200, answer
     choice = answer["choices"][0]
@@ -99,27 +97,27 @@ async def test_rules_that_contain_themselves_and_can_end_are_fine(
     ("lark", f'start: "ab" | "x" %json {json.dumps(ENDLESS)} | "y"'),
     ("gbnf", 'root ::= "x" x | "ab" x*\nx ::= "x" x'),
 ])  # fmt: skip
-async def test_alternatives_that_can_never_end_are_not_begun(kind: str, value: str) -> None:
+async def test_alternatives_that_cannot_end_are_never_started(kind: str, value: str) -> None:
     status, answer = await ask(grammar(kind, value), "x(yab")
     assert status == 200, answer
     choice = answer["choices"][0]
     assert choice["message"]["content"] in ("ab", "y") and choice["finish_reason"] == "stop"
 
 
-async def test_an_optional_part_that_could_never_end_is_not_begun() -> None:
+async def test_optional_part_that_cannot_end_is_never_started() -> None:
     optional = ENDLESS | {"required": []}
     status, answer = await ask(schema(optional), '{"x": 1}')
     assert status == 200
     assert json.loads(answer["choices"][0]["message"]["content"]) == {}
 
 
-async def test_an_endless_reference_is_ignored_where_a_schema_is_not_strict() -> None:
+async def test_endless_reference_is_ignored_without_strict() -> None:
     status, answer = await ask(schema(ENDLESS, strict=False), '{"x": 1}')
     assert status == 200
     assert json.loads(answer["choices"][0]["message"]["content"]) == {"x": 1}
 
 
-async def test_a_strict_function_that_cannot_be_called_is_refused() -> None:
+async def test_strict_function_that_cannot_be_called_is_rejected() -> None:
     function = {"name": "f", "parameters": ENDLESS, "strict": True}
     status, answer = await ask({"tools": [{"type": "function", "function": function}]})
     assert status == 400
@@ -128,7 +126,7 @@ async def test_a_strict_function_that_cannot_be_called_is_refused() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": True}])
-async def test_a_grammar_that_leads_nowhere_is_an_error_and_logged(
+async def test_grammar_dead_end_is_an_error_and_logged(
     fields: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     status, answer = await ask(grammar("lark", LEADS_NOWHERE) | fields, "ab")
@@ -137,7 +135,7 @@ async def test_a_grammar_that_leads_nowhere_is_an_error_and_logged(
     assert "leads nowhere" in caplog.text
 
 
-async def test_in_a_stream_it_is_an_error_too() -> None:
+async def test_grammar_dead_end_in_a_stream_is_an_error() -> None:
     body = {"messages": HI, "stream": True} | grammar("lark", LEADS_NOWHERE)
     async with guided_text_server("ab") as server:
         text = (await server.http.post("/v1/chat/completions", json=body)).text

@@ -1,5 +1,5 @@
-"""Further names of a model: `--served-model-name` on the command line or in the file, the cards,
-the answers and the metrics."""
+"""Additional names of a model: `--served-model-name` on the command line and in the configuration
+file, in cards, answers and metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.servers.http_server import CREATED, MODEL, serving
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-async def test_each_name_has_a_card_and_metrics_have_the_id() -> None:
+async def test_each_name_has_a_card_and_metrics_use_the_id() -> None:
     async with serving(aliases={"gpt-4o": MODEL, "claude": MODEL}) as server:
         cards = (await server.http.get("/v1/models")).json()["data"]
         assert [card["id"] for card in cards] == ["default", MODEL, "gpt-4o", "claude"]
@@ -42,7 +42,7 @@ async def test_each_name_has_a_card_and_metrics_have_the_id() -> None:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServingSettings]:
-    """The models that `penstock serve` would serve."""
+    """Return the models that `penstock serve` would serve."""
     calls: list[ServingSettings] = []
     monkeypatch.setattr(serve_module, "serve_settings", calls.append)
     return calls
@@ -65,7 +65,7 @@ def serve(served: list[ServingSettings], *words: str) -> ModelSettings:
         ("-m", "m.gguf", "--served-model-name", "a", "b", "a"),
     ],
 )
-def test_an_option_takes_several_names(
+def test_option_accepts_several_names(
     served: list[ServingSettings], words: tuple[str, ...]
 ) -> None:
     model = serve(served, *words)
@@ -73,14 +73,16 @@ def test_an_option_takes_several_names(
 
 
 @pytest.mark.parametrize("names", ["'a'", "['a']"])
-def test_a_file_names_them_too(served: list[ServingSettings], tmp_path: Path, names: str) -> None:
+def test_configuration_file_sets_names(
+    served: list[ServingSettings], tmp_path: Path, names: str
+) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text(f"model = 'm.gguf'\nserved_model_name = {names}\n")
     assert serve(served, "--config", str(file)).aliases == ("a",)
     assert serve(served, "--config", str(file), "--served-model-name", "b").aliases == ("b",)
 
 
-def test_names_of_several_models_stand_in_their_tables(tmp_path: Path) -> None:
+def test_configuration_file_sets_names_of_several_models(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text("[[models]]\nmodel = 'm.gguf'\n")
     words = ["serve", "--config", str(file), "--served-model-name", "a"]
@@ -88,7 +90,7 @@ def test_names_of_several_models_stand_in_their_tables(tmp_path: Path) -> None:
         CliRunner().invoke(cli.app, words, catch_exceptions=False)
 
 
-def test_a_name_that_is_the_id_is_no_second_one(
+def test_name_equal_to_the_id_is_listed_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.gguf"

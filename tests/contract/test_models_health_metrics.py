@@ -1,4 +1,4 @@
-"""Cards of models, health and metrics: the specification's tables, row by row."""
+"""Model cards, health and metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_card_has_the_fields_of_the_specification() -> None:
     assert listed == {"object": "list", "data": [CARD | {"id": "default", "root": "default"}, CARD]}
 
 
-async def test_health_does_not_ask_for_a_model() -> None:
+async def test_health_needs_no_model() -> None:
     models = {MODEL: ScriptedLoop(spoken("a"))}
     async with serving(models=models, on_demand=[MODEL]) as server:
         for path in ("/health", "/"):

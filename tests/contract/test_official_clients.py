@@ -1,5 +1,5 @@
-"""What the vendors' clients can do beyond one request: raw answers, retries, time limits, pages,
-helpers of streams. Their classes and parsers for single answers are tested beside each dialect."""
+"""Features of the official clients beyond one request: raw responses, retries, timeouts, paging and
+stream helpers. Their parsing of single responses is tested with each dialect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class River(pydantic.BaseModel):
 
 
 def anthropic_client(server: Serving, **options: Any) -> anthropic.AsyncAnthropic:
-    """Anthropic's client."""
+    """Return Anthropic's client."""
     plain = anthropic.DefaultAsyncHttpxClient(verify=False)
     options = {"max_retries": 0} | options
     return anthropic.AsyncAnthropic(
@@ -36,7 +36,7 @@ def anthropic_client(server: Serving, **options: Any) -> anthropic.AsyncAnthropi
 
 
 class Busy:
-    """Refuses two requests, answers the third, and so on."""
+    """Rejects two requests, answers the third, and so on."""
 
     def __init__(self) -> None:
         self.errors = cycle([Overloaded("full"), Unavailable("starting"), None])
@@ -82,7 +82,7 @@ async def test_streaming_answers_are_read_line_by_line() -> None:
         assert lines[0] == "event: message_start"
 
 
-async def test_clients_come_back_when_they_are_told_to(monkeypatch: Any) -> None:
+async def test_clients_retry_after_the_given_time(monkeypatch: Any) -> None:
     monkeypatch.setattr("penstock.api.http.errors.DEFAULT_RETRY_AFTER_S", 0)
     async with serving(Busy()) as server, anthropic_client(server, max_retries=2) as other:
         patient = server.openai.with_options(max_retries=2)
@@ -93,7 +93,7 @@ async def test_clients_come_back_when_they_are_told_to(monkeypatch: Any) -> None
         assert len(server.loop.requests) == 6
 
 
-async def test_a_client_s_own_time_limit_ends_the_work() -> None:
+async def test_client_timeout_cancels_the_request() -> None:
     def waiting(request: GenerateRequest) -> Iterator[Step]:
         yield asyncio.Event()
 
@@ -106,7 +106,7 @@ async def test_a_client_s_own_time_limit_ends_the_work() -> None:
         await server.until(lambda: server.loop.cut_short == 2)
 
 
-async def test_the_chat_helper_of_streams_accumulates_and_parses() -> None:
+async def test_chat_stream_helper_accumulates_and_parses() -> None:
     async with serving(spoken('{"name": "Ob", ', '"length_km": 3650}')) as server:
         chat = server.openai.chat.completions
         answer = await chat.parse(model="default", messages=MESSAGES, response_format=River)
@@ -122,7 +122,7 @@ async def test_the_chat_helper_of_streams_accumulates_and_parses() -> None:
     assert final.usage is not None and final.usage.total_tokens == 11
 
 
-async def test_the_responses_helper_takes_a_stream_up_again() -> None:
+async def test_responses_stream_helper_resumes_a_stream() -> None:
     async with answering() as server:
         client = server.openai.responses
         async with client.stream(model="default", input="hi", background=True) as events:
@@ -142,7 +142,7 @@ async def test_completions_are_streamed() -> None:
     assert "".join(texts) == "Hello!"
 
 
-async def test_files_come_page_by_page_and_are_waited_for() -> None:
+async def test_files_are_paged_and_polled() -> None:
     async with serving() as server:
         files = server.openai.files
         made = [
@@ -168,7 +168,7 @@ async def test_models_are_listed_and_found() -> None:
             await server.openai.models.retrieve("other")
 
 
-async def test_the_message_helper_of_streams_gives_texts_and_events() -> None:
+async def test_message_stream_helper_yields_texts_and_events() -> None:
     async with serving() as server, anthropic_client(server) as other:
         options: Any = {"model": "default", "max_tokens": 9, "messages": MESSAGES}
         async with other.messages.stream(**options) as events:
@@ -183,7 +183,7 @@ async def test_the_message_helper_of_streams_gives_texts_and_events() -> None:
         assert counted.input_tokens == 7
 
 
-async def test_files_of_the_second_vendors_client() -> None:
+async def test_files_of_anthropics_client() -> None:
     async with serving() as server, anthropic_client(server) as other:
         files = other.beta.files
         made = [await files.upload(file=(f"{n}.txt", b"hello")) for n in range(3)]
@@ -199,7 +199,7 @@ async def test_files_of_the_second_vendors_client() -> None:
             await server.openai.files.create(file=b"hello", purpose=openai.omit)  # type: ignore
 
 
-async def test_models_of_the_second_vendors_client() -> None:
+async def test_models_of_anthropics_client() -> None:
     async with serving() as server, anthropic_client(server) as other:
         cards = [card async for card in other.models.list()]
         assert [(card.id, card.type) for card in cards] == [("default", "model"), (MODEL, "model")]

@@ -1,4 +1,4 @@
-"""What of OpenAI's API a server accepts with `--openai-compat` only, which a refusal names."""
+"""Parts of OpenAI's API that need `--openai-compat`, which the error otherwise names."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ async def test_json_mode_of_structured_outputs_is_any_object() -> None:
     ("/v1/chat/completions", {"messages": HI, "structured_outputs": {"json_object": True}}),
     ("/v1/responses", TWO_CALLS),
 ])  # fmt: skip
-async def test_a_refusal_names_the_option(path: str, body: dict[str, Any]) -> None:
+async def test_error_names_the_option(path: str, body: dict[str, Any]) -> None:
     async with guided_text_server("") as server:
         answer = await server.http.post(path, json=body)
     assert answer.status_code == 400
     assert "`--openai-compat`" in answer.json()["error"]["message"]
 
 
-async def test_the_refusal_of_one_call_says_what_else_does_it() -> None:
+async def test_error_for_parallel_tool_calls_names_the_alternative() -> None:
     async with guided_text_server("") as server:
         answer = await server.http.post("/v1/responses", json=TWO_CALLS)
     assert "`tool_choice` names is called once" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-async def test_calls_that_may_not_be_parallel_are_one(choice: str) -> None:
-    other = CALL.replace('"f"', '"g"')  # a call that repeats an earlier one would end the turn
+async def test_without_parallel_tool_calls_there_is_one_call(choice: str) -> None:
+    other = CALL.replace('"f"', '"g"')  # a repeated call would end the turn
     async with guided_text_server(f"{CALL}\n{other}", settings=COMPAT) as server:
         body = TWO_CALLS | {"tool_choice": choice}
         answer = (await server.http.post("/v1/responses", json=body)).json()

@@ -1,4 +1,4 @@
-"""What a query may ask of a list: a page, its order, and what it must not."""
+"""Paging and sorting of lists, and invalid queries."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ async def listed(server: Serving, path: str) -> list[str]:
 
 
 async def anthropic_page(server: Serving, path: str) -> tuple[list[str], bool]:
-    """What a client of Anthropic's API is listed, and whether there is more."""
+    """Return the ids that a client of Anthropic's API gets, and whether there are more."""
     async with httpx.AsyncClient(base_url=server.url, headers=ANTHROPIC_HEADERS) as client:
         answer = (await client.get(path)).json()
     return [item["id"] for item in answer["data"]], answer["has_more"]
 
 
 async def files(server: Serving, count: int) -> list[str]:
-    """Their ids, the newest first."""
+    """Upload files. Returns their ids, newest first."""
     made = [
         await server.openai.files.create(file=(f"{n}.txt", b""), purpose="user_data")
         for n in range(count)
@@ -60,7 +60,7 @@ async def skill_of_versions(server: Serving, count: int) -> str:
 
 
 async def paths(server: Serving) -> list[str]:
-    """One of each list that knows an order."""
+    """Return the path of each list that can be sorted."""
     id = await skill_of_versions(server, 2)
     response = await server.openai.responses.create(model="default", input="hi")
     return [
@@ -87,7 +87,7 @@ async def paths(server: Serving) -> list[str]:
         (f"before={UNKNOWN}", "before"),
     ],
 )
-async def test_what_is_no_page_is_refused_of_each_list(server, query, param):
+async def test_invalid_page_is_rejected_by_each_list(server, query, param):
     for path in await paths(server):
         answer = await server.http.get(f"{path}?{query}")
         assert answer.status_code == 400, path
@@ -106,7 +106,7 @@ async def test_page_before_an_item(server):
     assert answer["has_more"] and answer["first_id"] == ids[1]
 
 
-async def test_older_clients_of_the_second_vendor_page_backwards(server):
+async def test_older_anthropic_clients_page_backwards(server):
     ids = await files(server, 3)
     assert await anthropic_page(server, f"/v1/files?before_id={ids[2]}&limit=1") == ([ids[1]], True)
     assert await anthropic_page(server, f"/v1/files?after_id={ids[1]}&limit=1") == ([ids[2]], False)
@@ -118,7 +118,7 @@ async def test_files_are_listed_by_their_ids(server):
     assert await anthropic_page(server, f"/v1/files?{query}") == ([ids[0], ids[2]], False)
 
 
-async def test_skills_and_versions_come_in_the_order_asked_for(server):
+async def test_skills_and_versions_are_sorted_as_requested(server):
     first, second = [await skill_of_versions(server, n) for n in (1, 3)]
     assert await listed(server, "/v1/skills") == [second, first]
     assert await listed(server, "/v1/skills?order=asc") == [first, second]
@@ -126,7 +126,7 @@ async def test_skills_and_versions_come_in_the_order_asked_for(server):
     assert await listed(server, f"/v1/skills/{second}/versions?order=asc") == newest[::-1]
 
 
-async def test_cards_of_models_come_in_pages(server):
+async def test_model_cards_are_paged(server):
     whole = await listed(server, "/v1/models")
     assert await anthropic_page(server, "/v1/models?limit=1") == (whole[:1], True)
     assert await anthropic_page(server, f"/v1/models?after_id={whole[0]}") == (whole[1:], False)
@@ -135,7 +135,7 @@ async def test_cards_of_models_come_in_pages(server):
 
 @pytest.mark.parametrize("path", ["", "/input_items"])
 @pytest.mark.parametrize("name", ["include", "include[]"])
-async def test_what_an_answer_cannot_include_is_refused(server, path, name):
+async def test_unknown_include_is_rejected(server, path, name):
     response = await server.openai.responses.create(model="default", input="hi")
     url = f"/v1/responses/{response.id}{path}?{name}=reasoning.encrypted_content&{name}="
     known = await server.http.get(url + "message.input_image.image_url")

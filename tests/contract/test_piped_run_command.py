@@ -1,4 +1,4 @@
-"""`penstock run` in a pipe: answers on standard output, and nothing else there."""
+"""`penstock run` in a pipe writes only answers to standard output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.servers.server_process import write_servable_model
 pytestmark = pytest.mark.slow
 
 
-def test_banner_and_prompts_are_not_on_standard_output(tmp_path: Path) -> None:
+def test_banner_and_prompts_go_to_standard_error(tmp_path: Path) -> None:
     model = write_servable_model(tmp_path / "small")
 
     def run(*options: str, given: str) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,5 @@
-"""Where calls are required, a call that repeats an earlier one of its turn ends the turn, in every
-dialect, streamed or not."""
+"""If calls are required, a call that repeats an earlier one ends the turn, in every dialect,
+streamed or not."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ async def test_a_message_ends_before_the_repetition(stream: bool) -> None:
     assert found == {"stop": "tool_use", "content": [("calc", {"numbers": [1]})]}
 
 
-async def test_a_call_that_begins_as_another_does_is_delivered(stream: bool) -> None:
+async def test_call_with_the_same_prefix_is_delivered(stream: bool) -> None:
     async with text_server(calls(A, AB, '{"numbers": []}')) as server:
         found = await chat(server, stream=stream, tool_choice="required")
     assert [given for _, given in found["calls"]] == [A, AB, '{"numbers": []}']
 
 
-async def test_a_repetition_that_the_token_limit_cuts_is_no_whole_call(stream: bool) -> None:
+async def test_repetition_cut_by_the_token_limit_is_incomplete(stream: bool) -> None:
     most = len(calls(A, A)) - len("1]}}\n</tool_call>")
     async with text_server(calls(A, A)) as server:
         found = await chat(server, stream=stream, tool_choice="required", max_tokens=most)
@@ -67,7 +67,7 @@ async def test_a_repetition_that_the_token_limit_cuts_is_no_whole_call(stream: b
     assert found["calls"] == [("calc", A), ("calc", '{"numbers": [')]
 
 
-async def test_a_model_that_may_stop_may_repeat_itself(stream: bool) -> None:
+async def test_optional_calls_may_repeat(stream: bool) -> None:
     async with text_server(calls(A, A)) as server:
         found = await chat(server, stream=stream, tool_choice="auto")
     assert found["calls"] == [("calc", A), ("calc", A)]

@@ -1,5 +1,5 @@
-"""A request that says nothing of sampling is answered by the defaults of the server and the model,
-which the card tells."""
+"""Requests without sampling fields use the defaults of the server and the model, which the model
+card shows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Ask = Callable[..., AbstractAsyncContextManager[tuple[Serving, ScriptedEngine]]]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Ask:
-    """A server over the text side of files, with these options; its engine is scripted."""
+    """Serve the text side of model files with a scripted engine and these options."""
 
     @asynccontextmanager
     async def start(
@@ -70,7 +70,7 @@ def folder(tmp_path: Path, generation: dict[str, Any] | None) -> ModelFiles:
 
 
 async def drawn(server: Serving, engine: ScriptedEngine, **fields: Any) -> Sampling:
-    """The sampling that the engine gets of a chat with these fields."""
+    """Return the sampling that the engine receives for a chat with these fields."""
     body = {**ROUTES["/v1/chat/completions"], **fields}
     assert (await server.http.post("/v1/chat/completions", json=body)).status_code == 200
     return engine.requests[-1].sampling
@@ -82,7 +82,7 @@ async def card(server: Serving) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_a_model_that_names_none_gets_those_built_in(
+async def test_model_without_defaults_gets_the_built_in_ones(
     tmp_path: Path, serve: Ask, path: str
 ) -> None:
     async with serve(gguf(tmp_path)) as (server, engine):
@@ -99,7 +99,7 @@ async def test_a_model_that_names_none_gets_those_built_in(
         }
 
 
-async def test_what_a_request_says_wins_field_by_field(tmp_path: Path, serve: Ask) -> None:
+async def test_request_overrides_each_field(tmp_path: Path, serve: Ask) -> None:
     async with serve(gguf(tmp_path)) as (server, engine):
         sampling = await drawn(server, engine, temperature=1.5)
         assert sampling == Sampling(temperature=1.5, top_k=40, top_p=0.95, min_p=0.05)
@@ -110,7 +110,9 @@ async def test_what_a_request_says_wins_field_by_field(tmp_path: Path, serve: As
 
 
 @pytest.mark.parametrize("kind", ["general.sampling", "generation_config.json"])
-async def test_the_values_of_a_model_hold_as_a_whole(tmp_path: Path, serve: Ask, kind: str) -> None:
+async def test_model_defaults_replace_all_built_in_ones(
+    tmp_path: Path, serve: Ask, kind: str
+) -> None:
     files = gguf(tmp_path, OWN) if kind == "general.sampling" else folder(tmp_path, GENERATION)
     async with serve(files) as (server, engine):
         wanted = Sampling(temperature=0.5, top_k=7, repetition_penalty=1.25)
@@ -121,7 +123,7 @@ async def test_the_values_of_a_model_hold_as_a_whole(tmp_path: Path, serve: Ask,
 
 
 @pytest.mark.parametrize("generation", [None, {"eos_token_id": 256}, {"repetition_penalty": 1.5}])
-async def test_a_folder_that_says_nothing_of_drawing_gets_those_built_in(
+async def test_folder_without_sampling_parameters_gets_the_built_in_ones(
     tmp_path: Path, serve: Ask, generation: dict[str, Any] | None
 ) -> None:
     async with serve(folder(tmp_path, generation)) as (server, engine):
@@ -131,7 +133,7 @@ async def test_a_folder_that_says_nothing_of_drawing_gets_those_built_in(
 
 
 @pytest.mark.parametrize("entry", [e for e in CATALOGUE.values() if e.sampling is not None])
-async def test_a_model_of_the_catalogue_is_known_by_its_name_and_by_that_of_its_file(
+async def test_catalogue_model_is_recognized_by_its_name_and_its_file_name(
     tmp_path: Path, serve: Ask, entry: Any
 ) -> None:
     path = write_tiny_gguf(tmp_path / "any.gguf")
@@ -142,10 +144,10 @@ async def test_a_model_of_the_catalogue_is_known_by_its_name_and_by_that_of_its_
     async with serve(gguf(tmp_path, name=entry.file)) as (server, engine):
         assert await drawn(server, engine) == entry.sampling
     async with serve(gguf(tmp_path, OWN, name=entry.file)) as (server, engine):
-        assert (await drawn(server, engine)).temperature == 0.5  # the file is nearer
+        assert (await drawn(server, engine)).temperature == 0.5  # the file overrides the catalogue
 
 
-async def test_options_of_the_server_win_over_the_model(tmp_path: Path, serve: Ask) -> None:
+async def test_server_options_override_the_model(tmp_path: Path, serve: Ask) -> None:
     options = {"temperature": 0.25, "top_p": 0.5, "min_p": 0.125, "repetition_penalty": 1.5}
     async with serve(gguf(tmp_path, OWN), top_k=0, **options) as (server, engine):
         assert await drawn(server, engine) == Sampling(**options)

@@ -1,4 +1,4 @@
-"""Numbers in schemas: an answer has their digits, or they are refused at their place."""
+"""Numbers in schemas: an answer has exactly their digits, or the schema is rejected."""
 
 from __future__ import annotations
 
@@ -37,16 +37,14 @@ async def ask(fields: dict[str, Any], text: str = "") -> tuple[int, dict[str, An
     ({"type": "object", "properties": {"a/b": {"anyOf": [{"enum": [LONG]}]}}},
      "at /properties/a~1b/anyOf/0: `enum`"),
 ])  # fmt: skip
-async def test_what_would_be_another_number_is_refused_at_its_place(
-    schema: Any, place: str
-) -> None:
+async def test_inexact_number_is_rejected_with_its_position(schema: Any, place: str) -> None:
     status, answer = await ask(asked(schema))
     assert status == 400
     assert f"{place} cannot be enforced exactly" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("number", [2**53 - 1, 2**60, -(2**53), 0.1, 1.5, 12, 1e15, 0])
-async def test_others_are_written_with_their_digits(number: Any) -> None:
+async def test_exact_numbers_keep_their_digits(number: Any) -> None:
     for schema in ({"enum": [number]}, {"const": [number]}):
         status, answer = await ask(asked(schema))
         assert status == 200, answer
@@ -54,7 +52,7 @@ async def test_others_are_written_with_their_digits(number: Any) -> None:
         assert written in (number, [number])
 
 
-async def test_they_are_ignored_where_a_schema_is_not_strict() -> None:
+async def test_inexact_numbers_are_ignored_without_strict() -> None:
     status, answer = await ask(asked({"enum": [LONG]}, strict=False), f"{LONG}")
     assert status == 200
     assert answer["choices"][0]["message"]["content"] == f"{LONG}"
@@ -68,14 +66,14 @@ async def test_they_are_ignored_where_a_schema_is_not_strict() -> None:
     {"type": "json_schema", "value": {"const": LONG}},
     {"type": "llguidance", "value": {"grammars": [{"json_schema": {"const": LONG}}]}},
 ])  # fmt: skip
-async def test_grammars_that_hold_schemas_are_refused_too(grammar: dict[str, Any]) -> None:
+async def test_inexact_number_in_a_lark_grammar_is_rejected(grammar: dict[str, Any]) -> None:
     status, answer = await ask({"grammar": grammar})
     assert status == 400
     assert "cannot be enforced exactly" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
-async def test_arguments_of_functions_are_kept_or_refused(mode: str) -> None:
+async def test_strict_function_with_an_inexact_number_is_rejected(mode: str) -> None:
     parameters = {"type": "object", "properties": {"id": {"const": LONG}}, "required": ["id"]}
     function: dict[str, Any] = {"name": "f", "parameters": parameters}
     fields: dict[str, Any] = {"tools": [{"type": "function", "function": function}]}

@@ -1,4 +1,4 @@
-"""Which keys an object takes that a client describes: those it lists, unless it says otherwise."""
+"""Objects in schemas accept only the listed keys unless `additionalProperties` allows more."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ async def written(body: dict[str, Any], text: str, path: str = "/v1/chat/complet
 @pytest.mark.parametrize(
     ("path", "form"), [(path, form) for path, forms in FORMS.items() for form in forms]
 )
-async def test_an_answer_has_no_keys_that_are_not_listed(path: str, form: Any) -> None:
+async def test_answer_has_only_listed_keys(path: str, form: Any) -> None:
     assert set(await written(form(LISTED), INVENTED, path)) == {"a"}
     free = LISTED | {"additionalProperties": True}
     assert await written(form(free), INVENTED, path) == {"a": True, "b": False}
 
 
-async def test_a_grammar_of_a_schema_is_literal() -> None:
+async def test_schema_in_a_grammar_is_taken_literally() -> None:
     assert await written(literal(LISTED), INVENTED) == {"a": True, "b": False}
 
 
@@ -89,7 +89,7 @@ async def test_a_grammar_of_a_schema_is_literal() -> None:
     ({"anyOf": [LISTED, {"type": "null"}]}, INVENTED, {"a": True}),
     (LISTED | {"additionalProperties": {"type": "boolean"}}, '{"a": true, "b": true}',
      {"a": True, "b": True}),
-    # one object from several parts
+    # one object composed of several schemas
     ({"allOf": [LISTED, {"properties": {"b": {"type": "boolean"}}}]},
      '{"a": true, "b": false, "c": true}', {"a": True, "b": False}),
     ({"allOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": LISTED}}, INVENTED, {"a": True}),
@@ -101,7 +101,7 @@ async def test_a_grammar_of_a_schema_is_literal() -> None:
      '{"a": true, "b": false, "c": true}', {"a": True, "b": False}),
     ({"type": "object"}, INVENTED, {"a": True, "b": False}),
 ])  # fmt: skip
-async def test_objects_are_closed_wherever_they_stand(schema: Any, text: str, read: Any) -> None:
+async def test_objects_are_closed_at_every_position(schema: Any, text: str, read: Any) -> None:
     assert await written(chat(schema), text) == read
 
 
@@ -119,7 +119,7 @@ ABSENT = object()
 
 
 async def arguments(path: str, parameters: Any, given: str, *, strict: bool) -> Any:
-    """Of the call that a model makes which would write `given`."""
+    """Return the arguments of a call by a model that would write `given`."""
     fields, form = TOOLS[path]
     key = "input_schema" if form == "input_schema" else "parameters"
     function: dict[str, Any] = {"name": "shoot"} | ({"strict": True} if strict else {})
@@ -151,16 +151,16 @@ async def arguments(path: str, parameters: Any, given: str, *, strict: bool) -> 
 @pytest.mark.parametrize("strict", [False, True])
 class TestFunctions:
     @pytest.mark.parametrize("parameters", [ABSENT, None, {"type": "object", "properties": {}}])
-    async def test_one_without_parameters_takes_none(
+    async def test_function_without_parameters_takes_no_arguments(
         self, path: str, strict: bool, parameters: Any
     ) -> None:
         assert await arguments(path, parameters, INVENTED, strict=strict) == {}
 
-    async def test_one_takes_the_keys_that_it_lists(self, path: str, strict: bool) -> None:
+    async def test_function_takes_the_listed_keys(self, path: str, strict: bool) -> None:
         assert await arguments(path, LISTED, INVENTED, strict=strict) == {"a": True}
 
     @pytest.mark.parametrize("parameters", [{}, {"type": "object"}])
-    async def test_one_that_says_so_takes_anything(
+    async def test_function_with_additional_properties_takes_any_key(
         self, path: str, strict: bool, parameters: Any
     ) -> None:
         taken = await arguments(path, parameters, INVENTED, strict=strict)

@@ -1,4 +1,4 @@
-"""Options of the specification: their defaults, and that what has no runtime is refused by name."""
+"""Server options: their defaults, and the rejection of unsupported ones by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERVER_DEFAULTS = {
     "body_limit_bytes": 50 * 1024 * 1024,
 }
 STORE_DEFAULTS = {"file_expiry_s": 30 * 60, "max_files": 4096}
-# option -> (values that ask for nothing, a value that asks for something)
+# option -> (values without effect, a value that is rejected)
 WITHOUT_RUNTIME: dict[str, tuple[tuple[Any, ...], Any]] = {
     "enable_search": ((False, None), True),
     "enable_code_execution": ((False, None), True),
@@ -73,16 +73,16 @@ def test_default_of_a_server_option(name: str, default: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "default"), STORE_DEFAULTS.items())
-def test_default_of_a_limit_on_what_is_stored(name: str, default: Any) -> None:
+def test_default_of_a_storage_limit(name: str, default: Any) -> None:
     assert getattr(loaded().server.store, name) == default
 
 
-def test_there_is_no_web_ui_to_switch_off() -> None:
+def test_no_ui_option_has_no_effect() -> None:
     assert loaded(no_ui=True) == loaded(no_ui=False) == loaded()
 
 
 @pytest.mark.parametrize("name", WITHOUT_RUNTIME)
-def test_an_option_without_a_runtime_is_refused_unless_it_asks_for_nothing(name: str) -> None:
+def test_unsupported_option_is_rejected_unless_it_requests_nothing(name: str) -> None:
     harmless, asking = WITHOUT_RUNTIME[name]
     for value in harmless:
         assert loaded(**{name: value}) == loaded()
@@ -91,7 +91,7 @@ def test_an_option_without_a_runtime_is_refused_unless_it_asks_for_nothing(name:
 
 
 @pytest.mark.parametrize("name", SANDBOX)
-def test_a_sandbox_is_refused_unless_nothing_is_asked_of_it(name: str, tmp_path: Path) -> None:
+def test_sandbox_is_rejected_unless_it_requests_nothing(name: str, tmp_path: Path) -> None:
     harmless, asking = SANDBOX[name]
     file = tmp_path / "penstock.toml"
     for value in harmless:

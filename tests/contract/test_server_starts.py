@@ -1,5 +1,5 @@
-"""Starts and ends of the server process: all that it needs is there before it says that it is
-ready, and it says what a signal does."""
+"""Start and stop of the server process: it checks everything before it reports that it is ready,
+and logs what a signal does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def refused(model: str, home: Path, *options: str) -> str:
-    """The line with which a server ends before it is ready."""
+    """Return the error line of a server that exits before it is ready."""
     with serving_process(model, *options, home=home) as server:
         assert server.wait_ended() == 1
     assert not [line for line in server.said if "ready" in line]
@@ -44,7 +44,7 @@ def refused(model: str, home: Path, *options: str) -> str:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_database_that_cannot_be_made_ends_the_start(
+def test_start_fails_if_the_database_cannot_be_created(
     model: str, tmp_path: Path, workers: str
 ) -> None:
     (tmp_path / "penstock.db").mkdir()
@@ -53,29 +53,29 @@ def test_a_database_that_cannot_be_made_ends_the_start(
     assert "--store" in line and "PENSTOCK_HOME" in line
 
 
-def test_a_home_that_cannot_be_made_ends_the_start(model: str, tmp_path: Path) -> None:
+def test_start_fails_if_home_cannot_be_created(model: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     home = tmp_path / "file" / "home"
     assert f"{home / 'penstock.db'}: Not a directory; make it" in refused(model, home)
 
 
-def test_a_full_disk_ends_the_start(model: str, full_disk: Path) -> None:
+def test_start_fails_on_a_full_disk(model: str, full_disk: Path) -> None:
     assert f"the database {full_disk / 'penstock.db'}: " in refused(model, full_disk)
 
 
-def test_a_folder_of_bodies_that_takes_none_ends_the_start(model: str, tmp_path: Path) -> None:
+def test_start_fails_if_the_blobs_folder_is_not_writable(model: str, tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("")
     line = refused(model, tmp_path)
     assert f"the folder {tmp_path / 'blobs'}: " in line and "--blobs" in line
 
 
-def test_a_folder_of_adapters_that_takes_none_ends_the_start(model: str, tmp_path: Path) -> None:
+def test_start_fails_if_the_adapters_folder_is_not_writable(model: str, tmp_path: Path) -> None:
     (tmp_path / "adapters").write_text("")
     line = refused(model, tmp_path, "--enable-lora")
     assert f"lora: {tmp_path / 'adapters'} cannot be used: File exists; make it" in line
 
 
-def test_a_store_that_has_become_unusable_ends_the_next_start(model: str, tmp_path: Path) -> None:
+def test_restart_fails_if_the_store_has_become_unusable(model: str, tmp_path: Path) -> None:
     with serving_process(model, home=tmp_path) as server:
         server.wait_ready()
     (tmp_path / "penstock.db").write_bytes(b"text " * 1000)
@@ -83,16 +83,14 @@ def test_a_store_that_has_become_unusable_ends_the_next_start(model: str, tmp_pa
     assert "penstock.db: file is not a database; " in refused(model, tmp_path)
 
 
-def test_a_store_that_can_be_opened_is_there_when_the_server_is_ready(
-    model: str, tmp_path: Path
-) -> None:
+def test_store_is_available_when_the_server_is_ready(model: str, tmp_path: Path) -> None:
     with serving_process(model, home=tmp_path) as server:
         server.wait_ready()
         assert (tmp_path / "penstock.db").stat().st_size > 0
         assert not [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
 
 
-def test_the_ready_line_names_the_address_it_listens_on_and_one_to_use(model: str) -> None:
+def test_ready_line_names_the_listening_address_and_a_usable_one(model: str) -> None:
     with serving_process(model) as server:
         line = server.wait_ready()
         port = int(server.url.rpartition(":")[2])
@@ -103,7 +101,7 @@ def test_the_ready_line_names_the_address_it_listens_on_and_one_to_use(model: st
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_the_first_interrupt_says_that_it_drains_and_the_second_blames_no_client(
+def test_first_interrupt_drains_and_second_is_not_a_client_disconnect(
     model: str, workers: str
 ) -> None:
     body = {"prompt": "x", "max_tokens": 4000, "n": 16, "ignore_eos": True, "stream": True}
@@ -116,7 +114,7 @@ def test_the_first_interrupt_says_that_it_drains_and_the_second_blames_no_client
             for number, _ in enumerate(answer.iter_lines()):
                 if number == 0:
                     server.interrupt()
-                    server.wait_warned("stopping: open answers may go on for 30 s; a second Ctrl-C")
+                    server.wait_warned("stopping: open requests have 30 s to finish; a second")
                     server.interrupt()
         assert server.wait_ended() == 0
     ends = [line for line in server.warned if "request completed" in line]

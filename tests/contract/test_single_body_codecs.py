@@ -1,4 +1,4 @@
-"""The codecs of one body each read any JSON and any bytes, or refuse them by name."""
+"""Codecs with one function each decode any JSON and any bytes, or reject them by field name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CODECS: dict[str, tuple[Callable[[bytes], Any], tuple[str, ...]]] = {
 
 
 def read(codec: str, body: bytes) -> Any:
-    """What the codec makes of a body; None where it refuses: a client's mistake, told in words."""
+    """Return the decoded body, or None if the codec rejects it with a client error."""
     try:
         return CODECS[codec][0](body)
     except ServiceError as error:
@@ -94,7 +94,7 @@ ENTRY = st.text(min_size=1, max_size=20) | st.lists(st.integers(0, 2**31 - 1), m
 
 
 @given(st.lists(ENTRY, min_size=1, max_size=5), st.booleans(), st.text("ab", min_size=1))
-def test_inputs_are_what_was_sent(inputs: list[Any], truncate: bool, alias: str) -> None:
+def test_inputs_are_decoded_as_sent(inputs: list[Any], truncate: bool, alias: str) -> None:
     body = {"input": inputs, "truncate_sequence": truncate, "adapter": alias}
     request = read("embeddings", json.dumps(body).encode()).request
     assert [given if isinstance(given, str) else list(given) for given in request.inputs] == inputs

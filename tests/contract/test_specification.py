@@ -1,8 +1,8 @@
-"""Every row of every table of the specification is held by a test: `specification.toml` says which.
+"""Every row of `specification.toml`, the tables of the HTTP API's specification, names its tests.
 
-It names a table's rows by their first cells, and tests by file and name: no two files of tests have
-the same name. A row of a feature that is not there yet says `later` and why. `rows` of a table, and
-`tables` and `rows` of them all, were counted in the specification, so that none is lost unnoticed.
+A row is named by the first cell of its table, a test by file and function; test files have unique
+names. A row of a missing feature has `later` and a reason. The numbers of `tables` and `rows` were
+counted in the specification, so that no row can get lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ FILES = {path.name: path for path in Path(__file__).resolve().parents[1].rglob("
 
 @cache
 def functions_of(file: str) -> frozenset[str]:
-    """What pytest would collect: `function` and `Class::method`. Nothing for an unknown file."""
+    """Return the tests that pytest would collect, as `function` or `Class::method`; none for an
+    unknown file."""
     if file not in FILES:
         return frozenset()
     found = set()
@@ -40,18 +41,18 @@ def functions_of(file: str) -> frozenset[str]:
     return frozenset(name for name in found if "test_" in name)
 
 
-def test_no_table_is_lost() -> None:
+def test_number_of_tables_is_complete() -> None:
     assert len(TABLES) == SPECIFICATION["tables"]
     assert sum(table["rows"] for table in TABLES.values()) == SPECIFICATION["rows"]
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_no_row_is_lost(name: str) -> None:
+def test_number_of_rows_is_complete(name: str) -> None:
     assert len(TABLES[name]["tests"]) == TABLES[name]["rows"]
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_row_is_held_by_tests_that_exist(name: str) -> None:
+def test_every_row_names_existing_tests(name: str) -> None:
     for row, tests in TABLES[name]["tests"].items():
         if isinstance(tests, dict):
             assert set(tests) == {"later"} and tests["later"], row

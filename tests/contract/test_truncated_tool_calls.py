@@ -1,5 +1,4 @@
-"""A call that the model breaks off is not announced as one to run, in any dialect, streamed or
-not."""
+"""An incomplete tool call is never announced as a call to run, in any dialect, streamed or not."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from tests.support.servers.scripted_text_server import chat, message, response, 
 PART = '{"numbers": [1, 2'
 BROKEN = '<tool_call>\n{"name": "calc", "arguments": ' + PART
 WHOLE = '<tool_call>\n{"name": "calc", "arguments": {"numbers": [3]}}\n</tool_call>\n'
-# As many tokens as characters; far more than the call needs, or too few for the rest of it.
+# A token is a character. The first limit exceeds the call, the second cuts it.
 ENDED = (BROKEN, 500)
 CUT = (BROKEN + ", 3]}}\n</tool_call>", len(BROKEN))
 
@@ -20,7 +19,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(("text", "most", "finish"), [(*ENDED, "stop"), (*CUT, "length")])
-async def test_chat_does_not_finish_with_calls(
+async def test_incomplete_call_does_not_finish_with_tool_calls(
     text: str, most: int, finish: str, stream: bool
 ) -> None:
     async with text_server(text) as server:
@@ -29,16 +28,14 @@ async def test_chat_does_not_finish_with_calls(
 
 
 @pytest.mark.parametrize(("text", "most", "status"), [(*ENDED, "completed"), (*CUT, "incomplete")])
-async def test_the_item_of_a_response_is_incomplete(
-    text: str, most: int, status: str, stream: bool
-) -> None:
+async def test_response_item_is_incomplete(text: str, most: int, status: str, stream: bool) -> None:
     async with text_server(text) as server:
         found = await response(server, stream=stream, max_output_tokens=most)
     assert found == {"status": status, "items": [("function_call", "incomplete", "calc", PART)]}
 
 
 @pytest.mark.parametrize(("text", "most", "stop"), [(*ENDED, "end_turn"), (*CUT, "max_tokens")])
-async def test_a_message_leaves_the_block_out(
+async def test_message_omits_the_incomplete_block(
     text: str, most: int, stop: str, stream: bool
 ) -> None:
     async with text_server("Well. " + text) as server:
@@ -46,7 +43,7 @@ async def test_a_message_leaves_the_block_out(
     assert found == {"stop": stop, "content": [("text", "Well.")]}
 
 
-async def test_a_whole_call_beside_it_is_delivered(stream: bool) -> None:
+async def test_complete_call_before_an_incomplete_one_is_delivered(stream: bool) -> None:
     async with text_server(WHOLE + BROKEN) as server:
         in_chat = await chat(server, stream=stream)
         in_response = await response(server, stream=stream)
@@ -60,7 +57,7 @@ async def test_a_whole_call_beside_it_is_delivered(stream: bool) -> None:
     assert in_message == {"stop": "end_turn", "content": [("calc", {"numbers": [3]})]}
 
 
-async def test_text_behind_it_keeps_its_place(stream: bool) -> None:
+async def test_text_after_an_incomplete_call_keeps_its_position(stream: bool) -> None:
     async with text_server(BROKEN + "} and on") as server:
         in_response = await response(server, stream=stream)
         in_message = await message(server, stream=stream)
@@ -71,7 +68,7 @@ async def test_text_behind_it_keeps_its_place(stream: bool) -> None:
     assert in_message == {"stop": "end_turn", "content": [("text", "} and on")]}
 
 
-async def test_arguments_that_are_no_json_are_no_call_to_run(stream: bool) -> None:
+async def test_call_with_invalid_json_arguments_is_not_announced(stream: bool) -> None:
     arguments = '{"numbers": [1,]}'
     text = '<tool_call>\n{"name": "calc", "arguments": ' + arguments + "}\n</tool_call>"
     async with text_server(text) as server:
@@ -89,7 +86,7 @@ async def test_arguments_that_are_no_json_are_no_call_to_run(stream: bool) -> No
         ("harmony", "<|channel|>commentary to=functions.calc <|constrain|>json<|message|>"),
     ],
 )
-async def test_a_call_without_its_arguments_is_none(syntax: str, text: str, stream: bool) -> None:
+async def test_call_without_arguments_is_dropped(syntax: str, text: str, stream: bool) -> None:
     async with text_server(text, syntax) as server:
         found = await chat(server, stream=stream)
         in_message = await message(server, stream=stream)

@@ -1,4 +1,4 @@
-"""Half a character at the end of an answer is dropped, in every dialect, streamed or not."""
+"""An incomplete character at the end of an answer is dropped, in every dialect, streamed or not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def completion(server: Serving, **fields: Any) -> str:
     return "".join(json.loads(frame)["choices"][0]["text"] for frame in frames)
 
 
-async def test_an_answer_that_the_token_limit_cuts_ends_before_it(stream: bool) -> None:
+async def test_answer_cut_by_the_token_limit_drops_half_a_character(stream: bool) -> None:
     async with text_server(TEXT) as server:
         in_chat = await chat(server, stream=stream, max_tokens=HALF, **NO_TOOLS)
         in_response = await response(server, stream=stream, max_output_tokens=HALF, **NO_TOOLS)
@@ -36,14 +36,14 @@ async def test_an_answer_that_the_token_limit_cuts_ends_before_it(stream: bool) 
     assert in_completion == SHOWN
 
 
-async def test_an_answer_that_the_model_ends_within_it_ends_before_it(stream: bool) -> None:
+async def test_answer_that_stops_within_a_character_drops_it(stream: bool) -> None:
     async with text_server(TEXT.encode()[:HALF]) as server:
         found = await chat(server, stream=stream, **NO_TOOLS)
     assert found == {"finish": "stop", "text": SHOWN, "calls": []}
 
 
 @pytest.mark.parametrize("fields", [{"stop": ["zzz"]}, {"logprobs": True}, {}])
-async def test_channels_stop_strings_and_logprobs_keep_none_of_it(
+async def test_parsers_stop_strings_and_logprobs_drop_half_a_character(
     fields: dict[str, Any], stream: bool
 ) -> None:
     async with text_server(TEXT) as server:
@@ -51,7 +51,7 @@ async def test_channels_stop_strings_and_logprobs_keep_none_of_it(
     assert found["text"] == SHOWN
 
 
-async def test_bytes_within_an_answer_that_are_no_text_stay_marked(stream: bool) -> None:
+async def test_invalid_bytes_within_an_answer_become_replacement_characters(stream: bool) -> None:
     async with text_server(b"a\xe6b\xff") as server:
         found = await chat(server, stream=stream, **NO_TOOLS)
     assert found["text"] == "a\ufffdb\ufffd"

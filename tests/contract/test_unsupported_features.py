@@ -1,4 +1,4 @@
-"""What this build has no runtime for is refused by name, or is no route; nothing pretends."""
+"""Unsupported features are rejected by name or have no route."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OUTPUT = [{"name": "a.csv"}]
 
 @pytest.fixture
 async def server() -> AsyncIterator[Serving]:
-    """The real loop and generator, over an engine that nothing may reach."""
+    """A server with the real generator over an engine that no request may reach."""
     engine = ScriptedEngine([])
     loop = AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template()))
     async with serving(models={MODEL: loop}) as running:
@@ -63,14 +63,14 @@ async def refusal(server: Serving, path: str, fields: dict[str, Any]) -> dict[st
         ("/v1/messages", {"enable_code_execution": True}),
     ],
 )
-async def test_tools_of_the_server_are_refused(
+async def test_server_side_tools_are_rejected(
     server: Serving, path: str, fields: dict[str, Any], stream: bool
 ) -> None:
     error = await refusal(server, path, fields | {"stream": stream})
     asked = next(iter(fields))
     asked = "tools[0]" if asked == "tools" else asked
     assert error["message"].startswith(f"{asked} cannot be used: this build runs no ")
-    assert error.get("param", asked) == asked  # Anthropic's errors have none
+    assert error.get("param", asked) == asked  # Anthropic's errors have no `param`
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ async def test_tools_of_the_server_are_refused(
     [
         ({"type": "web_search"}, 'web_search = "disabled"', "--enable-search"),
         (
-            {"type": "web_search", "external_web_access": False},  # as Codex sends it
+            {"type": "web_search", "external_web_access": False},  # the format that Codex sends
             'web_search = "disabled"',
             "--enable-search",
         ),
@@ -87,7 +87,7 @@ async def test_tools_of_the_server_are_refused(
         (SHELL, "`shell`", "--enable-shell"),
     ],
 )
-async def test_the_refusal_of_a_tool_names_the_clients_setting_and_the_servers_option(
+async def test_error_for_a_tool_names_the_client_setting_and_the_server_option(
     server: Serving, tool: dict[str, Any], client: str, option: str
 ) -> None:
     error = await refusal(server, "/v1/responses", {"tools": [tool]})
@@ -95,14 +95,14 @@ async def test_the_refusal_of_a_tool_names_the_clients_setting_and_the_servers_o
     assert error["code"] == "unsupported_value"
 
 
-async def test_the_refused_tool_is_named_among_functions(server: Serving) -> None:
+async def test_rejected_tool_among_functions_is_named(server: Serving) -> None:
     tools = [{"type": "function", "name": "f"}, {"type": "web_search"}]
     error = await refusal(server, "/v1/responses", {"tools": tools})
     assert error["param"] == "tools[1]"
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
-async def test_output_files_are_refused(server: Serving, path: str) -> None:
+async def test_output_files_are_rejected(server: Serving, path: str) -> None:
     error = await refusal(server, path, {"files": OUTPUT})
     assert error["message"].startswith("files cannot be used")
 
@@ -111,18 +111,22 @@ async def test_output_files_are_refused(server: Serving, path: str) -> None:
 @pytest.mark.parametrize(
     ("adapter", "param"), [("style", "adapter"), ({"generation": "g1"}, "adapter.generation")]
 )
-async def test_adapters_are_refused(server: Serving, path: str, adapter: Any, param: str) -> None:
+async def test_adapters_are_rejected_without_a_lora_runtime(
+    server: Serving, path: str, adapter: Any, param: str
+) -> None:
     error = await refusal(server, path, {"adapter": adapter})
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_an_alias_of_an_adapter_is_no_model(server: Serving, path: str) -> None:
+async def test_adapter_alias_is_not_a_model_without_a_lora_runtime(
+    server: Serving, path: str
+) -> None:
     answer = await server.http.post(path, json=ROUTES[path] | {"model": "style"})
     assert answer.status_code == 404
 
 
-async def test_the_list_of_adapters_is_a_409_that_says_why(server: Serving) -> None:
+async def test_adapter_list_is_a_409_with_a_reason(server: Serving) -> None:
     for query in ("", "?model=default", f"?model={MODEL}"):
         answer = await server.http.get(f"/v1/lora_adapters{query}")
         error = answer.json()["error"]
@@ -135,7 +139,7 @@ async def test_the_list_of_adapters_is_a_409_that_says_why(server: Serving) -> N
     assert {sample.labels["model"] for sample in requests.samples} == {MODEL, "unknown"}
 
 
-async def test_tuning_is_a_409_that_says_why(server: Serving) -> None:
+async def test_tuning_is_a_409_with_a_reason(server: Serving) -> None:
     full = {"profile": "quality", "cpu": True, "dtype": "auto", "max_seq_len": 4096}
     for fields in ({"model_id": MODEL}, {"model_id": "default"} | full):
         answer = await server.http.post("/v1/models/tune", json=fields)
@@ -155,14 +159,14 @@ async def test_tuning_is_a_409_that_says_why(server: Serving) -> None:
         ({"model_id": MODEL, "requested_isq": 4}, 400, "requested_isq"),
     ],
 )
-async def test_what_is_wrong_with_a_request_to_tune_is_told_first(
+async def test_invalid_tune_request_is_reported_first(
     server: Serving, fields: dict[str, Any], status: int, param: str
 ) -> None:
     answer = await server.http.post("/v1/models/tune", json=fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
 
 
-async def test_pictures_are_refused(server: Serving) -> None:
+async def test_images_are_rejected(server: Serving) -> None:
     image = {"type": "image_url", "image_url": {"url": IMAGE}}
     messages = [{"role": "user", "content": [{"type": "text", "text": "what?"}, image]}]
     error = await refusal(server, "/v1/chat/completions", {"messages": messages})
@@ -172,7 +176,7 @@ async def test_pictures_are_refused(server: Serving) -> None:
     )
 
 
-async def test_what_is_refused_is_named_as_the_client_wrote_it(server: Serving) -> None:
+async def test_rejected_field_is_named_as_the_client_wrote_it(server: Serving) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     picture = {"type": "image", "source": source}
     blocks = [{"type": "text", "text": "what?"}, picture]
@@ -214,7 +218,7 @@ async def test_what_is_refused_is_named_as_the_client_wrote_it(server: Serving) 
         ("POST", "/v1/tokenize", 404),
     ],
 )
-async def test_routes_without_a_runtime_are_not_there(
+async def test_routes_without_a_runtime_do_not_exist(
     server: Serving, method: str, path: str, status: int
 ) -> None:
     answer = await server.http.request(method, path, json={} if method == "POST" else None)

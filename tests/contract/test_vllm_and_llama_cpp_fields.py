@@ -1,5 +1,5 @@
-"""Fields that clients of other engines send beside those of the vendors, in the words in which they
-do: of vLLM, and of llama.cpp and SGLang."""
+"""Fields that clients of vLLM, llama.cpp and SGLang send in addition to those of OpenAI and
+Anthropic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ request, refused = HELLO_CHAT.request, HELLO_CHAT.refused
 
 
 @pytest.mark.parametrize(("decode", "body"), DIALECTS)
-def test_every_dialect_takes_a_salt_of_the_prefix_cache(decode: Any, body: dict[str, Any]) -> None:
+def test_every_dialect_accepts_cache_salt(decode: Any, body: dict[str, Any]) -> None:
     for given, salt in (
         ({"cache_salt": "tenant é"}, "tenant é"),
         ({"cache_salt": None}, ""),
@@ -54,12 +54,12 @@ def test_every_dialect_takes_a_salt_of_the_prefix_cache(decode: Any, body: dict[
 
 
 @pytest.mark.parametrize("salt", ["", "s" * 257, 5, ["s"]])
-def test_a_salt_that_is_none_is_refused(salt: Any) -> None:
+def test_invalid_cache_salt_is_rejected(salt: Any) -> None:
     assert refused(cache_salt=salt).field == "cache_salt"
 
 
-def test_load_generators_ask_for_answers_of_one_length() -> None:
-    """As `vllm bench serve --ignore-eos`, GuideLLM, and AIPerf with its extra inputs do."""
+def test_load_generators_get_answers_of_fixed_length() -> None:
+    """The fields of `vllm bench serve --ignore-eos`, GuideLLM, and AIPerf with extra inputs."""
     completions = (
         b'{"model": "default", "prompt": "Infrared Treating carts", "repetition_penalty": 1.0,'
         b' "max_tokens": 32, "logprobs": null, "stream": true,'
@@ -79,7 +79,7 @@ def test_load_generators_ask_for_answers_of_one_length() -> None:
 
 
 @pytest.mark.parametrize(("decode", "body"), DIALECTS)
-def test_every_dialect_takes_what_ends_an_answer(decode: Any, body: dict[str, Any]) -> None:
+def test_every_dialect_accepts_stop_fields(decode: Any, body: dict[str, Any]) -> None:
     fields = {"min_tokens": 3, "stop_token_ids": [7, 9], "guided_regex": "a+"}
     got: GenerateRequest = decode(json.dumps(body | fields).encode()).request
     assert got.limits.min_tokens == 3 and got.stop_token_ids == (7, 9)
@@ -101,7 +101,7 @@ def test_every_dialect_takes_what_ends_an_answer(decode: Any, body: dict[str, An
         ({"stop_token_ids": [3] * 65}, "stop_token_ids"),
     ],
 )
-def test_what_cannot_end_an_answer_is_refused(fields: dict[str, Any], field: str) -> None:
+def test_invalid_stop_fields_are_rejected(fields: dict[str, Any], field: str) -> None:
     assert refused(**fields).field == field
 
 
@@ -119,10 +119,10 @@ def test_what_cannot_end_an_answer_is_refused(fields: dict[str, Any], field: str
         ({}, None),
     ],
 )
-def test_structured_outputs_bind_the_answer(
+def test_structured_outputs_constrain_the_answer(
     asked: dict[str, Any], expected: Constraint | None
 ) -> None:
-    """As outlines sends them for vLLM; the older fields mean the same."""
+    """The fields that outlines sends to vLLM, and the older fields with the same meaning."""
     assert request(structured_outputs=asked).constraint == expected
     older = {f"guided_{key}": value for key, value in asked.items()}
     assert request(**older).constraint == expected
@@ -138,13 +138,13 @@ def test_structured_outputs_bind_the_answer(
         ({"json_schema": None, "regex": None, "ebnf": None}, None),
     ],
 )
-def test_fields_of_llama_cpp_and_sglang_bind_the_answer(
+def test_fields_of_llama_cpp_and_sglang_constrain_the_answer(
     asked: dict[str, Any], expected: Constraint | None
 ) -> None:
     assert request(**asked).constraint == expected
 
 
-def test_a_field_that_binds_the_answer_stands_alone() -> None:
+def test_constraint_fields_exclude_each_other() -> None:
     assert refused(regex="a", ebnf='root ::= "a"').field == "ebnf"
     assert refused(regex=3).field == "regex"
     assert refused(json_schema="{").field == "json_schema"
@@ -159,7 +159,7 @@ def test_repeat_penalty_is_the_repetition_penalty(decode: Any, body: dict[str, A
     assert refused(repeat_penalty=0).field == "repeat_penalty"
 
 
-def test_a_choice_is_one_of_its_strings() -> None:
+def test_choice_is_one_of_the_strings() -> None:
     choices = ["yes", "no (never)", "a|b", "1.5", "[x]", "tab\t-~#&", "ü", "\\d+"]
     got = request(structured_outputs={"choice": choices}).constraint
     assert got is not None and got.kind == "regex"
@@ -183,7 +183,7 @@ def test_a_choice_is_one_of_its_strings() -> None:
         ({"json": RIVER, "regex": "a"}, "regex", "invalid_value"),
     ],
 )
-def test_structures_that_cannot_be_used_are_refused(
+def test_invalid_structured_outputs_are_rejected(
     asked: dict[str, Any], field: str, code: str
 ) -> None:
     error = refused(structured_outputs=asked)
@@ -191,14 +191,14 @@ def test_structures_that_cannot_be_used_are_refused(
     assert error.field.removeprefix("structured_outputs.") == field
 
 
-def test_structures_and_other_constraints_exclude_each_other() -> None:
+def test_structured_outputs_exclude_other_constraints() -> None:
     grammar = {"type": "regex", "value": "a"}
     assert refused(structured_outputs={"regex": "a"}, grammar=grammar).field is not None
     assert refused(structured_outputs=3).field == "structured_outputs"
 
 
-def test_both_forms_may_say_the_same() -> None:
-    """As guidance sends them, to whatever age of server."""
+def test_old_and_new_constraint_fields_may_agree() -> None:
+    """guidance sends both, for older and newer servers."""
     grammar = "%llguidance {}\n\nstart: x\nx[capture]: X\nX: /[0-9]{4}/\n"
     got = request(
         guided_decoding_backend="guidance",
@@ -209,7 +209,7 @@ def test_both_forms_may_say_the_same() -> None:
     assert refused(structured_outputs={"regex": "a"}, guided_regex="b").field == "guided_regex"
 
 
-def test_a_final_message_is_continued_where_that_is_asked_for() -> None:
+def test_final_message_is_continued_on_request() -> None:
     talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "The answer is"}]
     got = request(messages=talk, add_generation_prompt=False, continue_final_message=True)
     assert (
@@ -229,12 +229,12 @@ def test_a_final_message_is_continued_where_that_is_asked_for() -> None:
         "a templated prompt",
     ],
 )
-def test_nothing_is_continued_that_did_not_begin(messages: Any) -> None:
+def test_continuation_needs_a_final_assistant_message(messages: Any) -> None:
     error = refused(messages=messages, continue_final_message=True)
     assert error.field == "continue_final_message"
 
 
-async def test_cards_tell_how_long_a_context_is() -> None:
+async def test_cards_have_the_context_length() -> None:
     async with serving() as server:
         cards = (await server.http.get("/v1/models")).json()["data"]
         assert [card["max_model_len"] for card in cards] == [INFO.max_model_len] * 2

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from starlette.routing import compile_path
 
 from penstock.api.docs.openapi import PARAMETER, build_document
-from penstock.api.docs.operations import OPERATIONS
+from penstock.api.route_table.table import OPERATIONS
 
 # Answers of the server around its routes: not of an operation.
 AROUND = (405, 431)
@@ -19,7 +19,7 @@ AROUND = (405, 431)
 @cache
 def strict_document() -> dict[str, Any]:
     """The description with every object closed: what an answer holds beyond it is a mistake."""
-    document = build_document()
+    document = build_document(OPERATIONS)
     for schema in document["components"]["schemas"].values():
         if "properties" in schema:
             schema.setdefault("additionalProperties", False)

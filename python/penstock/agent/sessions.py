@@ -30,17 +30,17 @@ Answer = Callable[[GenerateRequest], AsyncGenerator[Event, None]]
 
 
 class SessionLease(Protocol):
-    """What is asked of `store.sessions.HeldSession`."""
+    """What is asked of `store.sessions.LeasedSession`."""
 
     messages: tuple[Message, ...]
 
-    async def keep(self, messages: tuple[Message, ...]) -> bool: ...
+    async def save(self, messages: tuple[Message, ...]) -> bool: ...
 
 
 class SessionStore(Protocol):
     """What is asked of `store.sessions.Sessions`."""
 
-    def held(self, id: str) -> AbstractAsyncContextManager[SessionLease]: ...
+    def lease(self, id: str) -> AbstractAsyncContextManager[SessionLease]: ...
 
 
 async def run_in_session(
@@ -57,7 +57,7 @@ async def run_in_session(
         raise InvalidRequest(
             "`session_id` needs `messages`: an array of messages", field="session_id"
         )
-    async with sessions.held(request.session) as held:
+    async with sessions.lease(request.session) as held:
         conversation = continued(held.messages, request.messages)
         said: list[Part] = []
         whole = msgspec.structs.replace(request, messages=conversation)
@@ -68,7 +68,7 @@ async def run_in_session(
                         said.append(event.value)
                     case RunEnded(status="completed" | "incomplete"):
                         reply = Message("assistant", _whole(request.answer_prefix, said))
-                        if not await held.keep((*conversation, reply)):
+                        if not await held.save((*conversation, reply)):
                             log.info("a session was deleted or replaced while it was answered")
                     case _:
                         pass

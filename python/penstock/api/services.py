@@ -1,4 +1,4 @@
-"""What the routes work with. Built once per API process."""
+"""The objects that all routes share. Built once per API process."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Services:
-    """`models`: model id -> what answers for it. `control` loads and unloads them. `metrics` None:
-    switched off. `adapter_updates`: whether clients may load and unload adapters. `created`: when
-    the server started, Unix seconds. `store`: what outlives a request; shared with the other API
-    processes."""
+    """The objects that all routes share.
+
+    models: model id -> model.
+    control: loads and unloads models and adapters.
+    store: the database and files, shared with the other API processes.
+    metrics: None: disabled.
+    adapter_updates: whether clients may load and unload adapters.
+    created: the start of the server, Unix seconds.
+    """
 
     models: ModelCatalog
     control: ModelControl
@@ -41,8 +46,7 @@ class Services:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        form = settings.access_log_format
-        access_log = None if settings.disable_access_log else AccessLog(form)
+        access_log = None if settings.disable_access_log else AccessLog(settings.access_log_format)
         observers = RequestObservers(
             self.metrics, access_log, log_housekeeping=settings.access_log_health
         )
@@ -53,13 +57,13 @@ class Services:
 
     @property
     def accepted(self) -> Accepted:
-        """What requests may ask for beside what the interface has."""
+        """The restricted fields of OpenAI's API that requests may use (`--openai-compat`)."""
         return OPENAI if self.settings.openai_compat else AS_SPECIFIED
 
     async def close(self) -> None:
-        """Stop what works on without a request. The store is closed by whoever opened it."""
+        """Stop background responses. The opener of the store closes it."""
         await self.runs.close()
 
     def resolve(self, name: str | None) -> str:
-        """The id of a model that a request names. Raises NotFound (`model_not_found`)."""
+        """Return the id of the model that a request names. Raises NotFound (`model_not_found`)."""
         return self.models.resolve(name)

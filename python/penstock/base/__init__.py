@@ -1,2 +1,1 @@
-"""Errors, ids, logging and what the machine gives: what every room may use. Imports nothing of
-Penstock."""
+"""Errors, ids, logging and resource limits, for every package. Imports nothing of Penstock."""

@@ -1,4 +1,4 @@
-"""`data:` URLs (RFC 2397), and base64 as clients send it."""
+"""Decodes `data:` URLs (RFC 2397), and base64 as clients send it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ WHITE_SPACE: Final = b" \t\n\r\v\f"
 MAX_HEAD_CHARS: Final = 4096
 PIECE_CHARS: Final = 64 * 1024
 ESCAPE_CHARS: Final = len("%41")
-# Each of them takes half a microsecond; large content comes as base64.
+# An escape takes 0.5 us to decode. Clients send large content as base64.
 MAX_ESCAPES: Final = 1024 * 1024
 
 
 def decode_data_url(url: str) -> tuple[bytes, str | None]:
-    """(content, media type or None where the URL names none). Raises ValueError."""
+    """Return (content, media type or None if the URL has none). Raises ValueError."""
     if url[: len(SCHEME)].lower() != SCHEME:
         raise ValueError("not a data: URL")
     comma = url.find(",", 0, len(SCHEME) + MAX_HEAD_CHARS)
     if comma < 0:
-        raise ValueError("a data: URL has a media type, a comma and its content")
+        raise ValueError("a data: URL must have a comma before its content")
     data = url[comma + 1 :]
     kind, *parameters = url[len(SCHEME) : comma].split(";")
     if parameters and parameters[-1].strip().lower() == "base64":
-        text = _unquoted(data).decode("ascii") if "%" in data else data
+        text = _unquote(data).decode("ascii") if "%" in data else data
         content = decode_base64(text)
     else:
-        content = _unquoted(data)
+        content = _unquote(data)
     return content, kind.strip().lower() or None
 
 
-def _unquoted(text: str) -> bytes:
-    """`unquote_to_bytes`, which makes an object of every escape, on one piece after the other; no
-    piece ends within an escape. Raises ValueError for more than MAX_ESCAPES."""
+def _unquote(text: str) -> bytes:
+    """Decode percent escapes piece by piece, because `unquote_to_bytes` creates an object per
+    escape. No piece ends within an escape. Raises ValueError for more than MAX_ESCAPES."""
     if text.count("%") > MAX_ESCAPES:
-        raise ValueError("too many escapes: send base64")
+        raise ValueError("too many percent escapes; send base64")
     content = bytearray()
     start = 0
     while start < len(text):
@@ -51,8 +51,8 @@ def _unquoted(text: str) -> bytes:
 
 
 def decode_base64(text: str) -> bytes:
-    """Content of base64 in either alphabet, padded or not; white space in it is skipped. Raises
-    ValueError."""
+    """Decode base64 in the standard or the URL-safe alphabet, padded or not. White space is
+    ignored. Raises ValueError."""
     packed = text.encode("ascii").translate(URL_SAFE, WHITE_SPACE).rstrip(b"=")
     try:
         return base64.b64decode(packed + b"=" * (-len(packed) % 4), validate=True)

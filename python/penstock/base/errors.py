@@ -1,17 +1,17 @@
-"""The one exception tree of what a client or an operator can cause.
+"""The exceptions for errors that a client or an operator can cause.
 
-    ServiceError                an answer to give: status, code, message, field
+    ServiceError                an error response: status, code, message, field
       InvalidRequest            400: a field is missing, mistyped, out of range or unsupported
       ContextLengthExceeded     400: the prompt does not fit the context
       NotFound                  404: model, response, file, ...
-      Conflict                  409: what is asked for clashes with what is going on
+      Conflict                  409: the request conflicts with the current state
       PayloadTooLarge           413
       Overloaded                429: the queue is full; carries Retry-After
-      EngineFault               500: our fault; the engine failed this request
+      EngineFault               500: a bug of ours; the engine failed this request
       Unavailable               503: the engine is starting or restarting, metrics are off
     ModelError                  a model or its files cannot be loaded (start-up; names file and key)
 
-An invariant of ours that breaks is an `assert`, never one of these.
+A broken invariant of our own is an `assert`, never one of these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ MAX_MODEL_ERROR_CHARS: Final = 2000
 
 
 class ServiceError(Exception):
-    """An error with an answer. `message` is for the client: no stack, no path, no foreign text."""
+    """An error that becomes an HTTP response. `message` is for the client: it contains no stack, no
+    path and no text of other programs.
+
+    field: the field of the request that caused it.
+    code: a machine-readable code; None: the code of the class.
+    retry_after_s: the value of Retry-After, if a retry may succeed.
+    """
 
     status = 500
     kind = "server_error"
@@ -88,15 +94,15 @@ class Unavailable(ServiceError):
 
 
 class ModelError(Exception):
-    """A model cannot be loaded. The message names the file and the key or tensor at fault. What it
-    quotes of the model's files, which anybody may have written, is made harmless for a terminal."""
+    """A model cannot be loaded. The message names the file and the key or tensor at fault. Control
+    characters in it are escaped, because it quotes model files, which are untrusted."""
 
     def __init__(self, message: str) -> None:
         super().__init__(_printable(message))
 
 
 def _printable(text: str) -> str:
-    shown = text[:MAX_MODEL_ERROR_CHARS]
-    if not shown.isprintable():
-        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
-    return shown if len(text) <= MAX_MODEL_ERROR_CHARS else f"{shown}..."
+    cut = text[:MAX_MODEL_ERROR_CHARS]
+    if not cut.isprintable():
+        cut = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+    return cut if len(text) <= MAX_MODEL_ERROR_CHARS else f"{cut}..."

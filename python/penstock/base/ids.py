@@ -1,15 +1,16 @@
-"""Identifiers as the wire shows them: a prefix and 32 hexadecimal digits of a random UUID."""
+"""Ids in the APIs: a prefix and the 32 hexadecimal digits of a random UUID."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
 
+# The bits of the version and the variant of a UUID, and their values in a version 4 UUID.
 UUID_FIXED: Final = 0xF000_C000_0000_0000_0000
 UUID_4: Final = 0x4000_8000_0000_0000_0000
 
 
 def new_id(prefix: str) -> str:
-    """`new_id("chatcmpl-")` -> `chatcmpl-<32 hex>`; prefixes as in spec/decisions.md."""
+    """Return a new id: `new_id("chatcmpl-")` -> `chatcmpl-<32 hexadecimal digits>`."""
     number = int.from_bytes(os.urandom(16), "big")
     return f"{prefix}{number & ~UUID_FIXED | UUID_4:032x}"

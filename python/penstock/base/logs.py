@@ -1,4 +1,4 @@
-"""Logging set up once per process; every other module only calls `logging.getLogger(__name__)`."""
+"""Logging setup, once per process. Other modules only call `logging.getLogger(__name__)`."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ def configure_logging(level: int = logging.INFO) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     root.propagate = False
-    # What no line shows is not looked up for each of them.
+    # No line shows these, so they are not looked up for each record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
 
 
 class _Lines(logging.Formatter):
-    """As logging's own `%(asctime)s %(levelname)s %(name)s: %(message)s`, which makes the text of
-    the second anew for each line: the access log has two for every request."""
+    """Formats as `%(asctime)s %(levelname)s %(name)s: %(message)s`, but formats each second only
+    once, because the access log has two lines per request."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._second = -1
-        self._shown = ""
+        self._second_text = ""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.exc_info or record.exc_text or record.stack_info:
             return super().format(record)
         second = int(record.created)
         if second != self._second:
-            self._shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+            self._second_text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
             self._second = second
-        told = f"{record.levelname} {record.name}: {record.getMessage()}"
-        return f"{self._shown},{int(record.msecs):03} {told}"
+        text = f"{record.levelname} {record.name}: {record.getMessage()}"
+        return f"{self._second_text},{int(record.msecs):03} {text}"

@@ -1,4 +1,4 @@
-"""Standard output of a process whose parent reads lines from it."""
+"""Reserves standard output in a process whose parent reads lines from it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 
 def take_standard_output() -> BinaryIO:
-    """Standard output, for the caller alone: whatever else is printed there from now on, by
-    libraries too, goes to standard error. Not inherited by children."""
+    """Return standard output for exclusive use by the caller. Everything else that is printed from
+    now on, also by libraries, goes to standard error. Child processes do not inherit it."""
     own = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return own

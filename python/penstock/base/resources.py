@@ -1,4 +1,4 @@
-"""What this process may take of its machine: memory and cores, control groups included."""
+"""Memory and cores that this process may use, including the limits of control groups."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """The least of the machine's available memory and what the limits of this process's control
-    group and the groups around it leave. None where the system tells nothing."""
-    left = [*_machine_bytes(proc), *_group_bytes(proc, cgroups)]
-    return max(0, min(left)) if left else None
+    """Return the minimum of the machine's available memory and of the memory left in this process's
+    control group and its ancestors. None if the system reports neither."""
+    available = [*_machine_bytes(proc), *_group_bytes(proc, cgroups)]
+    return max(0, min(available)) if available else None
 
 
 def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Cores this process may run on, no more than whole cores of its groups' time quotas."""
+    """Return the number of cores this process may run on, at most the whole cores in the CPU quotas
+    of its control groups."""
     cores = len(os.sched_getaffinity(0))
     for group, version in _groups(proc, cgroups, "cpu"):
         if version == 2:
@@ -39,20 +40,20 @@ def _machine_bytes(proc: Path) -> list[int]:
 
 
 def _group_bytes(proc: Path, cgroups: Path) -> list[int]:
-    """What each limited group leaves: limit - use + file pages that can be dropped."""
-    left = []
+    """Return for each control group with a limit: limit - usage + reclaimable file pages."""
+    available = []
     for group, version in _groups(proc, cgroups, "memory"):
         names = ("memory.max", "memory.current")
         if version == 1:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        limit, use = (_number(group / name) for name in names)
-        if limit is not None and use is not None:
-            left.append(limit - use + _droppable(group / "memory.stat"))
-    return left
+        limit, usage = (_number(group / name) for name in names)
+        if limit is not None and usage is not None:
+            available.append(limit - usage + _reclaimable(group / "memory.stat"))
+    return available
 
 
 def _groups(proc: Path, cgroups: Path, controller: str) -> Iterator[tuple[Path, int]]:
-    """The folders of this process's groups, innermost first, with the version of the hierarchy."""
+    """Yield (folder, cgroup version) of this process's control groups, innermost first."""
     for line in _lines(proc / "self" / "cgroup"):
         hierarchy, controllers, path = line.split(":", 2)
         if hierarchy == "0":
@@ -68,7 +69,7 @@ def _groups(proc: Path, cgroups: Path, controller: str) -> Iterator[tuple[Path, 
             yield group, version
 
 
-def _droppable(stat: Path) -> int:
+def _reclaimable(stat: Path) -> int:
     for line in _lines(stat):
         name, _, value = line.partition(" ")
         if name in ("inactive_file", "total_inactive_file"):

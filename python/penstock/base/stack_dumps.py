@@ -1,4 +1,4 @@
-"""What the threads of this process are at, for who must find out why it hangs or has crashed."""
+"""Dumps the stacks of all threads, to find out why a process hangs or crashed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STANDARD_ERROR: Final = 2
 
 
 def dump_stacks_on_signal() -> None:
-    """From now on SIGUSR1, and a fault of native code, write the stacks of all threads to standard
-    error: places in files, and nothing of what is computed there."""
+    """Write the stacks of all threads to standard error on SIGUSR1 and on a crash of native code.
+    The dump has file names and line numbers, no values."""
     faulthandler.enable(STANDARD_ERROR)
     faulthandler.register(signal.SIGUSR1, STANDARD_ERROR)

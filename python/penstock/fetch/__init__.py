@@ -1,4 +1,4 @@
-"""Fetches what a client's URL names, and nothing that only this machine can reach."""
+"""Fetches the URLs of clients, but no address that is not public."""
 
 from penstock.fetch.addresses import AllowList
 from penstock.fetch.fetcher import Fetched, Fetcher, FetchLimits

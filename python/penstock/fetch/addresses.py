@@ -1,4 +1,4 @@
-"""Which addresses may be connected to for a client."""
+"""Decides which addresses may be connected to for a client."""
 
 from __future__ import annotations
 
@@ -17,35 +17,34 @@ from typing import Final
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# Behind it a gateway reaches IPv4: the address stands in the last 32 bits (RFC 6052).
+# A gateway maps these to IPv4: the last 32 bits are the IPv4 address (RFC 6052).
 NAT64: Final = IPv6Network("64:ff9b::/96")
 
-# Not reached from everywhere, whatever this version of Python says of them.
+# Not public, even if this version of Python says that they are.
 LOCAL: Final = (
-    IPv4Network("168.63.129.16/32"),  # Azure: the host of a virtual machine, for that machine only
-    IPv4Network("192.0.0.0/24"),  # protocol assignments (RFC 6890): gateways, also of metadata
-    IPv4Network("192.88.99.0/24"),  # the nearest 6to4 relay (RFC 7526)
+    IPv4Network("168.63.129.16/32"),  # Azure: the hypervisor of a virtual machine
+    IPv4Network("192.0.0.0/24"),  # protocol assignments (RFC 6890): gateways, metadata services
+    IPv4Network("192.88.99.0/24"),  # 6to4 relay anycast (RFC 7526)
     IPv6Network("3fff::/20"),  # documentation (RFC 9637)
     IPv6Network("5f00::/16"),  # segment routing (RFC 9602)
 )
 
-
-# Discard: any port will do.
+# The discard port. Any port works, because nothing is sent.
 PROBE_PORT: Final = 9
 
 
 class AllowList:
-    """Networks that an operator lets clients reach, whatever they are; everything else must be a
-    public unicast address, and not of this machine: what listens there may be behind a firewall."""
+    """Allows the networks that the operator lists, and public unicast addresses that are not this
+    machine's own, because services on this machine may be protected by a firewall."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
-        """Raises ValueError for what is neither an address nor a network."""
+        """Raises ValueError for a text that is neither an address nor a network."""
         self._networks: tuple[Network, ...] = tuple(ip_network(text) for text in networks)
 
     def allows(self, text: str) -> bool:
-        """Whether an address, as a resolver gives it, may be connected to."""
+        """Tell whether the address `text`, as returned by a resolver, may be connected to."""
         try:
-            address = _plain(ip_address(text))
+            address = _unwrapped(ip_address(text))
         except ValueError:
             return False
         if any(address in network for network in self._networks):
@@ -54,19 +53,19 @@ class AllowList:
 
 
 def is_own_address(address: Address) -> bool:
-    """Whether an address is of one of this machine's interfaces: only to those is the way from
-    themselves. Nothing is sent."""
+    """Tell whether an interface of this machine has this address: the kernel then routes to it from
+    the same address. Sends nothing."""
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(address), PROBE_PORT))
             return ip_address(probe.getsockname()[0]) == address
-    except OSError:  # there is no way to it
+    except OSError:  # no route to it
         return False
 
 
-def _plain(address: Address) -> Address:
-    """IPv4 where it is written as IPv6; without the name of an interface."""
+def _unwrapped(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address embeds, else the address without its scope."""
     if isinstance(address, IPv4Address):
         return address
     if address in NAT64:
@@ -85,6 +84,6 @@ def _is_public(address: Address) -> bool:
 
 
 def _is_tunnel(address: IPv6Address) -> bool:
-    """6to4 or Teredo, whose relays reach IPv4 again. Both are retired, and whether Python calls
-    6to4 public differs by its version."""
+    """Tell whether the address is 6to4 or Teredo, whose relays reach IPv4 addresses. Both are
+    obsolete, and Python versions differ on whether 6to4 is public."""
     return address.sixtofour is not None or address.teredo is not None

@@ -1,7 +1,7 @@
-"""Connections to checked addresses: a name is resolved once, and what was checked is connected to.
+"""Connections to checked addresses: a name is resolved once, and exactly the checked addresses are
+connected to.
 
-Host header and TLS server name stay those of the URL, as they are made from it and not from the
-address.
+The Host header and the TLS server name are those of the URL, not the address.
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ import httpcore
 from penstock.fetch.addresses import AllowList
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Host and port -> its addresses, in the order in which they are to be tried. Raises OSError."""
-
+"""Host and port -> addresses, in the order in which they are tried. Raises OSError."""
 
 RESOLVERS: Final = 16
-"""Names that are looked up at once: one whose servers are silent takes a thread for many seconds,
-also when nobody waits for it any more."""
+"""Concurrent lookups. A name whose servers do not answer occupies a thread for many seconds, even
+after its fetch has timed out."""
 
 
 class ForbiddenAddress(Exception):
-    """A name has an address that nothing is fetched from."""
+    """A host name has an address that must not be connected to."""
 
 
 class SystemResolver:
-    """Resolves names as this machine does, in threads of its own: nothing else waits for those
-    whose names clients choose."""
+    """Resolves names with the system's resolver, in separate threads, so that names chosen by
+    clients block nothing else."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVERS, "penstock-resolve")
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """See Resolve."""
+        """Implements Resolve."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, _addresses_of, host, port)
 
@@ -48,8 +47,8 @@ def _addresses_of(host: str, port: int) -> Sequence[str]:
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):
-    """Opens connections for one fetch. A name with one forbidden address is forbidden: which one
-    another resolver would give first is not ours to guess."""
+    """Opens connections for one fetch. A name with any forbidden address is forbidden, because the
+    order of its addresses may differ between resolvers."""
 
     def __init__(self, resolve: Resolve, allow: AllowList) -> None:
         self._resolve = resolve
@@ -64,22 +63,23 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Raises ForbiddenAddress, and httpcore.ConnectError where no address answers."""
+        """Connect to the first address that answers. Raises ForbiddenAddress, and
+        httpcore.ConnectError if none answers."""
         try:
             addresses = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(error) from error
         if not all(map(self._allow.allows, addresses)):
             raise ForbiddenAddress
-        failure: Exception = httpcore.ConnectError("the name has no address")
+        last_error: Exception = httpcore.ConnectError("the name has no address")
         for address in addresses:
             try:
                 return await self._inner.connect_tcp(
                     address, port, timeout, local_address, socket_options
                 )
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        raise failure
+                last_error = error
+        raise last_error
 
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None

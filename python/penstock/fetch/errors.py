@@ -1,5 +1,5 @@
-"""How a fetch can fail. None of these tells what a name resolves to, or what a connection said: a
-client must not learn from them what there is behind this machine."""
+"""Errors of a fetch. They reveal neither resolved addresses nor the text of connection errors, so
+that clients cannot explore the server's network."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from penstock.base.errors import InvalidRequest
 
 
 class UrlForbidden(InvalidRequest):
-    """Scheme or address is one that nothing is fetched from."""
+    """The scheme or the address of the URL is not allowed."""
 
     code = "url_not_allowed"
 
 
 class UrlUnreachable(InvalidRequest):
-    """No name, no connection, no end in time, or no answer with content."""
+    """The name, the connection or the response failed, or the fetch timed out."""
 
     code = "url_unreachable"
 
 
 class UrlTooLarge(InvalidRequest):
+    """The content of the URL exceeds the size limit."""
+
     code = "url_too_large"

@@ -1,4 +1,4 @@
-"""One GET of a client's URL, bounded in redirects, size and time."""
+"""Fetches a client's URL with limits on redirects, size and time."""
 
 from __future__ import annotations
 
@@ -36,24 +36,28 @@ CONNECT_TIMEOUT_S: Final = 10.0
 
 
 def public_certificates() -> ssl.SSLContext:
-    """Trusts the usual authorities, whatever the environment says."""
+    """Return a TLS context that trusts the public authorities and ignores the environment."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """`timeout_s`: of a whole fetch with its redirects. `max_held_bytes`: of all the bodies that
-    are being received at once."""
+    """Limits of a Fetcher.
+
+    max_bytes: the size of one body.
+    max_buffered_bytes: the size of all bodies that are being received.
+    timeout_s: the time of a fetch with all its redirects.
+    """
 
     max_bytes: int = 64 * 1024 * 1024
-    max_held_bytes: int = 512 * 1024 * 1024
+    max_buffered_bytes: int = 512 * 1024 * 1024
     max_redirects: int = 3
     timeout_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`name`: the last step of the URL's path, None where it is empty."""
+    """The content of a URL. `name`: the last segment of the URL's path; None: it is empty."""
 
     data: bytes
     mime_type: str | None
@@ -61,10 +65,10 @@ class Fetched:
 
 
 class Fetcher:
-    """Fetches for clients. Nothing is kept between two fetches: no connection, name or cookie.
+    """Fetches URLs for clients. It keeps no connection, resolved name or cookie between fetches.
 
-    `resolve`: how names become addresses; None: as this machine does. `tls`: makes the context of
-    https, with the first fetch: reading the certificates takes its time.
+    resolve: resolves host names; None: the system's resolver.
+    tls: creates the TLS context at the first fetch, because reading the certificates is slow.
     """
 
     def __init__(
@@ -79,43 +83,41 @@ class Fetcher:
         self._resolve = resolve or SystemResolver()
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
-        self._held_bytes = 0
+        self._buffered_bytes = 0
 
     async def fetch(self, url: str, *, field: str) -> Fetched:
-        """What an http(s) or data: URL holds. `field`: the request's field that has it, for errors.
-        Raises UrlForbidden, UrlUnreachable, UrlTooLarge, and Overloaded where too much is being
-        received."""
+        """Return the content of an http:, https: or data: URL. `field`: the field of the request
+        that has the URL, for errors. Raises UrlForbidden, UrlUnreachable, UrlTooLarge, and
+        Overloaded if all bodies being received exceed their limit."""
         if url[: len(SCHEME)].lower() == SCHEME:
-            return await asyncio.to_thread(self._decoded, url, field)  # it may be long
+            return await asyncio.to_thread(self._decode_data_url, url, field)  # may be large
         try:
             return await asyncio.wait_for(self._follow(url, field), self._limits.timeout_s)
         except asyncio.TimeoutError:
             seconds = self._limits.timeout_s
             raise UrlUnreachable(
-                f"{shortened_url(url)} could not be fetched within {seconds:g} s", field=field
+                f"{shorten_url(url)} could not be fetched within {seconds:g} s", field=field
             ) from None
         except ForbiddenAddress:
             raise UrlForbidden(
-                f"{shortened_url(url)} is not fetched: the address of its host is not public",
+                f"{shorten_url(url)} is not fetched: the address of its host is not public",
                 field=field,
             ) from None
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError):
-            raise UrlUnreachable(
-                f"{shortened_url(url)} could not be fetched", field=field
-            ) from None
+            raise UrlUnreachable(f"{shorten_url(url)} could not be fetched", field=field) from None
 
-    def _decoded(self, url: str, field: str) -> Fetched:
+    def _decode_data_url(self, url: str, field: str) -> Fetched:
         try:
             data, mime_type = decode_data_url(url)
         except ValueError:
-            raise UrlForbidden("not a valid data: URL", field=field) from None
+            raise UrlForbidden("the data: URL is not valid", field=field) from None
         if len(data) > self._limits.max_bytes:
             raise self._too_large(field)
         return Fetched(data, mime_type, None)
 
     async def _follow(self, given: str, field: str) -> Fetched:
-        """Every step is parsed, resolved and checked anew."""
-        url = _parsed(given, field)
+        """Fetch a URL and follow its redirects; each one is parsed, resolved and checked."""
+        url = _parse_url(given, field)
         backend = CheckedBackend(self._resolve, self._allow)
         for _ in range(self._limits.max_redirects + 1):
             async with httpcore.AsyncConnectionPool(
@@ -124,16 +126,16 @@ class Fetcher:
                 answer = await self._get(pool, url, field)
             if isinstance(answer, Fetched):
                 return answer
-            url = _parsed(answer, field, url)
-        most = self._limits.max_redirects
+            url = _parse_url(answer, field, url)
         raise UrlUnreachable(
-            f"{shortened_url(given)} redirects more than {most} times", field=field
+            f"{shorten_url(given)} redirects more than {self._limits.max_redirects} times",
+            field=field,
         )
 
     async def _get(
         self, pool: httpcore.AsyncConnectionPool, url: httpx.URL, field: str
     ) -> Fetched | str:
-        """The content, or where it is said to be."""
+        """Return the content, or the Location of a redirect."""
         target = httpcore.URL(
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
         )
@@ -156,7 +158,7 @@ class Fetcher:
     ) -> bytes:
         if fields.get(b"content-encoding", b"identity").lower() != b"identity":
             raise UrlUnreachable(
-                "the URL answered with compressed content, which was not asked for",
+                "the URL answered with compressed content, although none was accepted",
                 field=field,
             )
         declared = fields.get(b"content-length", b"")
@@ -168,22 +170,23 @@ class Fetcher:
             async with aclosing(answer.aiter_stream()) as stream:  # type: ignore[type-var]
                 async for chunk in stream:
                     size += len(chunk)
-                    self._held_bytes += len(chunk)
+                    self._buffered_bytes += len(chunk)
                     self._check_size(size, field)
                     chunks.append(chunk)
             return b"".join(chunks)
         finally:
-            self._held_bytes -= size
+            self._buffered_bytes -= size
 
     def _check_size(self, size: int, field: str) -> None:
         if size > self._limits.max_bytes:
             raise self._too_large(field)
-        if self._held_bytes > self._limits.max_held_bytes:
+        if self._buffered_bytes > self._limits.max_buffered_bytes:
             raise Overloaded("too many large files are being fetched", field=field)
 
     def _too_large(self, field: str) -> UrlTooLarge:
-        most = self._limits.max_bytes
-        return UrlTooLarge(f"the URL holds more than {most} bytes", field=field)
+        return UrlTooLarge(
+            f"the content of the URL is larger than {self._limits.max_bytes} bytes", field=field
+        )
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -191,22 +194,23 @@ class Fetcher:
         return self._tls
 
 
-def shortened_url(url: str) -> str:
-    """A client's URL in a message: cut if it is long."""
+def shorten_url(url: str) -> str:
+    """Return a URL for an error message, shortened if it is long."""
     return url if len(url) <= MAX_SHOWN_CHARS else url[:MAX_SHOWN_CHARS] + "..."
 
 
-def _parsed(text: str, field: str, base: httpx.URL | None = None) -> httpx.URL:
-    """An absolute http(s) URL without credentials. Raises UrlForbidden."""
+def _parse_url(text: str, field: str, base: httpx.URL | None = None) -> httpx.URL:
+    """Return an absolute http or https URL without credentials. `text` may be relative to `base`.
+    Raises UrlForbidden."""
     try:
         url = httpx.URL(text) if base is None else base.join(text)
-        host = url.host  # decoded here, where it may be an international name that is none
+        host = url.host  # raises if an international name is not valid
     except (httpx.InvalidURL, ValueError, TypeError):
-        raise UrlForbidden("not a valid URL", field=field) from None
+        raise UrlForbidden("the URL is not valid", field=field) from None
     if url.scheme not in ("http", "https") or not host:
         raise UrlForbidden("only http: and https: URLs are fetched", field=field)
     if url.port is not None and not 1 <= url.port <= MAX_PORT:
-        raise UrlForbidden("not a valid URL", field=field)
+        raise UrlForbidden("the URL is not valid", field=field)
     if url.userinfo:
-        raise UrlForbidden("a URL with a user name is not fetched", field=field)
+        raise UrlForbidden("URLs with a user name are not fetched", field=field)
     return url

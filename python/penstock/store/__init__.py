@@ -1,10 +1,11 @@
-"""What outlives a request: responses, files, sessions, skills, approvals.
+"""The store: the responses, files, sessions, skills and approvals that outlive a request.
 
-Imports base, config and dialog only. The database is SQLite or PostgreSQL through SQLAlchemy, the
-bodies lie where fsspec reaches; no API process holds what another one may need.
+Imports base, config and dialog only. Rows are in SQLite or PostgreSQL (through SQLAlchemy), bodies
+of files in a folder or any other fsspec file system. No API process keeps state that another one
+needs.
 
-`Store` is imported when it is first asked for: its libraries take a fifth of a second, which a
-server spends while its engine loads. Whoever needs it as a type imports it under TYPE_CHECKING.
+`Store` is imported at its first use: its libraries take 0.2 s to import, which a server does while
+its engine loads. Code that needs only the type imports it under TYPE_CHECKING.
 """
 
 from __future__ import annotations

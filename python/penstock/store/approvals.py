@@ -1,4 +1,4 @@
-"""Approvals: a run in one process waits, a decision may come through any other."""
+"""Approvals of tool calls: a run waits for a decision, which may arrive at any API process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.store.sql.schema import approvals
 
 DecisionStatus = Literal["resolved", "queued", "not_found"]
 
-# How soon a decision that came through another process is seen.
+# How often a waiting run checks for decisions that arrived at another process.
 POLL_INTERVAL_S: Final = 0.25
 TIMED_OUT: Final = Verdict("deny", "Approval timed out.")
 
@@ -25,8 +25,8 @@ _TABLE: Final = approvals.c
 
 
 class Approvals:
-    """Approvals that runs ask for. `session_expiry_s`: how long a session's approval holds that is
-    to be remembered."""
+    """Approvals that runs request. `session_expiry_s`: how long a remembered approval of a session
+    is valid."""
 
     def __init__(
         self, database: Database, clock: Clock, retention: Retention, session_expiry_s: int
@@ -38,7 +38,7 @@ class Approvals:
         self._decided: dict[str, asyncio.Event] = {}
 
     async def create(self, session: str | None = None) -> str:
-        """Ask for an approval; its id, to be shown to the client."""
+        """Request an approval. Returns its id, for the client."""
         now = self._clock()
         values = {
             "id": new_id("appr_"),
@@ -52,8 +52,8 @@ class Approvals:
         return str(values["id"])
 
     async def wait(self, id: str) -> Verdict:
-        """The decision, as soon as there is one; after five minutes it is a denial. The approval is
-        forgotten with it: one waits for it, once."""
+        """Wait for the decision and return it; after five minutes it is a denial. The approval is
+        deleted afterwards, so only one caller may wait for it, once."""
         await self._database.write(
             lambda c: c.execute(update(approvals).where(_TABLE.id == id).values(waiting=True))
         )
@@ -73,8 +73,13 @@ class Approvals:
     async def decide(
         self, id: str, decision: Decision, *, message: str | None, remember: bool
     ) -> DecisionStatus:
-        """Decide, once. `queued`: nobody waits for it yet. `remember`: an approval holds for all
-        that its session asks for later."""
+        """Decide an approval, once.
+
+        message: for the model, with a denial.
+        remember: an approval is also valid for later requests of its session.
+
+        Returns "queued" if no run waits for the decision yet, "not_found" if the approval is
+        unknown, expired or already decided."""
         values: dict[str, Any] = {"decision": decision, "message": message}
         if remember and decision == "approve":
             values["remember"] = True
@@ -93,13 +98,13 @@ class Approvals:
         return "resolved" if waiting else "queued"
 
     async def remembered(self, session: str) -> bool:
-        """Whether a session has an approval that holds for what it asks for now."""
-        wanted = select(_TABLE.id).where(_TABLE.session == session, _TABLE.remember, self._alive())
-        return await self._database.read(lambda c: c.execute(wanted).first() is not None)
+        """Tell whether a session has a valid remembered approval."""
+        query = select(_TABLE.id).where(_TABLE.session == session, _TABLE.remember, self._alive())
+        return await self._database.read(lambda c: c.execute(query).first() is not None)
 
     def _look(self, connection: Connection, id: str) -> Verdict | None:
-        wanted = select(_TABLE.decision, _TABLE.message).where(_TABLE.id == id, self._alive())
-        row = connection.execute(wanted).one_or_none()
+        query = select(_TABLE.decision, _TABLE.message).where(_TABLE.id == id, self._alive())
+        row = connection.execute(query).one_or_none()
         if row is None:
             return TIMED_OUT
         return None if row.decision is None else Verdict(row.decision, row.message)

@@ -1,9 +1,9 @@
-"""Bodies of files, outside the database: a local folder, or whatever else fsspec reaches.
+"""Bodies of files, stored outside the database in a local folder or another fsspec file system.
 
-A body is complete or absent: it is written under another name, synced, then renamed. Bodies are
-written before the rows that name them, and deleted after: what a crash leaves behind is a body
-without a row, which a sweep finds. A file that is brought along with its id is the exception: its
-row is what makes it the only one, and without a body it reads as one that is not kept.
+A body is complete or absent: it is written under a temporary name, synced, then renamed. Bodies are
+written before their rows and deleted after them, so that a crash leaves at most a body without a
+row, which a sweep deletes. The exception is a file that is created with a given id: its row comes
+first, because the row makes the id unique. Without its body the file reads as elided.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PART_SUFFIX: Final = ".part"
 
 
 class Blobs:
-    """The bodies under one folder. All methods block: call them in a thread.
+    """The bodies under one folder. All methods block, so call them in a thread.
 
-    They raise OSError; `read` and `open` raise FileNotFoundError for a body that is gone.
+    They raise OSError; `read` and `open` raise FileNotFoundError for a body that does not exist.
     """
 
     def __init__(self, url: str, store_id: str) -> None:
-        """Make the folder. Raises SettingsError for a URL that fsspec cannot use here, OSError."""
+        """Create the folder. Raises OSError, and SettingsError for a URL that fsspec cannot use."""
         try:
             self.fs, root = url_to_fs(url)
         except (ValueError, ImportError):
@@ -43,9 +43,9 @@ class Blobs:
         if self.is_local:
             os.chmod(self.root, 0o700)
 
-    def try_to_write(self) -> None:
-        """Write an empty body and delete it. Raises OSError where bodies cannot be written; a full
-        disk is no such place, since what it holds can be read and deleted."""
+    def check_writable(self) -> None:
+        """Write an empty body and delete it. Raises OSError if bodies cannot be written. A full
+        disk is accepted, because its bodies can be read and deleted."""
         name = new_id("try-")
         try:
             self.write(name, b"")
@@ -56,11 +56,11 @@ class Blobs:
             self.delete(name)
 
     def begin(self, name: str) -> BlobWriter:
-        """Start a body that will be `name`, such as `files/file-1`, once it is committed."""
+        """Start to write a body. It appears as `name`, such as `files/file-1`, when committed."""
         return BlobWriter(self, f"{self.root}/{name}")
 
     def write(self, name: str, body: bytes) -> None:
-        """Keep a body."""
+        """Store a body."""
         writer = self.begin(name)
         try:
             writer.write(body)
@@ -70,33 +70,33 @@ class Blobs:
             raise
 
     def read(self, name: str) -> bytes:
-        """A whole body."""
+        """Return a whole body."""
         body: bytes = self.fs.cat_file(f"{self.root}/{name}")
         return body
 
     def open(self, name: str) -> BinaryIO:
-        """A body, to be read in pieces and closed."""
+        """Open a body for reading. The caller closes it."""
         file: BinaryIO = self.fs.open(f"{self.root}/{name}", "rb")
         return file
 
     def delete(self, name: str) -> None:
-        """Forget a body, if there is one."""
+        """Delete a body if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(f"{self.root}/{name}")
 
-    def ages(self, folder: str) -> dict[str, float]:
-        """When each body in a folder, unfinished ones too, was changed (Unix seconds). What the
-        file system does not tell the age of is left out."""
+    def modification_times(self, folder: str) -> dict[str, float]:
+        """Return name -> modification time (Unix seconds) of each body in a folder, unfinished
+        bodies included. Bodies whose time the file system does not report are left out."""
         path = f"{self.root}/{folder}"
         if not self.fs.isdir(path):
             return {}
         entries: list[dict[str, Any]] = self.fs.ls(path, detail=True, refresh=True)
-        ages = {f"{folder}/{os.path.basename(e['name'])}": _changed_at(e) for e in entries}
-        return {name: changed for name, changed in ages.items() if changed is not None}
+        times = {f"{folder}/{os.path.basename(e['name'])}": _modified_at(e) for e in entries}
+        return {name: modified for name, modified in times.items() if modified is not None}
 
 
 class BlobWriter:
-    """A body that is being written. Ends with `commit` or with `abort`."""
+    """Writes a body in pieces. Ends with `commit` or with `abort`."""
 
     def __init__(self, blobs: Blobs, path: str) -> None:
         self._fs, self._is_local = blobs.fs, blobs.is_local
@@ -113,7 +113,7 @@ class BlobWriter:
         self.size_bytes += len(chunk)
 
     def commit(self) -> None:
-        """On return the body is on the disk, under its name."""
+        """Give the body its name. On return a local body is synced to the disk."""
         if self._is_local:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -123,7 +123,7 @@ class BlobWriter:
             _sync_folder(self._folder)
 
     def abort(self) -> None:
-        """Leave nothing behind. Also after a `commit` that failed."""
+        """Delete the unfinished body. May also be called after a failed `commit`."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -138,8 +138,9 @@ def _sync_folder(path: str) -> None:
         os.close(folder)
 
 
-def _changed_at(entry: dict[str, Any]) -> float | None:
-    """File systems name it differently: local ones `mtime`, object stores a datetime."""
+def _modified_at(entry: dict[str, Any]) -> float | None:
+    """Return the modification time of a directory entry, whose key and type depend on the file
+    system, or None."""
     for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
         value = entry.get(key)
         if isinstance(value, datetime):

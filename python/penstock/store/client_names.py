@@ -1,4 +1,4 @@
-"""Names that clients give: made safe, or refused."""
+"""Sanitizes or rejects names that clients choose."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ MAX_SESSION_ID_CHARS: Final = 256
 
 
 def safe_name(name: str) -> str:
-    """A file's name that may be put into a folder: the last part of a path, without what cannot
-    be seen, at most 200 bytes of UTF-8 with its suffix kept. `../a/b.txt` -> `b.txt`."""
+    """Return a safe file name: the last segment of a path, without control characters, at most 200
+    bytes of UTF-8 including its suffix. `../a/b.txt` -> `b.txt`."""
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    seen = "".join(c for c in last if unicodedata.category(c)[0] != "C").strip()
-    if not seen.strip("."):
+    visible = "".join(c for c in last if unicodedata.category(c)[0] != "C").strip()
+    if not visible.strip("."):
         return NO_NAME
-    stem, dot, suffix = seen.rpartition(".")
+    stem, dot, suffix = visible.rpartition(".")
     if not stem or len(suffix.encode()) > MAX_NAME_BYTES // 4:
-        stem, dot, suffix = seen, "", ""
-    room = MAX_NAME_BYTES - len((dot + suffix).encode())
-    return stem.encode()[:room].decode("utf-8", "ignore") + dot + suffix
+        stem, dot, suffix = visible, "", ""
+    stem_bytes = MAX_NAME_BYTES - len((dot + suffix).encode())
+    return stem.encode()[:stem_bytes].decode("utf-8", "ignore") + dot + suffix
 
 
 def check_session_id(id: str) -> str:
-    """The id of a session, as given. Raises InvalidRequest for what cannot be one."""
+    """Return a valid session id unchanged. Raises InvalidRequest for any other text."""
     if not 0 < len(id) <= MAX_SESSION_ID_CHARS or not id.isprintable():
         raise InvalidRequest(
             f"`session_id` must be 1 to {MAX_SESSION_ID_CHARS} printable characters",

@@ -1,14 +1,14 @@
-"""The time that records carry."""
+"""The clock for timestamps in the store."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-# Unix seconds. Several machines that share a store must agree on it to a few seconds.
+# Returns Unix seconds. The clocks of machines that share a store may differ by a few seconds.
 Clock = Callable[[], int]
 
 
 def system_clock() -> int:
-    """Now, in Unix seconds."""
+    """Return the current time in Unix seconds."""
     return int(time.time())

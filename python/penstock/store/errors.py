@@ -1,4 +1,4 @@
-"""What the store answers when it cannot do what it is asked."""
+"""Errors of the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StorageFull(ServiceError):
     code = "storage_full"
 
     def __init__(self) -> None:
-        super().__init__("the server's storage is full; delete what is not needed, or try later")
+        super().__init__("the server's storage is full; delete files or responses, or retry later")
 
 
 class StorageUnavailable(Unavailable):
@@ -27,12 +27,12 @@ class StorageUnavailable(Unavailable):
 
     def __init__(self) -> None:
         super().__init__(
-            "the server's storage does not answer; try again", retry_after_s=RETRY_AFTER_S
+            "the server's storage does not respond; retry later", retry_after_s=RETRY_AFTER_S
         )
 
 
 class FileElided(ServiceError):
-    """410: the file is known, its body is not kept."""
+    """410: the file is known, but its body was not kept."""
 
     status = 410
     kind = "invalid_request_error"
@@ -40,7 +40,7 @@ class FileElided(ServiceError):
 
 
 class FileFailed(ServiceError):
-    """422: the file is an error placeholder."""
+    """422: the file is a placeholder for an error."""
 
     status = 422
     kind = "invalid_request_error"
@@ -48,10 +48,10 @@ class FileFailed(ServiceError):
 
 
 def file_not_found(id: str) -> NotFound:
-    """The answer for a file that is unknown, deleted or expired."""
+    """Return the error for a file that is unknown, deleted or expired."""
     return NotFound(f"File '{shorten(id)}' not found or expired", code="file_not_found")
 
 
 def shorten(id: str) -> str:
-    """A client's id, as messages show it."""
+    """Return an id for an error message, shortened if it is long."""
     return id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."

@@ -1,4 +1,4 @@
-"""Stored files: rows in the database, bodies beside it."""
+"""Stored files: rows in the database, bodies in Blobs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from penstock.base.ids import new_id
 from penstock.store.blobs import Blobs, BlobWriter
 from penstock.store.client_names import safe_name
 from penstock.store.clock import Clock
-from penstock.store.errors import FileElided, FileFailed, file_not_found
+from penstock.store.errors import FileElided, FileFailed, file_not_found, shorten
 from penstock.store.records import FileSource, NewFile, StoredFile
-from penstock.store.retention import Retention, drop_oldest
+from penstock.store.retention import Retention, delete_oldest
 from penstock.store.sql.database import Database
 from penstock.store.sql.faults import translated_faults
 from penstock.store.sql.schema import files
@@ -27,7 +27,7 @@ from penstock.store.sql.schema import files
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "files"
-# A thread is asked to write once so much has come together.
+# An upload collects this much before it writes, in a thread.
 WRITE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 256 * 1024
 BINARY_TYPE: Final = "application/octet-stream"
@@ -49,8 +49,8 @@ class Files:
         self._retention = retention
 
     async def create(self, new: NewFile) -> StoredFile:
-        """Keep a file; beyond the quota the oldest ones go. One with an id that another file has
-        is not kept: that file is returned. Raises StorageFull, StorageUnavailable."""
+        """Store a file and delete the oldest files beyond the quota. If another file has the given
+        id, that file is returned and nothing is stored. Raises StorageFull, StorageUnavailable."""
         if new.id is not None:
             return await self._create_as(new.id, new)
         stored, body = self.record(new, new_id("file-")), NO_BODY
@@ -60,81 +60,82 @@ class Files:
         return await self.insert(stored, body)
 
     async def begin(self) -> Upload:
-        """A file whose body comes in pieces."""
+        """Start the upload of a file in pieces."""
         body = _new_body()
         return Upload(self, body, await asyncio.to_thread(self._begin, body))
 
     async def get(self, id: str) -> StoredFile | None:
-        """What is known of a file; None: unknown, deleted or expired."""
+        """Return the metadata of a file, or None if it is unknown, deleted or expired."""
         row = await self._row(id)
-        return None if row is None else _stored(row)
+        return None if row is None else _file_of(row)
 
     async def read(self, id: str) -> bytes:
-        """The body of a file. Raises NotFound (`file_not_found`), FileElided, FileFailed."""
+        """Return the body of a file. Raises NotFound (`file_not_found`), FileElided, FileFailed."""
         return b"".join([piece async for piece in await self.open(id)])
 
     async def open(self, id: str) -> AsyncGenerator[bytes, None]:
-        """The body of a file in pieces. Raises as `read`, and StorageUnavailable in the midst."""
+        """Return the body of a file in pieces. Raises as `read`; the iteration may raise
+        StorageUnavailable."""
         row = await self._row(id)
         if row is None:
             raise file_not_found(id)
         if row.code is not None:
-            raise FileFailed(row.message or "the file was not made", code=row.code)
+            raise FileFailed(row.message or "the file could not be created", code=row.code)
         body = None if row.elided else await asyncio.to_thread(self._open, row.body)
         if body is None:
-            raise FileElided(f"the body of file '{id}' is not kept")
+            raise FileElided(f"the content of file '{shorten(id)}' was not kept")
         return _pieces(body)
 
     async def list(
         self, container: str | None = None, *, session: str | None = None
     ) -> list[StoredFile]:
-        """All files, or those of a container or a session; the newest first."""
-        wanted = select(files).where(self._alive())
+        """Return all files, or those of a container or a session, newest first."""
+        query = select(files).where(self._alive())
         if container is not None:
-            wanted = wanted.where(_TABLE.container_id == container)
+            query = query.where(_TABLE.container_id == container)
         if session is not None:
-            wanted = wanted.where(_TABLE.session == session)
-        wanted = wanted.order_by(_TABLE.sequence.desc())
-        rows = await self._database.read(lambda c: c.execute(wanted).all())
-        return [_stored(row) for row in rows]
+            query = query.where(_TABLE.session == session)
+        query = query.order_by(_TABLE.sequence.desc())
+        rows = await self._database.read(lambda c: c.execute(query).all())
+        return [_file_of(row) for row in rows]
 
     async def delete(self, id: str) -> bool:
-        """Whether there was one to delete."""
+        """Delete a file. Returns False if there is none."""
         change = delete(files).where(_TABLE.id == id, self._alive()).returning(_TABLE.body)
         body = await self._database.write(lambda c: c.execute(change).scalar_one_or_none())
         if body is None:
             return False
-        await asyncio.to_thread(self._forget, [body])
+        await asyncio.to_thread(self._delete_bodies, [body])
         return True
 
     async def insert(self, stored: StoredFile, body: str) -> StoredFile:
-        """Keep the row of a file whose body is in place."""
+        """Insert the row of a file whose body is written."""
         try:
             dropped = await self._database.write(partial(self._insert, stored=stored, body=body))
         except ServiceError:
-            await asyncio.to_thread(self._forget, [body])
+            await asyncio.to_thread(self._delete_bodies, [body])
             raise
         if dropped:
-            await asyncio.to_thread(self._forget, dropped)
+            await asyncio.to_thread(self._delete_bodies, dropped)
         return stored
 
     async def _create_as(self, id: str, new: NewFile) -> StoredFile:
-        """Keep a file under a given id. The row comes before the body: of several at once only one
-        gets the row."""
+        """Store a file with a given id. The row is inserted before the body is written, so that
+        only one of several concurrent calls creates the file."""
         stored = self.record(new, id)
         body = NO_BODY if new.data is None else _new_body()
         expired = delete(files).where(_TABLE.id == id, _TABLE.expires_at <= stored.created_at)
-        wanted = select(files).where(_TABLE.id == id)
+        query = select(files).where(_TABLE.id == id)
 
         def work(connection: Connection) -> StoredFile | Sequence[str]:
-            connection.execute(expired)  # no sweep has been there yet
-            row = connection.execute(wanted).one_or_none()
-            return self._insert(connection, stored, body) if row is None else _stored(row)
+            connection.execute(expired)  # the sweep has not deleted it yet
+            row = connection.execute(query).one_or_none()
+            return self._insert(connection, stored, body) if row is None else _file_of(row)
 
         result = await self._database.write(work)
         if isinstance(result, StoredFile):
             return result
-        await asyncio.to_thread(self._forget, result)
+        await asyncio.to_thread(self._delete_bodies, result)
         if new.data is not None:
             try:
                 await asyncio.to_thread(self._write, body, new.data)
@@ -144,16 +145,16 @@ class Files:
         return stored
 
     async def _row(self, id: str) -> Row[Any] | None:
-        wanted = select(files).where(_TABLE.id == id, self._alive())
-        return await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        query = select(files).where(_TABLE.id == id, self._alive())
+        return await self._database.read(lambda c: c.execute(query).one_or_none())
 
     def _insert(self, connection: Connection, stored: StoredFile, body: str) -> Sequence[str]:
-        """The bodies of the files that went in its place."""
+        """Insert a row. Returns the bodies of files that were deleted to stay within the quota."""
         connection.execute(insert(files).values(_values(stored) | {"body": body}))
-        return drop_oldest(connection, self._retention)
+        return delete_oldest(connection, self._retention)
 
     def record(self, new: NewFile, id: str) -> StoredFile:
-        """What will be known of a new file; its name made safe."""
+        """Return the metadata of a new file, with a sanitized name."""
         now = self._clock()
         name = safe_name(new.name)
         return StoredFile(
@@ -188,8 +189,8 @@ class Files:
             except FileNotFoundError:
                 return None
 
-    def _forget(self, bodies: Iterable[str]) -> None:
-        """Delete bodies whose rows are gone. What cannot be deleted now, a sweep will."""
+    def _delete_bodies(self, bodies: Iterable[str]) -> None:
+        """Delete bodies whose rows are deleted. A sweep deletes those that fail now."""
         for body in filter(None, bodies):
             try:
                 self._blobs.delete(body)
@@ -201,7 +202,7 @@ class Files:
 
 
 class Upload:
-    """A file that arrives in pieces. Ends with `finish` or with `abort`."""
+    """A file that is uploaded in pieces. Ends with `finish` or with `abort`."""
 
     def __init__(self, owner: Files, body: str, writer: BlobWriter) -> None:
         self._owner = owner
@@ -213,17 +214,18 @@ class Upload:
         """Append to the body. Raises StorageFull, StorageUnavailable."""
         self._waiting += chunk
         if len(self._waiting) >= WRITE_BYTES:
-            await asyncio.to_thread(self._guarded, self._write_out)
+            await asyncio.to_thread(self._with_translated_faults, self._write_out)
 
     async def finish(self, new: NewFile) -> StoredFile:
-        """Keep the file, which `new` describes; its `data` is None."""
-        await asyncio.to_thread(self._guarded, self._commit)
+        """Store the file that `new` describes; `new.data` must be None. Raises StorageFull,
+        StorageUnavailable."""
+        await asyncio.to_thread(self._with_translated_faults, self._commit)
         stored = self._owner.record(new, new_id("file-"))
         whole = msgspec.structs.replace(stored, size_bytes=self._writer.size_bytes, elided=False)
         return await self._owner.insert(whole, self._body)
 
     async def abort(self) -> None:
-        """Leave nothing behind."""
+        """Delete what was written."""
         await asyncio.to_thread(self._writer.abort)
 
     def _write_out(self) -> None:
@@ -234,13 +236,13 @@ class Upload:
         self._write_out()
         self._writer.commit()
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _with_translated_faults(self, work: Callable[[], None]) -> None:
         with translated_faults():
             work()
 
 
 async def _pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
-    """All of a body, which is closed at the end, or when the generator is."""
+    """Yield a body in pieces, and close it at the end or when the generator is closed."""
 
     def read() -> bytes:
         with translated_faults():
@@ -254,13 +256,13 @@ async def _pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
 
 
 def format_of(name: str) -> str:
-    """The format that a name's suffix tells: `notes.MD` -> `md`."""
+    """Return the format of a file name's suffix, or "bin": `notes.MD` -> `md`."""
     stem, dot, suffix = name.rpartition(".")
     return suffix.lower() if stem and dot and suffix.isalnum() else BINARY_FORMAT
 
 
 def _new_body() -> str:
-    """Where the body of a new file will lie among the blobs."""
+    """Return the name of a new body in Blobs."""
     return f"{FOLDER}/{new_id('')}"
 
 
@@ -274,7 +276,7 @@ def _values(stored: StoredFile) -> dict[str, Any]:
     }
 
 
-def _stored(row: Row[Any]) -> StoredFile:
+def _file_of(row: Row[Any]) -> StoredFile:
     values = dict(row._mapping)
     del values["sequence"], values["body"]
     tool, round, turn = (values.pop(f"source_{name}") for name in ("tool", "round", "turn"))

@@ -1,5 +1,4 @@
-"""A store that may open while the server already answers: what is asked of it waits until it is
-open. See `probe`."""
+"""A store that opens while the server already serves: calls wait until it is open. See `probe`."""
 
 from __future__ import annotations
 
@@ -17,16 +16,16 @@ if TYPE_CHECKING:
     from penstock.store.files import Files
     from penstock.store.response_events import ResponseEvents
     from penstock.store.responses import Responses
-    from penstock.store.sessions import HeldSession, Sessions
+    from penstock.store.sessions import LeasedSession, Sessions
     from penstock.store.skills import Skills
     from penstock.store.store import Store
 
 
 class LazyStore:
-    """The parts of a `Store`, to be used at once. It opens with the first use, or with `open`.
+    """The parts of a `Store` that is opened by the first call of a method, or by `open`.
 
-    Beside what the store raises, every method may raise StorageUnavailable: it cannot be opened.
-    The next call tries again.
+    Every method may also raise StorageUnavailable if the store cannot be opened. The next call
+    tries again.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
@@ -40,7 +39,7 @@ class LazyStore:
         self.approvals = cast("Approvals", _Part(self._opened, "approvals"))
 
     async def open(self) -> None:
-        """Return when the store is open. Raises SettingsError where it cannot be."""
+        """Open the store and wait until it is open. Raises SettingsError if it cannot be opened."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(_open(self._settings))
         opening = self._opening
@@ -52,8 +51,8 @@ class LazyStore:
             raise
 
     async def close(self) -> None:
-        """Finish what is being written, also where it is still opening: that cannot be broken
-        off."""
+        """Close the store after pending writes. If it is still opening, wait for that first,
+        because it cannot be interrupted."""
         if self._opening is not None:
             with contextlib.suppress(SettingsError):
                 await (await self._opening).close()
@@ -68,7 +67,7 @@ class LazyStore:
 
 
 class _Part:
-    """One part of the store: has its coroutine methods."""
+    """A proxy of one part of the store, with its coroutine methods."""
 
     def __init__(self, opened: Callable[[], Awaitable[Store]], name: str) -> None:
         self._opened = opened
@@ -84,9 +83,9 @@ class _Part:
 
 class _SessionsPart(_Part):
     @asynccontextmanager
-    async def held(self, id: str) -> AsyncIterator[HeldSession]:
-        async with (await self._opened()).sessions.held(id) as held:
-            yield held
+    async def lease(self, id: str) -> AsyncIterator[LeasedSession]:
+        async with (await self._opened()).sessions.lease(id) as session:
+            yield session
 
 
 async def _open(settings: StoreSettings) -> Store:

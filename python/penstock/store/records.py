@@ -1,4 +1,4 @@
-"""What the store keeps, as frozen records. Times are Unix seconds."""
+"""The records of the store, as frozen structs. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ UNFINISHED: Final = ("queued", "in_progress")
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response of the responses interface.
+    """A response of the Responses API.
 
-    `body`: the JSON of the resource. `conversation`: msgpack of tuple[Message, ...], the whole
-    chain with this answer, without instructions. `owner`: the process that works on it, whose
-    `heartbeat_at` tells that it lives; 0 and None: the store fills in now and the server's expiry.
+    body: the JSON of the resource.
+    conversation: msgpack of tuple[Message, ...]: all messages up to this answer, without
+    instructions.
+    owner: the id of the API process that runs it.
+    heartbeat_at: when the owner was last alive; 0: the store fills in the current time.
+    expires_at: None: the store fills in the server's expiry.
     """
 
     id: str
@@ -34,7 +37,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSource(msgspec.Struct, frozen=True):
-    """Who made a file: `user_upload`, `input_file` or a tool, in which round of which turn."""
+    """The origin of a file: `user_upload`, `input_file` or a tool, with the round and the turn."""
 
     tool: str
     round: int = 0
@@ -42,10 +45,12 @@ class FileSource(msgspec.Struct, frozen=True):
 
 
 class NewFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to store. `id` None: a new `file-<hex>`. `format` None: from the name's suffix.
+    """A file to store.
 
-    `data` None: there is no body: it was too large to keep, and `size_bytes` tells how large, or it
-    was never made, and `code` and `message` tell why (an error placeholder).
+    data: the body; None: it was too large to keep (then `size_bytes` has its size), or the file is
+    a placeholder for an error (then `code` and `message` describe it).
+    format: None: derived from the name's suffix.
+    id: None: a new `file-<hex>`.
     """
 
     name: str
@@ -63,9 +68,10 @@ class NewFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a file; its body is read apart.
+    """The metadata of a file.
 
-    `elided`: the body is not kept. `code`, `message`: an error placeholder, without a body.
+    elided: the body was not kept.
+    code, message: the error of a placeholder, which has no body.
     """
 
     id: str
@@ -85,7 +91,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that goes on by its id."""
+    """A conversation that requests continue by its id."""
 
     id: str
     created_at: int
@@ -96,14 +102,14 @@ Decision = Literal["approve", "deny"]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What was decided on an approval. `message`: for the model, of a denial."""
+    """The decision on an approval. `message`: for the model, with a denial."""
 
     decision: Decision
     message: str | None = None
 
 
 class StoredSkill(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill, described as its latest version is."""
+    """A skill, with the name and description of its latest version."""
 
     id: str
     created_at: int
@@ -114,7 +120,7 @@ class StoredSkill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkillVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of a skill. `directory`: the name of the folder that was uploaded."""
+    """One version of a skill. `directory`: the name of the uploaded folder."""
 
     skill_id: str
     version: int
@@ -129,12 +135,12 @@ class SkillVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def version_id(skill_id: str, version: int) -> str:
-    """The id of a version of a skill."""
+    """Return the id of a version of a skill."""
     return f"{skill_id}_v{version}"
 
 
 class SkillBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a skill's version: `files` by their path in its directory, with slashes."""
+    """The content of a skill version. `files`: path in its directory (with slashes) -> data."""
 
     name: str
     description: str
@@ -143,8 +149,12 @@ class SkillBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventChunk(NamedTuple):
-    """Events of a stream that follow each other. `first`: the number of the first, `following`: of
-    the one after the last. `frames`: they themselves, as they were sent."""
+    """Consecutive events of a stream.
+
+    first: the number of the first event.
+    following: the number of the event after the last.
+    frames: the events as they were sent.
+    """
 
     first: int
     following: int

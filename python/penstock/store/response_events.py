@@ -1,4 +1,4 @@
-"""The streams of background responses, written down as they go so that they can be read again."""
+"""The stored streams of background responses, which clients can read again."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from penstock.store.sql.schema import response_events, responses
 
 _TABLE: Final = response_events.c
 _APPEND: Final = insert(response_events)
-# Whoever deletes the response meanwhile waits, and then finds what was appended.
-_HOLD: Final = (
+# Locks the row of the response: a concurrent delete waits, and then deletes the new events too.
+_LOCK: Final = (
     update(responses)
-    .where(responses.c.id == bindparam("whose"))
+    .where(responses.c.id == bindparam("response"))
     .values(size_bytes=responses.c.size_bytes + bindparam("added"))
 )
 _READ: Final = (
     select(_TABLE.first, _TABLE.following, _TABLE.frames)
-    .where(_TABLE.response_id == bindparam("whose"), _TABLE.following > bindparam("wanted"))
+    .where(_TABLE.response_id == bindparam("response"), _TABLE.following > bindparam("start"))
     .order_by(_TABLE.first)
 )
 
 
 class ResponseEvents:
-    """Any process may read a stream; the owner of its response writes it."""
+    """The streams of all API processes. Any process may read one; the response's owner writes
+    it."""
 
     def __init__(self, database: Database, quota: ResponseQuota) -> None:
         self._database = database
         self._quota = quota
 
     async def append(self, response_id: str, chunk: EventChunk) -> None:
-        """Keep more events of a response; none of one that is gone."""
+        """Append events to the stream of a response. Does nothing if the response was deleted."""
         values = {"response_id": response_id, **chunk._asdict()}
 
         def write(connection: Connection) -> None:
-            held = {"whose": response_id, "added": len(chunk.frames)}
-            if connection.execute(_HOLD, held).rowcount > 0:
+            locked = {"response": response_id, "added": len(chunk.frames)}
+            if connection.execute(_LOCK, locked).rowcount > 0:
                 connection.execute(_APPEND, values)
 
         await self._quota.grow(response_id, len(chunk.frames), write)
 
-    async def read(self, response_id: str, wanted: int) -> list[EventChunk]:
-        """What there is from the event with the number `wanted` on; the first chunk may begin
-        before it."""
-        whose = {"whose": response_id, "wanted": wanted}
-        rows = await self._database.read(lambda c: c.execute(_READ, whose).all())
+    async def read(self, response_id: str, start: int) -> list[EventChunk]:
+        """Return the stored events from number `start` on. The first chunk may start before it."""
+        values = {"response": response_id, "start": start}
+        rows = await self._database.read(lambda c: c.execute(_READ, values).all())
         return [EventChunk(*row) for row in rows]

@@ -1,4 +1,4 @@
-"""How much is kept of responses and their events, and what goes beyond that."""
+"""The byte quota of responses and their events."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection, delete, select
 
-from penstock.store.retention import MOST_AT_ONCE, Retention, drop_oldest
+from penstock.store.retention import MAX_DELETIONS, Retention, delete_oldest
 from penstock.store.sql.database import Database
 from penstock.store.sql.schema import response_events, responses
 
 log = logging.getLogger(__name__)
 
-# What is kept is counted anew after so much of its quota was written, by each process.
+# Each process counts all responses again after it has written 1 / QUOTA_SHARE of the quota.
 QUOTA_SHARE: Final = 16
 
 _EVENTS: Final = response_events.c
@@ -23,41 +23,44 @@ _T = TypeVar("_T")
 
 
 class ResponseQuota:
-    """Whatever makes a response larger is written by it."""
+    """Keeps responses within their quota. All writes that enlarge a response go through it."""
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
         self._retention = retention
-        self._uncounted_bytes = retention.most_bytes  # others have written before
+        self._uncounted_bytes = retention.max_bytes  # count at the first write
 
     async def grow(self, id: str, size_bytes: int, work: Callable[[Connection], _T]) -> _T:
-        """Run `work`, which writes about so much of a response or of its events, and delete the
-        oldest responses beyond the quota now and then. What `work` returns."""
+        """Run `work`, a write that adds about `size_bytes` to response `id`, and return its result.
+        From time to time, also delete the oldest responses beyond the quota."""
         self._uncounted_bytes += size_bytes
-        if self._uncounted_bytes * QUOTA_SHARE <= self._retention.most_bytes:
+        if self._uncounted_bytes * QUOTA_SHARE <= self._retention.max_bytes:
             return await self._database.write(work)
 
         def work_and_count(connection: Connection) -> tuple[_T, int]:
             result = work(connection)
-            gone = drop_oldest(connection, self._retention, id)
-            for one in gone:
-                drop_events_of(connection, one)
-            return result, len(gone)
+            deleted_ids = delete_oldest(connection, self._retention, id)
+            for deleted_id in deleted_ids:
+                delete_events_of(connection, deleted_id)
+            return result, len(deleted_ids)
 
-        result, dropped = await self._database.write(work_and_count)
-        if dropped < MOST_AT_ONCE:
+        result, num_deleted = await self._database.write(work_and_count)
+        if num_deleted < MAX_DELETIONS:
             self._uncounted_bytes = 0
-        if dropped:
-            log.warning("deleted the %d oldest responses: [store] max_responses_bytes", dropped)
+        if num_deleted:
+            log.warning(
+                "deleted the %d oldest responses to stay within [store] max_responses_bytes",
+                num_deleted,
+            )
         return result
 
 
-def drop_events_of(connection: Connection, response_id: str) -> None:
-    """Forget the events of one response."""
+def delete_events_of(connection: Connection, response_id: str) -> None:
+    """Delete the events of one response."""
     connection.execute(delete(response_events).where(_EVENTS.response_id == response_id))
 
 
-def drop_lost_events(connection: Connection) -> None:
-    """Forget the events of responses that are gone."""
+def delete_orphaned_events(connection: Connection) -> None:
+    """Delete the events of responses that no longer exist."""
     known = select(responses.c.id)
     connection.execute(delete(response_events).where(_EVENTS.response_id.not_in(known)))

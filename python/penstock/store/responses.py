@@ -1,4 +1,4 @@
-"""Stored responses. Any process may read, delete or cancel one; its owner works on it."""
+"""Stored responses. Any API process may read, delete or cancel one; its owner runs it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from sqlalchemy import (
 
 from penstock.store.clock import Clock
 from penstock.store.records import UNFINISHED, ResponseStatus, StoredResponse
-from penstock.store.response_quota import ResponseQuota, drop_events_of
+from penstock.store.response_quota import ResponseQuota, delete_events_of
 from penstock.store.retention import Retention
 from penstock.store.sql.database import Database
 from penstock.store.sql.schema import responses
 
 _TABLE: Final = responses.c
 
-# Built once: to build a statement costs as much as to run it.
+# Built once, because building a statement takes as long as executing it.
 _INSERT: Final = insert(responses)
 _GET: Final = select(responses).where(
-    _TABLE.id == bindparam("wanted"),
+    _TABLE.id == bindparam("response_id"),
     or_(_TABLE.expires_at.is_(None), _TABLE.expires_at > bindparam("now")),
 )
 _UNFINISHED: Final = _TABLE.status.in_(UNFINISHED)
-_OF_OWNER: Final = and_(_TABLE.owner == bindparam("whose"), _UNFINISHED)
+_OF_OWNER: Final = and_(_TABLE.owner == bindparam("owner_id"), _UNFINISHED)
 _GROWN: Final = _TABLE.size_bytes + bindparam("added") - func.length(_TABLE.body)
-_UPDATE: Final = update(responses).where(_TABLE.id == bindparam("wanted"), _UNFINISHED)
+_UPDATE: Final = update(responses).where(_TABLE.id == bindparam("response_id"), _UNFINISHED)
 _REPLACE_BODY: Final = _UPDATE.values(size_bytes=_GROWN)
 _REPLACE_BOTH: Final = _UPDATE.values(size_bytes=_GROWN - func.length(_TABLE.conversation))
 _BEAT: Final = update(responses).where(_OF_OWNER).values(heartbeat_at=bindparam("now"))
@@ -56,7 +56,7 @@ class Responses:
         self._quota = quota
 
     async def create(self, response: StoredResponse) -> None:
-        """Keep a new response. About as much of the oldest ones goes as is beyond the quota."""
+        """Store a new response, and delete the oldest responses beyond the quota."""
         values = {name: getattr(response, name) for name in response.__struct_fields__}
         values["heartbeat_at"] = response.heartbeat_at or self._clock()
         if response.expires_at is None and self._retention.expiry_s:
@@ -69,8 +69,8 @@ class Responses:
     async def update(
         self, id: str, *, status: ResponseStatus, body: bytes, conversation: bytes | None = None
     ) -> bool:
-        """Go on with an unfinished response; False: it is deleted, or has finished already."""
-        values = {"wanted": id, "status": status, "body": body, "heartbeat_at": self._clock()}
+        """Update an unfinished response. Returns False if it was deleted or has finished."""
+        values = {"response_id": id, "status": status, "body": body, "heartbeat_at": self._clock()}
         change, added = _REPLACE_BODY, len(body)
         if conversation is not None:
             values["conversation"] = conversation
@@ -79,26 +79,27 @@ class Responses:
         return await self._quota.grow(id, added, lambda c: c.execute(change, values).rowcount > 0)
 
     async def get(self, id: str) -> StoredResponse | None:
-        """A response; None: unknown, deleted or expired."""
-        wanted = {"wanted": id, "now": self._clock()}
-        row = await self._database.read(lambda c: c.execute(_GET, wanted).one_or_none())
+        """Return a response, or None if it is unknown, deleted or expired."""
+        values = {"response_id": id, "now": self._clock()}
+        row = await self._database.read(lambda c: c.execute(_GET, values).one_or_none())
         return None if row is None else _record(row)
 
     async def delete(self, id: str) -> bool:
-        """Whether there was one to delete."""
+        """Delete a response. Returns False if there is none."""
         change = delete(responses).where(_TABLE.id == id, self._alive())
 
         def work(connection: Connection) -> bool:
             found = connection.execute(change).rowcount > 0
-            drop_events_of(connection, id)  # after it: those that came while the row was waited for
+            # After the row: events may be appended while the delete waits for the row's lock.
+            delete_events_of(connection, id)
             return found
 
         return await self._database.write(work)
 
     async def request_cancel(self, id: str) -> StoredResponse | None:
-        """Ask the owner of an unfinished background response to stop. The response as it is now;
-        None: there is none. Others stay as they are."""
-        wanted = select(responses).where(_TABLE.id == id, self._alive())
+        """Ask the owner of an unfinished background response to stop it; any other response is not
+        changed. Returns the response, or None if there is none."""
+        query = select(responses).where(_TABLE.id == id, self._alive())
         change = (
             update(responses)
             .where(_TABLE.id == id, _TABLE.background, _UNFINISHED)
@@ -107,33 +108,37 @@ class Responses:
 
         def work(connection: Connection) -> Row[Any] | None:
             connection.execute(change)
-            return connection.execute(wanted).one_or_none()
+            return connection.execute(query).one_or_none()
 
         row = await self._database.write(work)
         return None if row is None else _record(row)
 
     async def heartbeat(self, owner: str) -> None:
-        """The owner still works on its unfinished responses."""
-        beat = {"whose": owner, "now": self._clock()}
+        """Record that an owner is alive, in all its unfinished responses."""
+        beat = {"owner_id": owner, "now": self._clock()}
         await self._database.write(lambda c: c.execute(_BEAT, beat))
 
     async def active_ids(self, owner: str) -> set[str]:
-        """The ids of an owner's responses that are unfinished and wanted: not cancelled, deleted or
-        ended by somebody else."""
-        whose = {"whose": owner}
-        return await self._database.read(lambda c: set(c.execute(_ACTIVE_IDS, whose).scalars()))
+        """Return the ids of an owner's unfinished responses that were not cancelled, deleted or
+        ended by another process."""
+        values = {"owner_id": owner}
+        return await self._database.read(lambda c: set(c.execute(_ACTIVE_IDS, values).scalars()))
 
     async def fail_orphans(
         self, owner: str, stale_s: int, body_of: Callable[[StoredResponse], bytes]
     ) -> int:
-        """Fail the unfinished responses of an owner whose heartbeat is `stale_s` seconds away, with
-        the body that `body_of` makes of each. How many there were. That the owner is dead, the
-        caller has to know: the clock may have been put forward. One that is ahead was told before
-        the clock was put back."""
+        """Mark the unfinished responses of a dead owner failed, if their heartbeat differs from the
+        current time by more than `stale_s` seconds in either direction: a heartbeat in the future
+        was written before the clock was set back. The caller must know that the owner is dead,
+        because a stale heartbeat may also result from a clock that was set forward.
+
+        body_of: returns the new body of a response.
+
+        Returns the number of responses."""
         now = self._clock()
         stale = or_(_TABLE.heartbeat_at < now - stale_s, _TABLE.heartbeat_at > now + stale_s)
-        wanted, whose = select(responses).where(_OF_OWNER, stale), {"whose": owner}
-        rows = await self._database.read(lambda c: c.execute(wanted, whose).all())
+        query, values = select(responses).where(_OF_OWNER, stale), {"owner_id": owner}
+        rows = await self._database.read(lambda c: c.execute(query, values).all())
         orphans = [(row.id, body_of(_record(row))) for row in rows]
 
         def work(connection: Connection) -> int:

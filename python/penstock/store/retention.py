@@ -1,4 +1,4 @@
-"""How long things are kept and how many of them: the one table of it."""
+"""The retention table: how long, how many and how much of each kind of record is kept."""
 
 from __future__ import annotations
 
@@ -10,31 +10,35 @@ from penstock.config import StoreSettings
 from penstock.store.records import UNFINISHED
 from penstock.store.sql.schema import approvals, files, responses, sessions
 
-# The specification's: then the runtime counts the approval as denied.
+# An approval that is not decided within this time counts as denied.
 APPROVAL_EXPIRY_S: Final = 5 * 60
 CHUNK_ROWS: Final = 500
-# What is beyond a quota of bytes goes in parts, so that no writer waits long.
-MOST_AT_ONCE: Final = 20 * CHUNK_ROWS
+# Deletions by the byte quota in one transaction, so that no other writer waits long.
+MAX_DELETIONS: Final = 20 * CHUNK_ROWS
 
 
 class Retention(NamedTuple):
-    """`expiry_s`: from the creation, or the last change, on; 0: for ever. `most`: beyond it those
-    go that come first by the column `order`; 0: as many as fit. `most_bytes`: beyond it too, but
-    never the last one; 0: as much as fits. That counts `size`. Only what is `settled` goes then. Of
-    what goes the column `told` is told."""
+    """The limits of one table. Rows beyond them are deleted in ascending order of column `order`.
+
+    expiry_s: time from the creation or the last change of a row to its expiry; 0: never.
+    max_rows: number of rows; 0: unlimited.
+    max_bytes: sum of `size` over all rows; 0: unlimited. The last row is never deleted for it.
+    deletable: the rows that may be deleted for `max_bytes`.
+    returned: the column whose values a deletion returns.
+    """
 
     table: Table
     expiry_s: int
-    most: int = 0
+    max_rows: int = 0
     order: str = "sequence"
-    most_bytes: int = 0
+    max_bytes: int = 0
     size: ColumnElement[int] | None = None
-    settled: ColumnElement[bool] = true()
-    told: str = "id"
+    deletable: ColumnElement[bool] = true()
+    returned: str = "id"
 
 
 class Retentions(NamedTuple):
-    """By kind of thing. All of them have the columns `id` and `expires_at`."""
+    """The limits of each kind of record. All tables have columns `id` and `expires_at`."""
 
     responses: Retention
     files: Retention
@@ -43,83 +47,91 @@ class Retentions(NamedTuple):
 
 
 def retentions_of(settings: StoreSettings) -> Retentions:
-    """The table, as the operator has set it."""
+    """Return the limits of the operator's settings."""
     return Retentions(
         responses=Retention(
             responses,
             settings.response_expiry_s,
             order="created_at",
-            most_bytes=settings.max_responses_bytes,
+            max_bytes=settings.max_responses_bytes,
             size=responses.c.size_bytes,
-            settled=responses.c.status.not_in(UNFINISHED),
+            deletable=responses.c.status.not_in(UNFINISHED),
         ),
         files=Retention(
             files,
             settings.file_expiry_s,
             settings.max_files,
-            most_bytes=settings.max_files_bytes,
+            max_bytes=settings.max_files_bytes,
             size=case((files.c.elided, 0), else_=files.c.size_bytes),
-            told="body",
+            returned="body",
         ),
         sessions=Retention(
             sessions,
             settings.session_expiry_s,
             settings.max_sessions,
             "used",
-            most_bytes=settings.max_sessions_bytes,
+            max_bytes=settings.max_sessions_bytes,
             size=func.coalesce(func.length(sessions.c.messages), 0),
         ),
         approvals=Retention(approvals, APPROVAL_EXPIRY_S),
     )
 
 
-def drop_oldest(connection: Connection, retention: Retention, written: str = "") -> list[str]:
-    """Delete what is beyond the quotas; what is told of it. If that is so many as `MOST_AT_ONCE`,
-    call again. What is being `written` stays within the quota of bytes, whenever it began."""
-    dropped = _drop_surplus(connection, retention) if retention.most else []
-    if retention.most_bytes and retention.size is not None:
-        dropped += _drop_bytes(connection, retention, retention.size, written)
-    return dropped
+def delete_oldest(connection: Connection, retention: Retention, written: str = "") -> list[str]:
+    """Delete the oldest rows beyond the limits on rows and bytes.
+
+    written: the id of a row that is being written and must not be deleted for the byte limit.
+
+    Returns the `returned` column of the deleted rows. If there are MAX_DELETIONS or more, more rows
+    may have to be deleted: call again.
+    """
+    deleted = _delete_surplus_rows(connection, retention) if retention.max_rows else []
+    if retention.max_bytes and retention.size is not None:
+        deleted += _delete_surplus_bytes(connection, retention, retention.size, written)
+    return deleted
 
 
-def _drop_surplus(connection: Connection, retention: Retention) -> list[str]:
+def _delete_surplus_rows(connection: Connection, retention: Retention) -> list[str]:
     table = retention.table
     count = connection.execute(select(func.count()).select_from(table)).scalar_one()
-    if count <= retention.most:
+    if count <= retention.max_rows:
         return []
-    oldest = select(table.c.id).order_by(table.c[retention.order]).limit(count - retention.most)
-    return _drop(connection, retention, table.c.id.in_(oldest))
+    oldest = select(table.c.id).order_by(table.c[retention.order]).limit(count - retention.max_rows)
+    return _delete_where(connection, retention, table.c.id.in_(oldest))
 
 
-def _drop_bytes(
+def _delete_surplus_bytes(
     connection: Connection, retention: Retention, size: ColumnElement[int], written: str
 ) -> list[str]:
     table = retention.table
     total = connection.execute(select(func.coalesce(func.sum(size), 0))).scalar_one()
-    surplus = total - retention.most_bytes
-    oldest = select(table.c.id, size).where(retention.settled, table.c.id != written)
+    surplus = total - retention.max_bytes
+    oldest = select(table.c.id, size).where(retention.deletable, table.c.id != written)
     oldest = oldest.order_by(table.c[retention.order], table.c.id)
-    gone: list[str] = []
+    ids: list[str] = []
     with connection.execute(oldest.execution_options(yield_per=CHUNK_ROWS)) as rows:
         for id, size_bytes in rows:
-            if surplus <= 0 or len(gone) == MOST_AT_ONCE:
+            if surplus <= 0 or len(ids) == MAX_DELETIONS:
                 break
-            gone.append(id)
+            ids.append(id)
             surplus -= size_bytes
         else:
-            gone = gone if written else gone[:-1]
-    told: list[str] = []
-    for start in range(0, len(gone), CHUNK_ROWS):
-        told += _drop(connection, retention, table.c.id.in_(gone[start : start + CHUNK_ROWS]))
-    return told
+            ids = ids if written else ids[:-1]
+    deleted: list[str] = []
+    for start in range(0, len(ids), CHUNK_ROWS):
+        chunk = ids[start : start + CHUNK_ROWS]
+        deleted += _delete_where(connection, retention, table.c.id.in_(chunk))
+    return deleted
 
 
-def drop_expired(connection: Connection, retention: Retention, now: int) -> list[str]:
-    """Delete what has expired; what is told of it."""
-    return _drop(connection, retention, retention.table.c.expires_at <= now)
+def delete_expired(connection: Connection, retention: Retention, now: int) -> list[str]:
+    """Delete the expired rows. Returns their `returned` column."""
+    return _delete_where(connection, retention, retention.table.c.expires_at <= now)
 
 
-def _drop(connection: Connection, retention: Retention, which: ColumnElement[bool]) -> list[str]:
+def _delete_where(
+    connection: Connection, retention: Retention, which: ColumnElement[bool]
+) -> list[str]:
     table = retention.table
-    change = delete(table).where(which).returning(table.c[retention.told])
+    change = delete(table).where(which).returning(table.c[retention.returned])
     return list(connection.execute(change).scalars())

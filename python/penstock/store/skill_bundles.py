@@ -1,4 +1,4 @@
-"""Reads an uploaded skill: a zip archive, or the files of one folder. Nothing in it is trusted."""
+"""Reads an uploaded skill, a zip archive or the files of one folder. Its content is untrusted."""
 
 from __future__ import annotations
 
@@ -24,66 +24,68 @@ MAX_MANIFEST_BYTES: Final = 1024 * 1024
 MAX_HEAD_LINES: Final = 1000
 MANIFEST: Final = "SKILL.md"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# What archivers add by themselves.
+# Files that archivers add.
 IGNORED_FOLDER: Final = "__MACOSX"
 IGNORED_FILE: Final = ".DS_Store"
 ZIP_MARK: Final = b"PK"
 METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 ENCRYPTED: Final = 0x1
 READ_BYTES: Final = 256 * 1024
-# Of the archive's list of entries, which is read as a whole, before any of them can be looked at.
+# The limit of the archive's central directory, which is read completely before any entry.
 MAX_DIRECTORY_BYTES: Final = 2 * MAX_FILES * 1024
-# The record at the end of an archive: its mark, four counts, the directory's size and place, the
-# length of a comment.
+# The end of central directory record: signature, four counts, size and offset of the directory,
+# length of the comment.
 END_RECORD: Final = struct.Struct("<4s4H2LH")
 END_MARK: Final = b"PK\5\6"
 MAX_COMMENT_BYTES: Final = 1 << 16
-# Before the end record of an archive in the Zip64 form, which only needs it beyond 4 GiB.
+# Precedes the end record of a Zip64 archive, a format that only archives over 4 GiB need.
 LOCATOR_MARK: Final = b"PK\6\7"
 LOCATOR_BYTES: Final = 20
 
 
 def read_bundle(uploads: Iterable[tuple[str, bytes]]) -> SkillBundle:
-    """The skill in some uploaded files, (path, data) each. Raises InvalidRequest
-    (`invalid_skill`), which says what is wrong with which file."""
-    given = list(uploads)
-    if not given:
-        raise refused("`files` must hold a zip archive, or the files of one folder")
-    if len(given) == 1 and given[0][1][:2] == ZIP_MARK:
-        entries = _unzip(given[0][1])
+    """Read a skill from uploaded files, (path, data) each. Raises InvalidRequest (`invalid_skill`),
+    whose message names the file and the problem."""
+    files_given = list(uploads)
+    if not files_given:
+        raise invalid_skill("`files` must be a zip archive or the files of one folder")
+    if len(files_given) == 1 and files_given[0][1][:2] == ZIP_MARK:
+        entries = _unzip(files_given[0][1])
     else:
-        entries = iter(given)
-    files = _checked(entries)
-    directory, files = _inside_folder(files)
+        entries = iter(files_given)
+    files = _check_entries(entries)
+    directory, files = _strip_folder(files)
     name, description = read_manifest(files[MANIFEST])
     return SkillBundle(name=name, description=description, directory=directory or name, files=files)
 
 
 def read_manifest(data: bytes) -> tuple[str, str]:
-    """(name, description) of a SKILL.md. Its head is read line by line; an indented line goes on
-    the one before it."""
+    """Return (name, description) of a SKILL.md. Its front matter is read line by line; an indented
+    line continues the previous one. Raises InvalidRequest."""
     fields: dict[str, list[str]] = {}
     key = ""
-    for line in _head_lines(data):
+    for line in _front_matter(data):
         if line[:1] in (" ", "\t") and key:
             fields[key].append(line.strip())
         elif ":" in line and line[:1] != "#":
             key, _, value = line.partition(":")
             key = key.strip()
             fields[key] = [value.strip()]
-    told = {key: " ".join(filter(None, lines)) for key, lines in fields.items()}
-    name, description = (_scalar(told.get(wanted, "")) for wanted in ("name", "description"))
+    values = {key: " ".join(filter(None, lines)) for key, lines in fields.items()}
+    name, description = (_scalar(values.get(key, "")) for key in ("name", "description"))
     if not NAME.fullmatch(name):
-        raise refused(
+        raise invalid_skill(
             f"{MANIFEST}: `name` must be 1 to 64 letters, digits, '.', '_' or '-', "
             "the first a letter or digit"
         )
     if not 0 < len(description) <= MAX_DESCRIPTION_CHARS:
-        raise refused(f"{MANIFEST}: `description` must be 1 to {MAX_DESCRIPTION_CHARS} characters")
+        raise invalid_skill(
+            f"{MANIFEST}: `description` must be 1 to {MAX_DESCRIPTION_CHARS} characters"
+        )
     return name, description
 
 
-# What `zipfile` raises where the bytes are no sound archive.
+# The exceptions of `zipfile` for a damaged archive.
 DAMAGE: Final = (
     zipfile.BadZipFile,
     zlib.error,
@@ -97,9 +99,9 @@ DAMAGE: Final = (
 )
 
 
-def refused(why: str) -> InvalidRequest:
-    """A skill that cannot be used."""
-    return InvalidRequest(why, field="files", code="invalid_skill")
+def invalid_skill(message: str) -> InvalidRequest:
+    """Return the error for a skill that cannot be used."""
+    return InvalidRequest(message, field="files", code="invalid_skill")
 
 
 def _unzip(archive: bytes) -> Iterator[tuple[str, bytes]]:
@@ -107,9 +109,9 @@ def _unzip(archive: bytes) -> Iterator[tuple[str, bytes]]:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as packed:
             if len(packed.infolist()) > 2 * MAX_FILES:
-                raise refused(f"the archive has more than {MAX_FILES} files")
+                raise invalid_skill(f"the archive has more than {MAX_FILES} files")
             if sum(entry.compress_size for entry in packed.infolist()) > len(archive):
-                raise refused("the archive's entries overlap")
+                raise invalid_skill("the archive's entries overlap")
             left = MAX_BYTES
             for entry in packed.infolist():
                 _check_entry(entry)
@@ -119,47 +121,50 @@ def _unzip(archive: bytes) -> Iterator[tuple[str, bytes]]:
                 left -= len(data)
                 yield entry.filename, data
     except DAMAGE:
-        raise refused("the archive is damaged") from None
+        raise invalid_skill("the archive is damaged") from None
 
 
 def _check_directory(archive: bytes) -> None:
-    """Bound the list of entries by what the end record says of it. The record is looked for where
-    `zipfile` looks: without a comment at the very end, else the last mark that is near enough."""
+    """Check the size of the central directory in the end record, which is searched like `zipfile`
+    does: at the end if there is no comment, else at the last signature within reach."""
     at = len(archive) - END_RECORD.size
     if archive[at : at + 4] != END_MARK or archive[-2:] != b"\0\0":
         at = archive.rfind(END_MARK, max(0, at - MAX_COMMENT_BYTES))
     if not 0 <= at <= len(archive) - END_RECORD.size:
-        raise refused("the archive is damaged")
+        raise invalid_skill("the archive is damaged")
     size_bytes = END_RECORD.unpack_from(archive, at)[5]
     if size_bytes > MAX_DIRECTORY_BYTES:
-        raise refused(f"the archive's list of files has more than {MAX_DIRECTORY_BYTES} bytes")
+        raise invalid_skill(
+            f"the archive's list of files is larger than {MAX_DIRECTORY_BYTES} bytes"
+        )
     if archive[max(0, at - LOCATOR_BYTES) :].startswith(LOCATOR_MARK):
-        raise refused("the archive has the Zip64 form, which no skill needs")
+        raise invalid_skill("the archive is in the Zip64 format, which no skill needs")
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise refused(f"{_shown(entry.filename)} is a link or a special file")
+        raise invalid_skill(f"{_quote(entry.filename)} is a link or a special file")
     if entry.flag_bits & ENCRYPTED:
-        raise refused(f"{_shown(entry.filename)} is encrypted")
+        raise invalid_skill(f"{_quote(entry.filename)} is encrypted")
     if entry.compress_type not in METHODS:
-        raise refused(f"{_shown(entry.filename)} is neither stored nor deflated")
+        raise invalid_skill(f"{_quote(entry.filename)} is neither stored nor deflated")
 
 
 def _read_entry(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int) -> bytes:
-    """What an entry really unpacks to; its own word for the size counts for nothing."""
+    """Unpack an entry, at most `left` bytes, whatever size the entry declares."""
     data = bytearray()
     with packed.open(entry) as file:
         while piece := file.read(READ_BYTES):
             data += piece
             if len(data) > left:
-                raise refused(f"the skill unpacks to more than {MAX_BYTES} bytes")
+                raise invalid_skill(f"the skill unpacks to more than {MAX_BYTES} bytes")
     return bytes(data)
 
 
-def _checked(entries: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
-    """Files by path: no path leaves the folder, none is another one's in other letters."""
+def _check_entries(entries: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Return path -> data. Raises InvalidRequest for paths that leave the folder or that differ
+    only in letter case, and for too many files or bytes."""
     files: dict[str, bytes] = {}
     seen: set[str] = set()
     size = 0
@@ -170,23 +175,25 @@ def _checked(entries: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
         _check_path(path, parts)
         folded = unicodedata.normalize("NFC", path).casefold()
         if folded in seen:
-            raise refused(f"{_shown(path)} is there twice; letter case does not tell files apart")
+            raise invalid_skill(
+                f"{_quote(path)} is there twice; names that differ only in letter case are the same"
+            )
         seen.add(folded)
         size += len(data)
         if len(seen) > MAX_FILES:
-            raise refused(f"a skill may have at most {MAX_FILES} files")
+            raise invalid_skill(f"a skill may have at most {MAX_FILES} files")
         if size > MAX_BYTES:
-            raise refused(f"a skill may have at most {MAX_BYTES} bytes")
+            raise invalid_skill(f"a skill may have at most {MAX_BYTES} bytes")
         files[path] = data
     for folded in seen:
         parents = [folded[:end] for end, c in enumerate(folded) if c == "/"]
         if any(parent in seen for parent in parents):
-            raise refused(f"{_shown(folded)} lies in a file")
+            raise invalid_skill(f"{_quote(folded)} is inside another file")
     return files
 
 
 def _check_path(path: str, parts: list[str]) -> None:
-    good = (
+    valid = (
         len(path) <= MAX_PATH_CHARS
         and path.isprintable()
         and "\\" not in path
@@ -194,48 +201,50 @@ def _check_path(path: str, parts: list[str]) -> None:
         and not any(part in ("", ".", "..") for part in parts)
         and not any(len(part.encode()) > MAX_PART_BYTES for part in parts)
     )
-    if not good:
-        raise refused(f"{_shown(path)} is not a relative path of plain names with slashes")
+    if not valid:
+        raise invalid_skill(f"{_quote(path)} is not a valid relative path")
 
 
-def _inside_folder(files: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    """(the one folder, its files); no folder where SKILL.md lies at the top."""
+def _strip_folder(files: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    """Return (name of the single folder, its files), or ("", files) if SKILL.md is at the top."""
     if MANIFEST in files:
         return "", files
     tops = {path.partition("/")[0] for path in files}
     if len(tops) != 1:
-        raise refused(f"the files must lie in one folder with a {MANIFEST}")
+        raise invalid_skill(f"the files must be in one folder with a {MANIFEST}")
     directory = tops.pop()
     inside = {path.partition("/")[2]: data for path, data in files.items()}
     if MANIFEST not in inside:
-        raise refused(f"there is no {MANIFEST} in the folder {_shown(directory)}")
+        raise invalid_skill(f"there is no {MANIFEST} in the folder {_quote(directory)}")
     return directory, inside
 
 
-def _head_lines(data: bytes) -> list[str]:
+def _front_matter(data: bytes) -> list[str]:
     try:
         lines = data[:MAX_MANIFEST_BYTES].decode().splitlines()
     except UnicodeDecodeError:
-        raise refused(f"{MANIFEST} must be UTF-8") from None
+        raise invalid_skill(f"{MANIFEST} must be UTF-8") from None
     lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]
     if not lines or lines[0].strip() != "---":
-        raise refused(f"{MANIFEST} must begin with a head between lines of ---")
+        raise invalid_skill(f"{MANIFEST} must begin with front matter between lines of ---")
     for index, line in enumerate(lines[1:], 1):
         if line.strip() == "---":
             return lines[1:index]
         if index > MAX_HEAD_LINES:
-            raise refused(f"the head of {MANIFEST} has more than {MAX_HEAD_LINES} lines")
-    raise refused(f"the head of {MANIFEST} has no end: a line of ---")
+            raise invalid_skill(
+                f"the front matter of {MANIFEST} has more than {MAX_HEAD_LINES} lines"
+            )
+    raise invalid_skill(f"the front matter of {MANIFEST} must end with a line of ---")
 
 
 def _scalar(value: str) -> str:
-    """Without quotes, and without the mark of a text that goes on in indented lines."""
+    """Remove quotes and the indicator of a YAML block scalar."""
     value = re.sub(r"^[>|][+-]?(\s|$)", "", value).strip()
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         return value[1:-1]
     return value
 
 
-def _shown(path: str) -> str:
+def _quote(path: str) -> str:
     cut = path if len(path) <= 80 else path[:80] + "..."
     return repr(cut)

@@ -22,13 +22,13 @@ from penstock.store.sql.faults import translated_faults
 from penstock.store.sql.schema import skill_versions, skills
 
 FOLDER: Final = "skills"
-# Files of one archive are dated alike: the same files make the same bytes.
+# All files of an archive get this date, so that equal files give an equal archive.
 ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
 
 _SKILL: Final = skills.c
 _VERSION: Final = skill_versions.c
-# The newest version that there is. `skills.latest_version` counts on when that is deleted, so that
-# no number is given twice.
+# The highest existing version. `skills.latest_version` is not decremented when that version is
+# deleted, so that no number is used twice.
 _NEWEST: Final = (
     select(func.max(_VERSION.version))
     .where(_VERSION.skill_id == _SKILL.id)
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 class _Body(NamedTuple):
-    """The archive of a version, as it lies beside the database."""
+    """The archive of a version in Blobs."""
 
     name: str
     size_bytes: int
@@ -51,15 +51,15 @@ class _Body(NamedTuple):
 class Skills:
     """Skills of all API processes that share the store."""
 
-    def __init__(self, database: Database, blobs: Blobs, clock: Clock, most_bytes: int) -> None:
-        """`most_bytes`: of all versions together."""
+    def __init__(self, database: Database, blobs: Blobs, clock: Clock, max_bytes: int) -> None:
+        """`max_bytes`: the quota of all versions together."""
         self._database = database
         self._blobs = blobs
         self._clock = clock
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     async def create(self, bundle: SkillBundle) -> StoredSkill:
-        """Keep a new skill, as its version 1. Raises StorageFull beyond the quota."""
+        """Store a new skill with version 1. Raises StorageFull beyond the quota."""
         now = self._clock()
         skill = StoredSkill(
             id=new_id("skill_"),
@@ -76,10 +76,10 @@ class Skills:
             self._insert_version(connection, skill.id, 1, bundle, body)
             return skill
 
-        return await self._keep(bundle, work)
+        return await self._store(bundle, work)
 
     async def add_version(self, skill_id: str, bundle: SkillBundle) -> SkillVersion:
-        """Keep a further version. Raises NotFound (`skill_not_found`), StorageFull as `create`."""
+        """Store a new version. Raises NotFound (`skill_not_found`), and StorageFull as `create`."""
         await self._skill(skill_id)
         values = {
             "updated_at": self._clock(),
@@ -93,24 +93,25 @@ class Skills:
             version = connection.execute(change.returning(_SKILL.latest_version)).scalar_one()
             return self._insert_version(connection, skill_id, version, bundle, body)
 
-        return await self._keep(bundle, work)
+        return await self._store(bundle, work)
 
     async def get(self, skill_id: str) -> StoredSkill | None:
-        """A skill; None: there is none."""
-        wanted = _SKILLS.where(_SKILL.id == skill_id)
-        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        """Return a skill, or None if it does not exist."""
+        query = _SKILLS.where(_SKILL.id == skill_id)
+        row = await self._database.read(lambda c: c.execute(query).one_or_none())
         return None if row is None else _skill_of(row)
 
     async def versions(self, skill_id: str) -> list[SkillVersion]:
-        """A skill's versions, the newest first. Raises NotFound (`skill_not_found`)."""
+        """Return a skill's versions, newest first. Raises NotFound (`skill_not_found`)."""
         await self._skill(skill_id)
-        wanted = select(skill_versions).where(_VERSION.skill_id == skill_id)
-        wanted = wanted.order_by(_VERSION.version.desc())
-        rows = await self._database.read(lambda c: c.execute(wanted).all())
+        query = select(skill_versions).where(_VERSION.skill_id == skill_id)
+        query = query.order_by(_VERSION.version.desc())
+        rows = await self._database.read(lambda c: c.execute(query).all())
         return [_version_of(row) for row in rows]
 
     async def read(self, skill_id: str, version: int | None = None) -> SkillBundle:
-        """The content of a version, of the latest if None. Raises NotFound (`skill_not_found`)."""
+        """Return the content of a version; None: the latest. Raises NotFound
+        (`skill_not_found`)."""
         row = await self._version_row(skill_id, version)
         return SkillBundle(
             name=row.name,
@@ -120,24 +121,24 @@ class Skills:
         )
 
     async def version(self, skill_id: str, version: int | None = None) -> SkillVersion:
-        """A version, the latest if None. Raises NotFound (`skill_not_found`)."""
+        """Return a version; None: the latest. Raises NotFound (`skill_not_found`)."""
         return _version_of(await self._version_row(skill_id, version))
 
     async def delete(self, skill_id: str) -> None:
-        """Forget a skill with all its versions. Raises NotFound (`skill_not_found`)."""
+        """Delete a skill with all its versions. Raises NotFound (`skill_not_found`)."""
 
         def work(connection: Connection) -> list[str]:
             self._lock(connection, skill_id)
-            gone = delete(skill_versions).where(_VERSION.skill_id == skill_id)
-            bodies = list(connection.execute(gone.returning(_VERSION.body)).scalars())
+            deletion = delete(skill_versions).where(_VERSION.skill_id == skill_id)
+            bodies = list(connection.execute(deletion.returning(_VERSION.body)).scalars())
             connection.execute(delete(skills).where(_SKILL.id == skill_id))
             return bodies
 
-        await self._forget_all(await self._database.write(work))
+        await self._delete_bodies(await self._database.write(work))
 
     async def delete_version(self, skill_id: str, version: int) -> None:
-        """Forget a version; its number is not given again. Raises NotFound (`skill_not_found`), and
-        Conflict for the only one."""
+        """Delete a version; its number is not used again. Raises NotFound (`skill_not_found`), and
+        Conflict for the only version."""
 
         def work(connection: Connection) -> list[str]:
             self._lock(connection, skill_id)
@@ -153,17 +154,17 @@ class Skills:
                 )
             newest = {"name": rest[0].name, "description": rest[0].description}
             connection.execute(update(skills).where(_SKILL.id == skill_id).values(newest))
-            gone = delete(skill_versions).where(
+            deletion = delete(skill_versions).where(
                 _VERSION.skill_id == skill_id, _VERSION.version == version
             )
-            return list(connection.execute(gone.returning(_VERSION.body)).scalars())
+            return list(connection.execute(deletion.returning(_VERSION.body)).scalars())
 
-        await self._forget_all(await self._database.write(work))
+        await self._delete_bodies(await self._database.write(work))
 
     async def list(self) -> list[StoredSkill]:
-        """All skills, the newest first."""
-        wanted = _SKILLS.order_by(_SKILL.sequence.desc())
-        rows = await self._database.read(lambda c: c.execute(wanted).all())
+        """Return all skills, newest first."""
+        query = _SKILLS.order_by(_SKILL.sequence.desc())
+        rows = await self._database.read(lambda c: c.execute(query).all())
         return [_skill_of(row) for row in rows]
 
     async def _skill(self, skill_id: str) -> StoredSkill:
@@ -175,38 +176,39 @@ class Skills:
     async def _version_row(self, skill_id: str, version: int | None) -> Row[Any]:
         if version is None:
             version = (await self._skill(skill_id)).latest_version
-        wanted = select(skill_versions).where(
+        query = select(skill_versions).where(
             _VERSION.skill_id == skill_id, _VERSION.version == version
         )
-        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        row = await self._database.read(lambda c: c.execute(query).one_or_none())
         if row is None:
             raise _no_version(skill_id, version)
         return row
 
     def _lock(self, connection: Connection, skill_id: str) -> None:
-        """Hold other changes of the skill up until this one is over."""
+        """Lock the skill's row until the end of the transaction. Raises NotFound."""
         touch = update(skills).where(_SKILL.id == skill_id).values(updated_at=self._clock())
         if connection.execute(touch.returning(_SKILL.id)).first() is None:
             raise _no_skill(skill_id)
 
-    async def _forget_all(self, bodies: Sequence[str]) -> None:
+    async def _delete_bodies(self, bodies: Sequence[str]) -> None:
         for name in bodies:
-            await asyncio.to_thread(self._forget, name)
+            await asyncio.to_thread(self._delete_body, name)
 
-    async def _keep(self, bundle: SkillBundle, work: Callable[[Connection, _Body], _T]) -> _T:
-        """What `work` returns, which inserts the rows; without them the body goes again."""
+    async def _store(self, bundle: SkillBundle, work: Callable[[Connection, _Body], _T]) -> _T:
+        """Write the body, then run `work`, which inserts the rows, and return its result. The body
+        is deleted if `work` fails."""
         body = await asyncio.to_thread(self._write, bundle)
         try:
             return await self._database.write(lambda connection: work(connection, body))
         except ServiceError:
-            await asyncio.to_thread(self._forget, body.name)
+            await asyncio.to_thread(self._delete_body, body.name)
             raise
 
     def _insert_version(
         self, connection: Connection, skill_id: str, version: int, bundle: SkillBundle, body: _Body
     ) -> SkillVersion:
         total = connection.execute(_TOTAL_BYTES).scalar_one()
-        if total + body.size_bytes > self._most_bytes:
+        if total + body.size_bytes > self._max_bytes:
             raise StorageFull
         stored = SkillVersion(
             skill_id=skill_id,
@@ -222,7 +224,7 @@ class Skills:
         return stored
 
     def _write(self, bundle: SkillBundle) -> _Body:
-        """Keep the files as one archive."""
+        """Write the files as one archive."""
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
             for path, data in sorted(bundle.files.items()):
@@ -232,8 +234,8 @@ class Skills:
             self._blobs.write(body.name, archive.getvalue())
         return body
 
-    def _forget(self, body: str) -> None:
-        """Delete an archive; a sweep deletes what cannot be deleted now."""
+    def _delete_body(self, body: str) -> None:
+        """Delete an archive. A sweep deletes it later if this fails."""
         with contextlib.suppress(OSError):
             self._blobs.delete(body)
 

@@ -1,4 +1,4 @@
-"""The one object through which an API process reaches what outlives it."""
+"""The Store: the object through which an API process uses the database and the files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.store.responses import Responses
 from penstock.store.retention import retentions_of
 from penstock.store.sessions import Sessions
 from penstock.store.skills import Skills
-from penstock.store.sql.database import Database, shown_url
+from penstock.store.sql.database import Database, url_without_password
 from penstock.store.sql.migrations import migrate
 from penstock.store.sweep import Sweep
 
@@ -32,10 +32,10 @@ SWEEP_INTERVAL_S: Final = 120.0
 
 
 class Store:
-    """Responses, files, sessions, skills, approvals; for several processes and machines at once.
+    """Responses, files, sessions, skills and approvals, shared by several processes and machines.
 
-    Every method may raise StorageUnavailable (503) and, if it writes, StorageFull (507): then
-    nothing was changed. What a method has returned from is on the disk.
+    Every method may raise StorageUnavailable (503), and StorageFull (507) if it writes: then
+    nothing was changed. When a method returns, its changes are on the disk.
     """
 
     def __init__(
@@ -46,46 +46,46 @@ class Store:
         settings: StoreSettings,
         clock: Clock,
     ) -> None:
-        """Use `Store.open`."""
+        """For `Store.open`, which callers use."""
         self._database = database
-        kept = retentions_of(settings)
-        quota = ResponseQuota(database, kept.responses)
-        self.responses = Responses(database, clock, kept.responses, quota)
+        limits = retentions_of(settings)
+        quota = ResponseQuota(database, limits.responses)
+        self.responses = Responses(database, clock, limits.responses, quota)
         self.response_events = ResponseEvents(database, quota)
-        self.files = Files(database, blobs, clock, kept.files)
-        self.sessions = Sessions(database, clock, kept.sessions)
+        self.files = Files(database, blobs, clock, limits.files)
+        self.sessions = Sessions(database, clock, limits.sessions)
         self.skills = Skills(database, skill_blobs, clock, settings.max_skills_bytes)
-        self.approvals = Approvals(database, clock, kept.approvals, settings.session_expiry_s)
-        self.sweep = Sweep(database, blobs, skill_blobs, clock, kept)
-        self._sweeper = asyncio.create_task(self._sweep_on())
+        self.approvals = Approvals(database, clock, limits.approvals, settings.session_expiry_s)
+        self.sweep = Sweep(database, blobs, skill_blobs, clock, limits)
+        self._sweeper = asyncio.create_task(self._sweep_periodically())
 
     @classmethod
     async def open(cls, settings: StoreSettings, clock: Clock = system_clock) -> Store:
-        """Connect, and bring the tables up to date. `settings` names all places. Raises
-        SettingsError where database or folder cannot be used."""
+        """Connect and migrate the tables. `settings` must have all locations. Raises SettingsError
+        if the database or a folder cannot be used."""
         parts = await asyncio.to_thread(_connect, settings)
         return cls(*parts, settings, clock)
 
     async def close(self) -> None:
-        """Finish what is being written, and let go of the database."""
+        """Finish pending writes and close the database."""
         self._sweeper.cancel()
         await asyncio.gather(self._sweeper, return_exceptions=True)
         await asyncio.to_thread(self._database.close)
 
-    async def _sweep_on(self) -> None:
+    async def _sweep_periodically(self) -> None:
         while True:
             try:
                 await self.sweep.run()
             except ServiceError:
                 pass  # it is logged
             except Exception:
-                log.exception("the store was not swept")  # the next sweep may succeed
+                log.exception("the sweep of the store failed")  # the next one may succeed
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
 
 def _connect(settings: StoreSettings) -> tuple[Database, Blobs, Blobs]:
     assert settings.url and settings.blobs and settings.skills_dir, "StoreSettings.with_defaults"
-    with _told(f"the database {shown_url(settings.url)}", "--store"):
+    with _settings_errors(f"the database {url_without_password(settings.url)}", "--store"):
         database = Database(settings.url)
         try:
             store_id = migrate(database)
@@ -93,12 +93,12 @@ def _connect(settings: StoreSettings) -> tuple[Database, Blobs, Blobs]:
             database.close()
             raise
     try:
-        with _told(f"the folder {settings.blobs}", "--blobs"):
+        with _settings_errors(f"the folder {settings.blobs}", "--blobs"):
             blobs = Blobs(settings.blobs, store_id)
-            blobs.try_to_write()
-        with _told(f"the folder {settings.skills_dir}", "--skills-dir"):
+            blobs.check_writable()
+        with _settings_errors(f"the folder {settings.skills_dir}", "--skills-dir"):
             skill_blobs = Blobs(settings.skills_dir, store_id)
-            skill_blobs.try_to_write()
+            skill_blobs.check_writable()
     except BaseException:
         database.close()
         raise
@@ -106,15 +106,15 @@ def _connect(settings: StoreSettings) -> tuple[Database, Blobs, Blobs]:
 
 
 @contextmanager
-def _told(place: str, option: str) -> Iterator[None]:
-    """Raise a SettingsError for faults of database and disk inside: the place, what is wrong, and
-    what an operator can do. `option`: names another place."""
+def _settings_errors(place: str, option: str) -> Iterator[None]:
+    """Convert errors of the database and the disk into a SettingsError that names the `place`, the
+    cause and the remedy. `option`: the option that sets another place."""
     try:
         yield
     except (SQLAlchemyError, OSError) as error:
         cause = getattr(error, "orig", None) or getattr(error, "strerror", None) or error
         raise SettingsError(
             f"[store] cannot be opened: {place}: {str(cause).splitlines()[0]}; make it writable"
-            f" and its disk large enough, or name another place with {option}, or with"
-            " PENSTOCK_HOME for all that is kept"
+            f" and its disk large enough, or set another place with {option}, or with"
+            " PENSTOCK_HOME for all stored data"
         ) from None

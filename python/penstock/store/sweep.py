@@ -1,4 +1,4 @@
-"""Deletes what has expired, and bodies whose rows a crash kept from being written."""
+"""Deletes expired rows, and bodies whose rows were never written because of a crash."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sqlalchemy import Connection, select
 from penstock.store import files, skills
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock
-from penstock.store.response_quota import drop_lost_events
-from penstock.store.retention import Retentions, drop_expired
+from penstock.store.response_quota import delete_orphaned_events
+from penstock.store.retention import Retentions, delete_expired
 from penstock.store.sql import schema
 from penstock.store.sql.database import Database
 from penstock.store.sql.faults import translated_faults
 
 log = logging.getLogger(__name__)
 
-# A body without a row is an orphan once it is older than any upload can take.
+# A body without a row is an orphan once it is older than the longest possible upload.
 ORPHAN_AGE_S: Final = 3600
 
 
 class Sweep:
-    """One pass over everything. Any number of processes may sweep at once."""
+    """One pass over the whole store. Any number of processes may sweep at the same time."""
 
     def __init__(
         self,
@@ -43,23 +43,23 @@ class Sweep:
         self._retentions = retentions
 
     async def run(self) -> None:
-        """Delete what is due. Raises StorageUnavailable, StorageFull."""
+        """Delete expired rows and orphaned bodies. Raises StorageUnavailable, StorageFull."""
         now = self._clock()
         for retention in self._retentions:
-            drop = partial(drop_expired, retention=retention, now=now)
-            gone = await self._database.write(drop)
-            if gone and retention.table is schema.files:
-                await asyncio.to_thread(_delete, self._blobs, filter(None, gone))
-        await self._database.write(drop_lost_events)
+            delete = partial(delete_expired, retention=retention, now=now)
+            deleted = await self._database.write(delete)
+            if deleted and retention.table is schema.files:
+                await asyncio.to_thread(_delete, self._blobs, filter(None, deleted))
+        await self._database.write(delete_orphaned_events)
         await self._delete_orphans(self._blobs, files.FOLDER, _known_files)
         await self._delete_orphans(self._skill_blobs, skills.FOLDER, _known_skills)
 
     async def _delete_orphans(
         self, blobs: Blobs, folder: str, known_in: Callable[[Connection], set[str]]
     ) -> None:
-        ages = await asyncio.to_thread(_ages, blobs, folder)
-        due = self._clock() - ORPHAN_AGE_S
-        old = [name for name, changed in ages.items() if changed < due]
+        times = await asyncio.to_thread(_modification_times, blobs, folder)
+        limit = self._clock() - ORPHAN_AGE_S
+        old = [name for name, modified in times.items() if modified < limit]
         if not old:
             return
         known = await self._database.read(known_in)
@@ -69,9 +69,9 @@ class Sweep:
             await asyncio.to_thread(_delete, blobs, orphans)
 
 
-def _ages(blobs: Blobs, folder: str) -> dict[str, float]:
+def _modification_times(blobs: Blobs, folder: str) -> dict[str, float]:
     with translated_faults():
-        return blobs.ages(folder)
+        return blobs.modification_times(folder)
 
 
 def _delete(blobs: Blobs, names: Iterable[str]) -> None:

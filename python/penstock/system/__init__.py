@@ -1,1 +1,1 @@
-"""This machine and this build: facts, and checks whether they can serve. Knows no HTTP."""
+"""Facts about this machine and this build, and checks whether they can serve. Knows no HTTP."""

@@ -1,5 +1,5 @@
-"""What `penstock doctor` and `POST /v1/system/doctor` look at: each check says how it is, and what
-to do about it."""
+"""The checks of `penstock doctor` and `POST /v1/system/doctor`: each has a status, a message and a
+suggestion."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from penstock.config import Environment
 from penstock.system.facts import CPUINFO, read_cpu
 
 GIB: Final = 1024**3
-LEAST_MEMORY_BYTES: Final = GIB
-LEAST_DISK_BYTES: Final = GIB
+MIN_MEMORY_BYTES: Final = GIB
+MIN_DISK_BYTES: Final = GIB
 CUDA_MAJORS: Final = (13,)
-# Either will do.
-LEAST_EXTENSIONS: Final = {"avx2", "asimddp"}
+# A CPU needs one of these to be fast.
+BASIC_EXTENSIONS: Final = {"avx2", "asimddp"}
 FAST_EXTENSIONS: Final = (
     "asimddp",
     "avx2",
@@ -40,7 +40,7 @@ FAST_EXTENSIONS: Final = (
 
 
 class Check(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`suggestion`: what would help, where something is wrong."""
+    """The result of a check. `suggestion`: a remedy, if the status is not "ok"."""
 
     name: str
     status: Literal["ok", "warn", "error"]
@@ -49,14 +49,16 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def all_checks(environment: Environment, port: int) -> list[Check]:
-    """Every check of this machine before it serves, in a fixed order. Changes nothing but a probe
-    file."""
+    """Run all checks, in a fixed order. The only side effect is a probe file.
+
+    port: the TCP port that the server would use.
+    """
     home = environment.home
     return [*machine_checks(environment), check_default_model(home), check_port(port)]
 
 
 def machine_checks(environment: Environment) -> list[Check]:
-    """The checks that mean something while a server runs, too."""
+    """Run the checks that also apply while a server runs."""
     return [
         check_python(),
         check_cpu(CPUINFO),
@@ -70,6 +72,7 @@ def machine_checks(environment: Environment) -> list[Check]:
 
 
 def check_python() -> Check:
+    """Report the versions of Penstock, Python and the system."""
     system = f"{platform.system()} {platform.machine()}"
     return Check(
         "python", "ok", f"Penstock {__version__}, Python {platform.python_version()}, {system}"
@@ -77,52 +80,56 @@ def check_python() -> Check:
 
 
 def check_cpu(cpuinfo: Path) -> Check:
-    """Which of the instruction sets that the kernels use this CPU has."""
+    """Report the instruction sets of this CPU that the kernels use."""
     flags = read_cpu(cpuinfo).flags
     found = [name for name in FAST_EXTENSIONS if name in flags]
     cores = available_cores()
     message = f"{cores} cores; " + (", ".join(found) or "none of the fast instruction sets")
-    if LEAST_EXTENSIONS.isdisjoint(found):
-        return Check("cpu_extensions", "warn", message, "expect slow, scalar arithmetic")
+    if BASIC_EXTENSIONS.isdisjoint(found):
+        return Check("cpu_extensions", "warn", message, "expect slow scalar arithmetic")
     return Check("cpu_extensions", "ok", message)
 
 
 def check_native_kernels() -> Check:
+    """Check that the native extension module can be loaded."""
     try:
         importlib.import_module("penstock._native")
     except ImportError as error:
-        suggestion = "install the package again with a C++20 compiler at hand (`make setup`)"
+        suggestion = "reinstall the package with a C++20 compiler (`make setup`)"
         return Check("native_kernels", "error", f"cannot be loaded: {error}", suggestion)
     return Check("native_kernels", "ok", "the extension module loads")
 
 
 def check_cpu_levels(home: Path) -> Check:
-    """The instruction-set levels that this machine and build have, and those that were chosen for
-    the models that were loaded here."""
+    """Report the instruction sets that this machine and build have, and those selected for each
+    model that was loaded here."""
     try:
         from penstock.runtime.cpu.isa_selection import saved_isa_selections, summary
     except ImportError:
         return Check("cpu_levels", "ok", "none without the native kernels")
     levels, kept = saved_isa_selections(home)
-    chosen = [f"{one.model_id}: {summary(one.levels)}" for one in kept]
-    text = "; ".join(chosen) or "a model's first start here measures which of them serve it"
+    chosen = [f"{selection.model_id}: {summary(selection.levels)}" for selection in kept]
+    text = "; ".join(chosen) or "the first start of a model selects by measurement"
     return Check("cpu_levels", "ok", f"{', '.join(levels)}; {text}")
 
 
 def check_gpu_kernels() -> Check:
-    """Which compiled kernels for GPUs are installed. There is nothing wrong with none."""
+    """Report the installed compiled GPU kernels. None is not an error."""
     found = []
     for major in CUDA_MAJORS:
         package = importlib.util.find_spec(f"penstock_cuda{major}")
         if package is not None and package.origin is not None:
             folder = Path(package.origin).parent
             found += [_count_kernels(path) for path in sorted(folder.glob("kernels_*.zip"))]
-    message = "; ".join(found) or "none are installed; a GPU's are compiled when they are wanted"
+    message = (
+        "; ".join(found) or "none are installed; a GPU's kernels are compiled at their first use"
+    )
     return Check("gpu_kernels", "ok", message)
 
 
 def _count_kernels(archive: Path) -> str:
-    """See `kernels.triton.archive`, which needs torch."""
+    """Describe an archive of compiled kernels. `kernels.triton.archive` defines the format, but
+    needs torch."""
     try:
         with zipfile.ZipFile(archive) as members:
             index = json.loads(members.read("index.json"))
@@ -132,56 +139,58 @@ def _count_kernels(archive: Path) -> str:
 
 
 def check_memory(meminfo: Path) -> Check:
+    """Check the available memory. `meminfo`: a file like /proc/meminfo."""
     for line in _lines(meminfo):
         if line.startswith("MemAvailable:"):
             free_bytes = int(line.split()[1]) * 1024
             message = f"{free_bytes / GIB:.1f} GiB available"
-            if free_bytes < LEAST_MEMORY_BYTES:
-                return Check("memory", "warn", message, "end other programs, or add memory")
+            if free_bytes < MIN_MEMORY_BYTES:
+                return Check("memory", "warn", message, "close other programs or add memory")
             return Check("memory", "ok", message)
-    return Check("memory", "warn", "the system does not tell how much memory is available")
+    return Check("memory", "warn", "the system does not report its available memory")
 
 
 def check_home(home: Path) -> Check:
-    """Whether models can be stored."""
+    """Check that models can be stored in `home`."""
     probe = home / ".doctor"
     try:
         home.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        suggestion = "set PENSTOCK_HOME to a folder that can be written"
+        suggestion = "set PENSTOCK_HOME to a writable folder"
         return Check("home_writable", "error", f"{home}: {error.strerror}", suggestion)
     return Check("home_writable", "ok", str(home))
 
 
 def check_disk(home: Path) -> Check:
-    """Room for models."""
+    """Check that the disk of `home` has space for models."""
     folder = next(path for path in (home, *home.parents) if os.access(path, os.F_OK))
     free_bytes = shutil.disk_usage(folder).free
     message = f"{free_bytes / GIB:.1f} GiB free at {folder}"
-    if free_bytes < LEAST_DISK_BYTES:
-        return Check("disk_space", "warn", message, "free some room, or set PENSTOCK_HOME")
+    if free_bytes < MIN_DISK_BYTES:
+        return Check("disk_space", "warn", message, "free disk space or set PENSTOCK_HOME")
     return Check("disk_space", "ok", message)
 
 
 def check_default_model(home: Path) -> Check:
+    """Check that the default model has been downloaded."""
     from penstock.models.hub.catalogue import CATALOGUE, DEFAULT_MODEL
     from penstock.models.hub.sources import is_fetched
 
     try:
         fetched = is_fetched(CATALOGUE[DEFAULT_MODEL], home)
     except OSError as error:
-        suggestion = "set PENSTOCK_HOME to a folder that can be read"
+        suggestion = "set PENSTOCK_HOME to a readable folder"
         return Check("default_model", "error", f"{home}: {error.strerror}", suggestion)
     if fetched:
         return Check("default_model", "ok", f"{DEFAULT_MODEL} is on disk")
-    suggestion = f"`penstock pull {DEFAULT_MODEL}` fetches it; serving it does so too"
+    suggestion = f"`penstock pull {DEFAULT_MODEL}` downloads it; the first start does so too"
     return Check("default_model", "warn", f"{DEFAULT_MODEL} is not on disk", suggestion)
 
 
 def check_port(port: int) -> Check:
-    """Whether the server's port is free."""
+    """Check that the server's port is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""What `GET /v1/system/info` tells of this machine and this build (reference-shapes 1.17)."""
+"""Facts about this machine and this build, the response of `GET /v1/system/info`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMINFO: Final = Path("/proc/meminfo")
 
 
 class CpuInfo(msgspec.Struct, frozen=True):
-    """`logical_cores` of the machine; the server may be allowed fewer."""
+    """The machine's CPU. The server may be allowed fewer cores."""
 
     brand: str
     logical_cores: int
@@ -30,14 +30,15 @@ class CpuInfo(msgspec.Struct, frozen=True):
 
 
 class MemoryInfo(msgspec.Struct, frozen=True):
-    """`available_bytes`: what this process may still take, its control groups' limits included."""
+    """The machine's memory. `available_bytes`: the memory that this process can still use, within
+    the limits of its control groups."""
 
     total_bytes: int
     available_bytes: int
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):
-    """Something that computes. `ordinal` counts within a kind."""
+    """A compute device. `ordinal` counts within a kind."""
 
     kind: Literal["cpu", "cuda", "metal"]
     ordinal: int
@@ -47,7 +48,7 @@ class DeviceInfo(msgspec.Struct, frozen=True):
 
 
 class BuildInfo(msgspec.Struct, frozen=True):
-    """What this build can use. `git_revision` is "unknown" in an installed package."""
+    """The features of this build. `git_revision` is "unknown" in an installed package."""
 
     version: str
     cuda: bool = False
@@ -62,7 +63,7 @@ class BuildInfo(msgspec.Struct, frozen=True):
 
 
 class SystemInfo(msgspec.Struct, frozen=True):
-    """The machine, the build, and where models of the hub are kept."""
+    """The machine, the build, and the folder of downloaded Hugging Face models."""
 
     os: str
     kernel: str
@@ -74,7 +75,7 @@ class SystemInfo(msgspec.Struct, frozen=True):
 
 
 class CpuFacts(msgspec.Struct, frozen=True):
-    """What /proc/cpuinfo tells: `flags` are the instruction sets of the first core."""
+    """The contents of /proc/cpuinfo. `flags`: the instruction sets of the first core."""
 
     brand: str
     flags: frozenset[str]
@@ -83,11 +84,11 @@ class CpuFacts(msgspec.Struct, frozen=True):
 
 
 def system_info(environment: Environment) -> SystemInfo:
-    """All of it, as it is now."""
+    """Return the current facts."""
     cpu = read_cpu(CPUINFO)
     total = _total_memory(MEMINFO)
-    left = available_bytes()
-    memory = MemoryInfo(total, total if left is None else left)
+    available = available_bytes()
+    memory = MemoryInfo(total, total if available is None else available)
     return SystemInfo(
         os=_os_name(),
         kernel=platform.release(),
@@ -108,8 +109,8 @@ def system_info(environment: Environment) -> SystemInfo:
 
 
 def read_cpu(path: Path) -> CpuFacts:
-    """The processors of a file like /proc/cpuinfo. What it does not tell is guessed low: one
-    physical core for each logical one, no instruction sets."""
+    """Read a file like /proc/cpuinfo. The defaults for missing entries are one physical core per
+    logical core and no instruction sets."""
     brand, flags = platform.machine(), frozenset[str]()
     cores: set[tuple[str, str]] = set()
     logical = 0

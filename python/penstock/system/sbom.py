@@ -1,8 +1,8 @@
-"""What this installation runs on, for scanners: `python -m penstock.system.sbom`.
+"""Software bill of materials of this installation: `python -m penstock.system.sbom`.
 
-Writes a CycloneDX 1.6 document to standard output. It has the Python packages that a server needs,
-with what those need, as they are installed here; not those of tests and of extras that no package
-asked for. Wheels bring native code of their own, which their makers tell of.
+Writes a CycloneDX 1.6 document to standard output. It lists the installed Python packages that a
+server needs, with their dependencies, but not the packages of tests or of unused extras. It does
+not list native libraries inside wheels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXTRA: Final = re.compile(r"""extra\s*==\s*["']([^"']+)""")
 
 
 def bill_of_materials() -> dict[str, Any]:
-    """The CycloneDX document. Raises PackageNotFoundError where Penstock is not installed."""
+    """Return the CycloneDX document. Raises PackageNotFoundError if Penstock is not installed."""
     needed = _closure()
     root, *others = (_component(found) for found, _ in needed.values())
     return {
@@ -29,7 +29,7 @@ def bill_of_materials() -> dict[str, Any]:
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": root | {"type": "application"}},
-        "components": sorted(others, key=lambda one: str(one["name"])),
+        "components": sorted(others, key=lambda component: str(component["name"])),
         "dependencies": [
             {"ref": _purl(found), "dependsOn": sorted(_purl(needed[name][0]) for name in names)}
             for found, names in needed.values()
@@ -38,24 +38,24 @@ def bill_of_materials() -> dict[str, Any]:
 
 
 def _closure() -> dict[str, tuple[Distribution, set[str]]]:
-    """name -> what is installed, and the names of what it needs; Penstock first."""
+    """Return name -> (installed distribution, names of its dependencies), Penstock first."""
     needed: dict[str, tuple[Distribution, set[str]]] = {}
-    asked = {(ROOT, "")}
-    open_ones = [(ROOT, "")]
-    while open_ones:
-        name, extra = open_ones.pop()
+    seen = {(ROOT, "")}
+    pending = [(ROOT, "")]
+    while pending:
+        name, extra = pending.pop()
         found, names = needed.setdefault(name, (distribution(name), set()))
-        for wanted in _requirements(found, extra):
-            names.add(wanted[0])
-            if wanted not in asked:
-                asked.add(wanted)
-                open_ones.append(wanted)
+        for requirement in _requirements(found, extra):
+            names.add(requirement[0])
+            if requirement not in seen:
+                seen.add(requirement)
+                pending.append(requirement)
     return needed
 
 
 def _requirements(of: Distribution, extra: str) -> Iterator[tuple[str, str]]:
-    """(name, extra) of what is needed with an extra, or without any. What is not installed is for
-    other systems."""
+    """Yield (name, extra) of the requirements of a distribution for `extra`, which may be "".
+    Packages that are not installed are for other systems and are left out."""
     for text in of.requires or ():
         match = REQUIREMENT.match(text)
         assert match is not None, text

@@ -13,7 +13,7 @@ import pytest
 from starlette.types import Message
 
 from penstock.api.http.errors import ClientDisconnected
-from penstock.api.routes.files import FileContent
+from penstock.api.routes.files import GetFileContent
 from penstock.config import ServerSettings
 from penstock.store import FileSource, NewFile
 from tests.support.servers.http_server import Serving, serving
@@ -291,7 +291,7 @@ async def test_end_of_a_download_waits_no_longer_than_its_pieces() -> None:
         )
         scope = {"path_params": {"file_id": made["id"]}, "state": {"abort": dropped.set}}
         with pytest.raises(ClientDisconnected):
-            await asyncio.wait_for(FileContent(server.services)(scope, server_receive, send), 5)
+            await asyncio.wait_for(GetFileContent(server.services)(scope, server_receive, send), 5)
     assert dropped.is_set()
 
 

@@ -155,8 +155,8 @@ async def test_refusals_of_sessions_are_as_described(
 
     async with answering(tmp_path, list(b"hi")) as server:
         sessions = server.services.store.sessions
-        async with sessions.held("s"):
+        async with sessions.lease("s"):
             busy = await server.http.post(path, json=ONE | {"session_id": "s"})
-        monkeypatch.setattr(sessions, "keep_held", full)
+        monkeypatch.setattr(sessions, "save_leased", full)
         lost = await server.http.post(path, json=ONE | {"session_id": "t"})
     assert (busy.status_code, lost.status_code) == (409, 507)

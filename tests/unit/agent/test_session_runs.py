@@ -158,7 +158,7 @@ async def test_answer_that_cannot_be_kept_is_not_given_as_ended(
         raise StorageFull
 
     loop, _ = loop_over(list(b"a"), store)
-    monkeypatch.setattr(store.sessions, "keep_held", full)
+    monkeypatch.setattr(store.sessions, "save_leased", full)
     events = await run(loop, user("x"))
     assert isinstance(events[-1], RunFailed) and events[-1].status == 507
 

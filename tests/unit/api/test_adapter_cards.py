@@ -1,4 +1,4 @@
-"""What loaded adapters are called where a model is named."""
+"""The names by which requests use loaded adapters as models."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def cards(*models: tuple[str, list[str]], taken: tuple[str, ...] = ()) -> Adapte
     return AdapterCards([(name, tuple(map(adapter, aliases))) for name, aliases in models], taken)
 
 
-def test_reserved_signs_are_escaped_so_that_ids_do_not_meet():
+def test_reserved_characters_are_escaped_so_that_ids_are_unique():
     found = cards(("a:b", ["c%3A"]), ("a%3Ab", ["c:"]))
     assert list(found.by_id) == ["a%3Ab::c%253A", "a%253Ab::c%3A"]
 
 
-def test_ids_that_models_have_already_get_a_suffix():
+def test_ids_taken_by_models_get_a_suffix():
     found = cards(("a", ["b", "c"]), taken=("a", "a::b", "a::b#2"))
     assert list(found.by_id) == ["a::b#3", "a::c"]
 
 
-def test_alias_is_enough_where_it_is_unique():
+def test_unique_alias_finds_its_card():
     found = cards(("m", ["x", "y"]), ("n", ["y"]))
     card = found.find("x")
     assert card is not None and (card.model, card.id) == ("m", "m::x")

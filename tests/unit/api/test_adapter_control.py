@@ -1,4 +1,4 @@
-"""What a worker asks its parent of adapters, over the lines between them."""
+"""The adapter commands between an API worker and its parent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.api.serving.model_control import (
     FromWorker,
     ModelStates,
     PipeControl,
+    encode_message,
     execute_command,
     from_worker_decoder,
-    line_of,
     to_worker_decoder,
 )
 from penstock.base.errors import ServiceError
@@ -25,7 +25,7 @@ from penstock.engine.processes.fleet import EngineFleet, ModelState
 
 
 class Pipe:
-    """A worker's control, and its parent's fleet, whose model is not loaded."""
+    """A worker's PipeControl connected to a fleet whose model is not loaded."""
 
     def __init__(self, fleet: EngineFleet) -> None:
         self.fleet = fleet
@@ -33,14 +33,14 @@ class Pipe:
         self.errands: set[asyncio.Task[None]] = set()
 
     def write(self, message: FromWorker) -> None:
-        task = asyncio.create_task(self.carry(line_of(message)))
+        task = asyncio.create_task(self.carry(encode_message(message)))
         self.errands.add(task)
 
     async def carry(self, line: bytes) -> None:
         answer = await execute_command(self.fleet, from_worker_decoder.decode(line))  # type: ignore[arg-type]
-        heard = to_worker_decoder.decode(line_of(answer))
+        heard = to_worker_decoder.decode(encode_message(answer))
         assert isinstance(heard, CommandReply)
-        self.control.answered(heard)
+        self.control.resolve_reply(heard)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def pipe(tmp_path):
     await fleet.stop()
 
 
-async def test_refusals_reach_the_worker_as_they_were(pipe):
+async def test_refusals_reach_the_worker_unchanged(pipe):
     cases = [
         (pipe.control.load_adapter("a", AdapterLoadRequest("x", "/")), "model_state_conflict", 409),
         (pipe.control.load_adapter("a", AdapterLoadRequest(" ", "/")), "invalid_lora_name", 400),
@@ -70,14 +70,14 @@ async def test_refusals_reach_the_worker_as_they_were(pipe):
         assert (refused.value.code, refused.value.status) == (code, status)
 
 
-async def test_second_load_is_told_when_to_come_back(pipe):
-    pipe.fleet._engines["a"].adapters.host._registry.begin("other")
+async def test_concurrent_load_gets_a_retry_time(pipe):
+    pipe.fleet._engines["a"].adapters.catalog._registry.begin("other")
     with pytest.raises(AdapterRefused) as refused:
         await pipe.control.load_adapter("a", AdapterLoadRequest("x", "/"))
     assert (refused.value.status, refused.value.retry_after_s) == (429, 1)
 
 
-async def test_worker_is_answered_whatever_goes_wrong(pipe, monkeypatch):
+async def test_worker_gets_a_reply_after_every_error(pipe, monkeypatch):
     async def broken(*_):
         raise RuntimeError("broken")
 
@@ -93,12 +93,12 @@ async def test_worker_is_answered_whatever_goes_wrong(pipe, monkeypatch):
         assert failed.value.status == status and "broken" not in failed.value.message
 
 
-async def test_news_are_waited_for(pipe):
+async def test_sync_waits_for_state_changes(pipe):
     await pipe.control.sync()
     assert pipe.control._waiting == {}
 
 
-def test_states_carry_the_adapters_of_each_model():
+def test_states_contain_the_adapters_of_each_model():
     adapter = LoadedAdapter("x", "0" * 64, 8, 100, "/x", pinned=True)
     states = {"a": ModelState("loaded", adapters=(adapter,)), "b": ModelState("loaded")}
-    assert to_worker_decoder.decode(line_of(ModelStates(states))) == ModelStates(states)
+    assert to_worker_decoder.decode(encode_message(ModelStates(states))) == ModelStates(states)

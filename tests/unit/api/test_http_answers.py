@@ -1,4 +1,4 @@
-"""What the server does around a request: errors, routes, ids, CORS."""
+"""Errors, routes, request ids and CORS."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_error_in_an_open_stream_is_an_error_frame_and_the_end(error):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("after_text", [False, True])
-async def test_unforeseen_exception_is_logged_and_never_shown(stream, after_text, caplog):
+async def test_unexpected_exception_is_logged_and_not_sent(stream, after_text, caplog):
     script = raising(ZeroDivisionError("secret /path"), after_text=after_text)
     async with serving(script) as server:
         headers = {"x-request-id": "my-request"}
@@ -82,7 +82,7 @@ async def test_unforeseen_exception_is_logged_and_never_shown(stream, after_text
     assert any("my-request" in r.getMessage() and r.exc_info for r in caplog.records)
 
 
-async def test_bad_request_leaves_its_neighbour_alone():
+async def test_invalid_request_does_not_affect_others():
     gate = asyncio.Event()
     async with serving(waiting(gate)) as server:
         good = asyncio.create_task(server.http.post(CHAT, json=HELLO))
@@ -125,7 +125,7 @@ async def test_unknown_routes_and_methods_answer_in_the_error_envelope(method, p
         ("/v1/" + "x" * 60_000, "there is no route /v1/xxx"),
     ],
 )
-async def test_an_unknown_route_is_told_with_the_one_that_may_be_meant(path, told):
+async def test_unknown_route_error_suggests_the_nearest_route(path, told):
     async with serving() as server:
         answer = await server.http.post(path, json={})
     message = answer.json()["error"]["message"]
@@ -133,7 +133,7 @@ async def test_an_unknown_route_is_told_with_the_one_that_may_be_meant(path, tol
     assert len(message) < 500 and message.isprintable()
 
 
-async def test_the_client_of_messages_reads_what_is_wrong_with_its_base_url():
+async def test_wrong_base_url_of_anthropics_client_is_explained():
     async with (
         serving() as server,
         anthropic.AsyncAnthropic(
@@ -149,7 +149,7 @@ async def test_the_client_of_messages_reads_what_is_wrong_with_its_base_url():
     assert told in caught.value.body["error"]["message"]
 
 
-async def test_unknown_model_is_404_and_names_what_there_is():
+async def test_unknown_model_is_404_and_lists_the_models():
     async with serving() as server:
         answer = await server.http.post(CHAT, json=HELLO | {"model": "gpt-9"})
     assert answer.status_code == 404
@@ -166,7 +166,7 @@ async def test_health_answers_ok_as_text():
             assert answer.headers["content-type"].startswith("text/plain")
 
 
-async def test_request_id_is_echoed_or_made():
+async def test_request_id_is_echoed_or_created():
     async with serving() as server:
         given = await server.http.get("/health", headers={"x-request-id": "abc-1"})
         made = await server.http.get("/nowhere")
@@ -182,14 +182,15 @@ async def test_request_id_header_can_be_switched_off():
     assert "x-request-id" not in answer.headers
 
 
-async def test_preflight_allows_what_the_specification_lists():
+async def test_preflight_allows_the_headers_of_official_clients():
     async with serving() as server:
         headers = {
             "origin": "https://example.org",
             "access-control-request-method": "POST",
             "access-control-request-headers": "authorization, content-type, compat-version,"
             " x-stainless-lang, x-stainless-retry-count, x-stainless-helper, user-agent,"
-            " openai-organization, openai-project",  # as the official clients send, in Firefox too
+            # the headers that the official clients send, in Firefox too
+            " openai-organization, openai-project",
         }
         answer = await server.http.options(CHAT, headers=headers)
         plain = await server.http.post(CHAT, json=HELLO, headers={"origin": "https://x.org"})

@@ -1,4 +1,4 @@
-"""Bodies of requests: their limits, how they are framed, how long they may take."""
+"""Request bodies: limits on size and time, and framing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.servers.http_server import MODEL, serving
 SMALL = ServerSettings(body_limit_bytes=64 * 1024)
 
 
-async def test_body_over_the_limit_is_refused_and_the_connection_goes_on():
+async def test_body_over_the_limit_is_rejected_and_the_connection_stays_open():
     async with serving(settings=SMALL) as server:
         for size, status in ((64 * 1024 + 1, 413), (64 * 1024, 400), (5_000_000, 413)):
             answer = await server.http.post(CHAT, content=b"x" * size)
@@ -30,7 +30,7 @@ async def test_body_over_the_limit_is_refused_and_the_connection_goes_on():
         assert (await server.http.post(CHAT, json=HELLO)).status_code == 200
 
 
-async def test_chunked_body_over_the_limit_is_refused_while_it_arrives():
+async def test_chunked_body_over_the_limit_is_rejected_while_it_arrives():
     sent = 0
 
     async def endless():
@@ -41,7 +41,7 @@ async def test_chunked_body_over_the_limit_is_refused_while_it_arrives():
 
     async with serving(settings=SMALL) as server:
         with pytest.raises(httpx.HTTPError):
-            # Nobody reads this answer to its end: the server hangs up on an endless body.
+            # The server closes the connection on an endless body, before the response is read.
             await asyncio.wait_for(_post_and_check_413(server, endless()), 10)
     assert sent < 100 * 1024 * 1024
 
@@ -68,7 +68,7 @@ async def test_body_over_the_limit_is_not_buffered():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\n"
         writer.write(head % CHAT.encode())
-        assert b"413" in await reader.readuntil(b"\r\n")  # before a byte of the body was sent
+        assert b"413" in await reader.readuntil(b"\r\n")  # before any byte of the body is sent
         writer.close()
 
 
@@ -110,18 +110,18 @@ async def test_bodies_in_flight_share_a_budget(path):
             writer.write(head + part.ljust(65535))
             writers.append(writer)
         held = SMALL.body_limit_bytes * BUDGET_BODIES - BUDGET_BODIES
-        await server.until(lambda: server.services.bodies._held_bytes == held)
+        await server.until(lambda: server.services.bodies._buffered_bytes == held)
         large = HELLO | {"x": "x" * (SMALL.body_limit_bytes // SMALL_BODY_SHARE)}
         refused = await server.http.post(CHAT, json=large)
         assert refused.status_code == 429 and "retry-after" in refused.headers
         assert (await server.http.post(CHAT, json=HELLO)).status_code == 200  # it is small
         for writer in writers:
             writer.close()
-        await server.until(lambda: server.services.bodies._held_bytes == 0)
+        await server.until(lambda: server.services.bodies._buffered_bytes == 0)
         assert (await server.http.post(CHAT, json=large)).status_code == 200
 
 
-async def test_body_that_follows_another_answer_may_take_its_time(monkeypatch):
+async def test_body_after_another_response_may_arrive_slowly(monkeypatch):
     monkeypatch.setattr("penstock.api.http.uvicorn_protocol.LINGER_S", 0.0)
     gate = asyncio.Event()
     body = json.dumps(HELLO).encode()
@@ -140,7 +140,7 @@ async def test_body_that_follows_another_answer_may_take_its_time(monkeypatch):
         writer.close()
 
 
-async def test_client_that_never_ends_its_body_is_told_so():
+async def test_unfinished_body_times_out():
     async with serving(settings=ServerSettings(stall_timeout_s=0.02)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
         head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
@@ -156,7 +156,7 @@ CHUNKED = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\
 
 @pytest.mark.parametrize("last", [b"0\r\n", b"5;"], ids=["trailers", "extension"])
 @pytest.mark.parametrize("piece", [b"x: y\r\n", b"x"], ids=["lines", "no end"])
-async def test_what_is_no_body_has_a_bound(last: bytes, piece: bytes):
+async def test_framing_and_trailers_are_limited(last: bytes, piece: bytes):
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
         writer.write(CHUNKED + b"1\r\n \r\n" + last)
@@ -176,19 +176,19 @@ async def test_what_is_no_body_has_a_bound(last: bytes, piece: bytes):
         assert server.loop.requests == []
 
 
-async def test_trailers_are_read_over():
+async def test_trailers_are_ignored():
     body = json.dumps(HELLO).encode()
     chunks = b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in body)
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
-        for _ in range(2):  # the connection goes on
+        for _ in range(2):  # the connection stays open
             writer.write(CHUNKED + chunks + b"0\r\ncontent-type: text/html\r\nx: y\r\n\r\n")
             assert b"200 OK" in await reader.readuntil(b'"Hello!"')
             await reader.readuntil(b"}}}")
         writer.close()
 
 
-async def test_body_in_a_hundred_thousand_chunks_is_taken():
+async def test_body_in_a_hundred_thousand_chunks_is_accepted():
     body = json.dumps(HELLO).encode()
     padded = body + b" " * (100_000 - len(body))
     async with serving() as server:
@@ -198,12 +198,12 @@ async def test_body_in_a_hundred_thousand_chunks_is_taken():
         writer.close()
 
 
-async def test_body_that_comes_byte_by_byte_is_cut_off():
+async def test_body_sent_byte_by_byte_times_out():
     async with serving(settings=ServerSettings(stall_timeout_s=0.2)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
         writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n".encode())
         answer = asyncio.create_task(reader.readuntil(b"}}"))
-        while not answer.done():  # never stalls
+        while not answer.done():  # no pause exceeds the stall timeout
             writer.write(b" ")
             await asyncio.sleep(0.01)
         assert b" 408 " in answer.result()

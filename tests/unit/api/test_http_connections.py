@@ -1,4 +1,4 @@
-"""Connections: old clients, heads and targets that are none, how many there may be."""
+"""Connections: HTTP/1.0 clients, invalid heads and targets, the limit on connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_stream_to_an_http_1_0_client_is_ended_by_the_connection(connectio
     assert frames.startswith(b"data: {") and frames.endswith(b"}\n\ndata: [DONE]\n\n")
 
 
-async def test_answer_to_an_http_1_0_client_has_its_length():
+async def test_response_to_an_http_1_0_client_has_a_length():
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
         writer.write(b"GET /v1/models HTTP/1.0\r\n\r\n")
@@ -35,7 +35,7 @@ async def test_answer_to_an_http_1_0_client_has_its_length():
     assert b"content-length: %d" % len(answer) in told and json.loads(answer)["data"]
 
 
-async def test_head_over_its_limit_and_garbage_are_refused():
+async def test_oversized_head_and_garbage_are_rejected():
     async with serving() as server:
         port = int(server.url.split(":")[-1])
         for request, status in (
@@ -59,9 +59,7 @@ async def test_head_over_its_limit_and_garbage_are_refused():
         (b"/health?%b" % (b"y" * 1000), b"", b"431"),
     ],
 )
-async def test_head_that_is_here_with_one_read_has_the_same_limit(
-    target, line, status, monkeypatch
-):
+async def test_head_that_arrives_in_one_read_has_the_same_limit(target, line, status, monkeypatch):
     monkeypatch.setattr("penstock.api.http.uvicorn_protocol.HEAD_LIMIT_BYTES", 1000)
     head = b"GET %b HTTP/1.1\r\nhost: x\r\n%b\r\n" % (target, line)
     async with serving() as server:
@@ -72,7 +70,7 @@ async def test_head_that_is_here_with_one_read_has_the_same_limit(
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
-async def test_client_that_never_ends_its_head_is_dropped(sent, monkeypatch):
+async def test_unfinished_head_times_out(sent, monkeypatch):
     monkeypatch.setattr("penstock.api.http.uvicorn_protocol.HEAD_TIMEOUT_S", 0.02)
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
@@ -84,7 +82,7 @@ async def test_client_that_never_ends_its_head_is_dropped(sent, monkeypatch):
 
 
 @pytest.mark.parametrize("framing", ["content-length", "chunked", "in pieces"])
-async def test_upgrade_that_is_not_supported_is_ignored(framing):
+async def test_unsupported_upgrade_is_ignored(framing):
     body = json.dumps(HELLO).encode()
     framed = b"content-length: %d\r\n\r\n%b" % (len(body), body)
     if framing == "chunked":
@@ -107,7 +105,7 @@ async def test_upgrade_that_is_not_supported_is_ignored(framing):
 
 
 @pytest.mark.parametrize("target", [b"a:1", b"/" + b"x" * 65_600, b"//["])
-async def test_target_that_is_no_url_is_refused_also_behind_a_good_one(target: bytes):
+async def test_invalid_target_is_rejected_also_after_a_valid_request(target: bytes):
     async with serving() as server:
         port = int(server.url.split(":")[-1])
         for before in (b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"):
@@ -120,7 +118,7 @@ async def test_target_that_is_no_url_is_refused_also_behind_a_good_one(target: b
             writer.close()
 
 
-async def test_connections_beyond_the_bound_are_told_so():
+async def test_connections_beyond_the_limit_are_rejected():
     async with serving(settings=ServerSettings(max_connections=1)) as server:
         assert (await server.http.get("/health")).status_code == 200
         port = int(server.url.split(":")[-1])
@@ -129,7 +127,7 @@ async def test_connections_beyond_the_bound_are_told_so():
         writer.close()
 
 
-async def test_a_thousand_idle_connections_hold_nobody_up():
+async def test_a_thousand_idle_connections_do_not_delay_requests():
     async with serving() as server:
         port = int(server.url.split(":")[-1])
         writers = []

@@ -1,4 +1,4 @@
-"""Streams: keep-alives, clients that leave or read slowly, the end of the server."""
+"""Streams: keep-alives, clients that disconnect or read slowly, the stop of the server."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def test_stream_opens_with_a_keep_alive_while_its_prompt_waits():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_clients_that_vanish_leave_nothing_behind(stream):
-    """200 clients send a request and hang up, half of them while the answer is open."""
+async def test_disconnected_clients_leave_nothing_behind(stream):
+    """200 clients send a request and disconnect, half of them during the response."""
     gate = asyncio.Event()
     async with serving(waiting(gate)) as server:
         port = int(server.url.split(":")[-1])
@@ -70,7 +70,7 @@ async def test_clients_that_vanish_leave_nothing_behind(stream):
         assert (await server.http.post(CHAT, json=HELLO)).status_code == 200
 
 
-async def test_client_that_vanishes_before_its_body_is_whole_leaves_nothing_behind():
+async def test_client_that_disconnects_within_its_body_leaves_nothing_behind():
     async with serving() as server:
         port = int(server.url.split(":")[-1])
         for _ in range(20):
@@ -100,7 +100,7 @@ async def test_slow_reader_gets_the_same_text():
         body = json.dumps(HELLO | {"stream": True}).encode()
         head = b"POST %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
         writer.write(head % (CHAT.encode(), len(body)) + body)
-        await gate.wait()  # the run is nearly over; the client has read next to nothing
+        await gate.wait()  # the run has almost ended, but the client has read almost nothing
         raw = await reader.read(-1)
         writer.close()
     text = b"".join(_dechunk(raw.partition(b"\r\n\r\n")[2])).decode()
@@ -135,7 +135,7 @@ async def test_reader_that_stops_reading_is_dropped():
         writer.transport.abort()
 
 
-async def test_stopping_drains_open_streams_and_takes_no_new_ones():
+async def test_stopping_drains_open_streams_and_accepts_no_new_ones():
     gate = asyncio.Event()
     async with serving(waiting(gate)) as server:
         answer = asyncio.create_task(server.http.post(CHAT, json=HELLO | {"stream": True}))
@@ -150,7 +150,7 @@ async def test_stopping_drains_open_streams_and_takes_no_new_ones():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_stopping_twice_drops_open_answers_and_blames_no_client(stream, caplog):
+async def test_stopping_twice_closes_streams_and_is_not_a_client_disconnect(stream, caplog):
     caplog.set_level("INFO", logger="penstock")
     gate = asyncio.Event()
     async with serving(waiting(gate)) as server:
@@ -165,7 +165,7 @@ async def test_stopping_twice_drops_open_answers_and_blames_no_client(stream, ca
     assert "outcome=server_stopped" in caplog.text and "client_disconnected" not in caplog.text
 
 
-async def test_drain_that_takes_too_long_ends_streams_with_an_error():
+async def test_drain_timeout_ends_streams_with_an_error():
     gate = asyncio.Event()
     settings = ServerSettings(drain_timeout_s=0.0)
     async with (

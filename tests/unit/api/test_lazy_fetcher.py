@@ -1,4 +1,4 @@
-"""The fetcher of an API process, which is made for its first URL."""
+"""The fetcher of an API process, which is created for the first URL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import penstock.api.serving.process as process
 
 
 class Fetching:
-    """Says which fetcher was asked."""
+    """Reports which fetcher was called."""
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self.allowed = allowed
@@ -19,7 +19,7 @@ class Fetching:
         return self
 
 
-async def test_first_fetches_that_come_at_once_count_against_the_same_bounds(
+async def test_concurrent_first_fetches_share_their_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(process, "_make_fetcher", Fetching)

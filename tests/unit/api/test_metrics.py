@@ -1,4 +1,4 @@
-"""`/metrics`: names, labels and values; latencies taken at the steps of the engine."""
+"""`/metrics`: names, labels and values; token latencies by the times of engine steps."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_open_request_is_in_flight():
         assert (await samples(server))["http_requests_in_flight", labels] == 0
 
 
-async def test_client_that_left_is_counted_with_its_own_status():
+async def test_disconnected_client_is_counted_with_status_499():
     gate = asyncio.Event()
     async with serving(lambda request: iter([gate])) as server:
         answer = asyncio.create_task(server.http.post(CHAT, json=HELLO))
@@ -162,7 +162,7 @@ async def test_metrics_can_be_switched_off():
 
 
 class SteppedEngine(ScriptedEngine):
-    """Tokens at given times of the engine's clock, after the time of the request."""
+    """Yields tokens at given times, in seconds after the request."""
 
     def __init__(self, offsets_s: list[float]) -> None:
         super().__init__([1])
@@ -179,7 +179,7 @@ class SteppedEngine(ScriptedEngine):
 
 
 class EngineLoop(ScriptedLoop):
-    """The least that stands between a request and an engine."""
+    """A minimal loop between a request and an engine."""
 
     def __init__(self, engine: MeasuredEngine) -> None:
         super().__init__(spoken())
@@ -194,7 +194,7 @@ class EngineLoop(ScriptedLoop):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_latencies_are_taken_at_engine_steps_of_streams_only(stream):
+async def test_latencies_are_measured_at_engine_steps_of_streams_only(stream):
     metrics = Metrics()
     loop = EngineLoop(MeasuredEngine(SteppedEngine([10.0, 10.5, 11.5]), metrics))
     async with serving(models={MODEL: loop}, metrics=metrics) as server:
@@ -211,7 +211,7 @@ async def test_latencies_are_taken_at_engine_steps_of_streams_only(stream):
         assert total_s == pytest.approx(1.5)
 
 
-def test_tokens_taken_at_once_are_counted_as_one_by_one():
+def test_joined_tokens_are_counted_like_single_ones():
     def exposed(name: str) -> str:
         return generate_latest(registries[name]).decode()
 
@@ -231,8 +231,8 @@ from penstock.api.observability.metrics import Metrics, TokenHistogram
 from penstock.api.observability.request_record import RequestRecord
 metrics = Metrics(sys.argv[1])
 record = RequestRecord("id", "POST", "/x", None, route="/x", model="m", status=200)
-metrics.enter(record)
-metrics.leave(record, 0.5)
+metrics.request_started(record)
+metrics.request_finished(record, 0.5)
 if sys.argv[2] == "expose":
     sys.stdout.write(metrics.expose(None).decode())
 """
@@ -246,15 +246,15 @@ reserve_metrics_files(Path(sys.argv[1]), os.getpid())
 
 
 def exposed(folder, script):
-    """What a process of its own exposes after one request."""
+    """Return the metrics that a separate process exposes after one request."""
     environment = child_environment(PROMETHEUS_MULTIPROC_DIR=str(folder))
     command = [sys.executable, "-c", script, str(folder), "expose"]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return done.stdout
 
 
-def test_files_of_metrics_have_their_blocks_before_they_are_mapped(tmp_path):
-    """A write to a page that a full disk has none for would end the process."""
+def test_metrics_files_are_preallocated(tmp_path):
+    """Otherwise a write to a new page would kill the process if the disk is full."""
     assert f"http_requests_total{COUNTED} 1.0" in exposed(tmp_path, RESERVING + WORKER)
     for kind, size_bytes in SIZES.items():
         (file,) = tmp_path.glob(f"{kind}_*.db")
@@ -263,14 +263,14 @@ def test_files_of_metrics_have_their_blocks_before_they_are_mapped(tmp_path):
         assert 512 * file.stat().st_blocks >= size_bytes
 
 
-def test_of_the_files_of_a_dead_process_what_it_used_is_kept(tmp_path):
+def test_metrics_files_of_a_dead_process_are_trimmed(tmp_path):
     exposed(tmp_path, RESERVING + WORKER)
     trim_metrics_files(tmp_path, int(next(tmp_path.iterdir()).stem.rpartition("_")[2]))
     assert all(file.stat().st_size < 8192 for file in tmp_path.iterdir())
     assert f"http_requests_total{COUNTED} 2.0" in exposed(tmp_path, WORKER)
 
 
-def test_files_of_metrics_that_have_no_room_are_not_there(tmp_path, monkeypatch):
+def test_metrics_files_are_removed_if_the_disk_is_full(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -280,7 +280,7 @@ def test_files_of_metrics_that_have_no_room_are_not_there(tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
-def test_any_api_process_exposes_the_sum_of_all(tmp_path):
+def test_any_api_process_exposes_the_sum_of_all_processes(tmp_path):
     exposed(tmp_path, WORKER)
     out = exposed(tmp_path, WORKER)
     lines = dict(line.rsplit(" ", 1) for line in out.splitlines() if not line.startswith("#"))
@@ -289,7 +289,7 @@ def test_any_api_process_exposes_the_sum_of_all(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-async def test_access_log_tells_start_and_end_of_a_request(form, caplog):
+async def test_access_log_has_start_and_end_of_a_request(form, caplog):
     caplog.set_level("INFO", logger="penstock.access")
     async with serving(settings=ServerSettings(access_log_format=form)) as server:
         headers = {"x-request-id": "req-7"}
@@ -319,7 +319,7 @@ async def test_access_log_tells_start_and_end_of_a_request(form, caplog):
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_access_log_tells_how_long_prompt_and_answer_are_and_when_it_began(
+async def test_access_log_has_token_counts_and_time_to_first_token(
     stream, path, body, metrics, caplog
 ):
     caplog.set_level("INFO", logger="penstock.access")

@@ -1,4 +1,4 @@
-"""Multipart bodies: the same however they arrive, and never more than a 400."""
+"""Multipart bodies: parsed equally in chunks of any size, and never an error other than 400."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Part = tuple[str, str | None, bytes]
 
 
 def parts_of(body: bytes, cut: int) -> list[Part] | None:
-    """The parts of a body that arrives `cut` bytes at a time; None: it is refused."""
+    """Return the parts of a body that arrives `cut` bytes at a time, or None if it is rejected."""
 
     async def arrive() -> AsyncIterator[bytes]:
         for start in range(0, len(body), cut):
@@ -57,7 +57,9 @@ def parts_of(body: bytes, cut: int) -> list[Part] | None:
 )
 @example([b"\r\n", b"user_data", b"--B--\r\n"], 1)
 @example([b"\r\n", b"--B--\r\n"], 1)
-def test_any_bytes_are_parts_or_refused_however_they_arrive(pieces: list[bytes], cut: int) -> None:
+def test_any_bytes_are_parsed_or_rejected_in_chunks_of_any_size(
+    pieces: list[bytes], cut: int
+) -> None:
     body = b"".join(pieces)
     assert parts_of(body, cut) == parts_of(body, max(1, len(body)))
 
@@ -70,7 +72,7 @@ def test_any_bytes_are_parts_or_refused_however_they_arrive(pieces: list[bytes],
     ),
     st.integers(1, 50),
 )
-def test_parts_come_back_as_they_were_sent(sent: list[tuple[str, bytes]], cut: int) -> None:
+def test_parts_are_parsed_as_sent(sent: list[tuple[str, bytes]], cut: int) -> None:
     sent = [(name, data.replace(b"--B", b"")) for name, data in sent]
     body = b"".join(
         f'--B\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'.encode() + data + b"\r\n"
@@ -79,6 +81,6 @@ def test_parts_come_back_as_they_were_sent(sent: list[tuple[str, bytes]], cut: i
     assert parts_of(body + b"--B--\r\n", cut) == [(name, None, data) for name, data in sent]
 
 
-def test_names_may_be_in_any_script() -> None:
+def test_names_may_contain_any_unicode() -> None:
     head = '--B\r\nContent-Disposition: form-data; name="file"; filename="日本.txt"\r\n\r\n'
     assert parts_of(head.encode() + b"x\r\n--B--\r\n", 3) == [("file", "日本.txt", b"x")]

@@ -1,4 +1,4 @@
-"""The served description: it tells of every route, is valid, and its explorer needs no network."""
+"""The route table, the OpenAPI document and its explorer, which needs no network."""
 
 from __future__ import annotations
 
@@ -9,45 +9,40 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from penstock import __version__
-from penstock.api.app import all_routes
-from penstock.api.docs.examples import EXAMPLES
 from penstock.api.docs.openapi import build_document
-from penstock.api.docs.operation import JSON
-from penstock.api.docs.operations import OPERATIONS
+from penstock.api.route_table.operation import JSON
+from penstock.api.route_table.table import OPERATIONS
 from tests.support.openapi_checks import validator_of_type
 from tests.support.servers.http_server import MODEL, serving
 
 DOCUMENT = "/api-doc/openapi.json"
 
 
-async def test_every_route_is_described_and_every_description_is_a_route():
-    async with serving(adapter_updates=True) as server:
-        routes = all_routes(server.services)
-    registered = [(m, r.path) for r in routes for m in r.methods if m != "HEAD"]
-    assert sorted(registered) == sorted((o.method, o.path) for o in OPERATIONS)
-    assert len({o.id for o in OPERATIONS}) == len(OPERATIONS)
+def test_each_operation_has_a_route_and_an_id_of_its_own():
+    assert len({o.route for o in OPERATIONS}) == len({o.id for o in OPERATIONS}) == len(OPERATIONS)
 
 
 def test_description_is_valid_openapi():
-    document = build_document()
+    document = build_document(OPERATIONS)
     OpenAPIV31SpecValidator(document).validate()
     assert document["openapi"] == "3.1.0" and document["info"]["version"] == __version__ == "0.9.1"
 
 
-def test_every_body_of_json_has_an_example_that_is_as_described():
-    with_body = [o for o in OPERATIONS if o.request is not None and o.request_media == JSON]
-    assert {operation.id for operation in with_body} == set(EXAMPLES)
-    for operation in with_body:
-        validator_of_type(operation.request.__name__).validate(EXAMPLES[operation.id])
+def test_every_json_body_has_an_example_that_matches_its_schema():
+    for operation in OPERATIONS:
+        with_body = operation.request is not None and operation.request_media == JSON
+        assert (operation.example is not None) == with_body, operation.id
+        if with_body:
+            validator_of_type(operation.request.__name__).validate(operation.example)
 
 
 @pytest.mark.parametrize(
     "id", ["createChatCompletion", "createCompletion", "createResponse", "createMessage"]
 )
-async def test_the_explorer_is_answered_what_it_begins_with(id):
+async def test_the_examples_of_the_explorer_are_answered(id):
     (operation,) = (o for o in OPERATIONS if o.id == id)
     async with serving() as server:
-        answer = await server.http.post(operation.path, json=EXAMPLES[id])
+        answer = await server.http.post(operation.path, json=operation.example)
     assert answer.status_code == 200
 
 
@@ -55,12 +50,12 @@ async def test_description_is_served_and_revalidated():
     async with serving() as server:
         answer = await server.http.get(DOCUMENT)
         again = await server.http.get(DOCUMENT, headers={"if-none-match": answer.headers["etag"]})
-    assert answer.json() == build_document()
+    assert answer.json() == build_document(OPERATIONS)
     assert answer.headers["content-type"] == "application/json"
     assert (again.status_code, again.content) == (304, b"")
 
 
-async def test_explorer_is_served_whole_from_this_server():
+async def test_explorer_loads_everything_from_this_server():
     async with serving() as server:
         page = await server.http.get("/docs")
         policy = page.headers["content-security-policy"]
@@ -77,7 +72,7 @@ async def test_explorer_is_served_whole_from_this_server():
         assert (await server.http.get("/docs/..%2f__init__.py")).status_code == 404
 
 
-async def test_explorer_is_found_with_a_slash_at_its_end():
+async def test_explorer_redirects_a_trailing_slash():
     async with serving() as server:
         answer = await server.http.get("/docs/")
         page = await server.http.get("/docs/", follow_redirects=True)
@@ -85,7 +80,7 @@ async def test_explorer_is_found_with_a_slash_at_its_end():
     assert page.url.path == "/docs" and page.status_code == 200
 
 
-async def test_official_client_meets_the_described_answers():
+async def test_official_client_gets_the_described_responses():
     async with (
         serving() as server,
         openai.AsyncOpenAI(

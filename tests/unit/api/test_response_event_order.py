@@ -1,4 +1,4 @@
-"""The stream of any run: every event in its place, and the resource what the deltas add up to."""
+"""The stream of any run: events are in order, and the resource is the sum of the deltas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILED = RunFailed(500, "server_error", "engine_fault", "the engine failed")
 
 
 def streamed(run: list[Event]) -> list[dict]:
-    """One event fed, one encoded."""
+    """Encode each event right after it was added."""
     resource = Resource(IDENTITY)
     encoder = ResponseStream(resource)
     frames = b""
@@ -38,7 +38,7 @@ def streamed(run: list[Event]) -> list[dict]:
 
 
 def streamed_behind(run: list[Event]) -> list[dict]:
-    """All events fed before the first is encoded, as with a slow client."""
+    """Add all events before the first is encoded, as with a slow client."""
     resource = Resource(IDENTITY)
     encoder = ResponseStream(resource)
     for event in run:
@@ -47,7 +47,7 @@ def streamed_behind(run: list[Event]) -> list[dict]:
 
 
 def check_frame(events: list[dict]) -> None:
-    """Numbers without gaps, a head, one end."""
+    """Check for consecutive numbers, one first and one last event."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     names = [event["type"] for event in events]
     assert names[:2] == ["response.created", "response.in_progress"]
@@ -55,7 +55,7 @@ def check_frame(events: list[dict]) -> None:
 
 
 @given(event_streams())
-def test_any_run_has_its_events_in_order(run: list[Event]) -> None:
+def test_every_run_has_its_events_in_order(run: list[Event]) -> None:
     events = streamed(run)
     check_frame(events)
     items = events[-1]["response"]["output"]
@@ -67,7 +67,7 @@ def test_any_run_has_its_events_in_order(run: list[Event]) -> None:
 
 
 def check_item(events: list[dict], final: dict) -> None:
-    """added, (part added), deltas, done, (part done), done; all of one id."""
+    """Check an item: added, (part added), deltas, done, (part done), done; all with one id."""
     added, *middle, done = events
     assert added["type"] == "response.output_item.added"
     assert done["type"] == "response.output_item.done" and done["item"] == final
@@ -130,7 +130,7 @@ def test_a_failure_anywhere_ends_the_stream_in_order(run: list[Event], at: int) 
 
 
 @given(event_streams())
-def test_an_error_outside_of_the_run_ends_the_stream_too(run: list[Event]) -> None:
+def test_error_outside_the_run_ends_the_stream(run: list[Event]) -> None:
     resource = Resource(IDENTITY)
     encoder = ResponseStream(resource)
     events = parsed(encoder.fail(EngineFault("the store is gone")).decode())
@@ -139,7 +139,7 @@ def test_an_error_outside_of_the_run_ends_the_stream_too(run: list[Event]) -> No
 
 
 @given(event_streams())
-def test_the_next_turn_sees_what_the_first_choice_says(run: list[Event]) -> None:
+def test_next_turn_continues_the_first_choice(run: list[Event]) -> None:
     resource = Resource(IDENTITY)
     for event in run:
         resource.add(event)

@@ -1,4 +1,4 @@
-"""Several models behind one server: which one a request means, loading, unloading, their cards."""
+"""Several models in one server: selection, loading, unloading, cards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_request_reaches_the_model_that_it_names():
             "I am b",
         ]
         answer = (await asked(server, "bee")).json()
-        assert answer["model"] == "bee"  # an alias is echoed as it was sent
+        assert answer["model"] == "bee"  # the alias is echoed
         assert (await asked(server, "c")).status_code == 404
 
 
@@ -72,11 +72,11 @@ async def test_unloaded_model_is_refused_until_an_operator_reloads_it():
         assert await said(server, "a") == "I am a"
 
 
-async def test_request_that_waits_for_a_load_hears_of_an_operator_who_unloads():
+async def test_request_waiting_for_a_load_fails_if_the_operator_unloads():
     async with serving(models=loops("a", "b"), on_demand=["b"]) as server:
         server.control.gate.clear()
         model = server.services.models["b"]
-        opening = asyncio.get_running_loop().create_future()  # its engine takes its time
+        opening = asyncio.get_running_loop().create_future()  # its engine loads slowly
         model._open_model = lambda: opening
         loading = asyncio.create_task(server.control.load("b"))
         await server.until(lambda: model.status == "reloading")
@@ -95,7 +95,7 @@ async def test_requests_for_a_model_on_demand_share_one_load():
         server.control.gate.clear()
         waiting = [asyncio.create_task(said(server, "b")) for _ in range(5)]
         await server.until(lambda: server.services.models["b"].status == "reloading")
-        assert await said(server, "a") == "I am a"  # nobody else waits
+        assert await said(server, "a") == "I am a"  # no other request waits
         server.control.gate.set()
         assert await asyncio.gather(*waiting) == ["I am b"] * 5
 
@@ -112,13 +112,13 @@ async def test_stream_is_kept_alive_while_its_model_is_loaded():
     assert "I am a" in "".join(await streamed_while_loading(failing=False))
 
 
-async def test_load_that_fails_in_an_open_stream_ends_it_with_an_error():
+async def test_failed_load_ends_an_open_stream_with_an_error():
     lines = await streamed_while_loading(failing=True)
     assert "model_load_failed" in "".join(lines) and "/dev/mem" not in "".join(lines)
 
 
 async def streamed_while_loading(*, failing):
-    """The lines of a stream after the keep-alive that opens it."""
+    """Return the lines of a stream after its first keep-alive."""
     settings = ServerSettings(keep_alive_interval_ms=5)
     async with serving(models=loops("a"), on_demand=["a"], settings=settings) as server:
         server.control.gate.clear()
@@ -131,7 +131,7 @@ async def streamed_while_loading(*, failing):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_client_that_leaves_while_its_model_is_loaded_leaves_nothing_behind(stream):
+async def test_disconnect_during_a_load_leaves_nothing_behind(stream):
     body = json.dumps(HELLO | {"stream": stream}).encode()
     async with serving(models=loops("a"), on_demand=["a"]) as server:
         server.control.gate.clear()
@@ -145,7 +145,7 @@ async def test_client_that_leaves_while_its_model_is_loaded_leaves_nothing_behin
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_load_that_fails_is_503_and_keeps_the_reason_in_the_log(stream):
+async def test_failed_load_is_503_and_its_reason_is_only_logged(stream):
     async with serving(models=loops("a"), on_demand=["a"]) as server:
         server.control.failing = True
         answer = await server.http.post(CHAT, json=HELLO | {"stream": stream})
@@ -156,7 +156,7 @@ async def test_load_that_fails_is_503_and_keeps_the_reason_in_the_log(stream):
         assert "/dev/mem" not in answer.text + status.text
 
 
-async def test_running_answer_keeps_its_model_until_it_has_finished():
+async def test_running_request_keeps_its_model_until_it_has_finished():
     gate = asyncio.Event()
 
     def script(request):
@@ -178,7 +178,7 @@ async def test_running_answer_keeps_its_model_until_it_has_finished():
 
 
 @pytest.mark.parametrize("route", ["unload", "reload", "status"])
-async def test_operations_name_what_is_wrong(route):
+async def test_model_operations_name_the_wrong_field(route):
     async with serving(models=loops("a")) as server:
         url = f"/v1/models/{route}"
         unknown = await server.http.post(url, json={"model_id": "x", "extra": 1})
@@ -188,7 +188,7 @@ async def test_operations_name_what_is_wrong(route):
             assert (await server.http.post(url, content=body)).status_code == 400
 
 
-async def test_cards_tell_the_status_of_each_model():
+async def test_cards_have_the_status_of_each_model():
     async with serving(models=loops("a", "b"), on_demand=["b"], default="b") as server:
         cards = (await server.http.get("/v1/models")).json()["data"]
         assert [(card["id"], card["status"]) for card in cards] == [

@@ -1,4 +1,4 @@
-"""A worker that cannot take in what its parent says."""
+"""A worker that gets an invalid message from its parent."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import logging
 import pytest
 
 from penstock.api.serving.process import ApiProcess
-from penstock.api.serving.worker import PipeControl, _Parent
+from penstock.api.serving.worker import PipeControl, _ParentConnection
 
 
-async def test_a_worker_ends_that_cannot_take_in_what_its_parent_says(
+async def test_worker_exits_on_an_invalid_message_of_its_parent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ended = asyncio.Event()
@@ -26,9 +26,9 @@ async def test_a_worker_ends_that_cannot_take_in_what_its_parent_says(
     await asyncio.sleep(0)
     lines = asyncio.StreamReader()
     lines.feed_data(b"{\n")
-    # What a message would reach is not reached.
-    parent = _Parent(lines, ApiProcess.__new__(ApiProcess), PipeControl(print), serving)
+    # The message is not handled.
+    parent = _ParentConnection(lines, ApiProcess.__new__(ApiProcess), PipeControl(print), serving)
     with caplog.at_level(logging.ERROR):
         await asyncio.wait_for(parent.follow(), 10)
     await asyncio.wait_for(ended.wait(), 10)
-    assert "cannot be taken in" in caplog.text
+    assert "could not be handled" in caplog.text

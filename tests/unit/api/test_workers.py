@@ -1,4 +1,4 @@
-"""Several API processes over one socket and the same engines."""
+"""Several API processes at one address over the same engines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class EchoFleet:
-    """What workers ask of a fleet, over engines that tests start."""
+    """A fleet for workers, over engines that the tests start."""
 
     def __init__(self, model: str) -> None:
         self.states = {model: ModelState("loaded")}
@@ -93,7 +93,7 @@ def task_for(model: str, engine_socket: str) -> ApiTask:
 
 @contextlib.asynccontextmanager
 async def two_workers(model: str, engine_socket: str) -> AsyncIterator[tuple]:
-    """(url, group, fleet) of two workers that serve."""
+    """Run two workers. Yields (url, group, fleet)."""
     with bind_socket("127.0.0.1", 0) as bound:
         fleet = EchoFleet("tiny")
         group = WorkerGroup(task_for(model, engine_socket), fleet, bound.fileno())
@@ -106,7 +106,7 @@ async def two_workers(model: str, engine_socket: str) -> AsyncIterator[tuple]:
 
 
 async def ask(url: str, text: str) -> str:
-    """One request on a connection of its own, so that either worker may get it."""
+    """Send one request on a new connection, so that either worker may get it."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         body = {"messages": [{"role": "user", "content": text}]}
         answer = await http.post(CHAT, json=body)
@@ -115,7 +115,7 @@ async def ask(url: str, text: str) -> str:
 
 
 async def post(url: str, path: str, body: dict) -> httpx.Response:
-    """One POST on a connection of its own."""
+    """Send one POST request on a new connection."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         return await http.post(path, json=body)
 
@@ -142,7 +142,7 @@ async def test_workers_share_socket_engine_and_metrics(model, engine_socket):
         assert [process.returncode for process in group._processes.values()] == [0, 0]
 
 
-async def test_what_one_worker_stores_outlives_it_and_is_every_workers(model, engine_socket):
+async def test_stored_data_is_shared_by_workers_and_outlives_them(model, engine_socket):
     async with two_workers(model, engine_socket) as (url, group, _):
         ids = [await upload(url, f"text {number}") for number in range(6)]
         for process in list(group._processes.values()):
@@ -158,7 +158,7 @@ async def test_what_one_worker_stores_outlives_it_and_is_every_workers(model, en
 
 
 async def upload(url: str, text: str) -> str:
-    """The id of a new file."""
+    """Upload a file. Returns its id."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         files, data = {"file": ("a.txt", text.encode())}, {"purpose": "user_data"}
         answer = await http.post("/v1/files", files=files, data=data)
@@ -175,9 +175,7 @@ async def test_killed_workers_are_restarted(model, engine_socket):
         await group.wait_stopped()
 
 
-async def test_worker_that_does_not_react_is_killed_when_all_are_to_stop(
-    model, engine_socket, monkeypatch
-):
+async def test_unresponsive_worker_is_killed_at_stop(model, engine_socket, monkeypatch):
     monkeypatch.setattr(workers, "STOP_TIMEOUT_S", 0.5)
     async with two_workers(model, engine_socket) as (_, group, _):
         stop_process(group._processes[0].pid)
@@ -187,7 +185,7 @@ async def test_worker_that_does_not_react_is_killed_when_all_are_to_stop(
         assert group._processes[0].returncode == -signal.SIGKILL
 
 
-def test_workers_are_told_to_stop_while_another_one_is_dead(model, engine_socket):
+def test_workers_stop_while_another_one_is_dead(model, engine_socket):
     async def run() -> None:
         async with two_workers(model, engine_socket) as (_, group, _):
             group._processes[0].send_signal(signal.SIGKILL)
@@ -196,13 +194,13 @@ def test_workers_are_told_to_stop_while_another_one_is_dead(model, engine_socket
             await group.wait_stopped()
             assert group._processes[1].returncode == 0
 
-    uvloop.run(run())  # as the server does: it raises where asyncio only warns
+    uvloop.run(run())  # as in the server: uvloop raises where asyncio only warns
 
 
-async def test_workers_serve_where_the_disk_of_the_metrics_is_full(
+async def test_workers_serve_if_the_metrics_disk_is_full(
     model, engine_socket, monkeypatch, small_disk
 ):
-    """Also those that are started then."""
+    """Also workers that are started later."""
     monkeypatch.setenv("TMPDIR", str(small_disk))
     monkeypatch.setattr(tempfile, "tempdir", None)
     async with two_workers(model, engine_socket) as (url, group, _):
@@ -230,7 +228,7 @@ async def refused_by_the_system(*_, **__):
     raise OSError(errno.EMFILE, "Too many open files")
 
 
-async def test_workers_are_restarted_when_the_system_has_processes_for_them_again(
+async def test_workers_are_restarted_once_the_system_can_spawn_them(
     model, engine_socket, monkeypatch, caplog
 ):
     async with two_workers(model, engine_socket) as (url, group, _):
@@ -246,16 +244,14 @@ async def test_workers_are_restarted_when_the_system_has_processes_for_them_agai
         await group.wait_stopped()
 
 
-async def test_worker_that_the_system_refuses_at_the_start_ends_the_start(
-    model, engine_socket, monkeypatch
-):
+async def test_start_fails_if_a_worker_cannot_be_spawned(model, engine_socket, monkeypatch):
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refused_by_the_system)
     with pytest.raises(ModelError, match="Too many open files"):
         async with two_workers(model, engine_socket):
             pass
 
 
-async def test_worker_whose_line_was_cut_off_is_replaced(model, engine_socket, monkeypatch):
+async def test_worker_with_an_incomplete_message_is_replaced(model, engine_socket, monkeypatch):
     async with two_workers(model, engine_socket) as (url, group, _):
         process = group._processes[0]
         process.stdout.feed_data(b'{"type":"ask_n\n')
@@ -267,7 +263,7 @@ async def test_worker_whose_line_was_cut_off_is_replaced(model, engine_socket, m
         await group.wait_stopped()
 
 
-async def test_killed_worker_loses_its_own_streams_only(model, engine_socket, core):
+async def test_killed_worker_loses_only_its_own_streams(model, engine_socket, core):
     core.held = True
     texts = [f"text {number}" for number in range(24)]
     async with two_workers(model, engine_socket) as (url, group, _):
@@ -288,7 +284,7 @@ async def test_killed_worker_loses_its_own_streams_only(model, engine_socket, co
 
 
 async def stream(url: str, text: str, opened: asyncio.Semaphore) -> str | None:
-    """What was streamed, None if the connection was cut."""
+    """Return the streamed text, or None if the connection was closed."""
     body = {"messages": [{"role": "user", "content": text}], "stream": True}
     received = ""
     seen = False
@@ -316,7 +312,7 @@ async def test_any_worker_unloads_and_reloads_for_all(model, engine_socket):
         answer = await post(url, "/v1/models/unload", name)
         assert answer.json() == {"model_id": "tiny", "status": "unloaded"}
         hello = {"messages": [{"role": "user", "content": "hi"}]}
-        for _ in range(8):  # whichever worker it is
+        for _ in range(8):  # any worker
             refused = await post(url, CHAT, hello)
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "model_unloaded"
@@ -331,7 +327,7 @@ async def test_any_worker_unloads_and_reloads_for_all(model, engine_socket):
         await group.wait_stopped()
 
 
-async def test_worker_that_cannot_start_says_why(tmp_path, engine_socket):
+async def test_worker_that_cannot_start_reports_the_reason(tmp_path, engine_socket):
     with bind_socket("127.0.0.1", 0) as bound:
         nothing = str(tmp_path / "no-such-folder")
         task = task_for(nothing, engine_socket)

@@ -1,4 +1,4 @@
-"""data: URLs, and base64 in the forms that clients send."""
+"""data: URLs, and the forms of base64 that clients send."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_data_urls(url: str, expected: tuple[bytes, str | None]) -> None:
 @pytest.mark.parametrize(
     "url", ["", "data:", "data:text/plain;base64", "http://x", "data:;base64,#"]
 )
-def test_broken_data_urls_are_refused(url: str) -> None:
+def test_invalid_data_urls_are_rejected(url: str) -> None:
     with pytest.raises(ValueError):
         decode_data_url(url)
 
 
 @pytest.mark.parametrize("lead", range(4))
-def test_long_escaped_content_takes_memory_of_its_own_size(lead: int) -> None:
+def test_escaped_content_needs_memory_of_its_own_size(lead: int) -> None:
     escaped = "data:," + "x" * lead + "%41%C3%A9" * 100_000
     tracemalloc.start()
     content, _ = decode_data_url(escaped)
@@ -48,7 +48,7 @@ def test_long_escaped_content_takes_memory_of_its_own_size(lead: int) -> None:
     assert peak_bytes < 8 * len(escaped)
 
 
-def test_a_head_without_an_end_costs_nothing() -> None:
+def test_head_without_an_end_is_rejected_cheaply() -> None:
     endless = "data:" + ";" * 5_000_000 + ",x"
     tracemalloc.start()
     with pytest.raises(ValueError, match="comma"):
@@ -59,7 +59,7 @@ def test_a_head_without_an_end_costs_nothing() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_base64_is_read_in_every_form(data: bytes) -> None:
+def test_every_form_of_base64_is_decoded(data: bytes) -> None:
     standard = base64.b64encode(data).decode()
     lines = "\r\n".join(standard[i : i + 4] for i in range(0, len(standard), 4))
     safe = base64.urlsafe_b64encode(data).decode()
@@ -68,12 +68,12 @@ def test_base64_is_read_in_every_form(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["#", "aGk=x", "aaaaa", "é", "a\x00bc"])
-def test_what_is_no_base64_is_refused(text: str) -> None:
+def test_invalid_base64_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):
         decode_base64(text)
 
 
-def test_base64_with_much_white_space_takes_memory_of_its_own_size() -> None:
+def test_base64_with_much_white_space_needs_memory_of_its_own_size() -> None:
     text = "QU JD " * 200_000
     tracemalloc.start()
     assert decode_base64(text) == b"ABC" * 200_000
@@ -82,14 +82,14 @@ def test_base64_with_much_white_space_takes_memory_of_its_own_size() -> None:
     assert peak_bytes < 4 * len(text)
 
 
-def test_escapes_without_end_are_refused() -> None:
+def test_too_many_escapes_are_rejected() -> None:
     assert decode_data_url("data:," + "%41" * 1000)[0] == b"A" * 1000
     with pytest.raises(ValueError, match="base64"):
         decode_data_url("data:," + "%41" * (MAX_ESCAPES + 1))
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_decoded_or_refused(text: str) -> None:
+def test_any_text_is_decoded_or_rejected(text: str) -> None:
     for decode in (decode_base64, decode_data_url):
         with contextlib.suppress(ValueError):
             decode(text)

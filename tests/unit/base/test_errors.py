@@ -1,4 +1,4 @@
-"""What an error of a model says is for the operator's terminal, whoever wrote the model's files."""
+"""The text of a ModelError is safe for a terminal, although it quotes untrusted model files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.base.errors import MAX_MODEL_ERROR_CHARS, ModelError
         ("a lone \ud800", "a lone \\ud800"),
     ],
 )
-def test_a_model_error_is_one_line_that_moves_no_cursor(message: str, said: str) -> None:
+def test_model_error_is_one_line_without_control_characters(message: str, said: str) -> None:
     assert str(ModelError(message)) == said
 
 
-def test_a_model_error_that_quotes_too_much_is_cut() -> None:
+def test_long_model_error_is_cut() -> None:
     fits = "x" * MAX_MODEL_ERROR_CHARS
     assert str(ModelError(fits)) == fits
     assert str(ModelError(fits + "y")) == fits + "..."

@@ -1,4 +1,4 @@
-"""Lines of the log: those of the standard library's formatter, whatever is logged when."""
+"""Log lines equal those of the standard library's formatter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ours() -> logging.Formatter:
     return formatter
 
 
-def test_lines_are_those_of_the_library(ours: logging.Formatter) -> None:
+def test_lines_equal_those_of_the_library(ours: logging.Formatter) -> None:
     theirs = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         raise ValueError("bad")

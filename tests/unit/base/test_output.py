@@ -1,4 +1,4 @@
-"""Who may write to a process's standard output."""
+"""Exclusive use of standard output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ output.flush()
 """
 
 
-def test_what_others_print_is_not_among_our_lines() -> None:
+def test_other_output_goes_to_standard_error() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, check=True, text=True)
     assert done.stdout == "ours\n"
     assert done.stderr == "a library's line\na native one's\na child's\n"

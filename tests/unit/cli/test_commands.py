@@ -292,7 +292,7 @@ def test_an_address_that_cannot_be_bound_comes_with_what_helps():
         taken.listen()
         with pytest.raises(OSError, match=r"in use: 127\.0\.0\.1:.*take another --port"):
             bind_socket("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(OSError, match=r"192\.0\.2\.1:0; --host takes an address of this machine"):
+    with pytest.raises(OSError, match=r"192\.0\.2\.1:0; --host must be an address of this machine"):
         bind_socket("192.0.2.1", 0)
 
 

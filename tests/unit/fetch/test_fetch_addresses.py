@@ -1,4 +1,4 @@
-"""Which addresses a client's URL may lead to."""
+"""The addresses that may be connected to for a client."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def test_public_addresses_are_allowed(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", FORBIDDEN)
-def test_addresses_that_only_this_machine_reaches_are_not(address: str) -> None:
+def test_local_addresses_are_not_allowed(address: str) -> None:
     assert not AllowList().allows(address)
 
 
-def test_addresses_of_this_machines_interfaces_are_known() -> None:
+def test_own_addresses_are_recognized() -> None:
     assert is_own_address(ip_address("127.0.0.1"))
     assert not is_own_address(ip_address("8.8.8.8"))
     assert not is_own_address(ip_address("2606:4700::1111"))
 
 
-def test_public_address_of_this_machine_is_not_allowed_but_by_an_operator(
+def test_own_public_address_is_allowed_only_by_the_operator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(addresses, "is_own_address", lambda own: str(own) == "8.8.8.8")
@@ -101,6 +101,6 @@ def test_an_operator_allows_networks_and_single_addresses() -> None:
 
 
 @pytest.mark.parametrize("network", ["localhost", "10.0.0.1/8", "300.0.0.1", ""])
-def test_what_is_no_network_cannot_be_allowed(network: str) -> None:
+def test_invalid_network_is_rejected(network: str) -> None:
     with pytest.raises(ValueError):
         AllowList([network])

@@ -1,5 +1,4 @@
-"""Fetching from real servers on loopback. The one double stands where names are resolved: it says
-what a DNS server would say."""
+"""Fetches from real servers on loopback. The only test double is the resolver of host names."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 @dataclass
 class Origin:
-    """A web server. `seen`: the request heads it got."""
+    """A web server. `seen`: the request heads that it received."""
 
     port: int = 0
     seen: list[str] = field(default_factory=list)
@@ -36,7 +35,7 @@ class Origin:
 
 @asynccontextmanager
 async def origin(*answers: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Origin]:
-    """Gives one answer a connection, in order; the last one for all that come after."""
+    """Serve one answer per connection, in order; further connections get the last one."""
     server_of = Origin()
     left = list(answers)
 
@@ -71,7 +70,7 @@ def moved(location: str, status: int = 302) -> bytes:
 
 
 class Names:
-    """A resolver whose answers are written down: each name has a list of them, given in turns."""
+    """A resolver with scripted results: each name has a list of them, returned in turn."""
 
     def __init__(self, **answers: list[Sequence[str]]) -> None:
         self.answers = answers
@@ -112,7 +111,7 @@ async def test_content_comes_with_its_type_and_name() -> None:
     assert f"\r\nhost: 127.0.0.1:{web.port}\r\n" in head and "accept-encoding: identity" in head
 
 
-async def test_name_is_resolved_once_and_kept_as_the_host() -> None:
+async def test_name_is_resolved_once_and_sent_as_host() -> None:
     names = Names(files=[["127.0.0.1"]])
     async with origin(content(b"x")) as web:
         await fetch(web.url(host="files.example"), names=names)
@@ -120,8 +119,8 @@ async def test_name_is_resolved_once_and_kept_as_the_host() -> None:
     assert f"\r\nhost: files.example:{web.port}\r\n" in web.seen[0].lower()
 
 
-async def test_what_was_checked_is_what_is_connected_to() -> None:
-    """Rebinding: the second answer of the name would lead inside, and is never asked for."""
+async def test_checked_address_is_connected_to() -> None:
+    """DNS rebinding: the second result would be a local address, but the name is resolved once."""
     names = Names(files=[["127.0.0.1"], ["10.0.0.1"]])
     async with origin(content(b"x")) as web:
         fetched = await fetch(web.url(host="files.example"), names=names)
@@ -131,7 +130,7 @@ async def test_what_was_checked_is_what_is_connected_to() -> None:
 @pytest.mark.parametrize(
     "addresses", [["10.0.0.1"], ["::ffff:10.0.0.1"], ["127.0.0.1", "10.0.0.1"], ["169.254.169.254"]]
 )
-async def test_name_with_any_forbidden_address_is_refused(addresses: list[str]) -> None:
+async def test_name_with_any_forbidden_address_is_rejected(addresses: list[str]) -> None:
     async with origin(content(b"x")) as web:
         url = web.url(host="files.example")
         error = await refused(url, names=Names(files=[addresses]))
@@ -141,7 +140,7 @@ async def test_name_with_any_forbidden_address_is_refused(addresses: list[str]) 
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "0"]
 )
-async def test_this_machine_is_refused_however_it_is_written(host: str) -> None:
+async def test_this_machine_is_rejected_in_every_notation(host: str) -> None:
     async with origin(content(b"x")) as web:
         error = await refused(web.url(host=host), allow=())
     assert error.code == "url_not_allowed" and not web.seen
@@ -163,14 +162,14 @@ async def test_relative_redirects_stay_on_the_host() -> None:
     assert web.seen[1].startswith("GET /c ")
 
 
-async def test_every_redirect_is_checked_anew() -> None:
+async def test_every_redirect_is_checked() -> None:
     names = Names(outside=[["127.0.0.1"]], inside=[["10.0.0.1"]])
     async with origin(moved("http://inside.example/secret")) as web:
         error = await refused(web.url(host="outside.example"), names=names)
     assert error.code == "url_not_allowed" and names.asked == ["outside.example", "inside.example"]
 
 
-async def test_redirect_to_the_same_name_is_resolved_and_checked_anew() -> None:
+async def test_redirect_to_the_same_name_is_resolved_and_checked_again() -> None:
     names = Names(files=[["127.0.0.1"], ["192.168.0.1"]])
     async with origin(moved("/again")) as web:
         error = await refused(web.url(host="files.example"), names=names)
@@ -178,7 +177,7 @@ async def test_redirect_to_the_same_name_is_resolved_and_checked_anew() -> None:
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "gopher://x/", "data:,x"])
-async def test_redirect_to_another_scheme_is_refused(location: str) -> None:
+async def test_redirect_to_another_scheme_is_rejected(location: str) -> None:
     async with origin(moved(location)) as web:
         assert (await refused(web.url())).code == "url_not_allowed"
 
@@ -209,17 +208,17 @@ async def test_there_are_at_most_three_redirects() -> None:
         "",
     ],
 )
-async def test_other_schemes_and_broken_urls_are_refused(url: str) -> None:
+async def test_other_schemes_and_invalid_urls_are_rejected(url: str) -> None:
     error = await refused(url, names=Names(files=[["127.0.0.1"]]))
     assert error.code == "url_not_allowed" and "secret" not in error.message
 
 
-async def test_declared_size_over_the_bound_is_refused_before_the_body() -> None:
+async def test_declared_size_over_the_limit_is_rejected_before_the_body() -> None:
     async with origin(OK + b"content-length: 101\r\n\r\n") as web:
         assert (await refused(web.url(), max_bytes=100)).code == "url_too_large"
 
 
-async def test_body_without_an_end_is_cut_off_at_the_bound() -> None:
+async def test_endless_body_is_cut_off_at_the_limit() -> None:
     sent = 0
 
     async def flood(writer: asyncio.StreamWriter) -> None:
@@ -235,7 +234,7 @@ async def test_body_without_an_end_is_cut_off_at_the_bound() -> None:
     assert sent < 64 * 1024 * 1024
 
 
-async def test_bodies_that_are_received_at_once_are_bounded_together() -> None:
+async def test_concurrent_bodies_share_a_limit() -> None:
     waiting, leave = asyncio.Event(), asyncio.Event()
 
     async def half(writer: asyncio.StreamWriter) -> None:
@@ -245,11 +244,11 @@ async def test_bodies_that_are_received_at_once_are_bounded_together() -> None:
         await leave.wait()
         writer.write(b"x" * 400)
 
-    fetcher = Fetcher(AllowList(LOOPBACK), FetchLimits(max_held_bytes=1100))
+    fetcher = Fetcher(AllowList(LOOPBACK), FetchLimits(max_buffered_bytes=1100))
     async with origin(half, content(b"x" * 600)) as web:
         first = asyncio.create_task(fetcher.fetch(web.url(), field="f"))
         await waiting.wait()
-        while fetcher._held_bytes < 600:
+        while fetcher._buffered_bytes < 600:
             await asyncio.sleep(0)
         with pytest.raises(Overloaded):
             await fetcher.fetch(web.url(), field="f")
@@ -258,7 +257,7 @@ async def test_bodies_that_are_received_at_once_are_bounded_together() -> None:
         assert len((await fetcher.fetch(web.url(), field="f")).data) == 600
 
 
-async def test_slow_drip_ends_with_the_time() -> None:
+async def test_slow_body_times_out() -> None:
     async def drip(writer: asyncio.StreamWriter) -> None:
         writer.write(OK + b"content-length: 1000000\r\n\r\n")
         while not writer.is_closing():
@@ -270,7 +269,7 @@ async def test_slow_drip_ends_with_the_time() -> None:
     assert error.code == "url_unreachable" and "within 0.5 s" in error.message
 
 
-async def test_silent_server_ends_with_the_time() -> None:
+async def test_silent_server_times_out() -> None:
     async def silence(writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
@@ -291,7 +290,7 @@ async def test_silent_server_ends_with_the_time() -> None:
         b"",
     ],
 )
-async def test_what_is_no_content_is_unreachable(answer: bytes) -> None:
+async def test_responses_without_content_are_unreachable(answer: bytes) -> None:
     async with origin(answer) as web:
         assert (await refused(web.url())).code == "url_unreachable"
 
@@ -309,7 +308,7 @@ async def test_closed_port_and_unknown_name_are_unreachable() -> None:
     assert caught.value.code == "url_unreachable" and "secret" not in caught.value.message
 
 
-async def test_nothing_else_waits_for_names_whose_servers_are_silent(
+async def test_silent_name_servers_block_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answered = threading.Event()
@@ -329,7 +328,7 @@ async def test_nothing_else_waits_for_names_whose_servers_are_silent(
     assert {getattr(error, "code", None) for error in errors} == {"url_unreachable"}
 
 
-async def test_next_address_is_tried_where_one_does_not_answer() -> None:
+async def test_next_address_is_tried_if_one_does_not_answer() -> None:
     names = Names(files=[["127.0.0.2", "127.0.0.1"]])
     async with origin(content(b"x")) as web:
         url = web.url(host="files.example")
@@ -337,13 +336,13 @@ async def test_next_address_is_tried_where_one_does_not_answer() -> None:
     assert fetched.data == b"x"
 
 
-async def test_data_urls_are_decoded_and_bounded() -> None:
+async def test_data_urls_are_decoded_and_limited() -> None:
     assert await fetch("data:text/plain;base64,aGk=") == Fetched(b"hi", "text/plain", None)
     assert (await refused("data:;base64,aGk=", max_bytes=1)).code == "url_too_large"
     assert (await refused("data:;base64,%")).code == "url_not_allowed"
 
 
-async def test_tls_is_of_the_name_and_the_connection_of_the_address() -> None:
+async def test_tls_checks_the_name_and_connects_to_the_address() -> None:
     authority = trustme.CA()
     server_tls, client_tls = (ssl.create_default_context(p) for p in TLS_PURPOSES)
     authority.issue_cert("files.example").configure_cert(server_tls)
@@ -355,7 +354,7 @@ async def test_tls_is_of_the_name_and_the_connection_of_the_address() -> None:
     async with origin(content(b"x"), tls=server_tls) as web:
         url = web.url(host="files.example").replace("http:", "https:")
         assert (await fetcher.fetch(url, field="f")).data == b"x"
-        with pytest.raises(ServiceError) as caught:  # a certificate of another name
+        with pytest.raises(ServiceError) as caught:  # a certificate for another name
             await fetcher.fetch(url.replace("files", "other"), field="f")
     assert caught.value.code == "url_unreachable" and asked == ["files.example", "other.example"]
 

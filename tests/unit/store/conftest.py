@@ -1,4 +1,4 @@
-"""Every test of the store runs over SQLite and over PostgreSQL."""
+"""Every test of the store runs with SQLite and with PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.stores import MovableClock, opened, sqlite_settings
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSettings:
-    """Of an empty store."""
+    """Settings of an empty store."""
     settings = sqlite_settings(tmp_path)
     if request.param == "sqlite":
         return settings

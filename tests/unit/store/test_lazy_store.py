@@ -1,4 +1,4 @@
-"""A store that opens with its first use, as an API process has it."""
+"""The store of an API process, which opens at its first use."""
 
 from pathlib import Path
 
@@ -36,9 +36,9 @@ async def test_first_use_opens_it(late: LazyStore, tmp_path: Path):
     assert await late.files.list() == [file]
 
 
-async def test_every_part_answers_as_the_store_does(late: LazyStore):
-    async with late.sessions.held("trip") as held:
-        assert await held.keep(SAID)
+async def test_every_part_forwards_to_the_store(late: LazyStore):
+    async with late.sessions.lease("trip") as leased:
+        assert await leased.save(SAID)
     session = await late.sessions.get("trip")
     assert session is not None and session.messages == SAID
     assert await late.responses.get("resp_none") is None
@@ -48,13 +48,13 @@ async def test_every_part_answers_as_the_store_does(late: LazyStore):
         await late.files.read("file_none")
 
 
-async def test_closing_what_was_never_used_makes_nothing(tmp_path: Path):
+async def test_closing_an_unused_store_creates_nothing(tmp_path: Path):
     store = LazyStore(sqlite_settings(tmp_path))
     await store.close()
     assert not (tmp_path / "penstock.db").exists()
 
 
-async def test_what_cannot_be_opened_is_a_wrong_setting_to_the_operator_and_503_to_clients(
+async def test_store_that_cannot_be_opened_is_a_settings_error_and_503_for_clients(
     tmp_path: Path,
 ):
     store = LazyStore(settings_of_no_database(tmp_path))
@@ -63,12 +63,12 @@ async def test_what_cannot_be_opened_is_a_wrong_setting_to_the_operator_and_503_
     with pytest.raises(StorageUnavailable):
         await store.responses.get("resp_none")
     with pytest.raises(StorageUnavailable):
-        async with store.sessions.held("trip"):
+        async with store.sessions.lease("trip"):
             pass
     await store.close()
 
 
-async def test_a_store_that_could_not_be_opened_is_tried_again(tmp_path: Path):
+async def test_failed_opening_is_retried(tmp_path: Path):
     store = LazyStore(settings_of_no_database(tmp_path))
     with pytest.raises(SettingsError):
         await store.open()
@@ -77,7 +77,7 @@ async def test_a_store_that_could_not_be_opened_is_tried_again(tmp_path: Path):
     await store.close()
 
 
-async def test_it_has_every_part_that_routes_use(late: LazyStore):
+async def test_lazy_store_has_every_part(late: LazyStore):
     await late.open()
     opened = await late._opened()
     parts = {name for name in vars(opened) if not name.startswith("_")} - {"sweep"}

@@ -1,4 +1,4 @@
-"""The store when things go wrong: full disks, locks, processes killed at any moment."""
+"""Faults of the store: full disks, locks, processes killed at any moment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.stores import MovableClock, bodies, opened, sqlite_settings
 UPLOAD = FileSource("user_upload")
 TMPFS_BYTES = 2 * 1024 * 1024
 
-# Says what it has acknowledged, a line each, until it is killed.
+# Prints each acknowledged write, until it is killed.
 WRITER = """
 import asyncio, sys, msgspec
 from penstock.config import StoreSettings
@@ -55,7 +55,7 @@ def response(id: str, body: bytes = b"{}") -> StoredResponse:
 
 
 @pytest.mark.slow
-async def test_nothing_acknowledged_is_lost_when_processes_are_killed(
+async def test_acknowledged_writes_survive_killed_processes(
     settings: StoreSettings,
 ) -> None:
     async with opened(settings):
@@ -92,13 +92,13 @@ async def test_nothing_acknowledged_is_lost_when_processes_are_killed(
             assert isinstance(part, Text) and int(part.text) >= int(lines[-1].split()[0])
 
 
-async def test_body_whose_row_a_kill_prevented_is_swept(
+async def test_body_without_a_row_after_a_kill_is_swept(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     async with opened(settings, clock) as store:
         upload = await store.files.begin()
         await upload.write(b"x" * 10)
-        upload._commit()  # killed here: the body is in place, its row is not
+        upload._commit()  # killed here, after the body was written and before its row
         (orphan,) = bodies(settings)
         await store.sweep.run()
         assert bodies(settings) == [orphan]
@@ -109,12 +109,12 @@ async def test_body_whose_row_a_kill_prevented_is_swept(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
+    """Mount a file system of 2 MiB."""
     with mounted_disk(tmp_path / "small", TMPFS_BYTES) as place:
         yield place
 
 
-async def test_full_disk_refuses_what_it_cannot_keep_and_loses_nothing(small_disk: Path) -> None:
+async def test_full_disk_rejects_writes_and_loses_nothing(small_disk: Path) -> None:
     async with opened(sqlite_settings(small_disk)) as store:
         kept = []
         with pytest.raises(ServiceError) as caught:
@@ -134,7 +134,7 @@ async def test_full_disk_refuses_what_it_cannot_keep_and_loses_nothing(small_dis
             assert await store.responses.get(id) is not None
 
 
-async def test_upload_that_fills_the_disk_leaves_nothing_behind(small_disk: Path) -> None:
+async def test_upload_that_fills_the_disk_leaves_nothing(small_disk: Path) -> None:
     settings = sqlite_settings(small_disk)
     async with opened(settings) as store:
         upload = await store.files.begin()
@@ -160,14 +160,14 @@ async def test_locked_database_is_503_and_serves_again_when_it_is_free(
             await store.responses.create(response("resp_2"))
         assert (caught.value.status, caught.value.code) == (503, "storage_unavailable")
         assert caught.value.retry_after_s
-        assert await store.responses.get("resp_1") is not None  # readers wait for nobody
+        assert await store.responses.get("resp_1") is not None  # reads do not wait for the lock
         blocker.execute("ROLLBACK")
         blocker.close()
         await store.responses.create(response("resp_2"))
         assert await store.responses.get("resp_2") is not None
 
 
-async def test_postgres_that_went_away_is_503_and_serves_again(
+async def test_lost_postgres_connection_is_503_and_recovers(
     postgres_url: str, tmp_path: Path
 ) -> None:
     settings = msgspec.structs.replace(sqlite_settings(tmp_path), url=postgres_url)
@@ -201,7 +201,7 @@ async def test_writes_of_many_tasks_and_two_stores_all_arrive(
             assert await stores[(n + 1) % 2].responses.get(f"resp_{n}") is not None
 
 
-async def test_write_that_fails_takes_no_other_with_it(store: Store) -> None:
+async def test_failed_write_does_not_affect_others(store: Store) -> None:
     writes = [store.responses.create(response(f"resp_{n // 2}")) for n in range(20)]
     ended = await asyncio.gather(*writes, return_exceptions=True)
     good = [result is None for result in ended]

@@ -1,4 +1,4 @@
-"""Opening a store: new, old, newer, by many at once, and where it cannot be."""
+"""Opening a store: new, older, newer, by many processes at once, and failures."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def add_column(connection: Connection) -> None:
 
 
 def forget_bodies(connection: Connection) -> None:
-    """Back to the tables of version 3."""
+    """Downgrade to the tables of version 3."""
     connection.execute(text("ALTER TABLE files DROP COLUMN body"))
 
 
 def forget_sizes(connection: Connection) -> None:
-    """Back to the tables of version 2."""
+    """Downgrade to the tables of version 2."""
     forget_bodies(connection)
     connection.execute(text("DROP INDEX responses_by_age"))
     for table in ("responses", "skill_versions"):
@@ -71,7 +71,7 @@ def test_store_keeps_its_id(database: Database) -> None:
     assert migrate(database) == migrate(database)
 
 
-def test_older_database_takes_the_steps_it_lacks_once(database: Database) -> None:
+def test_older_database_runs_each_missing_step_once(database: Database) -> None:
     migrate(database)
     migrate(database, (*STEPS, add_column))
     assert "extra" in columns(database)
@@ -88,7 +88,7 @@ def test_database_of_the_first_version_gets_all_tables(database: Database) -> No
     assert "response_events" in inspect(database.engine).get_table_names()
 
 
-async def test_what_an_older_database_keeps_counts(
+async def test_data_of_an_older_database_counts_for_quotas(
     settings: StoreSettings, database: Database, clock: MovableClock
 ) -> None:
     made = StoredResponse(
@@ -116,7 +116,7 @@ async def test_files_of_an_older_database_keep_their_bodies(
         kept = await store.files.create(new)
     (body,) = bodies(settings)
     body = body.rename(body.with_name(kept.id))
-    os.utime(body, (0, 0))  # long before any upload that goes on
+    os.utime(body, (0, 0))  # older than any running upload
     with database.engine.begin() as connection:
         forget_bodies(connection)
         connection.execute(text("UPDATE penstock_store SET version = 3"))
@@ -134,7 +134,7 @@ def test_step_that_fails_changes_nothing(database: Database) -> None:
     assert "extra" in columns(database)
 
 
-def test_newer_database_is_refused(database: Database) -> None:
+def test_newer_database_is_rejected(database: Database) -> None:
     migrate(database, (*STEPS, add_column))
     with pytest.raises(SettingsError, match=f"version {len(STEPS) + 2}"):
         migrate(database)
@@ -153,7 +153,7 @@ def test_many_processes_may_open_a_new_store_at_once(settings: StoreSettings) ->
         )
         for _ in range(3)
     ]
-    for process in processes:  # all have imported what they need, or soon will
+    for process in processes:  # all have imported their modules, or soon will
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
@@ -174,7 +174,7 @@ def test_many_processes_may_open_a_new_store_at_once(settings: StoreSettings) ->
         ({"blobs": "/proc/nothing"}, "cannot be opened"),
     ],
 )
-async def test_store_that_cannot_be_opened_is_told_in_one_line(
+async def test_store_that_cannot_be_opened_is_reported_in_one_line(
     settings: StoreSettings, changes: dict[str, str], said: str
 ) -> None:
     with pytest.raises(SettingsError, match=said) as caught:
@@ -197,7 +197,7 @@ def test_server_starts_without_the_store_libraries() -> None:
     assert out.stdout == "False\n"
 
 
-async def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
+async def test_stored_files_are_private(tmp_path: Path) -> None:
     home = tmp_path / "deep" / "er"
     async with opened(sqlite_settings(home)) as store:
         await store.files.create(NewFile(name="x", data=b"x", source=FileSource("user_upload")))
@@ -206,7 +206,7 @@ async def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
         assert not any(path.stat().st_mode & 0o077 for path in private)
 
 
-async def test_a_sweep_that_fails_is_not_the_last(
+async def test_sweeping_continues_after_a_failure(
     settings: StoreSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     swept = asyncio.Event()
@@ -221,10 +221,10 @@ async def test_a_sweep_that_fails_is_not_the_last(
     monkeypatch.setattr("penstock.store.store.SWEEP_INTERVAL_S", 0.001)
     async with opened(settings, MovableClock(0)):
         await asyncio.wait_for(swept.wait(), 5)
-    assert caplog.text.count("not swept") == 1
+    assert caplog.text.count("sweep of the store failed") == 1
 
 
-def test_without_psycopg_postgresql_is_refused_with_the_remedy(monkeypatch):
+def test_missing_psycopg_is_reported_with_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError, match=r"pip install 'psycopg\["):
         Database("postgresql://penstock@localhost/penstock")

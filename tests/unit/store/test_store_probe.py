@@ -1,4 +1,4 @@
-"""A store that opens at once is told from one that needs work, or cannot be opened."""
+"""Stores that can be opened immediately are distinguished from all others."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ async def settings(tmp_path: Path) -> StoreSettings:
     return settings
 
 
-def test_a_store_that_was_made_opens_at_once(settings: StoreSettings, tmp_path: Path) -> None:
+def test_existing_store_can_open_immediately(settings: StoreSettings, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     assert can_open_immediately(settings)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-async def test_a_store_that_is_in_use_opens_at_once(settings: StoreSettings) -> None:
+async def test_store_in_use_can_open_immediately(settings: StoreSettings) -> None:
     async with opened(settings):
         assert can_open_immediately(settings)
 
 
-def test_a_store_that_is_to_be_made_does_not(tmp_path: Path) -> None:
+def test_missing_store_cannot_open_immediately(tmp_path: Path) -> None:
     assert not can_open_immediately(sqlite_settings(tmp_path / "home"))
     assert not (tmp_path / "home").exists()
 
@@ -59,14 +59,14 @@ def be_no_database(home: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [lose_bodies, turn_bodies_into_a_file, be_older, be_no_database])
-def test_a_store_that_needs_work_or_cannot_be_opened_does_not(
+def test_unusable_or_outdated_store_cannot_open_immediately(
     settings: StoreSettings, tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     spoil(tmp_path / "home")
     assert not can_open_immediately(settings)
 
 
-def test_a_store_elsewhere_does_not(settings: StoreSettings) -> None:
+def test_remote_store_cannot_open_immediately(settings: StoreSettings) -> None:
     postgres = msgspec.structs.replace(settings, url="postgresql://nobody@localhost:1/x")
     assert not can_open_immediately(postgres)
     assert not can_open_immediately(msgspec.structs.replace(settings, blobs="memory://x"))

@@ -1,4 +1,4 @@
-"""Approvals: asked for in one process, decided in any."""
+"""Approvals: requested in one process, decided in any."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.store import Store, Verdict
 from tests.support.stores import MovableClock, opened
 
 
-async def test_decision_before_anybody_waits_is_queued(store: Store) -> None:
+async def test_decision_before_the_run_waits_is_queued(store: Store) -> None:
     id = await store.approvals.create("s")
     assert id.startswith("appr_")
     status = await store.approvals.decide(id, "deny", message="not that", remember=False)
@@ -45,7 +45,7 @@ async def test_unknown_approval_is_not_found(store: Store) -> None:
     assert status == "not_found"
 
 
-async def test_approval_without_an_answer_is_denied(store: Store, clock: MovableClock) -> None:
+async def test_undecided_approval_is_denied(store: Store, clock: MovableClock) -> None:
     id = await store.approvals.create()
     clock.now += 5 * 60
     late = await store.approvals.decide(id, "approve", message=None, remember=False)
@@ -53,7 +53,7 @@ async def test_approval_without_an_answer_is_denied(store: Store, clock: Movable
     assert (await store.approvals.wait(id)).decision == "deny"
 
 
-async def test_remembered_approval_holds_for_its_session_alone(
+async def test_remembered_approval_applies_only_to_its_session(
     store: Store, clock: MovableClock
 ) -> None:
     id = await store.approvals.create("s")

@@ -58,7 +58,7 @@ async def test_unknown_file_is_none(store: Store) -> None:
         await store.files.read("file-?")
 
 
-async def test_list_shows_the_newest_first_and_a_container_only_its_own(store: Store) -> None:
+async def test_list_is_newest_first_and_filtered_by_container(store: Store) -> None:
     ids = [
         (await store.files.create(new_file(container_id=container))).id
         for container in ("a", None, "b", "a")
@@ -76,7 +76,7 @@ async def test_deleted_file_leaves_no_body(store: Store, settings: StoreSettings
     assert bodies(settings) == []
 
 
-async def test_id_comes_back_while_the_body_of_its_deleted_file_still_goes(
+async def test_id_is_reusable_while_the_old_body_is_being_deleted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delete = Blobs.delete
@@ -97,7 +97,7 @@ async def test_id_comes_back_while_the_body_of_its_deleted_file_still_goes(
     assert await store.files.read("file-1") == b"after"
 
 
-async def test_file_expires_and_the_sweep_takes_its_body(
+async def test_file_expires_and_the_sweep_deletes_its_body(
     store: Store, settings: StoreSettings, clock: MovableClock
 ) -> None:
     stored = await store.files.create(new_file())
@@ -109,7 +109,7 @@ async def test_file_expires_and_the_sweep_takes_its_body(
     assert bodies(settings) == []
 
 
-async def test_expired_file_is_brought_back_before_a_sweep(
+async def test_expired_file_can_be_created_again_before_a_sweep(
     store: Store, clock: MovableClock
 ) -> None:
     await store.files.create(new_file(id="file-1", data=b"old"))
@@ -119,7 +119,7 @@ async def test_expired_file_is_brought_back_before_a_sweep(
     assert await store.files.read("file-1") == b"new"
 
 
-async def test_files_with_one_id_at_once_are_one_file(store: Store) -> None:
+async def test_concurrent_files_with_one_id_are_one_file(store: Store) -> None:
     sent = [new_file(id="file-1", data=b"x" * size) for size in range(1, 9)]
     first, *others = await asyncio.gather(*map(store.files.create, sent))
     assert all(other == first for other in others)
@@ -141,7 +141,7 @@ async def test_file_whose_body_cannot_be_written_leaves_its_id_free(
     assert await store.files.read("file-1") == b"hello"
 
 
-async def test_beyond_the_quota_the_oldest_files_go(
+async def test_oldest_files_beyond_the_quota_are_deleted(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     small = msgspec.structs.replace(settings, max_files=3)
@@ -151,7 +151,7 @@ async def test_beyond_the_quota_the_oldest_files_go(
         assert len(bodies(settings)) == 3
 
 
-async def test_beyond_the_quota_of_bytes_the_oldest_files_go(
+async def test_oldest_files_beyond_the_byte_quota_are_deleted(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     small = msgspec.structs.replace(settings, max_files_bytes=10)
@@ -173,7 +173,7 @@ async def test_file_without_body_is_elided(store: Store) -> None:
     assert caught.value.status == 410
 
 
-async def test_error_placeholder_tells_its_code(store: Store) -> None:
+async def test_error_placeholder_has_a_code(store: Store) -> None:
     stored = await store.files.create(
         new_file(data=None, code="not_produced", message="plot.png was not produced")
     )
@@ -188,7 +188,7 @@ async def test_error_placeholder_tells_its_code(store: Store) -> None:
     )
 
 
-async def test_file_whose_body_was_removed_is_gone(store: Store, settings: StoreSettings) -> None:
+async def test_file_with_a_removed_body_is_elided(store: Store, settings: StoreSettings) -> None:
     stored = await store.files.create(new_file())
     bodies(settings)[0].unlink()
     with pytest.raises(ServiceError) as caught:
@@ -214,7 +214,7 @@ async def test_large_body_is_read_in_pieces(store: Store) -> None:
     assert len(pieces) > 2 and b"".join(pieces) == body
 
 
-async def test_body_that_is_read_may_be_deleted_meanwhile(store: Store) -> None:
+async def test_body_can_be_deleted_while_it_is_read(store: Store) -> None:
     body = b"x" * 1_000_000
     stored = await store.files.create(new_file(data=body))
     pieces = await store.files.open(stored.id)
@@ -231,7 +231,7 @@ async def test_aborted_upload_leaves_nothing(store: Store, settings: StoreSettin
     assert await store.files.list() == []
 
 
-async def test_sweep_takes_old_bodies_without_a_row_and_no_others(
+async def test_sweep_deletes_only_old_bodies_without_a_row(
     store: Store, settings: StoreSettings, clock: MovableClock
 ) -> None:
     await store.files.create(new_file())
@@ -256,7 +256,7 @@ async def test_stores_that_share_a_folder_do_not_sweep_each_other(
         assert await first.files.read(stored.id) == b"hello"
 
 
-async def test_bodies_may_lie_in_any_file_system_of_fsspec(
+async def test_bodies_can_be_in_any_fsspec_file_system(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     remote = msgspec.structs.replace(settings, blobs="memory://penstock")

@@ -1,4 +1,4 @@
-"""Responses in the store."""
+"""Stored responses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_unknown_response_is_none(store: Store) -> None:
     assert not await store.responses.update("resp_?", status="completed", body=b"{}")
 
 
-async def test_update_goes_on_until_the_response_is_finished(store: Store) -> None:
+async def test_response_is_updated_until_it_has_finished(store: Store) -> None:
     await store.responses.create(response())
     assert await store.responses.update("resp_1", status="in_progress", body=b"1")
     assert await store.responses.update("resp_1", status="completed", body=b"2", conversation=b"c")
@@ -60,14 +60,14 @@ async def test_update_goes_on_until_the_response_is_finished(store: Store) -> No
     assert (got.status, got.body, got.conversation) == ("completed", b"2", b"c")
 
 
-async def test_deleted_response_is_not_brought_back_by_its_run(store: Store) -> None:
+async def test_deleted_response_is_not_restored_by_its_run(store: Store) -> None:
     await store.responses.create(response())
     assert await store.responses.delete("resp_1")
     assert not await store.responses.update("resp_1", status="completed", body=b"{}")
     assert await store.responses.get("resp_1") is None
 
 
-async def test_owner_hears_of_what_ended_elsewhere(store: Store) -> None:
+async def test_owner_sees_responses_that_ended_elsewhere(store: Store) -> None:
     for id in ("resp_1", "resp_2", "resp_3", "resp_4"):
         await store.responses.create(response(id))
     await store.responses.create(response("resp_5", owner="other"))
@@ -77,7 +77,7 @@ async def test_owner_hears_of_what_ended_elsewhere(store: Store) -> None:
     assert await store.responses.active_ids("me") == {"resp_1"}
 
 
-async def test_cancel_reaches_the_owner_alone(store: Store) -> None:
+async def test_cancel_request_reaches_only_the_owner(store: Store) -> None:
     await store.responses.create(response())
     await store.responses.create(response("resp_2", owner="other"))
     asked = await store.responses.request_cancel("resp_1")
@@ -87,7 +87,7 @@ async def test_cancel_reaches_the_owner_alone(store: Store) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"background": False}, {"status": "completed"}])
-async def test_cancel_leaves_other_responses_as_they_are(
+async def test_cancel_does_not_change_other_responses(
     store: Store, changes: dict[str, Any]
 ) -> None:
     await store.responses.create(response(**changes))
@@ -96,10 +96,10 @@ async def test_cancel_leaves_other_responses_as_they_are(
 
 
 @pytest.mark.parametrize("passed_s", [60, -900])
-async def test_response_of_a_silent_owner_fails(
+async def test_response_of_a_dead_owner_fails(
     store: Store, clock: MovableClock, passed_s: int
 ) -> None:
-    """Also where the clock is put back."""
+    """Also if the clock was set back."""
     await store.responses.create(response("resp_dead", owner="dead"))
     await store.responses.create(response("resp_done", owner="dead", status="completed"))
     await store.responses.create(response("resp_live", owner="live"))
@@ -117,10 +117,10 @@ async def test_response_of_a_silent_owner_fails(
     assert dead is not None and (dead.status, dead.body) == ("failed", b"failed resp_dead")
     assert done is not None and done.status == "completed"
     assert live is not None and live.status == "queued"
-    assert other is not None and other.status == "queued"  # of whom nobody says that it is dead
+    assert other is not None and other.status == "queued"  # whose owner is not known to be dead
 
 
-async def test_response_expires_as_the_server_says(
+async def test_response_expires_by_the_server_settings(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     short = msgspec.structs.replace(settings, response_expiry_s=DAY_S)
@@ -142,7 +142,7 @@ async def test_response_without_expiry_stays(settings: StoreSettings, clock: Mov
         assert await store.responses.get("resp_1") is not None
 
 
-async def test_no_event_is_kept_of_a_response_that_is_gone(store: Store) -> None:
+async def test_events_of_a_deleted_response_are_deleted(store: Store) -> None:
     made = response("resp_gone")
     await store.responses.create(made)
     await store.response_events.append(made.id, EventChunk(0, 2, b"a\n\nb\n\n"))
@@ -153,7 +153,7 @@ async def test_no_event_is_kept_of_a_response_that_is_gone(store: Store) -> None
 
 
 async def create_done_and_growing(store: Store) -> None:
-    """Of 300 and of 100 bytes; the first goes first."""
+    """Create responses of 300 and 100 bytes; the first is deleted first."""
     done = response("done", status="completed", created_at=1_699_999_000, body=b"x" * 300)
     await store.responses.create(done)
     await store.responses.create(response("grows", body=b"x" * 100))
@@ -163,7 +163,7 @@ async def kept(store: Store, *ids: str) -> list[str]:
     return [id for id in ids if await store.responses.get(id) is not None]
 
 
-async def test_beyond_the_quota_of_bytes_the_oldest_responses_go(
+async def test_oldest_responses_beyond_the_byte_quota_are_deleted(
     settings: StoreSettings, clock: MovableClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     small = msgspec.structs.replace(settings, max_responses_bytes=1000)
@@ -176,7 +176,7 @@ async def test_beyond_the_quota_of_bytes_the_oldest_responses_go(
         assert "max_responses_bytes" in caplog.text
 
 
-async def test_what_a_response_grows_by_counts(
+async def test_growth_of_a_response_counts_for_the_quota(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     small = msgspec.structs.replace(settings, max_responses_bytes=1000)
@@ -191,9 +191,7 @@ async def test_what_a_response_grows_by_counts(
         assert await kept(store, "done", "grows") == ["grows"]
 
 
-async def test_events_count_when_they_are_written(
-    settings: StoreSettings, clock: MovableClock
-) -> None:
+async def test_events_count_for_the_quota(settings: StoreSettings, clock: MovableClock) -> None:
     small = msgspec.structs.replace(settings, max_responses_bytes=1000)
     async with opened(small, clock) as store:
         await create_done_and_growing(store)
@@ -204,7 +202,9 @@ async def test_events_count_when_they_are_written(
         assert len(await store.response_events.read("grows", 0)) == 2
 
 
-async def test_what_others_have_stored_counts(settings: StoreSettings, clock: MovableClock) -> None:
+async def test_responses_of_other_processes_count_for_the_quota(
+    settings: StoreSettings, clock: MovableClock
+) -> None:
     small = msgspec.structs.replace(settings, max_responses_bytes=10_000)
     async with opened(small, clock) as store:
         for at, id in enumerate("ab"):
@@ -215,7 +215,7 @@ async def test_what_others_have_stored_counts(settings: StoreSettings, clock: Mo
         assert await kept(store, "a", "b", "c") == ["b", "c"]
 
 
-async def test_a_response_that_began_before_others_is_kept_when_it_ends(
+async def test_long_running_response_is_kept_when_it_ends(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     small = msgspec.structs.replace(settings, max_responses_bytes=1000)
@@ -227,11 +227,11 @@ async def test_a_response_that_began_before_others_is_kept_when_it_ends(
         assert await kept(store, "a", "b", "slow") == ["b", "slow"]
 
 
-async def test_many_responses_go_in_parts(
+async def test_many_responses_are_deleted_in_parts(
     settings: StoreSettings, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (retention, response_quota):
-        monkeypatch.setattr(module, "MOST_AT_ONCE", 3)
+        monkeypatch.setattr(module, "MAX_DELETIONS", 3)
     async with opened(settings, clock) as store:
         for at in range(8):
             made = response(f"r{at}", status="completed", created_at=1_699_999_000 + at)

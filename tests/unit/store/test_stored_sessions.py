@@ -1,4 +1,4 @@
-"""Sessions in the store: one run at a time, whatever process it is in."""
+"""Stored sessions: one run at a time over all processes."""
 
 from __future__ import annotations
 
@@ -48,51 +48,51 @@ async def test_import_replaces(store: Store) -> None:
     assert await store.sessions.get("s") is None
 
 
-async def test_run_goes_on_where_the_last_one_ended(store: Store) -> None:
-    async with store.sessions.held("s") as held:
-        assert held.messages == ()
+async def test_run_continues_after_the_last_one(store: Store) -> None:
+    async with store.sessions.lease("s") as leased:
+        assert leased.messages == ()
         assert await store.sessions.get("s") is None
-        assert await held.keep(HELLO)
-    async with store.sessions.held("s") as held:
-        assert held.messages == HELLO
-        assert await held.keep(BOTH)
+        assert await leased.save(HELLO)
+    async with store.sessions.lease("s") as leased:
+        assert leased.messages == HELLO
+        assert await leased.save(BOTH)
     got = await store.sessions.get("s")
     assert got is not None and got.messages == BOTH
 
 
-async def test_second_run_of_a_session_is_refused_until_the_first_has_ended(
+async def test_second_run_of_a_session_is_rejected_until_the_first_has_ended(
     store: Store, settings: StoreSettings, clock: MovableClock
 ) -> None:
     async with opened(settings, clock) as other:
-        async with store.sessions.held("s"):
+        async with store.sessions.lease("s"):
             for busy in (store, other):
                 with pytest.raises(SessionBusy):
-                    async with busy.sessions.held("s"):
+                    async with busy.sessions.lease("s"):
                         pass
-            async with other.sessions.held("t"):
+            async with other.sessions.lease("t"):
                 pass
-        async with other.sessions.held("s"):
+        async with other.sessions.lease("s"):
             pass
 
 
 async def test_run_that_fails_leaves_the_session_as_it_was(store: Store) -> None:
     with pytest.raises(RuntimeError):
-        async with store.sessions.held("new"):
+        async with store.sessions.lease("new"):
             raise RuntimeError
     assert await store.sessions.get("new") is None
     await store.sessions.put("old", HELLO)
     with pytest.raises(RuntimeError):
-        async with store.sessions.held("old"):
+        async with store.sessions.lease("old"):
             raise RuntimeError
     got = await store.sessions.get("old")
     assert got is not None and got.messages == HELLO
 
 
-async def test_run_that_is_cancelled_as_it_takes_its_session_gives_it_back(
+async def test_run_cancelled_while_it_acquires_its_lease_releases_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, go_on = asyncio.Event(), threading.Event()
-    loop, acquire = asyncio.get_running_loop(), Sessions._acquire
+    loop, acquire = asyncio.get_running_loop(), Sessions._take_lease
 
     def slowly(*args: Any) -> Any:
         messages = acquire(*args)
@@ -101,17 +101,17 @@ async def test_run_that_is_cancelled_as_it_takes_its_session_gives_it_back(
         return messages
 
     async def run() -> None:
-        async with store.sessions.held("s"):
+        async with store.sessions.lease("s"):
             pass
 
-    monkeypatch.setattr(Sessions, "_acquire", slowly)
+    monkeypatch.setattr(Sessions, "_take_lease", slowly)
     running = asyncio.create_task(run())
     await taken.wait()
     running.cancel()
     asyncio.get_running_loop().call_soon(go_on.set)
     with pytest.raises(asyncio.CancelledError):
         await running
-    async with store.sessions.held("s"):
+    async with store.sessions.lease("s"):
         pass
 
 
@@ -119,44 +119,44 @@ async def test_run_that_is_cancelled_as_it_takes_its_session_gives_it_back(
 async def test_session_of_a_dead_process_becomes_free(
     store: Store, clock: MovableClock, passed_s: int
 ) -> None:
-    """In its time; at once where the clock is put back, which would make that much longer."""
-    dead = store.sessions.held("s")
-    held = await dead.__aenter__()
+    """When its lease expires; at once if the clock was set back, which would extend the lease."""
+    dead = store.sessions.lease("s")
+    leased = await dead.__aenter__()
     clock.now += passed_s
-    async with store.sessions.held("s") as second:
-        assert not await held.keep(HELLO)
-        assert await second.keep(BOTH)
+    async with store.sessions.lease("s") as second:
+        assert not await leased.save(HELLO)
+        assert await second.save(BOTH)
     await dead.__aexit__(None, None, None)
     got = await store.sessions.get("s")
     assert got is not None and got.messages == BOTH
 
 
-async def test_long_run_keeps_its_session(
+async def test_long_run_keeps_its_lease(
     store: Store, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.store.sessions.RENEWAL_S", 0.001)
     lease = select(sessions.c.lease_until)
-    async with store.sessions.held("s") as held:
+    async with store.sessions.lease("s") as leased:
         for _ in range(3):
             clock.now += LEASE_S - 1
             until = 0
             while until < clock.now + LEASE_S:
                 until = await store._database.read(lambda c: c.execute(lease).scalar_one())
         with pytest.raises(SessionBusy):
-            async with store.sessions.held("s"):
+            async with store.sessions.lease("s"):
                 pass
-        assert await held.keep(HELLO)
+        assert await leased.save(HELLO)
 
 
 @pytest.mark.parametrize("how", ["delete", "put"])
-async def test_delete_and_import_win_over_a_run_that_goes_on(store: Store, how: str) -> None:
+async def test_delete_and_import_override_a_running_run(store: Store, how: str) -> None:
     await store.sessions.put("s", HELLO)
-    async with store.sessions.held("s") as held:
+    async with store.sessions.lease("s") as leased:
         if how == "delete":
             await store.sessions.delete("s")
         else:
             await store.sessions.put("s", ())
-        assert not await held.keep(BOTH)
+        assert not await leased.save(BOTH)
     got = await store.sessions.get("s")
     assert (got is None) if how == "delete" else (got is not None and got.messages == ())
 
@@ -164,18 +164,18 @@ async def test_delete_and_import_win_over_a_run_that_goes_on(store: Store, how: 
 async def test_session_expires_unless_it_is_used(store: Store, clock: MovableClock) -> None:
     await store.sessions.put("s", HELLO)
     clock.now += 29 * 60
-    async with store.sessions.held("s") as held:
+    async with store.sessions.lease("s") as leased:
         clock.now += 29 * 60
         await store.sweep.run()
-        assert await held.keep(BOTH)
+        assert await leased.save(BOTH)
     clock.now += 30 * 60
     assert await store.sessions.get("s") is None
-    async with store.sessions.held("s") as held:
-        assert held.messages == ()
+    async with store.sessions.lease("s") as leased:
+        assert leased.messages == ()
     await store.sweep.run()
 
 
-async def test_beyond_the_quota_of_bytes_the_least_used_sessions_go(
+async def test_least_recently_used_sessions_beyond_the_byte_quota_are_deleted(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     said = (Message("user", (Text("x" * 1000),)),)
@@ -183,25 +183,25 @@ async def test_beyond_the_quota_of_bytes_the_least_used_sessions_go(
         for name in "abc":
             await store.sessions.put(name, said)
         assert [await store.sessions.get(name) is not None for name in "abc"] == [False, True, True]
-        async with store.sessions.held("b") as held:
-            assert await held.keep((*said, *said))
+        async with store.sessions.lease("b") as leased:
+            assert await leased.save((*said, *said))
         assert [await store.sessions.get(name) is not None for name in "bc"] == [True, False]
         await store.sessions.put("large", said * 3)
         assert await store.sessions.get("large") is not None
 
 
-async def test_beyond_the_quota_the_least_used_sessions_go(
+async def test_least_recently_used_sessions_beyond_the_quota_are_deleted(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     async with opened(msgspec.structs.replace(settings, max_sessions=2), clock) as store:
         for name in ("a", "b", "a", "c"):
-            async with store.sessions.held(name) as held:
-                await held.keep(HELLO)
+            async with store.sessions.lease(name) as leased:
+                await leased.save(HELLO)
         kept = [name for name in "abc" if await store.sessions.get(name) is not None]
         assert kept == ["a", "c"]
 
 
-async def test_session_whose_run_could_not_be_kept_is_free_once_the_disk_has_room(
+async def test_lease_of_an_unsaved_run_is_released_once_the_disk_has_space(
     settings: StoreSettings, store: Store, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*_: object) -> None:
@@ -209,11 +209,11 @@ async def test_session_whose_run_could_not_be_kept_is_free_once_the_disk_has_roo
 
     await store.sessions.put("old", HELLO)
     with pytest.raises(StorageFull):
-        async with store.sessions.held("old"), store.sessions.held("new") as held:
+        async with store.sessions.lease("old"), store.sessions.lease("new") as leased:
             monkeypatch.setattr(store.sessions._database, "write", full)
-            await held.keep(BOTH)
+            await leased.save(BOTH)
     monkeypatch.undo()
-    async with store.sessions.held("new") as held:
-        assert held.messages == ()
-    async with opened(settings, clock) as other, other.sessions.held("old") as held:
-        assert held.messages == HELLO  # for other processes too
+    async with store.sessions.lease("new") as leased:
+        assert leased.messages == ()
+    async with opened(settings, clock) as other, other.sessions.lease("old") as leased:
+        assert leased.messages == HELLO  # in other processes too

@@ -1,4 +1,4 @@
-"""Skills in the store."""
+"""Stored skills."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_new_version_leaves_the_old_one_as_it_was(store: Store, clock: Mov
     assert (await store.skills.read(skill.id)).description == "Adds better."
 
 
-async def test_versions_uploaded_at_once_are_numbered_apart(
+async def test_concurrent_versions_get_different_numbers(
     store: Store, settings: StoreSettings, clock: MovableClock
 ) -> None:
     skill = await store.skills.create(bundle())
@@ -72,7 +72,7 @@ async def test_unknown_skill_is_not_found(store: Store) -> None:
     assert await store.skills.get("skill_?") is None
 
 
-async def test_beyond_the_quota_no_skill_is_taken_and_none_is_lost(
+async def test_skill_beyond_the_quota_is_rejected_and_none_is_lost(
     settings: StoreSettings, clock: MovableClock
 ) -> None:
     assert settings.skills_dir is not None
@@ -89,7 +89,7 @@ async def test_beyond_the_quota_no_skill_is_taken_and_none_is_lost(
         await store.skills.create(bundle())
 
 
-async def test_sweep_keeps_skills_and_takes_archives_without_one(
+async def test_sweep_deletes_only_archives_without_a_skill(
     store: Store, settings: StoreSettings, clock: MovableClock
 ) -> None:
     skill = await store.skills.create(bundle())

@@ -1,4 +1,4 @@
-"""The bill of materials of an installation."""
+"""The software bill of materials."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def names(bill: dict[str, Any]) -> set[str]:
     return {one["name"] for one in bill["components"]}
 
 
-def test_everything_that_a_server_needs_is_in_the_bill(bill: dict[str, Any]) -> None:
+def test_bill_lists_everything_that_a_server_needs(bill: dict[str, Any]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     direct = {
         text.split(";")[0].split("[")[0].split(">")[0].strip()
@@ -39,15 +39,15 @@ def test_everything_that_a_server_needs_is_in_the_bill(bill: dict[str, Any]) -> 
         if "python_version" not in text
     }
     assert len(direct) > 15 and direct <= names(bill)
-    assert {"h11", "markupsafe"} <= names(bill)  # what those need
+    assert {"h11", "markupsafe"} <= names(bill)  # their dependencies
 
 
-def test_what_no_server_needs_is_not(bill: dict[str, Any]) -> None:
+def test_bill_omits_packages_that_no_server_needs(bill: dict[str, Any]) -> None:
     assert not names(bill) & {"torch", "pytest", "transformers", "mypy", "psycopg", "penstock"}
 
 
-def test_the_bill_names_what_is_installed_and_what_needs_what(bill: dict[str, Any]) -> None:
-    """As CycloneDX 1.6 has it."""
+def test_bill_has_versions_and_dependencies(bill: dict[str, Any]) -> None:
+    """In the format of CycloneDX 1.6."""
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     for one in bill["components"]:
         assert one["version"] == version(one["name"])

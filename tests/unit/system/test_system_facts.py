@@ -1,4 +1,4 @@
-"""What is told of the machine."""
+"""Facts about the machine and the build, and its checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ core id\t\t: 3
 """
 
 
-def test_cpu_is_read_with_threads_and_cores_apart(tmp_path):
+def test_logical_and_physical_cores_are_counted(tmp_path):
     path = tmp_path / "cpuinfo"
     path.write_text(TWO_CORES)
     cpu = read_cpu(path)
@@ -31,19 +31,19 @@ def test_cpu_is_read_with_threads_and_cores_apart(tmp_path):
     assert {"avx", "avx512f", "fma"} <= cpu.flags
 
 
-def test_silent_system_is_guessed_low(tmp_path):
+def test_missing_cpu_entries_have_low_defaults(tmp_path):
     cpu = read_cpu(tmp_path / "missing")
     assert cpu.flags == frozenset() and cpu.physical_cores == cpu.logical_cores >= 1
 
 
-def test_info_names_machine_build_and_cache():
+def test_info_describes_machine_build_and_cache():
     info = system_info(read_environment({"HOME": "/home/u", "HF_HOME": "/hub"}))
     assert info.memory.total_bytes >= info.memory.available_bytes > 0
     assert info.devices[0].kind == "cpu" and info.hf_cache_path == "/hub/hub"
     assert info.build.version == "0.9.1" and not info.build.cuda
 
 
-def test_installed_kernels_of_gpus_are_counted(tmp_path, monkeypatch):
+def test_installed_gpu_kernels_are_counted(tmp_path, monkeypatch):
     assert "none are installed" in check_gpu_kernels().message
     package = tmp_path / "penstock_cuda13"
     package.mkdir()
@@ -57,7 +57,7 @@ def test_installed_kernels_of_gpus_are_counted(tmp_path, monkeypatch):
     )
 
 
-async def test_routes_answer_with_facts_and_checks():
+async def test_routes_return_facts_and_checks():
     from tests.support.servers.http_server import serving
 
     async with serving() as server:

@@ -1,1 +1,1 @@
-"""The served OpenAPI description: the table of operations, and examples."""
+"""The served OpenAPI document."""

@@ -1,39 +1,38 @@
-"""The OpenAPI 3.1.0 description, made from the schema types and the table of operations."""
+"""Builds the OpenAPI 3.1.0 document from the schema types and the route table."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
 from penstock import __version__
-from penstock.api.docs.examples import EXAMPLES
-from penstock.api.docs.operation import JSON, TEXT, Operation, phrase
-from penstock.api.docs.operations import OPERATIONS
+from penstock.api.route_table.operation import ANY_MEDIA, JSON, TEXT, Operation
 from penstock.api.schema.responses.input_items import UNTAGGED
 
 REF: Final = "#/components/schemas/{name}"
 PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 DESCRIPTION: Final = """\
-Serves language models. An absent field and a null are the same; fields that are named nowhere are
-accepted and ignored. No authentication: an `Authorization` header is accepted and ignored.
+Serves language models. An absent field and a null are the same. Unknown fields are accepted and
+ignored. There is no authentication: an `Authorization` header is accepted and ignored.
 """
 
 
-def build_document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, Any]:
-    """The whole description, as JSON values."""
+def build_document(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Return the OpenAPI document of `operations`, as JSON values."""
     types = _types(operations)
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     schema_of = dict(zip(types, schemas, strict=True))
     for name, type_ in (event for operation in operations for event in operation.events):
         components.setdefault(name, schema_of[type_])
-    _open_tags(components)
+    _make_tags_optional(components)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         path = PARAMETER.sub(r"{\1}", operation.path)
-        paths.setdefault(path, {})[operation.method.lower()] = _operation(operation, schema_of)
+        paths.setdefault(path, {})[operation.method.lower()] = _describe(operation, schema_of)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -49,28 +48,29 @@ def build_document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, An
 
 
 def _types(operations: Sequence[Operation]) -> list[Any]:
-    named: dict[Any, None] = {}
+    """Return each type that the operations use, once, in the order of first use."""
+    used: dict[Any, None] = {}
     for operation in operations:
-        for types in (operation.request, operation.answer, operation.error):
-            named |= dict.fromkeys(_each(types))
-        named |= dict.fromkeys(type_ for _, type_ in operation.events)
-    return [*named]
+        for types in (operation.request, operation.response, operation.error):
+            used |= dict.fromkeys(_as_tuple(types))
+        used |= dict.fromkeys(type_ for _, type_ in operation.events)
+    return [*used]
 
 
-def _each(types: Any) -> tuple[Any, ...]:
-    """Of an operation's field: no type, one or several."""
+def _as_tuple(types: Any) -> tuple[Any, ...]:
+    """Return the types of an operation's field, which holds None, a type or a tuple of types."""
     if isinstance(types, tuple):
         return types
     return () if types is None else (types,)
 
 
 def _schema(types: Any, schema_of: dict[Any, Any]) -> dict[str, Any]:
-    schemas: list[dict[str, Any]] = [schema_of[type_] for type_ in _each(types)]
+    schemas: list[dict[str, Any]] = [schema_of[type_] for type_ in _as_tuple(types)]
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
-def _open_tags(value: Any) -> None:
-    """Let the types of UNTAGGED leave their tag out, in place; no discriminator tells them then."""
+def _make_tags_optional(value: Any) -> None:
+    """Make the tag of the UNTAGGED types optional, in place, and drop discriminators over them."""
     names = {type_.__name__ for type_ in UNTAGGED}
     for name in names & value.keys():
         value[name]["required"].remove("type")
@@ -81,7 +81,7 @@ def _open_tags(value: Any) -> None:
 
 
 def _nested(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects in a JSON value."""
+    """Yield every object within a JSON value, the value itself first."""
     if isinstance(value, dict):
         yield value
     for inner in value.values() if isinstance(value, dict) else value:
@@ -89,7 +89,8 @@ def _nested(value: Any) -> Iterator[dict[str, Any]]:
             yield from _nested(inner)
 
 
-def _operation(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
+def _describe(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    """Return the Operation Object of the OpenAPI specification."""
     described: dict[str, Any] = {
         "operationId": operation.id,
         "tags": [operation.tag],
@@ -113,24 +114,26 @@ def _operation(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
         described["parameters"] = parameters
     if operation.request is not None:
         body: dict[str, Any] = {"schema": _schema(operation.request, schema_of)}
-        if operation.id in EXAMPLES:
-            body["example"] = EXAMPLES[operation.id]
+        if operation.example is not None:
+            body["example"] = operation.example
         content = {operation.request_media: body}
         described["requestBody"] = {"required": True, "content": content}
     return described
 
 
 def _responses(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
-    good: dict[str, Any] = {"schema": {"type": "string"}}
-    if operation.answer is not None:
-        good = {"schema": _schema(operation.answer, schema_of)}
-    elif operation.media in (JSON, "*/*"):
-        good = {}
-    content = {operation.media: good} if operation.media is not None else {}
+    """Return the Responses Object: 200, then each error status."""
+    body: dict[str, Any] = {"schema": {"type": "string"}}
+    if operation.response is not None:
+        body = {"schema": _schema(operation.response, schema_of)}
+    elif operation.media in (JSON, ANY_MEDIA):
+        body = {}
+    content = {operation.media: body} if operation.media is not None else {}
     description = operation.summary
     if operation.events:
         names = " or ".join(f"`{name}`" for name, _ in operation.events)
-        content["text/event-stream"] = {}  # a schema there is of frames, not of their data
+        # A schema here would describe the frames of the stream, not the data of its events.
+        content["text/event-stream"] = {}
         description += f". With `stream`: events whose data is a {names}"
     responses: dict[str, Any] = {"200": {"description": description}}
     if content:
@@ -138,6 +141,6 @@ def _responses(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
     error: dict[str, Any] = {TEXT: {"schema": {"type": "string"}}}
     if operation.error is not None:
         error = {JSON: {"schema": _schema(operation.error, schema_of)}}
-    for status in operation.statuses:
-        responses[str(status)] = {"description": phrase(status), "content": error}
+    for status in sorted(set(operation.errors)):
+        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": error}
     return responses

@@ -1,4 +1,4 @@
-"""Ends what a task is doing from outside of it, without a second task to do it in."""
+"""Cancels a block of a task from outside, without a second task for the block."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from types import TracebackType
 
 
 class ScopeCancelled(Exception):
-    """The block was cancelled."""
+    """A CancelScope cancelled its block."""
 
 
 class CancelScope:
-    """A block of the task that enters it. `cancel` ends it: it is cancelled, and raises
-    ScopeCancelled in
-    place of the cancellation."""
+    """A block of the task that enters it. After `cancel`, the block raises ScopeCancelled instead
+    of asyncio.CancelledError."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
 
     def cancel(self) -> None:
-        """End the block. Harmless before it, after it, and when done twice."""
+        """Cancel the block. Does nothing before it, after it, or a second time."""
         if self._task is not None and not self._cancelled:
             self._cancelled = True
             self._task.cancel()

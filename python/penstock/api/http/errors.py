@@ -1,4 +1,4 @@
-"""Errors as HTTP answers, and the outermost loop of a request: nothing gets past it."""
+"""The outermost exception handler: turns every exception into an HTTP response."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 
 RETRY_STATUSES: Final = (429, 503)
 DEFAULT_RETRY_AFTER_S: Final = 1
-# Routes that are only there where the operator allows them.
+# Routes that exist only if the operator allows them.
 ADAPTER_UPDATES: Final = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 UPDATES_OFF: Final = (
-    "clients may not load and unload adapters here; the operator allows it by starting the server"
-    " with SERVICE_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
+    "clients may not load or unload adapters on this server; to allow it, start the server with"
+    " SERVICE_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
 )
 
 
 class ClientDisconnected(Exception):
-    """The client closed its connection; nobody is left to answer."""
+    """The client closed its connection, so that no response can be sent."""
 
 
 class MethodNotAllowed(ServiceError):
@@ -51,9 +51,9 @@ class RequestTimeout(ServiceError):
 
 
 class Errors:
-    """Answers every exception of the app inside: in the route's error envelope, or in the stream's
-    own form once a stream is open. What is not a ServiceError is our fault: logged, and answered
-    500 without its text."""
+    """Middleware that answers every exception of the wrapped app: in the error envelope of the
+    route, or as an error event once a stream is open. An exception that is not a ServiceError is a
+    bug of ours: it is logged and answered with 500, without its text."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -63,10 +63,10 @@ class Errors:
         try:
             await self._app(scope, receive, send)
         except ClientDisconnected:
-            _note_end(record)
+            _record_closed_connection(record)
         except asyncio.CancelledError:
-            # Only the server cancels a request, when draining took too long; this is its outermost
-            # frame, so the cancellation ends here.
+            # Only the server cancels requests, after the drain timeout. This is the request's
+            # outermost frame, so the cancellation ends here.
             await _answer(Unavailable("the server is shutting down"), record, send)
         except HTTPException as error:
             await _answer(_from_router(error, record), record, send, error.headers)
@@ -80,14 +80,14 @@ class Errors:
 
 
 def rewrite_error_field(error: ServiceError, names: FieldPaths) -> ServiceError:
-    """The error, which names its field as the client wrote it."""
+    """Return the error with its field named as the client wrote it."""
     event = failure(error)
-    told = names.rewrite_failure(event)
-    return error if told is event else FailedRun(told)
+    rewritten = names.rewrite_failure(event)
+    return error if rewritten is event else FailedRun(rewritten)
 
 
-def _note_end(record: RequestRecord) -> None:
-    """The connection is closed: by the client, or by the server, which was told to stop at once."""
+def _record_closed_connection(record: RequestRecord) -> None:
+    """Record who closed the connection: the client, or the server because it stops at once."""
     if server_stopped():
         record.outcome = "server_stopped"
         record.status = record.status or Unavailable.status
@@ -104,17 +104,17 @@ async def _answer(
 ) -> None:
     record.outcome = "error"
     error = rewrite_error_field(error, record.names)
-    if not record.status:  # the head is not out
+    if not record.status:  # no response has started
         await _send_error(error, record, send, headers)
     elif record.encoder is not None:
         await send({"type": "http.response.body", "body": record.encoder.fail(error)})
-    # Otherwise the answer broke off within a JSON body, and the server closes the connection.
+    # Otherwise a JSON body is incomplete, and the server closes the connection.
 
 
 async def _send_error(
     error: ServiceError, record: RequestRecord, send: Send, headers: object
 ) -> None:
-    """Send the envelope of the route, with Retry-After where coming back makes sense."""
+    """Send the error envelope of the route, with Retry-After if a retry may succeed."""
     if record.speaks_messages:
         body = message_error_body(error, record.id)
     else:
@@ -132,7 +132,8 @@ async def _send_error(
 
 
 def _from_router(error: HTTPException, record: RequestRecord) -> ServiceError:
-    """Other paths without a route are answered where the routes are known."""
+    """Convert an exception of Starlette's router: 405, or 404 for a disabled adapter route. The
+    app itself handles other unknown paths."""
     if error.status_code == MethodNotAllowed.status:
         return MethodNotAllowed(f"{record.method} is not allowed on {record.path}")
     return NotFound(UPDATES_OFF, code="route_not_found")

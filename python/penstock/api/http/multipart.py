@@ -1,4 +1,4 @@
-"""Multipart bodies, part by part as they arrive."""
+"""Reads multipart bodies part by part, as they arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.base.errors import InvalidRequest
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-# It warns of every wrong byte, which any client may send.
+# The library warns about every wrong byte, and any client can send wrong bytes.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 MAX_PARTS: Final = 1024
@@ -24,37 +24,37 @@ MAX_PARTS: Final = 1024
 
 @dataclass
 class PartHead:
-    """A part begins. `filename` None: a plain field."""
+    """The headers of a part. `filename` None: a field and not a file."""
 
     name: str
     filename: str | None
     content_type: str | None
 
 
-# After its head, the data of a part comes in pieces.
+# A part is its head followed by any number of pieces of its data.
 MultipartEvent = PartHead | bytes
 
 
 async def read_multipart(
     scope: Scope, chunks: AsyncIterator[bytes]
 ) -> AsyncIterator[MultipartEvent]:
-    """The parts of a body. Raises InvalidRequest (`invalid_multipart`) for what is none, and
-    whatever `chunks` raises."""
+    """Yield the parts of a body. Raises InvalidRequest (`invalid_multipart`) if it is not valid
+    multipart, and the exceptions of `chunks`."""
     collector = _Collector()
     parser = MultipartParser(_boundary(scope), collector.callbacks())
-    begun = False
+    started = False
     try:
         async for chunk in chunks:
-            if not begun:  # after empty lines the parser looks for a boundary within one chunk only
+            if not started:  # after empty lines the parser finds a boundary only in the same chunk
                 chunk = chunk.lstrip(b"\r\n")
-                begun = bool(chunk)
+                started = bool(chunk)
             parser.write(chunk)
             for event in collector.take():
                 yield event
     except FormParserError:
-        raise _broken("cannot be read") from None
+        raise _invalid_body("cannot be parsed") from None
     if not collector.ended:
-        raise _broken("ends too early")
+        raise _invalid_body("is incomplete")
 
 
 def _boundary(scope: Scope) -> bytes:
@@ -69,13 +69,13 @@ def _boundary(scope: Scope) -> bytes:
     return boundary
 
 
-def _broken(why: str) -> InvalidRequest:
+def _invalid_body(why: str) -> InvalidRequest:
     return InvalidRequest(f"the multipart body {why}", code="invalid_multipart")
 
 
 @dataclass
 class _Collector:
-    """Gathers what the parser finds in one chunk."""
+    """Collects the parser's events of one chunk."""
 
     events: list[MultipartEvent] = field(default_factory=list)
     headers: dict[bytes, bytes] = field(default_factory=dict)
@@ -112,10 +112,10 @@ class _Collector:
     def _headers_finished(self) -> None:
         self.parts += 1
         if self.parts > MAX_PARTS:
-            raise _broken(f"has more than {MAX_PARTS} parts")
+            raise _invalid_body(f"has more than {MAX_PARTS} parts")
         kind, options = parse_options_header(self.headers.get(b"content-disposition", b""))
         if kind != b"form-data" or b"name" not in options:
-            raise _broken("has a part without a name")
+            raise _invalid_body("has a part without a name")
         filename = options.get(b"filename")
         content_type = self.headers.get(b"content-type")
         self.events.append(

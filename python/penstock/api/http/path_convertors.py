@@ -1,4 +1,4 @@
-"""The convertor for parameters of paths that may hold any character; routes name it `{id:any}`."""
+"""Registers `any`, the convertor of path parameters that may hold any character: `{id:any}`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from starlette.convertors import Convertor, register_url_convertor
 
 
 class AnyText(Convertor[str]):
-    """One character or more, slashes and line ends too. Only for the last part of a path."""
+    """One or more characters, slashes and line breaks included. Only for the end of a path."""
 
     regex = "(?s:.+)"
 

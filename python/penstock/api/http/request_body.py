@@ -1,4 +1,4 @@
-"""Request bodies: bounded while they arrive, never buffered beyond the bound."""
+"""Reads request bodies with limits on size, time and the memory of all bodies together."""
 
 from __future__ import annotations
 
@@ -12,54 +12,56 @@ from penstock.api.http.errors import ClientDisconnected, RequestTimeout
 from penstock.api.observability.request_record import RequestRecord
 from penstock.base.errors import Overloaded, PayloadTooLarge
 
-# All bodies that are being received may hold this many times the limit of one of them.
+# All bodies in memory may have this many times the size limit of one body.
 BUDGET_BODIES = 8
-# A body up to this share of the limit is taken whatever the others hold: a few clients who send
-# large ones slowly shut nobody else out.
+# Bodies up to 1 / SMALL_BODY_SHARE of the limit are exempt from the budget, so that a few clients
+# that send large bodies slowly cannot block all others.
 SMALL_BODY_SHARE = 256
-# A client may send slowly, but not byte by byte for ever.
+# The lowest average rate: a client must not keep a request open by sending single bytes.
 MIN_BYTES_PER_S = 1024
 
 
 class BodyReader:
     """Reads bodies of at most `limit_bytes`.
 
-    `stall_timeout_s`: how long a client may send nothing of an unfinished body, and how much longer
-    the whole may take than at `MIN_BYTES_PER_S`.
+    `stall_timeout_s`: the longest pause within a body, and the time that a body may take in
+    addition to its size divided by `MIN_BYTES_PER_S`.
     """
 
     def __init__(self, limit_bytes: int, stall_timeout_s: float) -> None:
         self._limit_bytes = limit_bytes
         self._stall_timeout_s = stall_timeout_s
-        self._held_bytes = 0
+        self._buffered_bytes = 0
 
     async def read(self, record: RequestRecord, receive: Receive) -> bytes:
-        """The body. Raises as `kept`."""
-        return b"".join([chunk async for chunk in self.kept(record, receive)])
+        """Return the body. Raises as `stream_buffered`."""
+        return b"".join([chunk async for chunk in self.stream_buffered(record, receive)])
 
-    async def kept(self, record: RequestRecord, receive: Receive) -> AsyncGenerator[bytes, None]:
-        """The body as it arrives, for who keeps all of it: counted until the generator is closed.
-        Raises what `stream` does, and Overloaded for one that is not small if too many are being
-        received."""
-        held_bytes = 0
+    async def stream_buffered(
+        self, record: RequestRecord, receive: Receive
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the body as it arrives, for a caller that keeps all of it in memory: it counts
+        against the budget until the generator is closed. Raises as `stream`, and Overloaded if the
+        body is not small and the budget is exhausted."""
+        body_bytes = 0
         try:
             async for chunk in self.stream(record, receive):
-                held_bytes += len(chunk)
-                self._held_bytes += len(chunk)
-                if self._is_over_budget(held_bytes):
+                body_bytes += len(chunk)
+                self._buffered_bytes += len(chunk)
+                if self._is_over_budget(body_bytes):
                     raise Overloaded("too many large requests are being received")
                 yield chunk
         finally:
-            self._held_bytes -= held_bytes
+            self._buffered_bytes -= body_bytes
 
     def _is_over_budget(self, body_bytes: int) -> bool:
-        """Whether a body of which so much has come is one too many."""
+        """Tell whether a body with `body_bytes` so far exceeds the budget of all bodies."""
         small = body_bytes <= self._limit_bytes // SMALL_BODY_SHARE
-        return not small and self._held_bytes > BUDGET_BODIES * self._limit_bytes
+        return not small and self._buffered_bytes > BUDGET_BODIES * self._limit_bytes
 
     async def stream(self, record: RequestRecord, receive: Receive) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises PayloadTooLarge as soon as it is known to be too large,
-        whatever Content-Length said; RequestTimeout; ClientDisconnected."""
+        """Yield the body as it arrives. Raises PayloadTooLarge as soon as Content-Length or the
+        bytes so far exceed the limit, RequestTimeout and ClientDisconnected."""
         if (record.content_length or 0) > self._limit_bytes:
             raise self._too_large()
         record.body_bytes = 0
@@ -77,7 +79,7 @@ class BodyReader:
         self, record: RequestRecord, receive: Receive, due_s: float
     ) -> tuple[bytes, bool]:
         connection = record.connection
-        if connection is not None and connection.received:  # as most are: nothing to wait for
+        if connection is not None and connection.received:  # the usual case: no wait, no timer
             message = await receive()
         else:
             message = await self._receive_in_time(receive, due_s)
@@ -99,5 +101,5 @@ class BodyReader:
 
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(
-            f"the body is larger than {self._limit_bytes} bytes, the most this server takes"
+            f"the body is larger than {self._limit_bytes} bytes, the limit of this server"
         )

@@ -1,4 +1,4 @@
-"""The answer to a path that no route has: the nearest route, or the wrong base URL of a client."""
+"""The 404 message for an unknown path: it names the nearest route or a mistake in the base URL."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from starlette.routing import Route
 
 VERSION: Final = "/v1"
-MOST_COMPARED_CHARS: Final = 200
-"""Comparing takes the square of it."""
-LEAST_LIKENESS: Final = 0.6
-# Methods of official clients whose paths would otherwise be taken for the id of something.
-ABSENT: Final = {
+# The cost of a comparison grows with the square of the length.
+MAX_COMPARED_CHARS: Final = 200
+MIN_SIMILARITY: Final = 0.6
+# Path -> message, for paths of the official clients that a pattern would take for an id.
+UNSUPPORTED: Final = {
     "/v1/responses/compact": (
         'this server does not compact conversations; send `"truncation": "auto"`, which drops the'
         " oldest turns of a prompt that is too long, or a shorter `input`"
@@ -22,38 +22,41 @@ ABSENT: Final = {
 
 
 def unknown_route(path: str, routes: Sequence[Route]) -> str:
-    """The message for a path that none of `routes` has."""
-    shown = path if len(path) <= MOST_COMPARED_CHARS else path[:MOST_COMPARED_CHARS] + "..."
-    told = f"there is no route {shown}"
+    """Return the error message for a path that none of `routes` matches."""
+    cut = path if len(path) <= MAX_COMPARED_CHARS else path[:MAX_COMPARED_CHARS] + "..."
+    message = f"there is no route {cut}"
     if path.startswith(f"{VERSION}{VERSION}/"):
         meant = path.removeprefix(VERSION)
-        if _has(routes, meant):
+        if _matches_any(routes, meant):
             return (
-                f"{told}; the client adds {VERSION} itself, so its base URL must end without it;"
+                f"{message}; the client adds {VERSION} itself, so its base URL must end without it;"
                 f" the route is {meant}"
             )
-    if _has(routes, VERSION + path):
-        return f"{told}; the client's base URL must end in {VERSION}; the route is {VERSION}{path}"
-    near = _nearest(path, routes)
-    return told if near is None else f"{told}; the nearest one is {near}"
+    if _matches_any(routes, VERSION + path):
+        return (
+            f"{message}; the client's base URL must end in {VERSION}; the route is {VERSION}{path}"
+        )
+    nearest = _nearest(path, routes)
+    return message if nearest is None else f"{message}; the nearest one is {nearest}"
 
 
-def _has(routes: Sequence[Route], path: str) -> bool:
+def _matches_any(routes: Sequence[Route], path: str) -> bool:
     return any(route.path_regex.match(path) for route in routes)
 
 
 def _nearest(path: str, routes: Sequence[Route]) -> str | None:
-    """The route that is most like the path, with the path's own words in its parameters."""
-    asked = path[:MOST_COMPARED_CHARS]
-    filled = {_filled(route.path_format, asked): route.path_format for route in routes}
-    best = difflib.get_close_matches(asked, filled, n=1, cutoff=LEAST_LIKENESS)
+    """Return the route most similar to `path`, comparing parameters as equal, or None."""
+    cut = path[:MAX_COMPARED_CHARS]
+    filled = {_fill_parameters(route.path_format, cut): route.path_format for route in routes}
+    best = difflib.get_close_matches(cut, filled, n=1, cutoff=MIN_SIMILARITY)
     return filled[best[0]] if best else None
 
 
-def _filled(pattern: str, path: str) -> str:
-    words = path.split("/")
+def _fill_parameters(pattern: str, path: str) -> str:
+    """Replace each parameter of `pattern` by the segment at the same place in `path`."""
+    segments = path.split("/")
     parts = pattern.split("/")
     for index, part in enumerate(parts):
-        if part.startswith("{") and index < len(words):
-            parts[index] = words[index]
+        if part.startswith("{") and index < len(segments):
+            parts[index] = segments[index]
     return "/".join(parts)

@@ -1,9 +1,10 @@
-"""HTTP/1.1 connections with the bounds that uvicorn's protocol leaves open.
+"""HTTP/1.1 connections with limits that uvicorn's protocol does not have.
 
-A client must name one host and send its head in time and within a size, as whatever else is no
-body (what frames chunks, and trailers, which nobody reads); may not send on for ever after its
-request was refused; may not leave its answer unread for ever; and there are only so many
-connections.
+- A request must have one valid Host line.
+- Its head, its chunk framing and its trailers are limited in size, and its head in time.
+- The rest of a body is read for a limited time after the request was refused.
+- A response that the client does not read ends the connection.
+- The number of connections is limited.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 HEAD_TIMEOUT_S: Final = 20.0
 LINGER_S: Final = 5.0
-# What tells how long a body is.
+# Headers that determine the length of a body.
 FRAMING: Final = (b"content-length", b"transfer-encoding")
-# A host, by name or address, and a port; each may be absent (RFC 9110, 7.2; RFC 3986, 3.2.2).
+# A host name or address and a port; each may be absent (RFC 9110, 7.2; RFC 3986, 3.2.2).
 HOST: Final = re.compile(rb"(?:\[[0-9A-Za-z.:%]+\]|[0-9A-Za-z._~%!$&'()*+,;=-]*)(?::[0-9]*)?")
 
 
@@ -38,11 +39,11 @@ class HeadTooLarge(ServiceError):
 
 
 class DirectConnection:
-    """`record.Connection`: sends pieces of one answer of unknown length, past ASGI and the
-    middlewares, and tells when the client is gone.
+    """Implements `request_record.Connection`: sends pieces of a chunked response without ASGI and
+    the middlewares, and calls back when the client disconnects.
 
-    Not `ready` where a piece must wait, where the head is not out, or nobody is there: ASGI's
-    `send` knows what to do then.
+    It is not `ready` if a piece would have to wait, before the response has started, and after the
+    client has disconnected; the caller must use ASGI's `send` then.
     """
 
     __slots__ = ("_cycle", "_flow", "_protocol", "_send")
@@ -81,14 +82,14 @@ class DirectConnection:
     def when_gone(self, call: Callable[[], None] | None) -> None:
         self._protocol.gone = call
         if call is not None:
-            self._flow.resume_reading()  # or nothing would tell
+            self._flow.resume_reading()  # a disconnect is noticed only while reading
             if self._cycle.disconnected:
                 self._protocol.loop.call_soon(call)
 
 
 class _CloseDelimited:
-    """ASGI's `send` to an HTTP/1.0 client, who knows no chunked coding: where nothing tells the
-    length of an answer, the end of the connection is its end (RFC 9112, 6.3)."""
+    """ASGI's `send` to an HTTP/1.0 client. HTTP/1.0 has no chunked coding, so a response without
+    Content-Length ends with the connection (RFC 9112, 6.3)."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
@@ -106,7 +107,7 @@ class _CloseDelimited:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. `max_connections` is set by `bounded_protocol`."""
+    """One connection. `bounded_protocol` sets `max_connections`."""
 
     max_connections: int = 0
 
@@ -116,9 +117,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._in_message = False
         self._messages = 0
-        # Read of an unfinished message since the last byte of its body.
-        self._between_bytes = 0
-        # The parser reads a head that `_reframe` wrote, or the body after it.
+        # Bytes of an unfinished message since the last byte of its body: framing and trailers.
+        self._framing_bytes = 0
+        # True while the parser reads a head that `_reframe` wrote, or the body after it.
         self._reframed = False
         self._deadline: asyncio.TimerHandle | None = None
         self.gone: Callable[[], None] | None = None
@@ -140,7 +141,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.gone()
 
     def stop(self) -> None:
-        """Close the connection at once: the server ends."""
+        """Close the connection at once, because the server stops."""
         self.stopped = True
         self.transport.abort()
 
@@ -153,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         message = self._messages if self._in_message and not self._in_head else None
-        self._between_bytes += len(data)
+        self._framing_bytes += len(data)
         self._parse(data)
         if self.transport.is_closing():
             return
@@ -163,8 +164,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(_head_too_large())
             elif self._deadline is None:
                 self._set_deadline(HEAD_TIMEOUT_S)
-        elif message == self._messages and self._in_message:  # the same, beyond its head
-            self._check_between()
+        elif message == self._messages and self._in_message:  # same message, after its head
+            self._check_framing_size()
 
     def on_message_begin(self) -> None:
         if self._reframed:
@@ -172,7 +173,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._in_message = self._in_head = True
         self._messages += 1
-        self._head_bytes = self._between_bytes = 0
+        self._head_bytes = self._framing_bytes = 0
         self.scope["state"]["abort"] = self.transport.abort
 
     def on_url(self, url: bytes) -> None:
@@ -197,20 +198,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["state"]["connection"] = DirectConnection(self)
 
     def on_body(self, body: bytes) -> None:
-        self._between_bytes = 0
+        self._framing_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade() and self._framing():
-            return  # its body comes yet
+            return  # its body follows
         self._in_message = self._reframed = False
         super().on_message_complete()
-        if self.cycle.response_complete:  # the rest of a refused body: an idle connection again
+        if self.cycle.response_complete:  # end of a refused body: the connection is idle
             self._set_deadline(self.timeout_keep_alive)
 
     def on_response_complete(self) -> None:
-        """A refused body may still be arriving; it is dropped unread, but not for ever. The body of
-        the next request is none of that."""
+        """Discard the rest of a refused body for up to LINGER_S. The body of a pipelined request
+        that has started is not affected."""
         super().on_response_complete()
         if self._in_message and not self._in_head and self.cycle.response_complete:
             self._set_deadline(LINGER_S)
@@ -221,8 +222,8 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             super().timeout_keep_alive_handler()
 
-    def _check_between(self) -> None:
-        if self._between_bytes <= HEAD_LIMIT_BYTES:
+    def _check_framing_size(self) -> None:
+        if self._framing_bytes <= HEAD_LIMIT_BYTES:
             return
         if self.cycle.response_started:
             self.transport.abort()
@@ -233,14 +234,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(_invalid("the request is not valid HTTP"))
 
     def _parse(self, data: bytes) -> None:
-        """Feed the parser. It takes a head that asks for an upgrade for a whole message, but
-        HTTP/1.1 ignores an upgrade that it does not support (RFC 9110, 7.8): a body follows."""
+        """Feed the parser. The parser ends a message at the head if it asks for an upgrade, but a
+        server that does not support the upgrade must read the body (RFC 9110, 7.8)."""
         while data:
             try:
                 self.parser.feed_data(data)
                 return
             except HttpParserError as error:
-                found = error.__context__  # what a callback raised
+                found = error.__context__  # the exception of a callback
                 if isinstance(found, ServiceError):
                     self._refuse(found)
                 else:
@@ -250,7 +251,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 data = self._reframe(data[upgrade.args[0] :])
 
     def _reframe(self, rest: bytes) -> bytes:
-        """What follows the head of a request that asks for an upgrade, as the parser takes it."""
+        """Return `rest`, the bytes after a head that asks for an upgrade. If a body follows, prefix
+        a head with the same framing, so that the parser reads it as one."""
         framing = self._framing()
         if not framing:
             return rest
@@ -267,7 +269,7 @@ class BoundedProtocol(HttpToolsProtocol):
             gate.close()
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer without the application, and close."""
+        """Send an error response without calling the application, and close the connection."""
         body = error_body(error)
         head = (
             f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n"
@@ -287,20 +289,20 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def check_size(url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises HeadTooLarge. A head may be here with one read, before anybody counts its bytes."""
+    """Raise HeadTooLarge for a head over the limit, which may arrive in one read."""
     if len(url) + sum(len(name) + len(value) + 4 for name, value in headers) > HEAD_LIMIT_BYTES:
         raise _head_too_large()
 
 
 def check_host(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises InvalidRequest for a head that must be refused for its Host lines (RFC 9112, 3.2)."""
+    """Raise InvalidRequest unless the head has one valid Host line (RFC 9112, 3.2)."""
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1:
-        raise _invalid(f"the request has {len(hosts)} Host lines; send one")
+        raise _invalid(f"the request has {len(hosts)} Host lines; send exactly one")
     if not hosts and version != "1.0":
-        raise _invalid(f"the request has no Host line; HTTP/{version} asks for one")
+        raise _invalid(f"the request has no Host line; HTTP/{version} requires one")
     if hosts and HOST.fullmatch(hosts[0]) is None:
-        raise _invalid("the Host line names no host; send a name or an address, and a port")
+        raise _invalid("the Host line is not valid; send a host name or an address")
 
 
 def _head_too_large() -> HeadTooLarge:
@@ -312,5 +314,5 @@ def _invalid(message: str) -> InvalidRequest:
 
 
 def bounded_protocol(max_connections: int) -> type[BoundedProtocol]:
-    """The protocol class for a server with this bound."""
+    """Return a protocol class for a server with at most `max_connections` connections."""
     return type("Bounded", (BoundedProtocol,), {"max_connections": max_connections})

@@ -1,4 +1,4 @@
-"""What loaded adapters are called where a model is named: qualified ids, and short aliases."""
+"""The names by which requests use loaded adapters as models: qualified ids and short aliases."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import NotFound
 
-# In this order: what escaping brings in is not escaped again.
+# Percent comes first, so that escapes are not escaped again.
 ESCAPES: Final = (("%", "%25"), (":", "%3A"), ("#", "%23"))
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterCard:
-    """An adapter of the model `model`, and its id among all models."""
+    """A loaded adapter of `model`, and its id in the list of models."""
 
     id: str
     model: str
@@ -25,8 +25,11 @@ class AdapterCard:
 
 @dataclass(frozen=True)
 class AdapterCards:
-    """The cards of all models, in their order. `taken`: ids and aliases of the models themselves,
-    which win."""
+    """The cards of all adapters.
+
+    adapters: (model id, adapters) for each model, in the order of the list.
+    taken: ids and aliases of the models themselves, which no card may use.
+    """
 
     adapters: Iterable[tuple[str, tuple[LoadedAdapter, ...]]]
     taken: Collection[str]
@@ -43,8 +46,8 @@ class AdapterCards:
                 self._by_alias[adapter.alias].append(card)
 
     def find(self, name: str) -> AdapterCard | None:
-        """By id, or by an alias that only one model has. Raises NotFound for an alias of several
-        (`ambiguous_adapter`)."""
+        """Return the card with the id `name`, or with this alias if only one model has it, or None.
+        Raises NotFound (`ambiguous_adapter`) if several models have the alias."""
         card = self.by_id.get(name)
         if card is not None:
             return card

@@ -1,4 +1,4 @@
-"""The models that this server offers, and which of them a request means."""
+"""The models of this server, and the resolution of the names that requests use."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ GAUGES_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a request names as its model. `echoed`: what an answer calls it: its id, or the alias
-    that was used. `adapter`: the alias of one of its adapters, if that is what was named."""
+    """The model that a request names.
+
+    model: its id.
+    echoed: the name in the response: the id, or the alias that the request used.
+    adapter: the alias of an adapter, if the request names an adapter as its model.
+    """
 
     model: str
     echoed: str
@@ -30,8 +34,11 @@ class Selection:
 
 
 class ModelCatalog(Mapping[str, ServedModel]):
-    """Model id -> model. `aliases`: further name -> model id. `default`: what `default` means;
-    None: the only model that is loaded, else the first."""
+    """Model id -> model.
+
+    aliases: alias -> model id.
+    default: the id of the model named "default"; None: the only loaded model, else the first.
+    """
 
     def __init__(
         self,
@@ -63,8 +70,8 @@ class ModelCatalog(Mapping[str, ServedModel]):
         return loaded[0] if len(loaded) == 1 else next(iter(self._models))
 
     def resolve(self, name: str | None, *, field: str = "model") -> str:
-        """The id of a model that a request names in `field`. Raises NotFound (`model_not_found`,
-        which names what there is)."""
+        """Return the id of the model that a request names in `field`. Raises NotFound
+        (`model_not_found`), whose message lists the models."""
         if name is None or name == DEFAULT_MODEL:
             return self.default
         if name in self._models:
@@ -81,8 +88,8 @@ class ModelCatalog(Mapping[str, ServedModel]):
         )
 
     def select(self, name: str | None) -> Selection:
-        """The model that a request names, or the adapter that it names as a model: by the id of its
-        card, or by an alias that is unique. Raises NotFound."""
+        """Return the model that a request names, or the adapter that it names as a model: by the id
+        of its card or by a unique alias. Raises NotFound."""
         if name is not None and name != DEFAULT_MODEL and name not in self:
             card = self._cards.find(name)
             if card is not None:
@@ -92,7 +99,7 @@ class ModelCatalog(Mapping[str, ServedModel]):
 
     @property
     def names(self) -> list[str]:
-        """Each id, followed by the further names of its model."""
+        """All model ids, each followed by the aliases of its model."""
         return [name for model in self._models for name in (model, *self._names_of(model))]
 
     def _names_of(self, model: str) -> list[str]:
@@ -100,17 +107,17 @@ class ModelCatalog(Mapping[str, ServedModel]):
 
     @property
     def cards(self) -> Mapping[str, AdapterCard]:
-        """Those of the adapters that are loaded, by their ids."""
+        """Card id -> card of each loaded adapter."""
         return self._cards.by_id
 
     @property
     def sampling(self) -> dict[str, SamplingDefaults]:
-        """Model id -> its sampling defaults, of the loaded models that write text."""
+        """Model id -> sampling defaults, for loaded models that generate text."""
         known = {model.id: model.sampling for model in self._models.values()}
         return {name: defaults for name, defaults in known.items() if defaults is not None}
 
     def apply(self, states: States) -> None:
-        """Take in what became of the engines."""
+        """Apply new states of the engines."""
         for name, state in states.items():
             self._models[name].apply(state)
         self._cards = self._make_cards()
@@ -120,7 +127,7 @@ class ModelCatalog(Mapping[str, ServedModel]):
         return AdapterCards(adapters, {*self._models, *self._aliases, DEFAULT_MODEL})
 
     async def gauges(self) -> EngineGauges | None:
-        """The sum over the engines that are connected; None if one of them does not answer."""
+        """Return the sum of the gauges of all connected engines, or None if one does not answer."""
         engines = [model.engine for model in self._models.values() if model.engine is not None]
         answers = asyncio.gather(*(engine.gauges() for engine in engines))
         try:
@@ -129,7 +136,7 @@ class ModelCatalog(Mapping[str, ServedModel]):
             return None
 
     async def close(self) -> None:
-        """Let go of all engines."""
+        """Close the connections to all engines."""
         await asyncio.gather(*(model.close() for model in self._models.values()))
 
 

@@ -1,4 +1,4 @@
-"""The access log: one line when a request is understood, one when it is over."""
+"""The access log: one line once a request's route and model are known, and one when it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("penstock.access")
 
 
 def configure_access_log(form: Literal["text", "json"], *, enabled: bool) -> None:
-    """Choose the form of the lines for this process. JSON lines carry nothing but the object."""
+    """Set up the access log of this process. Lines in JSON format consist of the object only."""
     log.disabled = not enabled
     if form == "json":
         handler = logging.StreamHandler(sys.stderr)
@@ -25,12 +25,13 @@ def configure_access_log(form: Literal["text", "json"], *, enabled: bool) -> Non
 
 
 class AccessLog:
-    """Writes the lines. `form`: "text" (`name=value` pairs) or "json"."""
+    """Writes the access log. `form`: "text" (`name=value` pairs) or "json"."""
 
     def __init__(self, form: Literal["text", "json"]) -> None:
         self._write = self._json if form == "json" else self._text
 
-    def started(self, record: RequestRecord) -> None:
+    def request_started(self, record: RequestRecord) -> None:
+        """Log that a request whose route and model are known has started."""
         self._write(
             "request started",
             {
@@ -43,7 +44,8 @@ class AccessLog:
             },
         )
 
-    def completed(self, record: RequestRecord, duration_s: float) -> None:
+    def request_finished(self, record: RequestRecord, duration_s: float) -> None:
+        """Log the end of a request."""
         self._write(
             "request completed",
             {

@@ -1,8 +1,8 @@
 """The metrics of `GET /metrics`: HTTP metrics with labels, engine metrics without.
 
-With several API processes each writes into files of a shared folder (prometheus-client's
-multiprocess mode, which PROMETHEUS_MULTIPROC_DIR switches on in a worker before this module is
-imported), and whichever process is asked sums them up.
+Several API processes write to files in a shared folder, and the process that answers adds them up.
+This is prometheus-client's multiprocess mode; a worker enables it by setting
+PROMETHEUS_MULTIPROC_DIR before it imports this module.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FIRST_TOKEN_BUCKETS: Final = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
 )
-# The reference starts at 10 ms, which a small model on a CPU is faster than.
+# vLLM's buckets start at 10 ms, but a small model is faster than that even on a CPU.
 INTER_TOKEN_BUCKETS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
 )
-# name in /metrics (after `service_`) -> field of EngineGauges
+# Name in /metrics (after `service_`) -> field of EngineGauges
 ENGINE_GAUGES: Final = {
     "sequences_running": "sequences_running",
     "sequences_waiting": "sequences_waiting",
@@ -75,10 +75,14 @@ ENGINE_COUNTERS: Final = {
 
 
 class TokenHistogram(Histogram):
-    """A histogram that takes many values at once: the tokens' are more than all others."""
+    """A histogram that adds many values at once, because there is one value per token."""
 
     def add(self, counts: Sequence[int], total: float) -> None:
-        """Values that were counted by bucket, the infinite one last, and their sum."""
+        """Add values that are already counted.
+
+        counts: the number of values in each bucket, the infinite bucket last.
+        total: the sum of the values, in the unit of the histogram.
+        """
         self._sum.inc(total)
         for bucket, count in zip(self._buckets, counts, strict=True):
             if count:
@@ -86,9 +90,9 @@ class TokenHistogram(Histogram):
 
 
 class Metrics:
-    """The metrics of this API process, and the exposition of all of them.
+    """The metrics of this API process, and the exposition of all processes' metrics.
 
-    `multiprocess_dir`: the folder shared with the other API processes, None if there are none.
+    `multiprocess_dir`: the folder shared with the other API processes; None: there are none.
     """
 
     def __init__(self, multiprocess_dir: str | None = None) -> None:
@@ -132,7 +136,8 @@ class Metrics:
             buckets=INTER_TOKEN_BUCKETS,
             registry=registry,
         )
-        # Found again without the library's lock and checks; there are as many as it keeps itself.
+        # Caches the children by label values, without the library's lock and checks. The library
+        # keeps each child too.
         self._in_flight = cache(self.in_flight.labels)
         self._requests = cache(self.requests.labels)
         self._duration = cache(self.duration.labels)
@@ -143,12 +148,12 @@ class Metrics:
             registry=registry,
         )
 
-    def enter(self, record: RequestRecord) -> None:
-        """Count a request as in flight; its route and model are known now."""
+    def request_started(self, record: RequestRecord) -> None:
+        """Count a request, whose route and model are known, as in flight."""
         self._in_flight(record.method, record.route, record.model).inc()
 
-    def leave(self, record: RequestRecord, duration_s: float) -> None:
-        """Count a request that `enter` counted as answered."""
+    def request_finished(self, record: RequestRecord, duration_s: float) -> None:
+        """Count a request as answered and no longer in flight."""
         target = (record.method, record.route, record.model)
         labels = (*target, str(record.status))
         self._in_flight(*target).dec()
@@ -157,7 +162,7 @@ class Metrics:
         self._body_bytes(*target).observe(record.body_bytes)
 
     def expose(self, gauges: EngineGauges | None) -> bytes:
-        """The text of `/metrics`. `gauges` None: the engine did not answer."""
+        """Return the text of `/metrics`. `gauges` None: an engine did not answer."""
         registry = self._registry
         if self._multiprocess_dir is not None:
             registry = CollectorRegistry()
@@ -168,6 +173,8 @@ class Metrics:
 
 
 class _EngineCollector:
+    """Reports EngineGauges as Prometheus metrics."""
+
     def __init__(self, gauges: EngineGauges | None) -> None:
         self._gauges = gauges
 
@@ -179,11 +186,11 @@ class _EngineCollector:
             return
         for name, field in ENGINE_GAUGES.items():
             yield GaugeMetricFamily(
-                f"service_{name}", _words(name), value=float(getattr(gauges, field))
+                f"service_{name}", _help_text(name), value=float(getattr(gauges, field))
             )
         for name, field in ENGINE_COUNTERS.items():
             yield CounterMetricFamily(
-                f"service_{name}", _words(name), value=float(getattr(gauges, field))
+                f"service_{name}", _help_text(name), value=float(getattr(gauges, field))
             )
         completed = (
             gauges.completed_stop
@@ -196,5 +203,5 @@ class _EngineCollector:
         )
 
 
-def _words(name: str) -> str:
+def _help_text(name: str) -> str:
     return name.replace("_", " ").capitalize() + "."

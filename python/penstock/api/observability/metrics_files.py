@@ -1,7 +1,8 @@
-"""The files in which API processes share their metrics (prometheus-client's multiprocess mode).
+"""Preallocates the files in which API processes share metrics (prometheus-client's multiprocess
+mode).
 
-The library makes them sparse and maps them: where the disk is full, the first write to a page ends
-the process with SIGBUS. So they are there, with blocks of their own, before it looks for them.
+The library creates sparse files and maps them into memory: if the disk is full, the first write to
+a page kills the process with SIGBUS. Files that already exist with allocated blocks avoid that.
 """
 
 from __future__ import annotations
@@ -17,31 +18,30 @@ SIZES: Final = {
     "counter": 256 * 1024,
     "gauge_livesum": 256 * 1024,
 }
-"""Bytes by kind: several times what every route with every status takes. A file that has too little
-is made longer by the library, sparse again."""
+"""File kind -> bytes: several times the size needed by every route with every status. The library
+extends a file that is too small, with a hole."""
 _USED: Final = struct.Struct("i")
 
 
 def reserve_metrics_files(folder: Path, pid: int) -> None:
-    """Make the files of a process. Raises OSError where there is no room for them; then there are
-    none."""
-    made = []
+    """Create the files of a process. Raises OSError, after removing them, if the disk is full."""
+    created = []
     try:
         for kind, size_bytes in SIZES.items():
-            part = folder / f"{kind}_{pid}.part"  # none of those that are read
-            made.append(part)
+            part = folder / f"{kind}_{pid}.part"  # a name that readers ignore
+            created.append(part)
             with part.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, size_bytes)
     except OSError:
-        for part in made:
+        for part in created:
             part.unlink(missing_ok=True)
         raise
-    for part in made:
+    for part in created:
         part.rename(part.with_suffix(".db"))
 
 
 def trim_metrics_files(folder: Path, pid: int) -> None:
-    """Of the files of a process that has ended, keep what it used."""
+    """Cut the files of a process that has ended to the length that it used."""
     for kind in SIZES:
         path = folder / f"{kind}_{pid}.db"
         with contextlib.suppress(OSError, struct.error), path.open("r+b") as file:

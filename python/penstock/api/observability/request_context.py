@@ -1,4 +1,4 @@
-"""Gives every request its id and its record, and tells metrics and access log of it."""
+"""The middleware that gives every request an id and a record, and reports it to the observers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.api.observability.request_record import RequestRecord, current_rec
 from penstock.base.ids import new_id
 
 ID_HEADER: Final = b"x-request-id"
-# Anthropic's clients look for these.
+# Anthropic's clients read this header.
 MESSAGES_ID_HEADER: Final = b"request-id"
-# What may be echoed and logged as it is: visible ASCII, bounded.
+# Ids that can be echoed and logged unchanged: visible ASCII of limited length.
 VALID_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 HOUSEKEEPING: Final = (
     *("/", "/health", "/metrics", "/ui"),
@@ -25,7 +25,7 @@ HOUSEKEEPING: Final = (
 
 
 class RequestObservers:
-    """Whoever wants to know when a request is understood and when it is over."""
+    """Reports the start and the end of requests to the metrics and the access log."""
 
     def __init__(
         self, metrics: Metrics | None, access_log: AccessLog | None, *, log_housekeeping: bool
@@ -34,31 +34,31 @@ class RequestObservers:
         self._access_log = access_log
         self._log_housekeeping = log_housekeeping
 
-    def enter(self, record: RequestRecord) -> None:
-        """The route and the model of `record` are known. Only the first call counts."""
-        if record.entered:
+    def request_started(self, record: RequestRecord) -> None:
+        """Report a request once its route and model are known. Further calls do nothing."""
+        if record.started:
             return
-        record.entered = True
+        record.started = True
         if self._metrics is not None and not record.housekeeping:
-            self._metrics.enter(record)
-        if self._access_log is not None and self._logged(record):
-            self._access_log.started(record)
+            self._metrics.request_started(record)
+        if self._access_log is not None and self._is_logged(record):
+            self._access_log.request_started(record)
 
-    def leave(self, record: RequestRecord) -> None:
-        """The last byte of the answer is out, or the client is gone."""
+    def request_finished(self, record: RequestRecord) -> None:
+        """Report a request whose last byte was sent or whose client has disconnected."""
         duration_s = time.monotonic() - record.started_s
-        self.enter(record)
+        self.request_started(record)
         if self._metrics is not None and not record.housekeeping:
-            self._metrics.leave(record, duration_s)
-        if self._access_log is not None and self._logged(record):
-            self._access_log.completed(record, duration_s)
+            self._metrics.request_finished(record, duration_s)
+        if self._access_log is not None and self._is_logged(record):
+            self._access_log.request_finished(record, duration_s)
 
-    def _logged(self, record: RequestRecord) -> bool:
+    def _is_logged(self, record: RequestRecord) -> bool:
         return self._log_housekeeping or not record.housekeeping
 
 
 class RequestContext:
-    """The outermost middleware."""
+    """The outermost middleware: sets `current_record` and adds the id headers."""
 
     def __init__(self, app: ASGIApp, observers: RequestObservers, *, id_header: bool) -> None:
         self._app = app
@@ -71,19 +71,19 @@ class RequestContext:
         record = _make_record(scope)
         current_record.set(record)
 
-        async def with_id(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                _name_route(record, scope)
+                _set_route(record, scope)
                 if self._id_header:
                     message["headers"] = [*message["headers"], *_id_headers(record)]
             await send(message)
 
         try:
-            await self._app(scope, receive, with_id)
+            await self._app(scope, receive, send_with_id)
         finally:
-            _name_route(record, scope)
-            self._observers.leave(record)
+            _set_route(record, scope)
+            self._observers.request_finished(record)
 
 
 def _id_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
@@ -94,7 +94,7 @@ def _id_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
 
 
 def _make_record(scope: Scope) -> RequestRecord:
-    headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name counts
+    headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first value of a name wins
     given, length = headers.get(ID_HEADER, b""), headers.get(b"content-length", b"")
     preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
     record = RequestRecord(
@@ -108,7 +108,7 @@ def _make_record(scope: Scope) -> RequestRecord:
     return record
 
 
-def _name_route(record: RequestRecord, scope: Scope) -> None:
+def _set_route(record: RequestRecord, scope: Scope) -> None:
     route = scope.get("route")
     if route is not None:
         record.route = route.path_format

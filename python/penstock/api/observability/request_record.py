@@ -1,4 +1,4 @@
-"""What is known of one HTTP request while it is served; metrics and the access log read it."""
+"""The record of one HTTP request while it is served, read by the metrics and the access log."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ MESSAGES = "/v1/messages"
 UNMATCHED = "<unmatched>"
 NO_MODEL = "none"
 UNKNOWN_MODEL = "unknown"
-# Nobody is there to read it; used in metrics and logs for clients that left before an answer.
+# Never sent: the status in metrics and logs if the client disconnected before the response.
 CLIENT_CLOSED_STATUS = 499
 
 
 class Connection(Protocol):
-    """The connection of a request past ASGI and the middlewares (`protocol.DirectConnection`)."""
+    """A request's connection without ASGI and the middlewares: `uvicorn_protocol.DirectConnection`
+    implements it."""
 
     @property
     def received(self) -> bool:
-        """Whether all of the request is here."""
+        """True once the whole request has arrived."""
         ...
 
     @property
     def ready(self) -> bool:
-        """Whether a piece of an open stream would be sent now."""
+        """True while `write` would send a piece of an open stream at once."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Send a piece while `ready`."""
+        """Send a piece of a stream. Only while `ready`."""
         ...
 
     def gate(self, around: Around) -> Gate:
@@ -49,21 +50,25 @@ class Connection(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """Whether the server has ended it, and not the client."""
+        """True if the server closed the connection, not the client."""
         ...
 
     def when_gone(self, call: Callable[[], None] | None) -> None:
-        """Call once when the client is gone, or soon if it is; None: no more."""
+        """Call `call` once when the client has disconnected, soon if it already has. None: cancel
+        the callback."""
         ...
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """`path` is as the client wrote it, percent-encoded; `route` is the pattern it matched.
+    """One HTTP request: its target, its outcome and its measurements.
 
-    `connection` None: all goes through the middlewares. `entered`: counted as in flight, once the
-    model is known. `encoder`: set when the head of an event stream is out, so that an error can
-    still be told in the stream's own form. `names`: how the client wrote its fields.
+    path: the path as the client wrote it, percent-encoded. `route`: the pattern that it matched.
+    connection: None: everything goes through the middlewares.
+    started: the request was reported as in flight, because its model is known.
+    housekeeping: a health check or the like, which the metrics leave out.
+    encoder: set once the head of an event stream was sent; encodes errors as events.
+    names: the paths of fields in the client's body.
     """
 
     id: str
@@ -76,7 +81,7 @@ class RequestRecord:
     model: str = NO_MODEL
     status: int = 0
     outcome: Outcome = "completed"
-    entered: bool = False
+    started: bool = False
     housekeeping: bool = False
     encoder: StreamEncoder | None = None
     names: FieldPaths = field(default_factory=FieldPaths)
@@ -89,55 +94,53 @@ class RequestRecord:
 
     @property
     def speaks_messages(self) -> bool:
-        """Whether the client is Anthropic's by its path, also under a base URL that ends in /v1:
-        then errors have its envelope, and ids its header."""
+        """True for Anthropic's path, also after a base URL that ends in /v1: errors then have
+        Anthropic's envelope, and responses its id header."""
         path = self.path.removeprefix("/v1") if self.path.startswith("/v1/v1/") else self.path
         return path == MESSAGES or path.startswith(MESSAGES + "/")
 
     @property
     def first_token_ms(self) -> float | None:
-        """From the request's head to the first token that was generated for it."""
+        """Milliseconds from the request's head to its first generated token."""
         if self.first_token_s is None:
             return None
         return round(max(0.0, self.first_token_s - self.started_s) * 1000, 3)
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of the generated tokens after the first, over all choices."""
+        """Rate of the generated tokens after the first, over all choices."""
         if self.first_token_s is None or self.last_token_s is None:
             return None
         seconds = self.last_token_s - self.first_token_s
         return round((self.completion_tokens - 1) / seconds, 2) if seconds > 0 else None
 
 
-# The request that the running task works for; tasks that it starts inherit it.
+# The record of the request that the current task serves. Tasks that it starts inherit it.
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
 
 
 def record_prompt_tokens(prompt_tokens: int) -> None:
-    """Tell the record of the request, if the running task works for one, how long its prompts
-    are."""
+    """Set the number of prompt tokens of the current task's request, if it has one."""
     record = current_record.get()
     if record is not None:
         record.prompt_tokens = prompt_tokens
 
 
 def server_stopped() -> bool:
-    """Whether the server has ended the connection of the request that the running task works
-    for."""
+    """Tell whether the server closed the connection of the current task's request."""
     record = current_record.get()
     return record is not None and record.connection is not None and record.connection.stopped
 
 
 def record_of_request() -> RequestRecord:
-    """The record of the request that is being answered; `RequestContext` has made it."""
+    """Return the record of the current task's request, which `RequestContext` has made."""
     record = current_record.get()
-    assert record is not None, "RequestContext is outside"
+    assert record is not None, "RequestContext must wrap the application"
     return record
 
 
 def record_of_route(scope: Scope) -> RequestRecord:
-    """The same where the request names a model, which is not known before its body is read."""
+    """Return the record and set its route. Its model is unknown until the body is read."""
     record = record_of_request()
     record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
     return record

@@ -1,1 +1,1 @@
-"""Responses that outlive their request: background runs, stored rows, stream logs."""
+"""Stored and background responses: their runs, their rows in the store, their stream logs."""

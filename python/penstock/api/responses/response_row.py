@@ -1,4 +1,4 @@
-"""A response's row in the store, in step with its run."""
+"""The stored row of a response, updated as its run goes on."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ _CONVERSATION: Final = msgspec.msgpack.Decoder(tuple[Message, ...])
 
 
 class ResponseRow:
-    """`turn`: the conversation up to the answer, without instructions. `owner`: the process that
-    works on it. `is_open`: there is a row, and it is unfinished."""
+    """The row of one response.
+
+    turn: the conversation up to the answer, without instructions.
+    owner: the id of the API process that runs the response.
+    previous_id: the response that this one continues.
+    is_open: the row exists and its response is unfinished.
+    """
 
     def __init__(
         self,
@@ -37,8 +42,8 @@ class ResponseRow:
         self._previous_id = previous_id
 
     async def create(self) -> None:
-        """Keep the response as it is now."""
-        # Loaded with the store, which opens beside the rest of the start.
+        """Insert the row with the current state of the response."""
+        # Imported here, because the store's libraries load after the start.
         from penstock.store import StoredResponse
 
         resource = self.resource
@@ -57,7 +62,7 @@ class ResponseRow:
         )
 
     async def save(self) -> None:
-        """Bring the row up to date. One that was deleted, or ended by another process, stays so."""
+        """Update the row. A row that was deleted or ended by another process is left unchanged."""
         resource = self.resource
         conversation = self._conversation() if resource.ended else None
         await self._responses.update(
@@ -75,15 +80,15 @@ class ResponseRow:
 
 
 def conversation_of(stored: StoredResponse) -> tuple[Message, ...]:
-    """The chain that a response ends."""
+    """Return the messages of the conversation up to and including a response."""
     return _CONVERSATION.decode(stored.conversation)
 
 
 def input_of(stored: StoredResponse) -> tuple[Message, ...]:
-    """The chain without the answer."""
+    """Return the messages of the conversation that a response answered."""
     messages = conversation_of(stored)
     output = orjson.loads(stored.body)["output"]
-    # As `Output.parts` has it: a call that broke off is no part of the conversation.
+    # As in `Output.parts`: an incomplete tool call is not part of the conversation.
     answered = any(i["type"] != "function_call" or i["status"] == "completed" for i in output)
     if answered and messages and messages[-1].role == "assistant":
         return messages[:-1]

@@ -1,8 +1,8 @@
-"""The responses that this API process works on: their rows in the store, and the background ones,
-which outlive their clients.
+"""Runs the responses of this API process: keeps their stored rows current, and runs background
+responses after their clients have disconnected.
 
-A row that is unfinished belongs to the process whose heartbeat it carries; one without a heartbeat
-is failed by whoever looks at it next, so that nothing stays in progress for ever.
+An unfinished row belongs to the process that updates its heartbeat. The next process that reads a
+row with a stale heartbeat marks it failed, so that no response stays in progress forever.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.api.http.errors import rewrite_error_field
 from penstock.api.observability.request_record import record_prompt_tokens, server_stopped
 from penstock.api.responses.early_rejection import without_early_rejection
 from penstock.api.responses.response_row import ResponseRow
-from penstock.api.responses.stream_log import StreamLog, replayed
+from penstock.api.responses.stream_log import StreamLog, replay_stream
 from penstock.base.errors import ServiceError, Unavailable
 from penstock.base.ids import new_id
 from penstock.dialog import (
@@ -45,17 +45,18 @@ log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.25
 HEARTBEAT_INTERVAL_S: Final = 5.0
-# An owner is dead whose heartbeat is so old, and did not change while this process watched it for
-# so long: clocks are put forward, machines suspended, and those of two machines differ.
+# An owner is dead if its heartbeat is STALE_S old and did not change while this process watched it
+# for WATCHED_S. Age alone proves nothing: clocks are set forward, machines are suspended, and the
+# clocks of two machines differ.
 STALE_S: Final = 30
 WATCHED_S: Final = 3 * HEARTBEAT_INTERVAL_S
-# How long a cancelled response of another process is waited for.
+# How long `cancel` waits for the process that owns the response.
 CANCEL_TIMEOUT_S: Final = 2.0
 RETRY_INTERVAL_S: Final = 1.0
 
 
 class ResponseRuns:
-    """One for an API process. All methods are called from its event loop."""
+    """The responses of one API process. Call all methods from its event loop."""
 
     def __init__(self, store: Store | LazyStore) -> None:
         self._responses = store.responses
@@ -63,25 +64,25 @@ class ResponseRuns:
         self._owner = new_id("api_")
         self._detached: dict[str, asyncio.Task[None]] = {}
         self._logs: set[StreamLog] = set()
-        self._written: set[str] = set()  # the ids of streams that are not wholly written down yet
+        self._written: set[str] = set()  # ids of streams that are not completely written
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows: set[ResponseRow] = set()
-        self._keeper: asyncio.Task[None] | None = None
+        self._maintainer: asyncio.Task[None] | None = None
         self._others = _Heartbeats()
         self._closed = False
 
     def row(
         self, resource: Resource, turn: tuple[Message, ...], previous_id: str | None
     ) -> ResponseRow:
-        """The row of a response that is to be stored."""
+        """Return the row of a response that is to be stored; it is not created yet."""
         return ResponseRow(self._responses, resource, turn, self._owner, previous_id)
 
     async def follow(
         self, events: AsyncGenerator[Event, None], resource: Resource, row: ResponseRow | None
     ) -> AsyncGenerator[Event, None]:
-        """The events of a run, with the resource fed by them, and its row written before the event
-        that it tells of goes out. Errors name fields as the client wrote them. Closed early, the
-        response is cancelled, unless it has ended."""
+        """Yield the events of a run. Each event is first added to `resource`, and changes of the
+        status are written to `row`. Errors name fields as the client wrote them. If the generator
+        is closed before the response has ended, the response is cancelled."""
         names = resource.identity.names
         try:
             async with aclosing(without_early_rejection(events)) as run:
@@ -96,16 +97,16 @@ class ResponseRuns:
                     yield event
         except (asyncio.CancelledError, GeneratorExit):
             if resource.ended:
-                pass  # its end may be in the store already, and is what it stays
+                pass  # the final status may already be stored, so it must not change
             elif self._closed or server_stopped():
                 resource.fail(_stopped())
             else:
                 resource.cancel()
             raise
         except ServiceError as error:
-            told = rewrite_error_field(error, names)
-            resource.fail(told)
-            raise told from error.__cause__
+            rewritten = rewrite_error_field(error, names)
+            resource.fail(rewritten)
+            raise rewritten from error.__cause__
         except Exception:
             resource.fail(ServiceError("internal error"))
             raise
@@ -113,13 +114,13 @@ class ResponseRuns:
             if row is not None:
                 self._rows.discard(row)
                 if row.is_open:
-                    await self._settle(row)
+                    await self._save_interrupted(row)
 
     async def follow_whole(
         self, events: AsyncGenerator[Event, None], resource: Resource, row: ResponseRow | None
     ) -> AsyncGenerator[Event, None]:
-        """As `follow`, for a response that nobody can ask for before it is complete: its row is
-        written once, at the end."""
+        """Like `follow`, for a response whose id the client learns only at the end: the row is
+        written once, when the run has ended."""
         async with aclosing(self.follow(events, resource, None)) as run:
             async for event in run:
                 if row is not None and isinstance(event, RunEnded):
@@ -129,9 +130,12 @@ class ResponseRuns:
     def detach(
         self, events: AsyncGenerator[Event, None], resource: Resource, *, logged: bool
     ) -> AsyncGenerator[Event, None]:
-        """Let a run go on whatever becomes of its client. The events are for one reader, who may
-        leave. `logged`: its stream is written down, for `replay`. Raises Unavailable when it is
-        closed."""
+        """Run a response in the background, independent of its client.
+
+        logged: write its stream to the store, for `replay`.
+
+        Returns the events for one reader, which may stop reading. Raises Unavailable after
+        `close`."""
         if self._closed:
             raise _stopped()
         reader = _DetachedEvents()
@@ -143,13 +147,13 @@ class ResponseRuns:
         task.add_done_callback(lambda _: self._forget(resource.identity.id, reader))
         return reader.events()
 
-    def replay(self, id: str, wanted: int) -> AsyncGenerator[bytes, None]:
-        """The stream of a response from the event with this number on, up to its end, wherever it
-        is worked on."""
-        return replayed(self._events, self.get, id, wanted, lambda: id in self._written)
+    def replay(self, id: str, start: int) -> AsyncGenerator[bytes, None]:
+        """Yield the stream of a response from event number `start` to its end, whichever process
+        runs the response."""
+        return replay_stream(self._events, self.get, id, start, lambda: id in self._written)
 
     async def get(self, id: str) -> StoredResponse | None:
-        """A stored response; one whose owner has died is failed first."""
+        """Return a stored response, or None. If its owner has died, it is marked failed first."""
         stored = await self._responses.get(id)
         if stored is None or stored.status in TERMINAL or stored.owner == self._owner:
             return stored
@@ -159,14 +163,14 @@ class ResponseRuns:
         return await self._responses.get(id)
 
     async def cancel(self, id: str) -> StoredResponse | None:
-        """Stop an unfinished background response, here or in another process. The response as it
-        is then; what has finished stays as it is."""
+        """Stop a background response, in this or another process, and return it as stored then. A
+        finished response is not changed."""
         if await self._stop(id):
             return await self._responses.get(id)
         stored = await self._responses.request_cancel(id)
         deadline = time.monotonic() + CANCEL_TIMEOUT_S
         while stored is not None and stored.background and stored.status not in TERMINAL:
-            if time.monotonic() > deadline:  # its owner does not answer
+            if time.monotonic() > deadline:  # the owner does not react
                 body = with_final_status(stored.body, "cancelled")
                 await self._responses.update(id, status="cancelled", body=body)
             await asyncio.sleep(POLL_INTERVAL_S / 5)
@@ -174,13 +178,13 @@ class ResponseRuns:
         return stored
 
     async def delete(self, id: str) -> bool:
-        """Forget a response, and stop its work: in this process at once, in another one as soon as
-        it notices. Whether there was one."""
+        """Delete a response and stop its run, in this process at once, in another process as soon
+        as it notices. Returns False if there is no such response."""
         await self._stop(id)
         return await self._responses.delete(id)
 
     async def close(self) -> None:
-        """Stop all work; what was unfinished has failed."""
+        """Stop all runs. Unfinished responses are marked failed."""
         self._closed = True
         while self._tasks:
             tasks = tuple(self._tasks)
@@ -189,10 +193,10 @@ class ResponseRuns:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _forget(self, id: str, reader: _DetachedEvents) -> None:
-        """Of a detached run that has ended, or was cancelled before its first step."""
+        """Clean up after a detached run that ended or was cancelled before its first step."""
         self._detached.pop(id, None)
         self._written.discard(id)
-        reader.put(failure(_stopped()))  # unread by whoever has read an end
+        reader.put(failure(_stopped()))  # ignored if the reader has read an end
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -209,22 +213,22 @@ class ResponseRuns:
                 await self._end(row)
         elif resource.status == "queued":
             resource.begin()
-            with contextlib.suppress(ServiceError):  # the end is what counts
+            with contextlib.suppress(ServiceError):  # only the final status must be stored
                 await row.save()
 
     async def _open(self, row: ResponseRow) -> None:
         try:
             await row.create()
         except ServiceError:
-            row.is_open = False  # there is none
+            row.is_open = False  # it was not created
             raise
         self._rows.add(row)
-        if self._keeper is None or self._keeper.done():
-            self._keeper = self._spawn(self._keep())
+        if self._maintainer is None or self._maintainer.done():
+            self._maintainer = self._spawn(self._maintain())
 
     async def _end(self, row: ResponseRow) -> None:
-        """Write the end of a run. That of a background one has no client who could be told that
-        it is lost, so it is written however long that takes."""
+        """Save the final state of a run. If the store fails, a background response is retried until
+        it is saved, because there is no client to report the error to."""
         try:
             await row.save()
         except ServiceError:
@@ -232,8 +236,9 @@ class ResponseRuns:
                 raise
             await self._retry(row)
 
-    async def _settle(self, row: ResponseRow) -> None:
-        """Write how a row ended that broke off; if that cannot be done now, then later."""
+    async def _save_interrupted(self, row: ResponseRow) -> None:
+        """Save the final state of an interrupted run, retrying in the background if the store
+        fails."""
         try:
             await row.save()
         except ServiceError:
@@ -283,7 +288,7 @@ class ResponseRuns:
             await stream.finish()
 
     async def _stop(self, id: str) -> bool:
-        """Whether it was a background response of this process, which has stopped now."""
+        """Stop a background response of this process. Returns False if it has none with this id."""
         task = self._detached.pop(id, None)
         if task is None:
             return False
@@ -291,24 +296,24 @@ class ResponseRuns:
         await asyncio.wait((task,))
         return True
 
-    async def _keep(self) -> None:
-        """While there are unfinished rows: tell that their owner lives, and stop the work on those
+    async def _maintain(self) -> None:
+        """While there are unfinished rows: update their heartbeat, flush stream logs, and stop runs
         that another process has cancelled or deleted."""
-        beaten_s = time.monotonic()
+        heartbeat_s = time.monotonic()
         while self._rows:
             await asyncio.sleep(POLL_INTERVAL_S)
             try:
                 if self._detached:
-                    await self._stop_unwanted()
+                    await self._stop_cancelled()
                 for stream in tuple(self._logs):
                     await stream.flush()
-                if time.monotonic() - beaten_s >= HEARTBEAT_INTERVAL_S:
+                if time.monotonic() - heartbeat_s >= HEARTBEAT_INTERVAL_S:
                     await self._responses.heartbeat(self._owner)
-                    beaten_s = time.monotonic()
+                    heartbeat_s = time.monotonic()
             except ServiceError as error:
                 log.warning("unfinished responses: %s", error.message)
 
-    async def _stop_unwanted(self) -> None:
+    async def _stop_cancelled(self) -> None:
         open_rows = [row for row in self._rows if row.is_open]
         active_ids = await self._responses.active_ids(self._owner)
         for row in open_rows:
@@ -342,13 +347,15 @@ class FollowedOutlet:
 
 
 class _Heartbeats:
-    """When the heartbeats of other owners were last seen to change, by this process's own clock."""
+    """The times at which the heartbeats of other owners changed, by this process's clock."""
 
     def __init__(self) -> None:
         self._latest: dict[str, tuple[int, float]] = {}
 
     def unchanged_s(self, owner: str, heartbeat_at: int) -> float:
-        """Take in what a row tells of its owner."""
+        """Return for how many seconds this process has seen the heartbeat of `owner` unchanged.
+
+        heartbeat_at: the heartbeat in the row that was just read, Unix seconds."""
         now_s = time.monotonic()
         latest, since_s = self._latest.get(owner, (-1, now_s))
         if heartbeat_at != latest:
@@ -358,17 +365,18 @@ class _Heartbeats:
 
 
 class _DetachedEvents:
-    """The events of a detached run for whoever reads them, if anybody does."""
+    """A queue of a detached run's events for at most one reader."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Event] | None = asyncio.Queue()
 
     def put(self, event: Event) -> None:
+        """Add an event. Does nothing once the reader has stopped."""
         if self._waiting is not None:
             self._waiting.put_nowait(event)
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Up to the last one."""
+        """Yield the events up to the end of the run."""
         waiting = self._waiting
         assert waiting is not None
         try:
@@ -386,5 +394,5 @@ def _stopped() -> Unavailable:
 
 
 def _orphaned(stored: StoredResponse) -> bytes:
-    error = Unavailable("the process that worked on this response has ended")
+    error = Unavailable("the process that ran this response has ended")
     return with_final_status(stored.body, "failed", error)

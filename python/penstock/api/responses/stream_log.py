@@ -1,4 +1,4 @@
-"""The stream of a background response: written down by its owner, read again by any process."""
+"""The stored stream of a background response: its owner writes it, any API process replays it."""
 
 from __future__ import annotations
 
@@ -24,69 +24,73 @@ log = logging.getLogger(__name__)
 
 READ_INTERVAL_S: Final = 0.1
 RETRY_INTERVAL_S: Final = 0.5
-# How long the last events may come after the status that they tell of.
+# How long after a final status the last events may still be written.
 END_TIMEOUT_S: Final = 2.0
 FRAME_END: Final = b"\n\n"
 
 
 class StreamLog:
-    """Frames that wait to be written down, and where they belong. Frames that were written are
-    those of the client's own stream, byte for byte."""
+    """Writes the frames of one response to the store. They are the same bytes as in the client's
+    own stream."""
 
     def __init__(self, events: ResponseEvents, resource: Resource) -> None:
         self._events = events
         self._id = resource.identity.id
         self._encoder = ResponseStream(resource)
         self._waiting = b""
-        self._number = 0
-        self._begun = False
+        self._next_number = 0
+        self._started = False
         self._writing = asyncio.Lock()
 
     def add(self, event: Event) -> bool:
-        """Take one event in; whether it is the one that begins the stream. Those before it are told
-        as the HTTP answer."""
-        begins = not self._begun and isinstance(event, RunStarted)
-        self._begun |= begins
-        if self._begun:
+        """Add an event. Returns True for the event that starts the stream; events before it are
+        part of the HTTP response and are not logged."""
+        starts = not self._started and isinstance(event, RunStarted)
+        self._started |= starts
+        if self._started:
             self._waiting += self._encoder.encode(event)
-        return begins
+        return starts
 
     async def flush(self) -> None:
-        """Write down what waits. What cannot be written now waits on."""
+        """Write the waiting frames. They stay waiting if the store fails."""
         async with self._writing:
             frames = self._waiting
             if not frames:
                 return
             count = frames.count(FRAME_END) - frames.endswith(DONE)
-            chunk = EventChunk(self._number, self._number + count, frames)
+            chunk = EventChunk(self._next_number, self._next_number + count, frames)
             try:
                 await self._events.append(self._id, chunk)
             except ServiceError as error:
                 log.warning("stream of response %s: %s", self._id, error.message)
                 return
-            self._number = chunk.following
+            self._next_number = chunk.following
             self._waiting = self._waiting[len(frames) :]
 
     async def finish(self) -> None:
-        """Write down all that waits, however long that takes: nothing comes after it that would."""
+        """Write all waiting frames, retrying until the store accepts them."""
         await self.flush()
         while self._waiting:
             await asyncio.sleep(RETRY_INTERVAL_S)
             await self.flush()
 
 
-async def replayed(
+async def replay_stream(
     events: ResponseEvents,
     get: Callable[[str], Awaitable[StoredResponse | None]],
     id: str,
-    wanted: int,
+    start: int,
     is_written: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
-    """The frames from the event with the number `wanted` on, as they are written down; nothing
-    (`b""`) while nothing new is. Where the owner died before the last one, it is made from the
-    stored resource, with a number that the reader has not seen; where the response is deleted
-    meanwhile, the stream ends; while the store cannot be read, it waits. `is_written`: this
-    process still writes the stream down."""
+    """Yield the stored frames from the event numbered `start` on as they appear, and b"" while
+    there are none.
+
+    If the owner died before the last event, it is made from the stored resource, with a number
+    that the reader has not seen. If the response is deleted, the stream ends. If the store cannot
+    be read, the replay waits.
+
+    is_written: tells whether this process is still writing the stream.
+    """
     number = 0
     ended_s: float | None = None
     while True:
@@ -99,7 +103,7 @@ async def replayed(
             continue
         for chunk in chunks:
             number = chunk.following
-            frames = _from(chunk, wanted)
+            frames = _frames_from(chunk, start)
             if frames:
                 yield frames
             if chunk.frames.endswith(DONE):
@@ -110,13 +114,13 @@ async def replayed(
         if stored.status in TERMINAL and not is_written():
             ended_s = time.monotonic() if ended_s is None else ended_s
             if time.monotonic() - ended_s > END_TIMEOUT_S:
-                yield closing_frame(orjson.loads(stored.body), max(number, wanted)) + DONE
+                yield closing_frame(orjson.loads(stored.body), max(number, start)) + DONE
                 return
         yield b""
         await asyncio.sleep(READ_INTERVAL_S)
 
 
-def _from(chunk: EventChunk, wanted: int) -> bytes:
-    """The frames of a chunk from a number on; at its end, that of the end."""
-    skipped = min(max(wanted - chunk.first, 0), chunk.following - chunk.first)
+def _frames_from(chunk: EventChunk, start: int) -> bytes:
+    """Return the frames of a chunk from event `start` on, and the end frame if it has one."""
+    skipped = min(max(start - chunk.first, 0), chunk.following - chunk.first)
     return FRAME_END.join(chunk.frames.split(FRAME_END)[skipped:])

@@ -1,1 +1,1 @@
-"""The endpoints, each an ASGI application over Services."""
+"""The endpoints: ASGI applications, built from the Services."""

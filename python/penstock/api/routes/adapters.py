@@ -1,4 +1,4 @@
-"""`GET /v1/lora_adapters`, and the routes that load and unload adapters."""
+"""`/v1/lora_adapters`, `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.api.codecs.adapters import decode_load, decode_unload
 from penstock.api.models.served_model import ServedModel
 from penstock.api.observability.request_record import RequestRecord, record_of_route
 from penstock.api.routes.answers import query_of, send_value
-from penstock.api.routes.request_reader import decoded_by
+from penstock.api.routes.request_reader import run_decoder
 from penstock.api.services import Services
 from penstock.base.errors import PayloadTooLarge
 from penstock.engine.adapters.catalog import AdapterLoadRequest
@@ -23,8 +23,9 @@ KIND: Final = "lora_adapter"
 
 
 class ListAdapters:
-    """The aliases of a model, what the engine has of their generations, and the limits. Where the
-    folders lie is told only where clients may load from them. 409 for a model without a runtime."""
+    """GET /v1/lora_adapters: the aliases of a model, the engine's revisions of them, and the
+    limits. Lists source folders only if clients may load adapters. Raises NotFound for an unknown
+    model, AdapterRefused for a model without a LoRA runtime."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -32,15 +33,13 @@ class ListAdapters:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of_route(scope)
         record.model = self._services.resolve(query_of(scope).get("model") or None)
-        model = _with_runtime(self._services, record.model)
-        await send_value(
-            await listing(model, sources=self._services.adapter_updates),
-            send,
-        )
+        model = _model_with_lora(self._services, record.model)
+        await send_value(await listing(model, sources=self._services.adapter_updates), send)
 
 
 class LoadAdapter:
-    """Load an adapter from a folder of the server; goes on if the client leaves."""
+    """POST /v1/load_lora_adapter: load an adapter from a folder of the server. A disconnect of the
+    client does not stop the load."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -48,17 +47,17 @@ class LoadAdapter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, record = self._services, record_of_route(scope)
         decode = partial(decode_load, content_type=_content_type(scope))
-        asked = await decoded_by(decode, await _body(services, record, receive))
-        _enter(services, record, asked.model)
+        decoded = await run_decoder(decode, await _body(services, record, receive))
+        _set_model(services, record, decoded.model)
         order = AdapterLoadRequest(
-            asked.name, asked.path, replace=asked.replace, expected=asked.expected
+            decoded.name, decoded.path, replace=decoded.replace, expected=decoded.expected
         )
         adapter = await services.control.load_adapter(record.model, order)
         await send_value(adapter_object(adapter, source=True), send)
 
 
 class UnloadAdapter:
-    """Forget an alias; running requests keep its generation."""
+    """POST /v1/unload_lora_adapter: remove an alias. Running requests keep its revision."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -66,29 +65,32 @@ class UnloadAdapter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, record = self._services, record_of_route(scope)
         decode = partial(decode_unload, content_type=_content_type(scope))
-        asked = await decoded_by(decode, await _body(services, record, receive))
-        _enter(services, record, asked.model)
-        removed = await services.control.unload_adapter(record.model, asked.name, asked.expected)
+        decoded = await run_decoder(decode, await _body(services, record, receive))
+        _set_model(services, record, decoded.model)
+        removed = await services.control.unload_adapter(
+            record.model, decoded.name, decoded.expected
+        )
         await send_value(adapter_object(removed, source=True), send)
 
 
 def adapter_object(adapter: LoadedAdapter, *, source: bool) -> dict[str, Any]:
-    """An alias as the routes show it."""
-    shown = {
+    """Return the JSON object of a loaded adapter, with its source folder if `source`."""
+    fields = {
         "id": adapter.alias,
         "object": KIND,
         "generation": adapter.revision,
         "rank": adapter.rank,
         "bytes": adapter.size_bytes,
     }
-    return {**shown, "source": adapter.source} if source else shown
+    return {**fields, "source": adapter.source} if source else fields
 
 
 async def listing(model: ServedModel, *, sources: bool) -> dict[str, Any]:
-    """All that there is to know of a model's adapters."""
+    """Return the JSON list of a model's adapters and revisions, with source folders if
+    `sources`."""
     states = {state.revision: state for state in await model.adapter_states()}
     adapters = model.adapters.all
-    for adapter in adapters:  # an engine that is away has none
+    for adapter in adapters:  # a disconnected engine reports no states
         missing = AdapterState(adapter.revision, adapter.rank, adapter.size_bytes, resident=False)
         states.setdefault(adapter.revision, missing)
     resident = [state for state in states.values() if state.resident]
@@ -96,7 +98,7 @@ async def listing(model: ServedModel, *, sources: bool) -> dict[str, Any]:
     return {
         "object": "list",
         "data": [adapter_object(adapter, source=sources) for adapter in adapters],
-        "generations": [_generation(state, adapters) for state in states.values()],
+        "generations": [_revision_object(state, adapters) for state in states.values()],
         "resident_generations": len(resident),
         "retired_generations": sum(state.retired for state in states.values()),
         "resident_bytes": sum(state.bytes for state in resident),
@@ -106,7 +108,7 @@ async def listing(model: ServedModel, *, sources: bool) -> dict[str, Any]:
     }
 
 
-def _generation(state: AdapterState, adapters: tuple[LoadedAdapter, ...]) -> dict[str, Any]:
+def _revision_object(state: AdapterState, adapters: tuple[LoadedAdapter, ...]) -> dict[str, Any]:
     return {
         "generation": state.revision,
         "aliases": [a.alias for a in adapters if a.revision == state.revision],
@@ -129,14 +131,15 @@ def _content_type(scope: Scope) -> bytes:
     return next((value for name, value in scope["headers"] if name == b"content-type"), b"")
 
 
-def _enter(services: Services, record: RequestRecord, model: str | None) -> None:
-    """The model is known. Raises NotFound, and AdapterRefused where it has no runtime."""
+def _set_model(services: Services, record: RequestRecord, model: str | None) -> None:
+    """Record the request's model and report its start. Raises NotFound, and AdapterRefused for a
+    model without a LoRA runtime."""
     record.model = services.resolve(model)
-    services.observers.enter(record)
-    _with_runtime(services, record.model)
+    services.observers.request_started(record)
+    _model_with_lora(services, record.model)
 
 
-def _with_runtime(services: Services, name: str) -> ServedModel:
+def _model_with_lora(services: Services, name: str) -> ServedModel:
     model = services.models[name]
     if not model.adapters.available:
         raise AdapterRefused(

@@ -1,4 +1,4 @@
-"""Finished answers of any kind."""
+"""Senders of complete responses, and parsers of the query."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.base.errors import InvalidRequest
 
 JSON: Final = "application/json"
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
-TRUTH: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
+BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 async def send_json(body: bytes, send: Send, *, status: int = 200) -> None:
-    """Send what is JSON already."""
+    """Send encoded JSON."""
     await send_text(body, send, status=status, content_type=JSON)
 
 
 async def send_value(value: Any, send: Send, *, status: int = 200) -> None:
-    """Send a value as JSON."""
+    """Encode a value as JSON and send it."""
     await send_json(orjson.dumps(value), send, status=status)
 
 
 async def send_text(
     body: bytes, send: Send, *, status: int = 200, content_type: str = PLAIN_TEXT
 ) -> None:
-    """Send a text."""
+    """Send a body with its Content-Type and Content-Length."""
     headers = [
         (b"content-type", content_type.encode()),
         (b"content-length", b"%d" % len(body)),
@@ -50,8 +50,8 @@ async def send_empty(send: Send) -> None:
 async def with_stall_timeout(
     sending: Awaitable[None], scope: Scope, stall_timeout_s: float
 ) -> None:
-    """Send a piece of an answer. A client that reads nothing for too long is dropped: raises
-    ClientDisconnected."""
+    """Await the sending of a piece of a response. If the client reads nothing for
+    `stall_timeout_s` seconds, close its connection and raise ClientDisconnected."""
     try:
         await asyncio.wait_for(sending, stall_timeout_s)
     except asyncio.TimeoutError:
@@ -60,22 +60,22 @@ async def with_stall_timeout(
 
 
 def query_of(scope: Scope) -> dict[str, str]:
-    """The query's fields; of one given twice, the last."""
+    """Return the fields of the query. The last value of a repeated field wins."""
     return {name: values[-1] for name, values in _query(scope).items()}
 
 
 def values_of(scope: Scope, name: str) -> list[str]:
-    """All that the query gives for a field which may be given often, with brackets or without."""
+    """Return all values of a field that may be repeated, as `name` or as `name[]`."""
     query = _query(scope)
     return [*query.get(name, ()), *query.get(f"{name}[]", ())]
 
 
 def flag_of(query: Mapping[str, str], name: str) -> bool:
-    """The query's boolean `name`; absent, false. Raises InvalidRequest."""
-    wanted = TRUTH.get(query.get(name, "").lower())
-    if wanted is None:
+    """Return the boolean `name` of the query, False if it is absent. Raises InvalidRequest."""
+    value = BOOLEANS.get(query.get(name, "").lower())
+    if value is None:
         raise InvalidRequest(f"`{name}` must be true or false", field=name, code="invalid_type")
-    return wanted
+    return value
 
 
 def _query(scope: Scope) -> dict[str, list[str]]:

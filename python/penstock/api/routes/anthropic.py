@@ -1,4 +1,4 @@
-"""Answer shapes of Anthropic's API where they differ from OpenAI's."""
+"""Detection of Anthropic's clients, and the parts of their responses that differ from OpenAI's."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 
 from starlette.types import Scope
 
-# Whoever sends one of these is a client of Anthropic's API.
-ACTIVE: Final = "active"  # the lifecycle of what is served here
+ACTIVE: Final = "active"  # the `lifecycle` of every model and skill
+# Headers that only clients of Anthropic's API send.
 HEADERS: Final = (b"anthropic-version", b"anthropic-beta", b"compat-version", b"compat-beta")
 
 
 def is_anthropic_client(scope: Scope) -> bool:
-    """Whether a request comes from such a client."""
+    """Tell whether a request comes from a client of Anthropic's API."""
     return any(name in HEADERS for name, _ in scope["headers"])
 
 
 def rfc3339(seconds: int) -> str:
-    """Unix seconds as such clients read times."""
+    """Return Unix seconds as an RFC 3339 time in UTC, the format of Anthropic's API."""
     moment = datetime.fromtimestamp(seconds, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

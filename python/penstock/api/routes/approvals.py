@@ -1,4 +1,4 @@
-"""`POST /v1/agent/approvals/{approval_id}`."""
+"""`/v1/agent/approvals/{approval_id}`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from starlette.types import Receive, Scope, Send
 from penstock.api.codecs.approvals import decode_decision
 from penstock.api.observability.request_record import record_of_request
 from penstock.api.routes.answers import send_value
-from penstock.api.routes.request_reader import decoded_by
+from penstock.api.routes.request_reader import run_decoder
 from penstock.api.services import Services
 
 
 class DecideApproval:
-    """Decide on what a run asks for; 404 with `not_found` for unknown, expired or decided ones."""
+    """POST a decision on a pending tool call. 404 with status `not_found` if the approval is
+    unknown, expired or already decided."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -20,7 +21,7 @@ class DecideApproval:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = record_of_request()
         body = await self._services.bodies.read(record, receive)
-        decided = await decoded_by(decode_decision, body)
+        decided = await run_decoder(decode_decision, body)
         id: str = scope["path_params"]["approval_id"]
         status = await self._services.store.approvals.decide(
             id, decided.decision, message=decided.message, remember=decided.remember

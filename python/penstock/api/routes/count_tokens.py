@@ -1,4 +1,4 @@
-"""`POST /v1/messages/count_tokens`: how long a prompt is, without generating."""
+"""`/v1/messages/count_tokens`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.api.services import Services
 
 
 class CountTokens:
-    """POST a request of one dialect; get the tokens of its prompt."""
+    """POST a request of one dialect: returns the number of its prompt tokens, generates nothing."""
 
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services

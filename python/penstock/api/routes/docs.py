@@ -1,11 +1,11 @@
-"""The served description and its interactive explorer, which works without a network."""
+"""`/docs` and `/api-doc/openapi.json`: the OpenAPI document and its explorer, usable offline."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Final
@@ -13,10 +13,12 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from penstock.api.docs.openapi import build_document
+from penstock.api.route_table.operation import Operation
 from penstock.base.errors import NotFound
 
 BUNDLE: Final = "openapi-ui-bundles"
-# file of the bundle -> its type; what else the package holds is not served
+# Served file of the bundle -> its content type. The package's other files are not served.
 ASSETS: Final = {
     "swagger-ui.css": b"text/css; charset=utf-8",
     "swagger-ui-bundle.js": b"text/javascript; charset=utf-8",
@@ -55,21 +57,21 @@ SwaggerUIBundle({
 </body>
 </html>
 """
-# Nothing is fetched from anywhere else, whatever the bundle would like.
+# The page may load resources from this server only.
 POLICY: Final = (
     b"default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     b"img-src 'self' data:; frame-ancestors 'none'"
 )
 PAGE_HEADERS: Final = ((b"content-security-policy", POLICY),)
 HTML: Final = b"text/html; charset=utf-8"
-# The page and the description may change with the server; the bundle only with its package.
+# The page and the document change with the server's version, the bundle with its package's.
 REVALIDATE: Final = b"no-cache"
 A_DAY: Final = b"public, max-age=86400"
 
 
 @dataclass(frozen=True)
-class Served:
-    """Something to send, with its entity `tag`."""
+class _StaticBody:
+    """A response body with its entity tag and headers."""
 
     body: bytes
     content_type: bytes
@@ -79,15 +81,15 @@ class Served:
 
 
 class Docs:
-    """GET /docs: the page of the explorer."""
+    """GET /docs: the explorer's page."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _send(Served(PAGE, HTML, _tag(PAGE), REVALIDATE, PAGE_HEADERS), scope, send)
+        await _send(_StaticBody(PAGE, HTML, _tag(PAGE), REVALIDATE, PAGE_HEADERS), scope, send)
 
 
 class DocsAsset:
-    """GET /docs/...: a file of the explorer, from the installed package. `/docs/` itself leads to
-    the page."""
+    """GET /docs/{asset}: a file of the explorer, from the installed package. Redirects `/docs/` to
+    the page. Raises NotFound for any other path."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name: str = scope["path_params"]["asset"]
@@ -96,25 +98,26 @@ class DocsAsset:
             return
         kind = ASSETS.get(name)
         if kind is None:
-            raise NotFound("there is no such file of the explorer", code="route_not_found")
+            raise NotFound("the explorer has no such file", code="route_not_found")
         body, tag = await asyncio.to_thread(_asset, name)
-        await _send(Served(body, kind, tag, A_DAY), scope, send)
+        await _send(_StaticBody(body, kind, tag, A_DAY), scope, send)
 
 
 class OpenApi:
-    """GET /api-doc/openapi.json."""
+    """GET /api-doc/openapi.json: the OpenAPI document of `operations`."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._operations = operations
+        self._document = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await asyncio.to_thread(_document)
-        await _send(Served(body, b"application/json", _tag(body), REVALIDATE), scope, send)
+        if not self._document:  # built on the first request, because a start should not wait for it
+            self._document = await asyncio.to_thread(self._encode)
+        body = self._document
+        await _send(_StaticBody(body, b"application/json", _tag(body), REVALIDATE), scope, send)
 
-
-@cache
-def _document() -> bytes:
-    # Made when it is first asked for: a start should not pay for it.
-    from penstock.api.docs.openapi import build_document
-
-    return msgspec.json.encode(build_document())
+    def _encode(self) -> bytes:
+        return msgspec.json.encode(build_document(self._operations))
 
 
 async def _redirect(send: Send, location: bytes) -> None:
@@ -124,7 +127,7 @@ async def _redirect(send: Send, location: bytes) -> None:
 
 
 def _asset(name: str) -> tuple[bytes, bytes]:
-    """(the file, its entity tag)."""
+    """Return (content, entity tag) of a file of the bundle."""
     folder = files("openapi_ui_bundles") / "swagger_ui" / "vendor"
     return (folder / name).read_bytes(), b'"%b"' % version(BUNDLE).encode()
 
@@ -133,8 +136,8 @@ def _tag(body: bytes) -> bytes:
     return b'"%b"' % hashlib.sha256(body).hexdigest()[:16].encode()
 
 
-async def _send(served: Served, scope: Scope, send: Send) -> None:
-    """200, or 304 for a client that has it already."""
+async def _send(served: _StaticBody, scope: Scope, send: Send) -> None:
+    """Send 200 with the body, or 304 if the client's copy is current."""
     headers = [(b"etag", served.tag), (b"cache-control", served.cache_control), *served.headers]
     known = [value for name, value in scope["headers"] if name == b"if-none-match"]
     if any(served.tag in value for value in known):

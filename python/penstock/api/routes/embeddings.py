@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`."""
+"""`/v1/embeddings`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.api.routes.answers import send_json
 from penstock.api.routes.request_reader import RequestReader
 from penstock.api.services import Services
 
-# Above this size writing the numbers would hold up the other requests of the loop.
+# Larger responses are encoded in a thread, so that they do not block the event loop.
 THREAD_VECTOR_BYTES: Final = 64 * 1024
 
 
 class EmbeddingEndpoint:
-    """Texts in, vectors out; a client that leaves takes its request with it."""
+    """POST texts: returns their vectors. A disconnect of the client cancels the request."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

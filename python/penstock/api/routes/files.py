@@ -24,9 +24,9 @@ UPLOAD_FIELDS: Final = ("file", "purpose")
 MAX_FIELD_BYTES: Final = 1024
 MAX_PURPOSE_CHARS: Final = 64
 MAX_TYPE_CHARS: Final = 200
-# Anthropic's clients upload files without a word on what for.
+# Anthropic's clients upload files without a purpose.
 ANTHROPIC_DEFAULT_PURPOSE: Final = b"user_data"
-# What was uploaded is never run as a page of this server's.
+# Browsers must never run an uploaded file as a page of this server.
 CONTENT_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"sandbox; default-src 'none'"),
@@ -34,8 +34,8 @@ CONTENT_HEADERS: Final = (
 
 
 class ListFiles:
-    """GET all files; in the query a page and its `order`, `purpose`, and `ids`, of which those that
-    are not there are left out."""
+    """GET a page of the files. The query may select a `purpose` and `ids`; unknown ids are left
+    out."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -49,13 +49,13 @@ class ListFiles:
         if ids:
             files = [file for file in files if file.id in ids]
         answer = _list(files, query, _shape(scope))
-        if is_anthropic_client(scope):  # its clients have paged in one way and in the other
+        if is_anthropic_client(scope):  # its clients use either way of paging
             answer["next_page"] = answer["last_id"] if answer["has_more"] else None
         await send_value(answer, send)
 
 
 class UploadFile:
-    """POST `file` and `purpose` as multipart; the body goes to the store as it arrives."""
+    """POST `file` and `purpose` as multipart. The file is written to the store as it arrives."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -73,17 +73,17 @@ class UploadFile:
                 if isinstance(event, PartHead):
                     if event.name in UPLOAD_FIELDS and event.name in given:
                         name = event.name
-                        raise InvalidRequest(f"`{name}` is given twice", field=name)
+                        raise InvalidRequest(f"`{name}` is given twice; send it once", field=name)
                     given.add(event.name)
                     current = event
                     head = event if event.name == "file" else head
                 elif current is not None and current.name == "file":
                     await upload.write(event)
                 elif current is not None and current.name == "purpose":
-                    purpose = _extended(purpose, event)
+                    purpose = _append_purpose(purpose, event)
             if is_anthropic_client(scope) and "purpose" not in given:
                 purpose = ANTHROPIC_DEFAULT_PURPOSE
-            stored = await upload.finish(_described(head, purpose))
+            stored = await upload.finish(_new_file(head, purpose))
         except BaseException:
             await upload.abort()
             raise
@@ -91,7 +91,7 @@ class UploadFile:
 
 
 class GetFile:
-    """GET what is known of a file."""
+    """GET the metadata of a file."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -110,15 +110,15 @@ class DeleteFile:
         id = (await _file(self._services, scope)).id
         if not await self._services.store.files.delete(id):
             raise file_not_found(id)
-        gone = {"id": id, "object": "file", "deleted": True}
+        deleted = {"id": id, "object": "file", "deleted": True}
         await send_value(
-            {**gone, "type": "file_deleted"} if is_anthropic_client(scope) else gone, send
+            {**deleted, "type": "file_deleted"} if is_anthropic_client(scope) else deleted, send
         )
 
 
-class FileContent:
-    """GET the body of a file, in pieces as they are read: 404 unknown or expired, 410 not kept, 422
-    an error placeholder."""
+class GetFileContent:
+    """GET the content of a file, streamed from the store. 404: unknown or expired, 410: not kept,
+    422: the file is a placeholder for an error."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -141,7 +141,7 @@ class FileContent:
 
 
 class ListContainerFiles:
-    """GET the files of one container; of an unknown one there are none."""
+    """GET a page of the files of a container. An unknown container has none."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -153,7 +153,7 @@ class ListContainerFiles:
 
 
 class GetContainerFile:
-    """GET what is known of a file, in the form of a container's; its id decides."""
+    """GET the metadata of a file in the format of a container's. The container is not checked."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -163,8 +163,7 @@ class GetContainerFile:
 
 
 async def _file(services: Services, scope: Scope) -> StoredFile:
-    """The file that the path names by its id; a container in the path selects nothing. Raises
-    NotFound."""
+    """Return the file with the id in the path, in any container. Raises NotFound."""
     id: str = scope["path_params"]["file_id"]
     file = await services.store.files.get(id)
     if file is None:
@@ -172,23 +171,26 @@ async def _file(services: Services, scope: Scope) -> StoredFile:
     return file
 
 
-def _extended(field: bytes, more: bytes) -> bytes:
-    if len(field) + len(more) > MAX_FIELD_BYTES:
-        raise InvalidRequest("`purpose` is too long", field="purpose")
-    return field + more
+def _append_purpose(purpose: bytes, data: bytes) -> bytes:
+    """Raises InvalidRequest if the field becomes too long."""
+    if len(purpose) + len(data) > MAX_FIELD_BYTES:
+        raise InvalidRequest(
+            f"`purpose` must be at most {MAX_PURPOSE_CHARS} characters", field="purpose"
+        )
+    return purpose + data
 
 
-def _described(head: PartHead | None, purpose: bytes) -> NewFile:
+def _new_file(head: PartHead | None, purpose: bytes) -> NewFile:
     if head is None:
         raise InvalidRequest(
-            "`file` is required: the file to upload",
+            "`file` is required: send the file to upload",
             field="file",
             code="missing_required_parameter",
         )
     text = purpose.decode("utf-8", "replace").strip()
     if not text:
         raise InvalidRequest(
-            '`purpose` is required: such as "user_data"',
+            '`purpose` is required, for example "user_data"',
             field="purpose",
             code="missing_required_parameter",
         )
@@ -206,10 +208,10 @@ def _described(head: PartHead | None, purpose: bytes) -> NewFile:
 
 
 def _mime_type(content_type: str | None) -> str | None:
-    """What the client says of the type, unless it says nothing or nonsense."""
+    """Return the type that the client sent, or None if it is absent, invalid or generic."""
     kind = (content_type or "").strip()
-    good = kind.isascii() and kind.isprintable() and 0 < kind.find("/") < len(kind) - 1
-    if not good or len(kind) > MAX_TYPE_CHARS or kind == "application/octet-stream":
+    valid = kind.isascii() and kind.isprintable() and 0 < kind.find("/") < len(kind) - 1
+    if not valid or len(kind) > MAX_TYPE_CHARS or kind == "application/octet-stream":
         return None
     return kind
 
@@ -220,7 +222,7 @@ def _list(files: list[StoredFile], query: dict[str, str], shape: Any) -> dict[st
 
 
 def _metadata(file: StoredFile) -> dict[str, Any]:
-    shown = {
+    fields = {
         "id": file.id,
         "object": "file",
         "bytes": file.size_bytes,
@@ -235,12 +237,12 @@ def _metadata(file: StoredFile) -> dict[str, Any]:
         "source": _source(file),
     }
     if file.code is not None:
-        return shown | {"code": file.code, "message": file.message}
-    return shown | {"truncated": True} if file.elided else shown
+        return fields | {"code": file.code, "message": file.message}
+    return fields | {"truncated": True} if file.elided else fields
 
 
 def _anthropic_metadata(file: StoredFile) -> dict[str, Any]:
-    """With what a client of Anthropic's API looks for; times as it reads them."""
+    """Return the metadata with the fields and the time format of Anthropic's API."""
     return {
         **_metadata(file),
         "type": "file",
@@ -276,6 +278,6 @@ def _source(file: StoredFile) -> dict[str, Any]:
 
 
 def _disposition(name: str) -> bytes:
-    """The name for old clients, in ASCII, and in full (RFC 6266)."""
+    """Return Content-Disposition with the name in ASCII for old clients, and in full (RFC 6266)."""
     plain = "".join(c if c.isascii() and c not in '"\\%' else "_" for c in name)
     return f"inline; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}".encode("ascii")

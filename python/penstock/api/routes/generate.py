@@ -1,4 +1,4 @@
-"""The endpoints that generate text; what they speak is the dialect's affair."""
+"""The endpoint that generates text, for every dialect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.base.ids import new_id
 
 
 class GenerateEndpoint:
-    """POST a request of one dialect; get JSON, or a stream of events."""
+    """POST a request of one dialect: returns JSON or a stream of events."""
 
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services

@@ -10,14 +10,14 @@ from penstock.api.services import Services
 
 
 class Health:
-    """200 while the server is up; says nothing of the model."""
+    """GET: 200 while the server runs, whatever the state of its models."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_text(b"OK", send)
 
 
 class ExposeMetrics:
-    """The exposition of all API processes and of the engines."""
+    """GET the metrics of all API processes and engines, in Prometheus' text format."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -1,4 +1,4 @@
-"""`GET /v1/models`, one of its cards, and the routes that load and unload models."""
+"""`/v1/models`: the cards of models, and the routes that load and unload models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.api.observability.request_record import record_of_route
 from penstock.api.routes.answers import query_of, send_value
 from penstock.api.routes.anthropic import ACTIVE, is_anthropic_client, rfc3339
 from penstock.api.routes.paging import envelope, page_of
-from penstock.api.routes.request_reader import decoded_by
+from penstock.api.routes.request_reader import run_decoder
 from penstock.api.services import Services
 from penstock.base.errors import Conflict
 from penstock.models.loader.sampling_defaults import SamplingDefaults
@@ -23,8 +23,8 @@ TUNE_PROFILES: Final = ("quality", "balanced", "fast")
 
 
 class ListModels:
-    """The card `default` first, then each model under each of its names, then each adapter; in the
-    query a page."""
+    """GET a page of cards: `default` first, then each model under each of its names, then each
+    adapter."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -33,27 +33,26 @@ class ListModels:
         models = self._services.models
         names = (DEFAULT_MODEL, *models.names, *models.cards)
         page, more = page_of(names, query_of(scope), str)
-        cards = [_shown(_card(name, self._services), scope) for name in page]
+        cards = [_card_for_client(name, self._services, scope) for name in page]
         whole = envelope(cards, more)
         answer = whole if is_anthropic_client(scope) else {"object": "list", "data": cards}
         await send_value(answer, send)
 
 
 class GetModel:
-    """One card, as the official clients ask for it."""
+    """GET one card. Raises NotFound."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name: str = scope["path_params"]["model"]
-        card = _shown(_card(name, self._services), scope)
-        await send_value(card, send)
+        await send_value(_card_for_client(name, self._services, scope), send)
 
 
 class ModelOperation:
-    """POST `{"model_id"}`, act on the model, answer `{"model_id", "status"}`, and `error` where an
-    operator should know of one. 404 for a model that is not configured."""
+    """POST `{"model_id"}`: applies `act` to the model and returns `{"model_id", "status"}`, with
+    `error` if its last load failed. Raises NotFound for a model that is not configured."""
 
     def __init__(self, services: Services, act: Callable[[str], Awaitable[None]]) -> None:
         self._services = services
@@ -63,10 +62,10 @@ class ModelOperation:
         services = self._services
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
-        fields = await decoded_by(decode_object, body)
+        fields = await run_decoder(decode_object, body)
         name = fields.required_string("model_id")
         record.model = services.models.resolve(name, field="model_id")
-        services.observers.enter(record)
+        services.observers.request_started(record)
         await self._act(record.model)
         model = services.models[record.model]
         answer = {"model_id": record.model, "status": model.status}
@@ -76,8 +75,8 @@ class ModelOperation:
 
 
 class TuneModel:
-    """POST: 409 for every model. To tune is to choose how the weights are quantized as they are
-    loaded, and no model here can be loaded so; the request is checked all the same."""
+    """POST: 409 for every model, after the request was checked. Tuning would choose how weights are
+    quantized while they load, and this build does not quantize."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -86,7 +85,7 @@ class TuneModel:
         services = self._services
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
-        fields = await decoded_by(decode_object, body)
+        fields = await run_decoder(decode_object, body)
         name = fields.required_string("model_id")
         fields.boolean("cpu")
         fields.choice("profile", TUNE_PROFILES)
@@ -95,7 +94,7 @@ class TuneModel:
         for key in ("max_batch_size", "max_image_length", "max_num_images", "max_seq_len"):
             fields.integer(key, 1)
         record.model = services.models.resolve(name, field="model_id")
-        services.observers.enter(record)
+        services.observers.request_started(record)
         raise Conflict(
             f"the model '{record.model}' cannot be tuned: its weights are served as stored,"
             " and this build does not quantize them while it loads",
@@ -104,22 +103,23 @@ class TuneModel:
 
 
 def model_status(services: Services) -> ModelOperation:
-    """What is so now."""
+    """Return the endpoint that only reports the status."""
 
-    async def nothing(model: str) -> None:
+    async def do_nothing(model: str) -> None:
         return None
 
-    return ModelOperation(services, nothing)
+    return ModelOperation(services, do_nothing)
 
 
 def unload_model(services: Services) -> ModelOperation:
-    """Answers when running answers have finished and the memory is free; the unloading goes on if
-    the client leaves."""
+    """Return the endpoint that unloads a model. It responds once running requests have finished and
+    the memory is free. A disconnect of the client does not stop the unload."""
     return ModelOperation(services, services.control.unload)
 
 
 def reload_model(services: Services) -> ModelOperation:
-    """Answers when the model serves; 503 if it cannot be loaded."""
+    """Return the endpoint that loads a model. It responds once the model serves; 503 if it cannot
+    be loaded."""
 
     async def load(model: str) -> None:
         await services.control.load(model)
@@ -128,8 +128,9 @@ def reload_model(services: Services) -> ModelOperation:
     return ModelOperation(services, load)
 
 
-def _shown(card: dict[str, Any], scope: Scope) -> dict[str, Any]:
-    """With what a client of Anthropic's API looks for."""
+def _card_for_client(name: str, services: Services, scope: Scope) -> dict[str, Any]:
+    """Return a card, with the fields of Anthropic's API for its clients. Raises NotFound."""
+    card = _card(name, services)
     if not is_anthropic_client(scope):
         return card
     return {
@@ -144,8 +145,7 @@ def _shown(card: dict[str, Any], scope: Scope) -> dict[str, Any]:
 
 
 def _card(name: str, services: Services) -> dict[str, Any]:
-    """Of a model, or of an adapter by its qualified id. Raises NotFound for a name that nobody
-    has."""
+    """Return the card of a model, or of an adapter by its qualified id. Raises NotFound."""
     adapter = services.models.cards.get(name)
     if adapter is not None:
         return {

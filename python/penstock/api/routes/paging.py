@@ -1,4 +1,4 @@
-"""Pages of a list, as OpenAI and Anthropic clients ask for them in the query."""
+"""Paging of lists by the query parameters of OpenAI's and Anthropic's clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.base.errors import InvalidRequest
 
 MAX_LIMIT: Final = 10_000
 MAX_DIGITS: Final = 9
-# What OpenAI calls `after` and `before`, and what Anthropic does, now and before now.
+# The parameters' names in OpenAI's API, then in current and older versions of Anthropic's.
 AFTER: Final = ("after", "after_id", "page")
 BEFORE: Final = ("before", "before_id")
 
@@ -17,8 +17,8 @@ _T = TypeVar("_T")
 
 
 def in_order(newest_first: Sequence[_T], query: Mapping[str, str]) -> Sequence[_T]:
-    """The items in the query's `order`: "desc", the newest first, unless it says "asc". Raises
-    InvalidRequest."""
+    """Return the items in the query's `order`: newest first for "desc" and by default, oldest first
+    for "asc". Raises InvalidRequest."""
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidRequest('`order` must be "asc" or "desc"', field="order")
@@ -33,19 +33,19 @@ def page_of(
     default_limit: int = MAX_LIMIT,
     max_limit: int = MAX_LIMIT,
 ) -> tuple[Sequence[_T], bool]:
-    """(one page of `items`, whether the list goes on beyond it). `query`: `limit`, and the ids that
-    the page comes `after`, `before` or between. Raises InvalidRequest."""
+    """Return (a page of `items`, whether there are more items). The query has the `limit` and the
+    ids that the page lies `after`, `before` or between. Raises InvalidRequest."""
     limit = _limit(query.get("limit"), default_limit, max_limit)
-    after, before = (_place(items, query, names, id_of) for names in (AFTER, BEFORE))
+    after, before = (_index(items, query, names, id_of) for names in (AFTER, BEFORE))
     start = 0 if after is None else after + 1
     end = len(items) if before is None else max(before, start)
-    if before is not None and after is None:  # those next to it
+    if before is not None and after is None:  # the last items before it
         return items[max(end - limit, 0) : end], limit < end
     return items[start : min(start + limit, end)], start + limit < end
 
 
 def envelope(page: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
-    """A page of objects that have an `id`, as OpenAI's API gives it."""
+    """Return OpenAI's list object for a page of objects that have an `id`."""
     return {
         "object": "list",
         "data": list(page),
@@ -58,16 +58,17 @@ def envelope(page: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
 def _limit(value: str | None, default: int, most: int) -> int:
     if value is None:
         return default
-    good = value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS
-    if not (good and 1 <= int(value) <= most):
+    is_number = value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS
+    if not (is_number and 1 <= int(value) <= most):
         raise InvalidRequest(f"`limit` must be an integer from 1 to {most}", field="limit")
     return int(value)
 
 
-def _place(
+def _index(
     items: Sequence[_T], query: Mapping[str, str], names: Sequence[str], id_of: Callable[[_T], str]
 ) -> int | None:
-    """The index of the item that the query names, if it names one."""
+    """Return the index of the item whose id is the first of `names` in the query, or None if the
+    query has none of them. Raises InvalidRequest."""
     name = next((name for name in names if name in query), None)
     if name is None:
         return None

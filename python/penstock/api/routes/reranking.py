@@ -1,4 +1,4 @@
-"""`POST /v1/rerank`, and the same under `/v2/rerank` and `/rerank`."""
+"""`/v1/rerank`, `/v2/rerank` and `/rerank`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from penstock.api.services import Services
 
 
 class RerankEndpoint:
-    """A query and documents in, their order out; a client that leaves takes its request with it."""
+    """POST a query and documents: returns the documents in order of relevance. A disconnect of the
+    client cancels the request."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

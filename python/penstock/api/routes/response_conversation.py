@@ -1,5 +1,5 @@
-"""The conversation of a responses request: what was said before, this turn, the instructions. And
-`POST /v1/responses/input_tokens`, which counts it."""
+"""Assembles the conversation of a Responses request: previous messages, this turn, instructions.
+Also `/v1/responses/input_tokens`, which counts its tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ MAX_SHOWN_CHARS: Final = 80
 
 
 class CountInputTokens:
-    """POST a responses request; get the tokens of its prompt. Nothing is generated or stored."""
+    """POST a Responses request: returns the number of its prompt tokens; generates and
+    stores nothing."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -38,7 +39,7 @@ class CountInputTokens:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked, record = await self._reader.read(scope, receive)
-        record.streaming = False  # whatever the request says of a stream
+        record.streaming = False  # even if the request has `stream`
         runs = self._services.runs
         asked = await with_referenced_items(asked, runs)
         before = await previous_messages(asked, runs)
@@ -52,7 +53,7 @@ class CountInputTokens:
 
 
 async def with_referenced_items(asked: ResponsesRequest, runs: ResponseRuns) -> ResponsesRequest:
-    """The request with the output items that it refers to. Raises NotFound."""
+    """Replace item references by the stored items. Raises NotFound."""
     if not asked.references:
         return asked
     found: dict[str, Any] = {}
@@ -65,13 +66,13 @@ async def with_referenced_items(asked: ResponsesRequest, runs: ResponseRuns) -> 
             items = orjson.loads(stored.body)["output"]
             found.update((item["id"], item) for item in items)
         if id not in found:
-            raise NotFound(f"Item with id '{shown(id)}' not found", code="item_not_found")
+            raise NotFound(f"Item with id '{shorten_id(id)}' not found", code="item_not_found")
     return resolve_item_references(asked, found)
 
 
 async def previous_messages(asked: ResponsesRequest, runs: ResponseRuns) -> tuple[Message, ...]:
-    """The conversation that the request goes on with. Raises NotFound, and InvalidRequest where it
-    has not ended."""
+    """Return the messages up to `previous_response_id`. Raises NotFound, and InvalidRequest if that
+    response is unfinished."""
     if asked.previous_id is None:
         return ()
     stored = await runs.get(asked.previous_id)
@@ -79,26 +80,26 @@ async def previous_messages(asked: ResponsesRequest, runs: ResponseRuns) -> tupl
         raise_response_not_found(asked.previous_id, "previous_response_id")
     if stored.status not in TERMINAL:
         raise InvalidRequest(
-            f"`previous_response_id` names a response that is {stored.status}; wait for it",
+            f"`previous_response_id` names a response that is {stored.status}; wait until it ends",
             field="previous_response_id",
         )
     return conversation_of(stored)
 
 
 def with_instructions(asked: ResponsesRequest, turn: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The messages for the model: the request's instructions stand before everything."""
+    """Return the messages for the model: the request's instructions, then `turn`."""
     if asked.instructions is None:
         return turn
     return (Message("system", (Text(asked.instructions),)), *turn)
 
 
 def raise_response_not_found(id: str, field: str | None = None) -> NoReturn:
-    """Raise NotFound for a response."""
+    """Raise NotFound for the response `id`, which the request names in `field`."""
     raise NotFound(
-        f"Response with ID '{shown(id)}' not found", field=field, code="response_not_found"
+        f"Response with ID '{shorten_id(id)}' not found", field=field, code="response_not_found"
     )
 
 
-def shown(id: str) -> str:
-    """An id of a client in a message: cut if it is long."""
+def shorten_id(id: str) -> str:
+    """Return an id for an error message, shortened if it is long."""
     return id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."

@@ -1,4 +1,4 @@
-"""`/v1/responses`: create, and what can be done with a response by its id."""
+"""`/v1/responses`: create a response; get, delete and cancel stored ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.api.codecs.responses import (
 from penstock.api.http.event_stream import STREAM_HEAD, EventStream, cancel_on_disconnect
 from penstock.api.observability.request_record import RequestRecord, current_record
 from penstock.api.responses.response_row import input_of
-from penstock.api.responses.response_runs import FollowedOutlet, ResponseRuns
+from penstock.api.responses.response_runs import FollowedOutlet
 from penstock.api.routes.answers import (
     flag_of,
     query_of,
@@ -62,7 +62,7 @@ MAX_ITEMS: Final = 100
 
 
 class CreateResponse:
-    """POST: an answer as JSON, as a stream, or to be asked for later (`background`)."""
+    """POST: runs a response and returns it as JSON or as a stream, or runs it in the background."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -75,8 +75,9 @@ class CreateResponse:
         before = await previous_messages(asked, self._runs)
         turn = continue_conversation(before, await self._attached(asked.request, record.model))
         messages = with_instructions(asked, turn)
-        watched = asked.stream or asked.background  # the latter for its status
-        request = msgspec.structs.replace(asked.request, messages=messages, streamed=watched)
+        # A background response reports its status while it runs.
+        streamed = asked.stream or asked.background
+        request = msgspec.structs.replace(asked.request, messages=messages, streamed=streamed)
         identity = ResponseIdentity(
             id=new_id(RESPONSE_PREFIX),
             model=asked.request.model or record.model,
@@ -85,7 +86,7 @@ class CreateResponse:
             names=asked.names,
             namespaces=asked.namespaces,
         )
-        record.names = FieldPaths()  # those who follow the run know them
+        record.names = FieldPaths()  # ResponseRuns rewrites the fields of errors
         resource = Resource(identity)
         row = self._runs.row(resource, turn, asked.previous_id) if asked.store else None
         stream = self._stream(record, resource, scope, send)
@@ -120,7 +121,8 @@ class CreateResponse:
         )
 
     async def _attached(self, request: GenerateRequest, model: str) -> tuple[Message, ...]:
-        """The turn with its files as texts: the conversation is kept for longer than they are."""
+        """Return the messages with files replaced by texts, because the stored conversation
+        outlives the files."""
         attached = await self._services.models[model].attach(request)
         assert attached.messages is not None
         return attached.messages
@@ -133,10 +135,10 @@ class CreateResponse:
         *,
         logged: bool,
     ) -> AsyncGenerator[Event, None]:
-        """Let the run go on without its client. What is wrong with the request is still told at
-        once: the first event decides that."""
+        """Run in the background. If the first event is a failure, the request itself is wrong, and
+        FailedRun is raised for this HTTP request."""
         if not record.streaming:
-            current_record.set(None)  # its tokens are not those of this HTTP request
+            current_record.set(None)  # do not count its tokens for this HTTP request
         detached = self._runs.detach(events, resource, logged=logged)
         current_record.set(record)
         first = await anext(detached)
@@ -145,10 +147,23 @@ class CreateResponse:
         return _after(first, detached)
 
 
-class OneResponse:
-    """GET and DELETE of `/v1/responses/{response_id}`. With `stream` in the query, GET answers with
-    the stream of a response that was made in the background and streamed, also while it goes on;
-    `starting_after` is the number of the last event that the client has."""
+class DeleteResponse:
+    """DELETE /v1/responses/{response_id}. Raises NotFound."""
+
+    def __init__(self, services: Services) -> None:
+        self._runs = services.runs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id: str = scope["path_params"]["response_id"]
+        if not await self._runs.delete(id):
+            raise_response_not_found(id)
+        await send_value({"id": id, "object": "response.deleted", "deleted": True}, send)
+
+
+class GetResponse:
+    """GET /v1/responses/{response_id}. With `stream` in the query, streams the events of a response
+    that was created with `background` and `stream`, also while it is running; `starting_after` is
+    the number of the last event that the client has. Raises NotFound and InvalidRequest."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -156,35 +171,30 @@ class OneResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["response_id"]
-        if scope["method"] == "DELETE":
-            if not await self._runs.delete(id):
-                raise_response_not_found(id)
-            gone = {"id": id, "object": "response.deleted", "deleted": True}
-            await send_value(gone, send)
-            return
         stored = await self._runs.get(id)
         if stored is None:
             raise_response_not_found(id)
         query = query_of(scope)
         check_include(values_of(scope, "include"))
-        flag_of(query, "include_obfuscation")  # there is none to leave out
-        wanted = _starting_after(query.get("starting_after")) + 1
+        flag_of(query, "include_obfuscation")  # validated and ignored: events are not padded
+        start = _starting_after(query.get("starting_after")) + 1
         if not flag_of(query, "stream"):
             await send_json(stored.body, send)
             return
         if not await self._services.store.response_events.read(id, 0):
             raise InvalidRequest(
-                "`stream` is for responses that were made with `background` and `stream`",
+                "`stream` requires a response that was created with `background` and `stream`",
                 field="stream",
                 code="unsupported_value",
             )
-        frames = self._runs.replay(id, wanted)
+        frames = self._runs.replay(id, start)
         await cancel_on_disconnect(self._send_stream(frames, scope, send), receive)
 
     async def _send_stream(
         self, frames: AsyncGenerator[bytes, None], scope: Scope, send: Send
     ) -> None:
-        """Send all of it; a client that reads nothing for too long is dropped."""
+        """Send all frames, and keep-alives while there are none. Raises ClientDisconnected if the
+        client stops reading."""
         settings = self._services.settings
         keep_alive_s, stall_s = settings.keep_alive_interval_ms / 1000, settings.stall_timeout_s
         await send({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEAD)})
@@ -199,11 +209,11 @@ class OneResponse:
         await with_stall_timeout(send({"type": "http.response.body"}), scope, stall_s)
 
 
-class InputItems:
-    """GET `/v1/responses/{response_id}/input_items`: a page of what the model was told."""
+class ListInputItems:
+    """GET /v1/responses/{response_id}/input_items: a page of the input of a response."""
 
-    def __init__(self, runs: ResponseRuns) -> None:
-        self._runs = runs
+    def __init__(self, services: Services) -> None:
+        self._runs = services.runs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["response_id"]
@@ -211,7 +221,7 @@ class InputItems:
         if stored is None:
             raise_response_not_found(id)
         check_include(values_of(scope, "include"))
-        # A conversation may have very many items.
+        # In a thread, because a conversation may have very many items.
         page = await asyncio.to_thread(_items_page, stored, query_of(scope))
         await send_json(page, send)
 
@@ -225,21 +235,21 @@ def _items_page(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
 
 
 class CancelResponse:
-    """POST `/v1/responses/{response_id}/cancel`. A response that has ended is answered as it is."""
+    """POST /v1/responses/{response_id}/cancel. A response that has ended is returned unchanged."""
 
-    def __init__(self, runs: ResponseRuns) -> None:
-        self._runs = runs
+    def __init__(self, services: Services) -> None:
+        self._runs = services.runs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["response_id"]
-        stored = _background(id, await self._runs.get(id))
+        stored = _check_background(id, await self._runs.get(id))
         if stored.status not in TERMINAL:
-            stored = _background(id, await self._runs.cancel(id))
+            stored = _check_background(id, await self._runs.cancel(id))
         await send_json(stored.body, send)
 
 
 def _starting_after(value: str | None) -> int:
-    """The number of an event; -1: none."""
+    """Parse the number of an event; -1 if absent. Raises InvalidRequest."""
     if value is None:
         return -1
     if not (value.isascii() and value.isdigit() and len(value) < MAX_DIGITS):
@@ -250,7 +260,7 @@ def _starting_after(value: str | None) -> int:
 
 
 async def _finish(events: AsyncGenerator[Event, None]) -> None:
-    """Run to the end. Raises FailedRun."""
+    """Consume the events to the end. Raises FailedRun."""
     async with aclosing(events):
         async for event in events:
             if isinstance(event, RunFailed):
@@ -264,11 +274,13 @@ async def _after(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenera
             yield event
 
 
-def _background(id: str, stored: StoredResponse | None) -> StoredResponse:
+def _check_background(id: str, stored: StoredResponse | None) -> StoredResponse:
+    """Return the response. Raises NotFound, and InvalidRequest if it is not a background
+    response."""
     if stored is None:
         raise_response_not_found(id)
     if not stored.background:
         raise InvalidRequest(
-            "only background responses can be cancelled; to stop another one, disconnect"
+            "only background responses can be cancelled; to stop any other, disconnect"
         )
     return stored

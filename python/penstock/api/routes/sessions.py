@@ -10,22 +10,22 @@ from starlette.types import Receive, Scope, Send
 from penstock.api.codecs.sessions import ImportedFile, decode_session, encode_message
 from penstock.api.observability.request_record import record_of_request
 from penstock.api.routes.answers import send_empty, send_value
-from penstock.api.routes.request_reader import decoded_by
+from penstock.api.routes.request_reader import run_decoder
 from penstock.api.services import Services
 from penstock.base.errors import NotFound, ServiceError
 from penstock.store.client_names import check_session_id
 from penstock.store.errors import shorten
 from penstock.store.records import FileSource, NewFile, StoredFile
 
-# The specification's inline limit: larger bodies are fetched through the content endpoint.
+# Larger files are exported without their content; clients get it from /v1/files/{file_id}/content.
 INLINE_BYTES: Final = 8 * 1024 * 1024
-# All bodies of one export, so that it can be imported again.
+# Limit for the content of all files of an export, so that it can be imported again.
 EXPORT_BYTES: Final = 24 * 1024 * 1024
 PREVIEW_CHARS: Final = 1024
 
 
 class ExportSession:
-    """GET a session with its files. 404 where there is none."""
+    """GET a session with its files. Raises NotFound."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -38,10 +38,12 @@ class ExportSession:
             raise NotFound(f"Session '{shorten(id)}' not found", code="session_not_found")
         messages = [m for message in session.messages for m in encode_message(message)]
         files = []
-        room = EXPORT_BYTES
+        remaining = EXPORT_BYTES
         for file in await store.files.list(session=id):
-            body = await self._body(file) if file.size_bytes <= min(INLINE_BYTES, room) else None
-            room -= 0 if body is None else len(body)
+            body = (
+                await self._body(file) if file.size_bytes <= min(INLINE_BYTES, remaining) else None
+            )
+            remaining -= 0 if body is None else len(body)
             files.append(_file_object(file, body))
         await send_value({"messages": messages, "files": files}, send)
 
@@ -55,7 +57,7 @@ class ExportSession:
 
 
 class ImportSession:
-    """PUT a session in place of any with the same id. A run that goes on in it is not kept."""
+    """PUT a session, replacing any with the same id. A run of the replaced session is not saved."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -64,7 +66,7 @@ class ImportSession:
         record = record_of_request()
         id = check_session_id(scope["path_params"]["session_id"])
         body = await self._services.bodies.read(record, receive)
-        session = await decoded_by(decode_session, body)
+        session = await run_decoder(decode_session, body)
         store = self._services.store
         for file in session.files:
             if await store.files.get(file.id) is None:
@@ -74,7 +76,7 @@ class ImportSession:
 
 
 class DeleteSession:
-    """DELETE a session, whether or not there is one."""
+    """DELETE a session if it exists."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -101,9 +103,9 @@ def _new_file(file: ImportedFile, session: str) -> NewFile:
 
 
 def _file_object(file: StoredFile, body: bytes | None) -> dict[str, Any]:
-    """The specification's File object; `body` None: left out."""
+    """Return the JSON object of a file; `body` None: without its content."""
     source = file.source
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": file.id,
         "name": file.name,
         "format": file.format,
@@ -114,11 +116,11 @@ def _file_object(file: StoredFile, body: bytes | None) -> dict[str, Any]:
         "source": {"tool": source.tool, "round": source.round, "turn": source.turn},
     }
     if file.code is not None:
-        return shown | {"code": file.code, "message": file.message}
+        return fields | {"code": file.code, "message": file.message}
     if body is None:
-        return shown
+        return fields
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        return shown | {"data_base64": b64encode(body).decode()}
-    return shown | {"text": text, "preview": text[:PREVIEW_CHARS]}
+        return fields | {"data_base64": b64encode(body).decode()}
+    return fields | {"text": text, "preview": text[:PREVIEW_CHARS]}

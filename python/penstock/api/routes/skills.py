@@ -1,4 +1,4 @@
-"""`/v1/skills` and its versions, in the shapes of OpenAI and Anthropic."""
+"""`/v1/skills` and skill versions, in the formats of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_DIGITS: Final = 9
 
 
 class ListSkills:
-    """GET all skills; in the query a page and its `order`, and the `source`."""
+    """GET a page of the skills. The query may select a `source`; all skills are "custom"."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -48,7 +48,7 @@ class ListSkills:
 
 
 class CreateSkill:
-    """POST a skill, as a zip archive or as the files of its folder."""
+    """POST a skill as a zip archive or as the files of its folder."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -62,7 +62,7 @@ class CreateSkill:
 
 
 class GetSkill:
-    """GET a skill."""
+    """GET a skill. Raises NotFound."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -86,9 +86,9 @@ class DeleteSkill:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["skill_id"]
         await self._services.store.skills.delete(id)
-        gone = {"id": id, "object": "skill.deleted", "deleted": True}
+        deleted = {"id": id, "object": "skill.deleted", "deleted": True}
         await send_value(
-            {"id": id, "type": "skill_deleted"} if _wants_anthropic_shape(scope) else gone, send
+            {"id": id, "type": "skill_deleted"} if _wants_anthropic_shape(scope) else deleted, send
         )
 
 
@@ -118,13 +118,12 @@ class DeleteSkillVersion:
         if _wants_anthropic_shape(scope):
             await send_value({"id": version.id, "type": "skill_version_deleted"}, send)
             return
-        gone = {"id": version.id, "object": "skill.version.deleted", "deleted": True}
-        await send_value({**gone, "version": str(version.version)}, send)
+        deleted = {"id": version.id, "object": "skill.version.deleted", "deleted": True}
+        await send_value({**deleted, "version": str(version.version)}, send)
 
 
 class ListSkillVersions:
-    """GET a skill's versions; in the query a page and its `order`. Always in Anthropic's
-    shape."""
+    """GET a page of a skill's versions, always in Anthropic's format."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -143,7 +142,7 @@ class ListSkillVersions:
 
 
 class AddSkillVersion:
-    """POST a further version of a skill."""
+    """POST a new version of a skill."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -158,36 +157,36 @@ class AddSkillVersion:
 
 async def _read_bundle(services: Services, scope: Scope, receive: Receive) -> SkillBundle:
     record = record_of_request()
-    async with aclosing(services.bodies.kept(record, receive)) as body:
+    async with aclosing(services.bodies.stream_buffered(record, receive)) as body:
         uploads = await _uploads(read_multipart(scope, body))
-    return await asyncio.to_thread(_bundle_of, uploads)
+    return await asyncio.to_thread(_read_uploads, uploads)
 
 
-def _bundle_of(uploads: list[tuple[str, bytes]]) -> SkillBundle:
-    # Imported here: it reads archives, which no other request needs.
+def _read_uploads(uploads: list[tuple[str, bytes]]) -> SkillBundle:
+    # Imported here, because only this request needs the archive libraries.
     from penstock.store.skill_bundles import read_bundle
 
     return read_bundle(uploads)
 
 
 async def _uploads(events: AsyncIterator[MultipartEvent]) -> list[tuple[str, bytes]]:
-    """(path, data) of each uploaded file, in order."""
+    """Return (path, data) of each uploaded file, in order. Raises InvalidRequest."""
     uploads: list[tuple[str, bytearray]] = []
-    wanted = False
+    is_upload = False
     async for event in events:
         if isinstance(event, PartHead):
-            wanted = event.name in UPLOAD_FIELDS
-            if wanted and event.filename is None:
-                raise InvalidRequest("`files` must hold files, with their names", field="files")
-            if wanted:
+            is_upload = event.name in UPLOAD_FIELDS
+            if is_upload and event.filename is None:
+                raise InvalidRequest("`files` must be files with names", field="files")
+            if is_upload:
                 uploads.append((event.filename or "", bytearray()))
-        elif wanted:
+        elif is_upload:
             uploads[-1][1].extend(event)
     return [(path, bytes(data)) for path, data in uploads]
 
 
 def _named_version(scope: Scope) -> tuple[str, int | None]:
-    """The skill and the version that the path names, None for the latest. Raises NotFound."""
+    """Return (skill id, version number) of the path, with None for `latest`. Raises NotFound."""
     skill_id: str = scope["path_params"]["skill_id"]
     name: str = scope["path_params"]["version"]
     if name == LATEST:

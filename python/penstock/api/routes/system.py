@@ -1,4 +1,4 @@
-"""`GET /v1/system/info` and `POST /v1/system/doctor`."""
+"""`/v1/system/info` and `/v1/system/doctor`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from penstock.system.facts import system_info
 
 
 class GetSystemInfo:
-    """Facts of the machine and the build."""
+    """GET facts about the machine and the build."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(msgspec.json.encode(system_info(read_environment())), send)
 
 
 class Diagnose:
-    """The checks of `penstock doctor` that mean something while a server runs."""
+    """POST: runs the checks of `penstock doctor` that apply while a server runs."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        diagnosis = await asyncio.to_thread(_diagnose)  # it touches the disk
+        diagnosis = await asyncio.to_thread(_diagnose)  # the checks read the disk
         await send_json(msgspec.json.encode(diagnosis), send)
 
 

@@ -1,1 +1,1 @@
-"""Processes: the parent with its API workers, their messages, uvicorn."""
+"""The processes of a server: the parent, its API workers, their messages, and uvicorn."""

@@ -1,9 +1,8 @@
-"""How an API process has models and adapters loaded and unloaded: by the fleet of its own process,
-or, in one of several workers, over the pipes to its parent.
+"""Loading and unloading of models and adapters: directly in the process that owns the fleet, or, in
+one of several API workers, by commands to the parent over pipes.
 
-The pipes are the worker's standard input and output, a line of JSON a message. They exist anyway
-(the worker ends with its input), belong to nobody else, and break with either process; a socket or
-a table would have to be named, guarded and cleaned up.
+The pipes are the worker's standard input and output; a message is a line of JSON. They need no
+name, no access control and no cleanup, and they break when either process ends.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ Action = Literal["load", "unload"]
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
-    """From a worker: it serves. `sampling`: model id -> its defaults, of those that are loaded."""
+    """From a worker: it serves. `sampling`: model id -> sampling defaults of each loaded model."""
 
     sampling: dict[str, SamplingDefaults] = {}
 
 
 class WorkerFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """From a worker: it cannot serve; it ends."""
+    """From a worker: it cannot serve and exits."""
 
     text: str
 
 
-class ModelCommand(msgspec.Struct, frozen=True, tag="ask"):
-    """From a worker: load or unload a model. `number` comes back in the answer."""
+class ModelCommand(msgspec.Struct, frozen=True, tag="model_command"):
+    """From a worker: load or unload a model. The reply has the same `number`."""
 
     number: int
     action: Action
     model: str
 
 
-class LoadAdapterCommand(msgspec.Struct, frozen=True, tag="ask_load"):
+class LoadAdapterCommand(msgspec.Struct, frozen=True, tag="load_adapter"):
     """From a worker: load an adapter."""
 
     number: int
@@ -56,8 +55,8 @@ class LoadAdapterCommand(msgspec.Struct, frozen=True, tag="ask_load"):
     order: AdapterLoadRequest
 
 
-class UnloadAdapterCommand(msgspec.Struct, frozen=True, tag="ask_unload"):
-    """From a worker: forget an adapter."""
+class UnloadAdapterCommand(msgspec.Struct, frozen=True, tag="unload_adapter"):
+    """From a worker: unload an adapter."""
 
     number: int
     model: str
@@ -65,29 +64,28 @@ class UnloadAdapterCommand(msgspec.Struct, frozen=True, tag="ask_unload"):
     expected: str | None
 
 
-class SyncCommand(msgspec.Struct, frozen=True, tag="ask_news"):
-    """From a worker: the answer comes after all that there was to tell."""
+class SyncCommand(msgspec.Struct, frozen=True, tag="sync"):
+    """From a worker: reply after all state changes so far have been sent."""
 
     number: int
 
 
 class AdapterRefusal(msgspec.Struct, frozen=True):
-    """An AdapterRefused."""
+    """The fields of an AdapterRefused."""
 
     code: str
     message: str
     field: str | None
 
 
-class ModelStates(msgspec.Struct, frozen=True, tag="told"):
+class ModelStates(msgspec.Struct, frozen=True, tag="model_states"):
     """To a worker: the states of all models."""
 
     states: dict[str, ModelState]
 
 
-class CommandReply(msgspec.Struct, frozen=True, tag="answered"):
-    """To a worker: what it asked for is done, or could not be. `adapter`: the one that was loaded
-    or forgotten."""
+class CommandReply(msgspec.Struct, frozen=True, tag="command_reply"):
+    """To a worker: the result of a command. `adapter`: the adapter that was loaded or unloaded."""
 
     number: int
     done: bool
@@ -96,35 +94,29 @@ class CommandReply(msgspec.Struct, frozen=True, tag="answered"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """To a worker: drain; said again: stop at once."""
+    """To a worker: drain; the second time: stop at once."""
 
 
-FromWorker = (
-    WorkerReady
-    | WorkerFailed
-    | ModelCommand
-    | LoadAdapterCommand
-    | UnloadAdapterCommand
-    | SyncCommand
-)
+Command = ModelCommand | LoadAdapterCommand | UnloadAdapterCommand | SyncCommand
+FromWorker = WorkerReady | WorkerFailed | Command
 ToWorker = ModelStates | CommandReply | Stop
 
 from_worker_decoder: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 to_worker_decoder: msgspec.json.Decoder[ToWorker] = msgspec.json.Decoder(ToWorker)
 
 
-def line_of(message: msgspec.Struct) -> bytes:
-    """A message as it goes through the pipe."""
+def encode_message(message: msgspec.Struct) -> bytes:
+    """Encode a message as a line for the pipe."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def load_failed(model: str) -> Unavailable:
-    """The answer for a model whose engine does not start; the parent's log has the reason."""
+    """Return the error for a model whose engine did not start. The parent's log has the reason."""
     return Unavailable(f"the model '{model}' could not be loaded", code="model_load_failed")
 
 
 class FleetControl:
-    """Of the API process that shares its process with the fleet."""
+    """ModelControl of an API process that also owns the fleet."""
 
     def __init__(self, fleet: EngineFleet) -> None:
         self._fleet = fleet
@@ -146,11 +138,11 @@ class FleetControl:
         return await self._fleet.unload_adapter(model, alias, expected)
 
     async def sync(self) -> None:
-        """What changes is applied at once in this process."""
+        """Do nothing, because this process applies changes at once."""
 
 
 class PipeControl:
-    """Of a worker. `write` sends a message to the parent."""
+    """ModelControl of an API worker. `write` sends a message to the parent."""
 
     def __init__(self, write: Callable[[FromWorker], None]) -> None:
         self._write = write
@@ -158,55 +150,55 @@ class PipeControl:
         self._waiting: dict[int, asyncio.Future[CommandReply]] = {}
 
     async def load(self, model: str) -> None:
-        if not (await self._ask(lambda number: ModelCommand(number, "load", model))).done:
+        if not (await self._call(lambda number: ModelCommand(number, "load", model))).done:
             raise load_failed(model)
 
     async def unload(self, model: str) -> None:
-        await self._ask(lambda number: ModelCommand(number, "unload", model))
+        await self._call(lambda number: ModelCommand(number, "unload", model))
 
     async def load_adapter(self, model: str, order: AdapterLoadRequest) -> LoadedAdapter:
-        return _adapter_of(await self._ask(lambda number: LoadAdapterCommand(number, model, order)))
+        return _adapter_or_raise(
+            await self._call(lambda number: LoadAdapterCommand(number, model, order))
+        )
 
     async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
-        return _adapter_of(
-            await self._ask(lambda number: UnloadAdapterCommand(number, model, alias, expected))
+        return _adapter_or_raise(
+            await self._call(lambda number: UnloadAdapterCommand(number, model, alias, expected))
         )
 
     async def sync(self) -> None:
-        await self._ask(SyncCommand)
+        await self._call(SyncCommand)
 
-    def answered(self, answer: CommandReply) -> None:
-        """Take in what the parent answered."""
-        waiter = self._waiting.get(answer.number)
+    def resolve_reply(self, reply: CommandReply) -> None:
+        """Pass a reply of the parent to the call that waits for it."""
+        waiter = self._waiting.get(reply.number)
         if waiter is not None and not waiter.done():
-            waiter.set_result(answer)
+            waiter.set_result(reply)
 
-    async def _ask(self, message: Callable[[int], FromWorker]) -> CommandReply:
+    async def _call(self, command: Callable[[int], FromWorker]) -> CommandReply:
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._write(message(number))
+        self._write(command(number))
         try:
             return await self._waiting[number]
         finally:
             del self._waiting[number]
 
 
-def _adapter_of(answer: CommandReply) -> LoadedAdapter:
-    refusal = answer.refusal
+def _adapter_or_raise(reply: CommandReply) -> LoadedAdapter:
+    refusal = reply.refusal
     if refusal is not None:
         raise AdapterRefused(refusal.code, refusal.message, field=refusal.field)
-    if answer.adapter is None:
+    if reply.adapter is None:
         raise ServiceError("internal error")
-    return answer.adapter
+    return reply.adapter
 
 
-async def execute_command(
-    fleet: EngineFleet, ask: ModelCommand | LoadAdapterCommand | UnloadAdapterCommand | SyncCommand
-) -> CommandReply:
-    """In the parent: do what a worker asks for. There is an answer whatever happens: the worker
-    waits for it."""
+async def execute_command(fleet: EngineFleet, command: Command) -> CommandReply:
+    """Execute a worker's command in the parent. Every error becomes a reply, because the worker
+    waits for one."""
     try:
-        match ask:
+        match command:
             case ModelCommand(number, "load", model):
                 await fleet.load(model)
             case ModelCommand(number, "unload", model):
@@ -218,11 +210,11 @@ async def execute_command(
                 return CommandReply(number, True, removed)
     except ModelError as error:
         log.error("model %s cannot be loaded: %s", model, error)
-        return CommandReply(ask.number, done=False)
+        return CommandReply(command.number, done=False)
     except AdapterRefused as error:
         refusal = AdapterRefusal(error.code, error.message, error.field)
-        return CommandReply(ask.number, done=False, refusal=refusal)
+        return CommandReply(command.number, done=False, refusal=refusal)
     except Exception:
-        log.exception("what a worker asked for failed: %s", type(ask).__name__)
-        return CommandReply(ask.number, done=False)
-    return CommandReply(ask.number, done=True)
+        log.exception("the command of an API worker failed: %s", type(command).__name__)
+        return CommandReply(command.number, done=False)
+    return CommandReply(command.number, done=True)

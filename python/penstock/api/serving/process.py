@@ -1,4 +1,4 @@
-"""One API process: clients of the engines, the text side of their models, the store, HTTP."""
+"""One API process: connections to the engines, the models' text side, the store and HTTP."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STORE_PAUSE_S: Final = 1.0
-"""The first answers come before the store's libraries, which take a quarter of a second to load.
-Whoever needs the store earlier opens it."""
+"""Delay of opening the store, whose libraries take 0.25 s to load, so that it does not delay the
+first requests. A request that needs the store opens it earlier."""
 
 GC_THRESHOLDS: Final = (20_000, 1, 1)
-"""A collection walks all requests that are being answered, and they leave next to no cycles behind.
-With Python's own thresholds it takes a tenth of the time, and stops all streams for a while. What
-was loaded is frozen, so one of all generations walks little more than one of the youngest; it is
-the one that finds what was in use at an earlier one and is a cycle now: without it the process
-grows by 70 bytes with each request."""
+"""Thresholds of the garbage collector. A collection traverses all running requests, which leave
+almost no cycles. With Python's defaults it takes a tenth of the time and pauses all streams. Loaded
+objects are frozen, so a full collection costs little more than one of the youngest generation. Full
+collections are needed: without them the process grows by 70 bytes per request, because cycles that
+were in use during an earlier collection are never freed."""
 
 
 class ApiProcess:
-    """Serves the models of `task`. Apply the states of their engines as they change; a model opens
-    while its engine loads."""
+    """Serves the models of `task`. The caller applies engine states to `models` as they change; a
+    model connects while its engine loads."""
 
     def __init__(self, task: ApiTask, control: ModelControl) -> None:
         self._settings = task.server
@@ -56,26 +56,27 @@ class ApiProcess:
         self._metrics = None if task.server.disable_metrics else Metrics(task.metrics_dir)
         names = [(model.settings.id, model.settings.aliases) for model in task.models]
         self.models = ModelCatalog(
-            [self._served(model) for model in task.models],
+            [self._served_model(model) for model in task.models],
             aliases={alias: name for name, aliases in names for alias in aliases},
             default=task.default_model_id,
         )
-        self._located = task.server.store.with_defaults(read_environment().home)
-        self._store = LazyStore(self._located)
+        self._store_settings = task.server.store.with_defaults(read_environment().home)
+        self._store = LazyStore(self._store_settings)
         fetcher = _LazyFetcher(task.server.fetch_allow)
         self._attachments = Attachments(self._store.files, fetcher)
 
-    async def try_store(self) -> None:
-        """Open the store, unless nothing can keep it from being opened later. `start` does it too.
-        Raises SettingsError."""
-        if not await asyncio.to_thread(can_open_immediately, self._located):
+    async def check_store(self) -> None:
+        """Open the store unless it certainly can be opened later. `start` calls this too. Raises
+        SettingsError."""
+        if not await asyncio.to_thread(can_open_immediately, self._store_settings):
             await self._store.open()
 
     async def start(self) -> None:
-        """Return when the store was tried, and all models whose engines run are connected: what
-        the process needs is there before it says that it is ready. Raises ModelError,
-        SettingsError."""
-        await asyncio.gather(self.try_store(), *(model.started() for model in self.models.values()))
+        """Check the store and wait until all models with a running engine are connected. Raises
+        ModelError and SettingsError."""
+        await asyncio.gather(
+            self.check_store(), *(model.started() for model in self.models.values())
+        )
 
     async def serve(
         self,
@@ -84,8 +85,11 @@ class ApiProcess:
         *,
         handles_signals: bool = True,
     ) -> None:
-        """Serve until a signal, if it heeds them, or `HttpServer.stop` ends it. Call `start`
-        before."""
+        """Serve until a signal (if `handles_signals`) or `HttpServer.stop`. Call `start` first.
+
+        bound: the listening socket.
+        on_started: called with the server once it accepts connections.
+        """
         services = Services(
             models=self.models,
             control=self._control,
@@ -94,7 +98,7 @@ class ApiProcess:
             metrics=self._metrics,
             adapter_updates=read_environment().lora_updates,
         )
-        gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
+        gc.freeze()  # exempts loaded objects from collections during streams
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
         server = HttpServer(
@@ -111,7 +115,7 @@ class ApiProcess:
             await services.close()
 
     async def close(self) -> None:
-        """Let go of the engines; what is still running ends with an error."""
+        """Close the connections to the engines and the store. Running requests fail."""
         await self.models.close()
         await self._store.close()
 
@@ -119,11 +123,11 @@ class ApiProcess:
         await asyncio.sleep(STORE_PAUSE_S)
         try:
             await self._store.open()
-        except SettingsError as error:  # it could be opened a second ago, and may be again
+        except SettingsError as error:  # may be temporary: it was fine a second ago
             log.error("%s; requests that need the store are answered with 503", error)
         gc.freeze()
 
-    def _served(self, model: ModelTask) -> ServedModel:
+    def _served_model(self, model: ModelTask) -> ServedModel:
         settings = model.settings
         adapters = AdapterView(self._control.sync, settings.engine.lora)
         return ServedModel(
@@ -137,7 +141,7 @@ class ApiProcess:
     async def _open_model(
         self, settings: EngineSettings, socket_path: str, adapters: AdapterView
     ) -> LoadedModel:
-        """Connect to an engine that may still be loading, and load the text side meanwhile. Raises
+        """Connect to an engine, and load the model's text side while the engine loads. Raises
         ModelError."""
         client = EngineClient(socket_path)
         engine = MeasuredEngine(client, self._metrics)
@@ -158,8 +162,7 @@ class ApiProcess:
 
 
 class _LazyFetcher:
-    """A Fetcher that is made for the first URL: its HTTP client takes a tenth of a second to load,
-    which a start need not wait for."""
+    """A Fetcher that is created for the first URL, because its HTTP client takes 0.1 s to load."""
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self._allowed = allowed
@@ -168,7 +171,7 @@ class _LazyFetcher:
     async def fetch(self, url: str, *, field: str) -> Fetched:
         if self._fetcher is None:
             made = await asyncio.to_thread(_make_fetcher, self._allowed)
-            self._fetcher = self._fetcher or made  # another fetch may have been as early
+            self._fetcher = self._fetcher or made  # a concurrent fetch may have created one
         return await self._fetcher.fetch(url, field=field)
 
 

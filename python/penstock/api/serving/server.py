@@ -1,6 +1,6 @@
-"""`run_server`: the engine processes, the API process or processes, from start to shutdown.
+"""`run_server`: the engine and API processes of a server, from start to shutdown.
 
-The first engine is spawned before anything that is slow to import is imported: it loads meanwhile.
+The first engine is spawned before slow imports, so that it loads meanwhile.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from penstock.engine.types import EngineInfo
 if TYPE_CHECKING:
     from penstock.models.loader.sampling_defaults import SamplingDefaults
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
 
-UNKNOWN_HOST: Final = "--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all"
+UNKNOWN_HOST: Final = "--host must be an address of this machine: 127.0.0.1, or 0.0.0.0 for all"
 ALL_ADDRESSES: Final = ("0.0.0.0", "::")
-BIND_CURES: Final = {
-    errno.EADDRINUSE: "another program listens there; take another --port (0: any free one)",
-    errno.EACCES: "ports below 1024 are the system's; take a higher --port",
+BIND_ERROR_HINTS: Final = {
+    errno.EADDRINUSE: "another program uses this port; choose another --port (0: any free port)",
+    errno.EACCES: "ports below 1024 are reserved by the system; choose a higher --port",
 }
 
 
-def run_server(settings: ServingSettings, say: Say = print) -> None:
-    """Serve until SIGTERM or SIGINT. `say` gets the memory formulas and the ready line. Every model
-    of `settings` has an id.
+def run_server(settings: ServingSettings, say: Print = print) -> None:
+    """Serve until SIGTERM or SIGINT. Every model of `settings` must have an id. `say` prints the
+    memory reports and the ready line.
 
     Raises ModelError if a model cannot be served, SettingsError if the store cannot be opened,
-    OSError if the address cannot be bound, KeyboardInterrupt if SIGINT ends the start.
+    OSError if the address cannot be bound, KeyboardInterrupt if SIGINT arrives before it serves.
     """
     bound = bind_socket(settings.server.host, settings.server.port)
     with bound:
         uvloop.run(_serve(settings, bound, say))
 
 
-async def _serve(settings: ServingSettings, bound: socket.socket, say: Say) -> None:
+async def _serve(settings: ServingSettings, bound: socket.socket, say: Print) -> None:
     fleet = EngineFleet({model.id: model.engine for model in settings.models})
     loaded = [model.id for model in settings.models if not model.on_demand]
     with _cancelled_by_signals():
@@ -62,17 +62,17 @@ async def _serve(settings: ServingSettings, bound: socket.socket, say: Say) -> N
 
 
 async def _serve_here(
-    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Say
+    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Print
 ) -> None:
-    gc.disable()  # what is being loaded is no garbage; `ApiProcess.serve` turns it on again
-    # Imported while the engine loads in its own process; a third of a second.
+    gc.disable()  # loading leaves no garbage; `ApiProcess.serve` enables the collector again
+    # Imported here, while the engine loads in its own process; the import takes 0.3 s.
     from penstock.api.serving.model_control import FleetControl
     from penstock.api.serving.process import ApiProcess
 
     api = ApiProcess(_api_task(settings, fleet), FleetControl(fleet))
     try:
         fleet.watch(api.models.apply)
-        await api.try_store()  # the engine loads meanwhile
+        await api.check_store()  # the engine loads meanwhile
         await _load_all(settings, fleet, say)
         await api.start()
         _say_sampling(settings.models, api.models.sampling, say)
@@ -84,7 +84,7 @@ async def _serve_here(
 
 
 async def _serve_by_workers(
-    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Say
+    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Print
 ) -> None:
     from penstock.api.serving.workers import WorkerGroup
 
@@ -100,8 +100,8 @@ async def _serve_by_workers(
         await group.close()
 
 
-async def _load_all(settings: ServingSettings, fleet: EngineFleet, say: Say) -> None:
-    """Load what is loaded at the start, and tell the memory of each. Raises ModelError."""
+async def _load_all(settings: ServingSettings, fleet: EngineFleet, say: Print) -> None:
+    """Load all models that are not on demand, and print their memory reports. Raises ModelError."""
     several = len(settings.models) > 1
     for model in settings.models:
         if model.on_demand:
@@ -114,9 +114,9 @@ async def _load_all(settings: ServingSettings, fleet: EngineFleet, say: Say) -> 
 
 
 def _say_sampling(
-    models: Sequence[ModelSettings], sampling: Mapping[str, SamplingDefaults], say: Say
+    models: Sequence[ModelSettings], sampling: Mapping[str, SamplingDefaults], say: Print
 ) -> None:
-    """Tell how each loaded model draws tokens for requests that do not say it."""
+    """Print the sampling defaults of each loaded model."""
     for name, defaults in sampling.items():
         line = f"sampling unless a request says otherwise: {defaults}"
         say(f"{name}: {line}" if len(models) > 1 else line)
@@ -130,18 +130,22 @@ def _api_task(settings: ServingSettings, fleet: EngineFleet) -> ApiTask:
 def ready_line(
     models: Sequence[ModelSettings], infos: Sequence[EngineInfo | None], bound: socket.socket
 ) -> str:
-    """What an operator reads, and scripts wait for. `infos`: of the models that are loaded."""
+    """Return the line that tells operators and scripts that the server is ready.
+
+    infos: one per model; None: the model is not loaded.
+    """
     cores = models[0].engine.threads or available_cores()
     if len(models) == 1 and infos[0] is not None:
         served = f"model {models[0].id}, {cores} cores, context {infos[0].max_model_len}"
     else:
         names = (f"{m.id} on demand" if m.on_demand else m.id for m in models)
         served = f"models {', '.join(names)}, {cores} cores"
-    return f"Penstock {__version__} ready on {url_of(bound)} ({_everywhere(bound)}{served})"
+    return f"Penstock {__version__} ready on {url_of(bound)} ({_listening_note(bound)}{served})"
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises OSError, which names the address."""
+    """Return a bound socket that does not listen yet. Raises OSError, whose message names the
+    address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -150,21 +154,22 @@ def bind_socket(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        cure = BIND_CURES.get(error.errno or 0, UNKNOWN_HOST)
-        raise OSError(error.errno, f"{error.strerror}: {host}:{port}; {cure}") from None
+        hint = BIND_ERROR_HINTS.get(error.errno or 0, UNKNOWN_HOST)
+        raise OSError(error.errno, f"{error.strerror}: {host}:{port}; {hint}") from None
     return bound
 
 
 def url_of(bound: socket.socket) -> str:
-    """Where a client of this machine reaches the socket."""
+    """Return the URL of the socket for clients on this machine."""
     host, port = bound.getsockname()[:2]
     if host in ALL_ADDRESSES:
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _everywhere(bound: socket.socket) -> str:
-    """Says so if others reach the socket, too: it listens on all addresses of the machine."""
+def _listening_note(bound: socket.socket) -> str:
+    """Return a note for the ready line if the socket listens on all addresses, else an empty
+    one."""
     host, port = bound.getsockname()[:2]
     if host not in ALL_ADDRESSES:
         return ""
@@ -173,8 +178,8 @@ def _everywhere(bound: socket.socket) -> str:
 
 @contextlib.contextmanager
 def _cancelled_by_signals() -> Iterator[None]:
-    """Until the HTTP server takes the signals over, they end the start: SIGTERM as an end of
-    serving does, SIGINT with a KeyboardInterrupt."""
+    """Cancel the start on SIGTERM and SIGINT, until the HTTP server installs its own handlers.
+    After SIGINT, KeyboardInterrupt is raised."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     received: list[signal.Signals] = []

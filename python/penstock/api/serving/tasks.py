@@ -1,4 +1,4 @@
-"""What API processes are told by the process that starts them."""
+"""The tasks that a server's parent process gives to its API processes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from penstock.config import ModelSettings, ServerSettings
 
 
 class ModelTask(msgspec.Struct, frozen=True):
-    """One model to serve, and where its engine does whenever it runs."""
+    """A model to serve, and the Unix socket of its engine while the engine runs."""
 
     settings: ModelSettings
     socket_path: str
 
 
 class ApiTask(msgspec.Struct, frozen=True):
-    """One API process. `metrics_dir`: shared with the other ones, None if there are none."""
+    """The task of one API process. `metrics_dir`: a folder shared with the other API processes;
+    None: there are none."""
 
     models: tuple[ModelTask, ...]
     default_model_id: str | None
@@ -24,8 +25,8 @@ class ApiTask(msgspec.Struct, frozen=True):
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
-    """One of several API processes. `listener`: the number of the socket that it inherits, which
-    keeps the address at which it binds its own."""
+    """The task of an API worker. `listener`: the inherited file descriptor of the socket that
+    reserves the address; the worker binds its own socket to the same address."""
 
     api: ApiTask
     listener: int

@@ -1,4 +1,4 @@
-"""Serves an application over a listening socket: uvicorn with our bounds and our signals."""
+"""Serves an application on a socket: uvicorn with our limits and our signal handling."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from penstock.config import ServerSettings
 log = logging.getLogger(__name__)
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-# Longer than the idle time of the usual client pools, so that it is the client who closes.
+# Longer than the idle timeout of common client pools, so that the client closes first.
 IDLE_TIMEOUT_S: Final = 75
 
 
 class HttpServer(uvicorn.Server):
-    """One API process's server. The first SIGTERM or SIGINT drains: no new connections, open
-    answers go on for `drain_timeout_s`. The second one stops at once. `handles_signals` False: they
-    are for another process, which has `stop` called."""
+    """The HTTP server of one API process. The first SIGTERM or SIGINT drains it: it accepts no new
+    connections, and open requests may continue for `drain_timeout_s`. The second stops it at once.
+
+    handles_signals: False: the parent process handles signals and causes calls of `stop`.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class HttpServer(uvicorn.Server):
             self._on_started()
 
     def stop(self) -> None:
-        """Drain; called again: drop what is still open."""
+        """Drain; the second time: close all connections."""
         if self.should_exit:
             self.force_exit = True
             for connection in list(self.server_state.connections):
@@ -76,7 +78,7 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Replaces uvicorn's handlers, which ignore a second SIGTERM."""
+        """Replace uvicorn's handlers, which ignore a second SIGTERM."""
         on_main_thread = threading.current_thread() is threading.main_thread()
         if not (self._handles_signals and on_main_thread):
             yield
@@ -92,15 +94,15 @@ class HttpServer(uvicorn.Server):
 
 
 def log_draining(drain_timeout_s: float) -> None:
-    """Say what the first signal does, and what a second one would."""
+    """Log that the server drains, and what a second signal does."""
     log.info(
-        "stopping: open answers may go on for %g s; a second Ctrl-C or SIGTERM ends them at once",
+        "stopping: open requests have %g s to finish; a second Ctrl-C or SIGTERM ends them at once",
         drain_timeout_s,
     )
 
 
 def _forward_uvicorn_log() -> None:
-    """What uvicorn has to warn of is told as our own records are."""
-    theirs = logging.getLogger("uvicorn")
-    theirs.handlers[:] = logging.getLogger("penstock").handlers
-    theirs.setLevel(logging.WARNING)
+    """Write uvicorn's warnings with the handlers of our own log."""
+    uvicorn_log = logging.getLogger("uvicorn")
+    uvicorn_log.handlers[:] = logging.getLogger("penstock").handlers
+    uvicorn_log.setLevel(logging.WARNING)

@@ -1,8 +1,7 @@
 """One of several API processes: `python -m penstock.api.serving.worker`.
 
-Its standard input brings the WorkerTask, then the states of the models and answers; it ends with
-that input. Its standard output says that it serves, or why it cannot, and asks for loads and
-unloads. See `control` for the messages.
+It reads the WorkerTask and then messages from standard input, and exits at the end of that input.
+It writes its messages to standard output. `model_control` defines the messages.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from penstock.api.serving.model_control import (
     Stop,
     WorkerFailed,
     WorkerReady,
-    line_of,
+    encode_message,
     to_worker_decoder,
 )
 from penstock.api.serving.process import ApiProcess
@@ -44,7 +43,7 @@ from penstock.config import SettingsError, limit_malloc_arenas
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""The longest line: it may tell of very many adapters."""
+"""Limit of a line, which may describe very many adapters."""
 
 
 def main() -> int:
@@ -63,19 +62,19 @@ async def _serve() -> None:
     main_task = asyncio.current_task()
     assert main_task is not None
     loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:  # are for the parent, which says what to do
+    for number in STOP_SIGNALS:  # the parent handles them and sends Stop
         signal.signal(number, signal.SIG_IGN)
     lines = asyncio.StreamReader(limit=MAX_MESSAGE_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
-    task = _with_room_for_metrics(msgspec.json.decode(await lines.readline(), type=WorkerTask))
+    task = _reserve_metrics(msgspec.json.decode(await lines.readline(), type=WorkerTask))
     settings = task.api.server
     configure_access_log(settings.access_log_format, enabled=not settings.disable_access_log)
     control = PipeControl(_send)
     api = ApiProcess(task.api, control)
-    parent = _Parent(lines, api, control, main_task)
+    parent = _ParentConnection(lines, api, control, main_task)
     with contextlib.suppress(asyncio.CancelledError):
         try:
-            await parent.receive()  # the states, so that there is something to open
+            await parent.receive()  # the first states: without them no model would connect
             listening = asyncio.create_task(parent.follow())
             await api.start()
 
@@ -83,17 +82,21 @@ async def _serve() -> None:
                 parent.server = server
                 _send(WorkerReady(api.models.sampling))
 
-            with socket.socket(fileno=task.listener) as reserved, _beside(reserved) as own:
+            with (
+                socket.socket(fileno=task.listener) as reserved,
+                _bind_worker_socket(reserved) as own,
+            ):
                 await api.serve(own, started, handles_signals=False)
             listening.cancel()
         finally:
             await api.close()
-    if parent.is_gone and task.api.metrics_dir is not None:  # nobody else clears it away
+    if parent.is_gone and task.api.metrics_dir is not None:  # the parent cannot remove it
         shutil.rmtree(task.api.metrics_dir, ignore_errors=True)
 
 
-def _with_room_for_metrics(task: WorkerTask) -> WorkerTask:
-    """The task; without metrics where there is no room for them."""
+def _reserve_metrics(task: WorkerTask) -> WorkerTask:
+    """Preallocate the metrics files. Returns the task, with metrics disabled if the disk is
+    full."""
     folder = task.api.metrics_dir
     if folder is None or task.api.server.disable_metrics:
         return task
@@ -106,9 +109,10 @@ def _with_room_for_metrics(task: WorkerTask) -> WorkerTask:
     return task
 
 
-def _beside(reserved: socket.socket) -> socket.socket:
-    """A socket of this worker at the address that its parent keeps: the system spreads connections
-    over the workers. Of a socket that they share, whoever wakes up first takes all that wait."""
+def _bind_worker_socket(reserved: socket.socket) -> socket.socket:
+    """Return a socket of this worker at the parent's address. With a socket per worker the kernel
+    distributes the connections; with one shared socket, the first worker to wake takes all waiting
+    connections."""
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     own = socket.socket(reserved.family, reserved.type)
     for level, option in (
@@ -121,8 +125,8 @@ def _beside(reserved: socket.socket) -> socket.socket:
     return own
 
 
-class _Parent:
-    """What comes from the process that started this one. `is_gone`: it has ended, or closes."""
+class _ParentConnection:
+    """The messages of the parent process. `is_gone`: it has closed the pipe or ended."""
 
     def __init__(
         self,
@@ -139,7 +143,7 @@ class _Parent:
         self.is_gone = False
 
     async def receive(self) -> bool:
-        """Take in one message; False: there is no parent any more, and so no engine."""
+        """Handle one message. Returns False if the parent, and so every engine, has ended."""
         line = await self._lines.readline()
         if not line:
             self.is_gone = True
@@ -147,24 +151,24 @@ class _Parent:
         match to_worker_decoder.decode(line):
             case ModelStates(states):
                 self._api.models.apply(states)
-            case CommandReply() as answer:
-                self._control.answered(answer)
+            case CommandReply() as reply:
+                self._control.resolve_reply(reply)
             case Stop():
                 self._stop()
         return True
 
     async def follow(self) -> None:
-        """Take in all messages, then stop: a worker that hears nothing more knows neither what is
-        served nor when to end."""
+        """Handle messages until there are no more, then stop: without its parent a worker knows
+        neither which models are served nor when to stop."""
         try:
             while await self.receive():
                 pass
-        except Exception:  # the outermost loop: nobody else would hear of it
-            log.exception("what the parent says cannot be taken in")
+        except Exception:  # the outermost loop of this task
+            log.exception("a message of the parent process could not be handled")
         self._stop()
 
     def _stop(self) -> None:
-        """Drain, or end the start."""
+        """Drain the server, or cancel the start."""
         if self.server is not None:
             self.server.stop()
         else:
@@ -172,7 +176,7 @@ class _Parent:
 
 
 def _send(message: FromWorker) -> None:
-    sys.stdout.buffer.write(line_of(message))
+    sys.stdout.buffer.write(encode_message(message))
     sys.stdout.buffer.flush()
 
 

@@ -1,4 +1,4 @@
-"""Several API processes at one address over the same engines, and their keeper."""
+"""Runs several API processes at one address over the same engines."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ import msgspec
 
 from penstock.api.observability.metrics_files import trim_metrics_files
 from penstock.api.serving.model_control import (
-    LoadAdapterCommand,
-    ModelCommand,
+    Command,
     ModelStates,
     Stop,
-    SyncCommand,
     ToWorker,
-    UnloadAdapterCommand,
     WorkerFailed,
     WorkerReady,
+    encode_message,
     execute_command,
     from_worker_decoder,
-    line_of,
 )
 from penstock.api.serving.tasks import ApiTask, WorkerTask
 from penstock.api.serving.uvicorn_server import log_draining
@@ -39,15 +36,17 @@ log = logging.getLogger(__name__)
 
 RESTART_PAUSE_S = 1.0
 STOP_TIMEOUT_S = 10.0
-"""What a worker may take to end beyond the time that its open answers have."""
+"""Time that a worker may take to exit, in addition to the drain timeout."""
 STATUS_LINE_BYTES = 1024 * 1024
 
 
 class WorkerGroup:
-    """Starts the workers, restarts those that die, and passes signals on.
+    """Starts the workers, restarts those that die, executes their commands, and stops them.
 
-    They run in sessions of their own, so that Ctrl-C reaches them through this process only.
-    `sampling`: as of `WorkerReady`, once they serve.
+    Workers run in their own sessions, so that Ctrl-C reaches only this process.
+
+    listener: the file descriptor of the socket that reserves the address.
+    sampling: the sampling defaults of the last `WorkerReady`.
     """
 
     def __init__(self, task: ApiTask, fleet: EngineFleet, listener: int) -> None:
@@ -64,26 +63,27 @@ class WorkerGroup:
         self._killing: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Spawn all workers. Returns at once."""
+        """Start to spawn all workers, without waiting for them."""
         loop = asyncio.get_running_loop()
         self._fleet.watch(self._send_states)
         for index in range(self._task.api.server.workers):
             self._ready.append(loop.create_future())
-            self._keepers.append(asyncio.create_task(self._keep(index)))
+            self._keepers.append(asyncio.create_task(self._keep_running(index)))
 
     async def wait_ready(self) -> None:
-        """Return when all of them serve. Raises ModelError if one cannot."""
+        """Return once all workers serve. Raises ModelError if one cannot."""
         await asyncio.gather(*self._ready)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
 
     async def wait_stopped(self) -> None:
-        """Return when all workers have ended after a signal."""
+        """Return once all workers have exited after a signal."""
         await asyncio.gather(*self._keepers)
 
     def stop(self) -> None:
-        """Let them drain; called again: stop at once. One that does not is killed."""
+        """Drain the workers; the second time: stop them at once. Workers that do not exit in time
+        are killed."""
         drain_timeout_s = 0.0 if self._stopping else self._task.api.server.drain_timeout_s
         if not self._stopping:
             log_draining(drain_timeout_s)
@@ -96,7 +96,7 @@ class WorkerGroup:
         self._killing = loop.call_later(drain_timeout_s + STOP_TIMEOUT_S, self._kill)
 
     async def close(self) -> None:
-        """End what still runs."""
+        """Kill workers that still run, and remove the metrics folder."""
         if self._killing is not None:
             self._killing.cancel()
         tasks = [*self._keepers, *self._commands]
@@ -115,7 +115,7 @@ class WorkerGroup:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
 
-    async def _keep(self, index: int) -> None:
+    async def _keep_running(self, index: int) -> None:
         while not self._stopping:
             end = await self._run(index, self._ready[index])
             if not self._stopping:
@@ -123,7 +123,8 @@ class WorkerGroup:
                 await asyncio.sleep(RESTART_PAUSE_S)
 
     async def _run(self, index: int, ready: asyncio.Future[None]) -> str:
-        """The life of one worker, and how it ended; only the first one settles `ready`."""
+        """Run one worker and return a description of its end. The first worker of an index resolves
+        `ready`."""
         try:
             process = await self._spawn(index)
         except OSError as error:  # such as no free descriptor
@@ -135,7 +136,7 @@ class WorkerGroup:
         if not ready.done():
             ready.set_exception(ModelError(failure))
         code = await process.wait()
-        self._forget(process.pid)
+        self._forget_metrics(process.pid)
         return f"ended with status {code}"
 
     async def _spawn(self, index: int) -> asyncio.subprocess.Process:
@@ -150,8 +151,10 @@ class WorkerGroup:
         )
         self._processes[index] = process
         assert process.stdin is not None
-        with contextlib.suppress(ConnectionError):  # it has just died; `_follow` hears of it
-            process.stdin.write(line_of(self._task) + line_of(ModelStates(self._fleet.states)))
+        with contextlib.suppress(ConnectionError):  # it has died, which `_follow` notices
+            process.stdin.write(
+                encode_message(self._task) + encode_message(ModelStates(self._fleet.states))
+            )
             await process.stdin.drain()
         if self._stopping:  # `stop` came while it was spawned
             _send(process, Stop())
@@ -160,7 +163,8 @@ class WorkerGroup:
     async def _follow(
         self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]
     ) -> str:
-        """Do what a worker says until it ends. Returns why it could not start, if it could not."""
+        """Handle a worker's messages until it exits. Returns the error message in case it exits
+        before it is ready."""
         assert process.stdout is not None
         failure = "an API worker ended while it started"
         try:
@@ -172,34 +176,25 @@ class WorkerGroup:
                             ready.set_result(None)
                     case WorkerFailed(text):
                         failure = text
-                    case (
-                        ModelCommand()
-                        | LoadAdapterCommand()
-                        | UnloadAdapterCommand()
-                        | SyncCommand() as ask
-                    ):
-                        running = asyncio.create_task(self._execute_command(process, ask))
+                    case command:
+                        running = asyncio.create_task(self._execute_command(process, command))
                         self._commands.add(running)
                         running.add_done_callback(self._commands.discard)
-        except ValueError:  # a line that was cut off
+        except ValueError:  # an invalid or incomplete line
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         return failure
 
-    async def _execute_command(
-        self,
-        process: asyncio.subprocess.Process,
-        ask: ModelCommand | LoadAdapterCommand | UnloadAdapterCommand | SyncCommand,
-    ) -> None:
-        _send(process, await execute_command(self._fleet, ask))
+    async def _execute_command(self, process: asyncio.subprocess.Process, command: Command) -> None:
+        _send(process, await execute_command(self._fleet, command))
 
     def _send_states(self, states: States) -> None:
-        told = ModelStates(dict(states))
+        message = ModelStates(dict(states))
         for process in self._processes.values():
-            _send(process, told)
+            _send(process, message)
 
-    def _forget(self, pid: int) -> None:
-        """A dead worker's counters stay, its gauges go."""
+    def _forget_metrics(self, pid: int) -> None:
+        """Remove the gauges of a dead worker from the metrics; its counters stay."""
         from prometheus_client.multiprocess import mark_process_dead
 
         mark_process_dead(pid, self._metrics_dir)  # type: ignore[no-untyped-call]
@@ -207,8 +202,9 @@ class WorkerGroup:
 
 
 def _send(process: asyncio.subprocess.Process, message: ToWorker) -> None:
-    """Also that it is to stop, which is no signal: whoever sends those may have sent them to the
-    worker as well, and a second one would cut its answers off. One that has died misses nothing."""
+    """Send a message to a worker, unless its pipe is closed. Stop is a message and not a signal,
+    because the sender of a signal may have signalled the worker too, and the worker would take a
+    second one as a command to stop at once."""
     assert process.stdin is not None
-    if not process.stdin.is_closing():  # uvloop raises on a pipe that is
-        process.stdin.write(line_of(message))
+    if not process.stdin.is_closing():  # uvloop raises if it is
+        process.stdin.write(encode_message(message))

@@ -1,1 +1,1 @@
-"""The database: connections, tables, migrations, and its faults as errors."""
+"""The database: connections, tables, migrations, and the translation of its errors."""

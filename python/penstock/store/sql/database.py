@@ -1,9 +1,9 @@
-"""The database: one SQLAlchemy engine, called in threads of its own.
+"""The database: one SQLAlchemy engine, used from dedicated threads.
 
-SQLite takes one writer at a time, so each process writes from one thread: its own writes queue
-here, fairly, and only those of other processes wait for SQLite's lock. A commit is on the disk
-when it returns (`synchronous=FULL`): what was acknowledged survives a loss of power. That takes the
-disk milliseconds, so the writes that wait share one commit.
+SQLite allows one writer at a time, so each process writes from one thread: its own writes queue
+here in order, and SQLite's lock is only contended by other processes. A commit is on the disk when
+it returns (`synchronous=FULL`), so acknowledged writes survive a power failure. A commit takes the
+disk milliseconds, so waiting writes share one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from penstock.config import SettingsError
 from penstock.store.sql.faults import translated_faults
 
 READERS: Final = 4
-# How long a write waits for the other processes' writes, or for a connection.
+# How long a write waits for the writes of other processes, or for a connection.
 LOCK_TIMEOUT_S: Final = 10.0
-# Writes of one commit.
+# The most writes in one commit.
 MAX_BATCH: Final = 64
 WAL_PAUSE_S: Final = 0.02
 WRITES: Final = "penstock_writes"
-# PostgreSQL's codes for a deadlock and for a transaction that must be done again.
+# PostgreSQL's codes for a deadlock and for a serialization failure.
 RACES: Final = ("40P01", "40001")
 DRIVERS: Final = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 
@@ -40,11 +40,11 @@ _Write = tuple[Callable[[Connection], Any], "Future[Any]"]
 
 
 class Database:
-    """Runs functions of a Connection in one transaction each."""
+    """Runs functions of a Connection, each in one transaction."""
 
     def __init__(self, url: str) -> None:
-        """Connects later. Raises SettingsError for what is neither SQLite nor PostgreSQL, OSError
-        where SQLite's folder cannot be made."""
+        """Does not connect yet. Raises SettingsError for a URL of neither SQLite nor PostgreSQL,
+        and OSError if the folder of an SQLite database cannot be created."""
         parsed = parse_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         try:
@@ -59,14 +59,15 @@ class Database:
         self._waiting: deque[_Write] = deque()
 
     async def read(self, work: Callable[[Connection], _T]) -> _T:
-        """What `work` returns, which only reads. Raises StorageUnavailable."""
+        """Return the result of `work`, which must only read. Raises StorageUnavailable."""
         return await self._call(self._readers, self._read, work)
 
     async def write(self, work: Callable[[Connection], _T]) -> _T:
-        """What `work` returns; on return its changes are committed. If the caller is cancelled,
-        they may be or not. Raises StorageUnavailable, StorageFull: then nothing is changed.
+        """Run `work`, commit its changes, and return its result. If the caller is cancelled, the
+        changes may or may not be committed. Raises StorageUnavailable or StorageFull; then nothing
+        was changed.
 
-        `work` may be called again where its transaction was rolled back: it has no other effect.
+        `work` may be called again after a rollback, so it must have no other side effects.
         """
         if not self.is_sqlite:
             return await self._call(self._writers, self._write, work)
@@ -76,7 +77,7 @@ class Database:
         return await asyncio.wrap_future(done)
 
     def close(self) -> None:
-        """Wait for what is being written, and let go of the connections."""
+        """Wait for pending writes and close the connections."""
         for threads in (self._writers, self._readers):
             threads.shutdown()
         self.engine.dispose()
@@ -94,19 +95,19 @@ class Database:
             return work(connection)
 
     def _write_waiting(self) -> None:
-        """Do all writes that wait by now; together if none of them fails, else one by one."""
+        """Run all waiting writes in one transaction, or one by one if any of them fails."""
         batch: list[_Write] = []
         while self._waiting and len(batch) < MAX_BATCH:
             work, done = self._waiting.popleft()
             if done.set_running_or_notify_cancel():
                 batch.append((work, done))
-        if len(batch) < 2 or not self._written_together(batch):
+        if len(batch) < 2 or not self._write_together(batch):
             for work, done in batch:
-                _settle(done, partial(self._write, work))
+                _resolve(done, partial(self._write, work))
 
-    def _written_together(self, batch: list[_Write]) -> bool:
+    def _write_together(self, batch: list[_Write]) -> bool:
         together: Future[list[Any]] = Future()
-        _settle(together, lambda: self._write(lambda c: [work(c) for work, _ in batch]))
+        _resolve(together, lambda: self._write(lambda c: [work(c) for work, _ in batch]))
         if together.exception() is not None:
             return False
         for (_, done), result in zip(batch, together.result(), strict=True):
@@ -123,8 +124,8 @@ class Database:
                 return write_in(connection, work)
 
 
-def _settle(done: Future[_T], call: Callable[[], _T]) -> None:
-    """Give a future what a call returns or raises, as an executor does."""
+def _resolve(done: Future[_T], call: Callable[[], _T]) -> None:
+    """Set a future to the result or the exception of a call, like an executor."""
     try:
         result = call()
     except BaseException as error:
@@ -134,15 +135,15 @@ def _settle(done: Future[_T], call: Callable[[], _T]) -> None:
 
 
 def write_in(connection: Connection, work: Callable[[Connection], _T]) -> _T:
-    """Run `work` in a transaction that may write from its start."""
+    """Run `work` in a transaction that holds the write lock from its start."""
     connection.execution_options(**{WRITES: True})
     with connection.begin():
         return work(connection)
 
 
 def _lost_a_race(error: DBAPIError) -> bool:
-    """Whether another writer of PostgreSQL came first, so that the same again finds what that one
-    did: it inserted the same id, or each waited for the other."""
+    """Tell whether a concurrent writer caused the error (a duplicate id, a deadlock or a
+    serialization failure), so that a retry sees the result of that writer."""
     return isinstance(error, IntegrityError) or _sqlstate(error) in RACES
 
 
@@ -151,7 +152,7 @@ def _sqlstate(error: DBAPIError) -> str | None:
 
 
 def parse_url(text: str) -> URL:
-    """A database's URL with our driver for it. Raises SettingsError."""
+    """Parse a database URL and select our driver for it. Raises SettingsError."""
     wrong = SettingsError("[store] url must be sqlite:///FILE or postgresql://USER@HOST/DATABASE")
     try:
         url = make_url(text)
@@ -163,9 +164,8 @@ def parse_url(text: str) -> URL:
     return url
 
 
-def shown_url(text: str) -> str:
-    """A database's URL as an operator may see it in a log: without a password. Raises
-    SettingsError."""
+def url_without_password(text: str) -> str:
+    """Return a database URL for logs, without its password. Raises SettingsError."""
     url = parse_url(text)
     if url.get_backend_name() == "sqlite":
         assert url.database is not None, "parse_url"
@@ -186,7 +186,7 @@ def _engine(url: URL, lock_timeout_s: float) -> Engine:
     assert url.database is not None, "parse_url"
     file = Path(url.database)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    file.touch(mode=0o600)  # conversations; SQLite's other files take over the mode
+    file.touch(mode=0o600)  # private conversations; SQLite's other files copy the mode
     engine = create_engine(
         url,
         pool_size=READERS + 1,
@@ -200,14 +200,15 @@ def _engine(url: URL, lock_timeout_s: float) -> Engine:
 
 
 def _prepare(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
-    connection.isolation_level = None  # transactions are begun by `_begin`, not by the driver
+    connection.isolation_level = None  # `_begin` starts transactions, not the driver
     _enter_wal(connection, lock_timeout_s)
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
 
 
 def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
-    """A new database changes its mode once, and SQLite does not wait for a lock to do it."""
+    """Switch to WAL mode, which a new database does once. Retries, because SQLite does not wait for
+    the lock here."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -220,6 +221,7 @@ def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    """A write takes the lock at its start: a transaction that reads first could lose it later."""
+    """Start a transaction. A write takes the lock at once, because a transaction that reads first
+    may fail to get it later."""
     writes = connection.get_execution_options().get(WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,4 +1,4 @@
-"""Faults of database and disk as the errors that clients see; what was behind them is logged."""
+"""Translates errors of the database and the disk into errors for clients, and logs the cause."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from penstock.store.errors import StorageFull, StorageUnavailable
 log = logging.getLogger(__name__)
 
 FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
-# SQLite's and PostgreSQL's words, and PostgreSQL's code, for a full disk.
+# The messages of SQLite and PostgreSQL, and PostgreSQL's code, for a full disk.
 FULL_TEXTS: Final = ("database or disk is full", "No space left on device")
 FULL_SQLSTATE: Final = "53100"
 
 
 @contextmanager
 def translated_faults() -> Iterator[None]:
-    """Raise StorageFull or StorageUnavailable for what database and disk raise inside."""
+    """Raise StorageFull or StorageUnavailable for errors of the database and the disk in the
+    block."""
     try:
         yield
     except DBAPIError as error:
         log.warning("database: %s", error.orig)
-        raise _of_database(error) from None
+        raise _translate(error) from None
     except SQLAlchemyError as error:  # no connection was free in time
         log.warning("database: %s", error)
         raise StorageUnavailable from None
@@ -38,7 +39,7 @@ def translated_faults() -> Iterator[None]:
         raise (StorageFull() if full else StorageUnavailable()) from None
 
 
-def _of_database(error: DBAPIError) -> ServiceError:
+def _translate(error: DBAPIError) -> ServiceError:
     text = str(error.orig)
     sqlstate = getattr(error.orig, "sqlstate", None)
     if sqlstate == FULL_SQLSTATE or any(full in text for full in FULL_TEXTS):

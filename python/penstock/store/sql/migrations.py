@@ -1,5 +1,5 @@
-"""Brings a database to the tables of `schema`: makes them in a new one, and changes an older one
-step by step, each step in one transaction. Several processes may start at once."""
+"""Creates the tables of `schema` in a new database, and migrates an older one step by step, each
+step in one transaction. Several processes may start at the same time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _add_response_events(connection: Connection) -> None:
 
 
 def _add_sizes(connection: Connection) -> None:
-    """Of skills that are there already the size stays 0."""
+    """Add `size_bytes`. It stays 0 for existing skills."""
     for table in (responses, skill_versions):
         connection.execute(
             text(f"ALTER TABLE {table.name} ADD COLUMN size_bytes BIGINT DEFAULT 0 NOT NULL")
@@ -43,22 +43,22 @@ def _add_sizes(connection: Connection) -> None:
 
 
 def _name_bodies(connection: Connection) -> None:
-    """Bodies lay under the ids of their files."""
+    """Add the names of bodies, which were the ids of their files before."""
     connection.execute(text("ALTER TABLE files ADD COLUMN body VARCHAR(192) DEFAULT '' NOT NULL"))
     connection.execute(text("UPDATE files SET body = 'files/' || id"))
 
 
-# STEPS[k] takes the tables of version k + 1 to those of version k + 2.
+# STEPS[k] migrates version k + 1 to version k + 2.
 STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes, _name_bodies)
 assert len(STEPS) + 1 == VERSION
-# Of PostgreSQL's advisory locks, ours.
+# The key of our PostgreSQL advisory lock.
 LOCK_KEY: Final = 0x70656E73746F636B
 
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
-    """Make the tables current; the id of the store.
+    """Create or migrate the tables. Returns the id of the store.
 
-    Raises SettingsError for a database of a newer version, SQLAlchemyError.
+    Raises SQLAlchemyError, and SettingsError for a database of a newer version.
     """
     newest = len(steps) + 1
     with database.engine.connect() as connection:
@@ -69,7 +69,7 @@ def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
 
 
 def _advance(connection: Connection, steps: tuple[Step, ...]) -> int:
-    """Make the tables, or take one step; the version after it."""
+    """Create the tables or run one step. Returns the new version."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
     newest = len(steps) + 1
@@ -80,8 +80,8 @@ def _advance(connection: Connection, steps: tuple[Step, ...]) -> int:
         return newest
     if version > newest:
         raise SettingsError(
-            f"[store] url: the database has version {version}, and this Penstock knows {newest}; "
-            "use the newer Penstock, or another database"
+            f"[store] url: the database has version {version}, but this Penstock supports up to"
+            f" {newest}; use a newer Penstock or another database"
         )
     if version < newest:
         steps[version - 1](connection)

@@ -1,8 +1,8 @@
-"""Whether a store needs no work to open, found out without its libraries.
+"""Checks, without the store's libraries, whether a store can be opened later without work.
 
-SQLAlchemy takes a quarter of a second of CPU to import, which is half of the start of a small
-model. A store that an earlier start has made, and that can be written to, opens while the server
-already answers; any other is opened before the server says that it is ready.
+Importing SQLAlchemy takes 0.25 s of CPU time, half of the start of a small model. A writable store
+that an earlier start created is opened while the server already serves; any other is opened before
+the server reports that it is ready.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from penstock.base.ids import new_id
 from penstock.config import StoreSettings
 
 VERSION: Final = 4
-"""The version of the tables that this Penstock uses; see `migrations`."""
+"""The version of the tables; see `migrations`."""
 SQLITE: Final = "sqlite:///"
 LOCK_TIMEOUT_S: Final = 0.5
 
 
 def can_open_immediately(settings: StoreSettings) -> bool:
-    """Whether the store is a local one with current tables, whose database and folders can be
-    written to. False also where that cannot be told: opening the store gives the reason."""
+    """Tell whether the store is local, has current tables, and its database and folders are
+    writable. False on any error: opening the store then reports the cause."""
     assert settings.url and settings.blobs and settings.skills_dir, "StoreSettings.with_defaults"
     try:
-        store_id = _id_of(settings.url)
+        store_id = _read_store_id(settings.url)
         if store_id is None:
             return False
         for folder in (settings.blobs, settings.skills_dir):
-            _write_in(Path(folder) / store_id)
+            _check_writable(Path(folder) / store_id)
     except (OSError, sqlite3.Error):
         return False
     return True
 
 
-def _id_of(url: str) -> str | None:
-    """The store's id; None for a database of another kind, or of another version. Raises OSError
-    and sqlite3.Error, also for a database that cannot be written to."""
+def _read_store_id(url: str) -> str | None:
+    """Return the store's id, or None for another kind or version of database. Raises OSError and
+    sqlite3.Error, also if the database is not writable."""
     if not url.startswith(SQLITE):
         return None
     address = Path(url.removeprefix(SQLITE)).absolute().as_uri() + "?mode=rw"
@@ -53,8 +53,8 @@ def _id_of(url: str) -> str | None:
     return str(store_id) if version == VERSION else None
 
 
-def _write_in(folder: Path) -> None:
-    """Raises OSError where the folder takes no file."""
+def _check_writable(folder: Path) -> None:
+    """Create and delete a file. Raises OSError if the folder is not writable."""
     place = folder / new_id("try-")
     os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     place.unlink()

@@ -1,4 +1,4 @@
-"""The tables. A change here needs a step in `migrations`, which brings older databases along."""
+"""The tables. A change here needs a step in `migrations` for existing databases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ metadata: Final = MetaData()
 
 
 class Text(TypeDecorator[str]):
-    """Text of a client. PostgreSQL takes no U+0000; replaced, an id with one finds nothing."""
+    """Text of a client. U+0000, which PostgreSQL does not accept, is replaced; an id that contains
+    it then matches nothing."""
 
     impl = String
     cache_ok = True
@@ -33,12 +34,12 @@ class Text(TypeDecorator[str]):
 
 
 def _sequence() -> Column[int]:
-    """Counts up with every new row: the order in which they came."""
+    """Return a column that increases with every new row and so gives the order of insertion."""
     kind = BigInteger().with_variant(Integer, "sqlite")
     return Column("sequence", kind, primary_key=True, autoincrement=True)
 
 
-# One row. `store_id` names this database for ever: its blobs lie under that name.
+# One row. `store_id` never changes: it is the name of the folder of this database's blobs.
 identity: Final = Table(
     "penstock_store",
     metadata,
@@ -46,7 +47,7 @@ identity: Final = Table(
     Column("version", Integer, nullable=False),
 )
 
-# `size_bytes`: of body, conversation and events.
+# `size_bytes`: the size of body, conversation and events.
 responses: Final = Table(
     "responses",
     metadata,
@@ -65,13 +66,13 @@ responses: Final = Table(
     Index("responses_by_status", "status", "heartbeat_at"),
     Index("responses_by_expiry", "expires_at"),
 )
-# All that a count of their bytes reads, in the order in which they go.
+# Covers the query that counts bytes, in the order of deletion.
 responses_by_age: Final = Index(
     "responses_by_age",
     *(responses.c[name] for name in ("created_at", "id", "size_bytes", "status")),
 )
 
-# The frames of a stream, so many at a time; numbers from `first` on, up to `following`.
+# The frames of a stream in chunks: events from number `first` up to, not including, `following`.
 response_events: Final = Table(
     "response_events",
     metadata,
@@ -81,8 +82,8 @@ response_events: Final = Table(
     Column("frames", LargeBinary, nullable=False),
 )
 
-# `body`: where that lies among the blobs, under a name of its own: an id may come back while the
-# body of a deleted file of that id still goes.
+# `body`: the name of the body in Blobs. It is not the id, because an id may be used again while the
+# body of the deleted file with that id is still being deleted.
 files: Final = Table(
     "files",
     metadata,
@@ -109,8 +110,8 @@ files: Final = Table(
     Index("files_by_session", "session"),
 )
 
-# `used` orders sessions by their last use. `messages` is null while only a run holds the session.
-# The lease tells that a run goes on in it: nobody else's may begin until it ends, or runs out.
+# `used` orders sessions by their last use. `messages` is null until the first run is saved. While a
+# run has the lease, no other run may start until the lease is released or expires.
 sessions: Final = Table(
     "sessions",
     metadata,
