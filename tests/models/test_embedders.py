@@ -16,7 +16,7 @@ from penstock.config import EngineSettings
 from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
 from penstock.models.embedding.embedder import Embedder
-from penstock.models.families.architectures import embedding_spec_of_folder
+from penstock.models.families.registry import embedding_spec_of_folder
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import is_embedding_model, load_embedder

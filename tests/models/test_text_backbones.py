@@ -14,9 +14,11 @@ import transformers
 from decoder_stepper import Stepper, load_decoder
 
 from penstock.base.errors import ModelError
-from penstock.models.families.architectures import spec_of_folder
-from penstock.models.families.hf_config import HfConfig
-from penstock.models.families.text_backbone import MULTIMODAL_ARCHITECTURES, text_backbone_config
+from penstock.models.configuration.text_backbone import (
+    MULTIMODAL_ARCHITECTURES,
+    text_backbone_config,
+)
+from penstock.models.families.registry import HF_ARCHITECTURES, MODEL_TYPES, spec_of_folder
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_model
 from penstock.models.tokenizer.hf_tokenizer import text_parts
@@ -244,7 +246,8 @@ def test_a_tensor_of_no_known_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_keys_that_are_read_are_spelled_as_in_a_config() -> None:
-    known = set(HfConfig.__struct_fields__)
     for architecture in MULTIMODAL_ARCHITECTURES:
         given = text_backbone_config({"architectures": [architecture], "text_config": {}})
+        family = HF_ARCHITECTURES[MODEL_TYPES[given["model_type"]]]
+        known = set(family.config.__struct_fields__)
         assert set(given) - known <= {"architectures", "model_type", "eos_token_id"}

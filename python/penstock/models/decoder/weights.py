@@ -101,9 +101,8 @@ class Weights(Protocol):
 class DecoderWeights:
     """The weights that `spec` asks for, in `checkpoint` under `names`.
 
-    `dtype` "f32" dequantizes every matrix; "auto" keeps the file's own kind. `interleaved`: rows
-    of q and k are stored for a rotation of neighbours, though the family has none, and are put back
-    in order.
+    `dtype` "f32" dequantizes every matrix; "auto" keeps the file's own kind. `permuted_qk`:
+    the rows of q and k are permuted for a rotation of neighbours, and are put back in order.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class DecoderWeights:
         names: TensorNames,
         spec: DecoderSpec,
         dtype: Literal["auto", "f32"],
-        interleaved: bool = False,
+        permuted_qk: bool = False,
         also_expected: Mapping[str, Shape] = NO_TENSORS,
     ) -> None:
         """`also_expected`: tensors that must be there too, and that somebody else reads. Raises
@@ -122,7 +121,7 @@ class DecoderWeights:
         self.names = names
         self._spec = spec
         self._dtype = dtype
-        self._interleaved = interleaved or spec.interleaved_rope
+        self._permuted_qk = permuted_qk or spec.interleaved_rope
         check_tensors(checkpoint, names, spec, also_expected)
 
     def embedding(self) -> Matrix:
@@ -277,7 +276,7 @@ class DecoderWeights:
         names, spec = self.names, self._spec
         parts = ((names.q, spec.q_rows), (names.k, spec.kv_rows), (names.v, spec.kv_rows))
         fused = self._fused(prefix, parts, spec.qkv_bias)
-        if not self._interleaved:
+        if not self._permuted_qk:
             return fused
         q_order = deinterleaved_rows(spec.heads, spec.head_dim, spec.rope.rotary_dim)
         k_order = deinterleaved_rows(spec.kv_heads, spec.head_dim, spec.rope.rotary_dim)

@@ -8,12 +8,16 @@ from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.embedding import gguf_rerankers
 from penstock.models.encoder.classifier import (
     check_labels,
-    classifier_of_folder,
     classifier_shapes,
     read_classifier,
 )
 from penstock.models.encoder.sentence_transformers import PoolerSpec
-from penstock.models.families.architectures import is_reranker_folder, reranker_spec_of_folder
+from penstock.models.families.registry import (
+    classifier_of_folder,
+    is_gguf_reranker,
+    is_reranker_folder,
+    reranker_spec_of_folder,
+)
 from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.loader.model_loader import (
     LoadedEmbedder,
@@ -29,7 +33,7 @@ def is_reranker(files: ModelFiles) -> bool:
     """Whether a model is for reranking: a folder of a classifier, or a GGUF file of a decoder that
     says so. Raises ModelError."""
     if files.kind == "gguf":
-        return gguf_rerankers.is_reranker(files.path)
+        return is_gguf_reranker(files.path)
     return is_reranker_folder(files.path)
 
 
@@ -38,7 +42,7 @@ def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     if files.kind == "gguf":
         return gguf_rerankers.load_reranker(files, dtype)
     spec = reranker_spec_of_folder(files.path)
-    classifier = classifier_of_folder(files.path, spec.architecture)
+    classifier = classifier_of_folder(files.path)
     checkpoint = open_backbone(files, dtype)
     check_labels(checkpoint, classifier)
     return LoadedEmbedder(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from penstock.base.errors import ModelError
@@ -18,9 +16,6 @@ from penstock.models.encoder.sentence_transformers import Pooling
 from penstock.models.encoder.weights import Norm
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
-from penstock.quant.json_file import read_json
-
-MODERNBERT_POOLINGS: Final[dict[str, Pooling]] = {"cls": "cls", "mean": "mean"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,46 +35,8 @@ class ClassifierSpec:
     norm_eps: float = 1e-5
 
 
-class _ModernBertConfig(msgspec.Struct):
-    norm_eps: float = 1e-5
-    norm_bias: bool = False
-    classifier_pooling: str = "cls"
-    classifier_bias: bool = False
-    classifier_activation: str = "gelu"
-
-
-_ROBERTA = ClassifierSpec("cls", "classifier.out_proj", dense="classifier.dense")
-_MODERNBERT = ClassifierSpec(
-    "cls", "classifier", dense="head.dense", activation="gelu", norm="head.norm"
-)
-_ENCODERS: Final = {
-    "bert": ClassifierSpec("cls", "classifier", dense="bert.pooler.dense"),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "mpnet": _ROBERTA,
-}
-_DECODER: Final = ClassifierSpec("last", "score", output_bias=False)
-
-
-def classifier_of_folder(folder: Path, architecture: str) -> ClassifierSpec:
-    """The head of a Hugging Face folder whose body is of this family. Raises ModelError naming a
-    key that is not supported."""
-    if architecture != "modernbert":
-        return _ENCODERS.get(architecture, _DECODER)
-    path = folder / "config.json"
-    config = read_json(path, _ModernBertConfig)
-    if config.classifier_activation != "gelu":
-        given = config.classifier_activation
-        raise ModelError(f"{path}: classifier_activation {given!r} is not supported, only 'gelu'")
-    if config.classifier_pooling not in MODERNBERT_POOLINGS:
-        raise ModelError(f"{path}: classifier_pooling {config.classifier_pooling!r} is not known")
-    return replace(
-        _MODERNBERT,
-        pooling=MODERNBERT_POOLINGS[config.classifier_pooling],
-        dense_bias=config.classifier_bias,
-        norm_bias=config.norm_bias,
-        norm_eps=config.norm_eps,
-    )
+DECODER_CLASSIFIER: Final = ClassifierSpec("last", "score", output_bias=False)
+"""The head of every reranker whose body is a decoder."""
 
 
 def classifier_shapes(spec: ClassifierSpec, width: int) -> dict[str, Shape]:

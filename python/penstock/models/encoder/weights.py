@@ -77,10 +77,11 @@ class EncoderWeights:
             return None
         rows = np.zeros((spec.segments, max_model_len, spec.width), np.float32)
         if spec.positions:
-            of_positions = dequantize(self._source(self._names.positions))
+            of_positions = dequantize(self._source(self._names.position_embeddings))
             rows += of_positions[spec.position_offset :][:max_model_len]
         if spec.token_types:
-            rows += dequantize(self._source(self._names.types))[: spec.segments, None]
+            types = dequantize(self._source(self._names.token_type_embeddings))
+            rows += types[: spec.segments, None]
         return Dense(rows.reshape(-1, spec.width), "f32")
 
     def embedding_norm(self) -> Norm:
@@ -139,9 +140,9 @@ def expected_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, Shape]:
     width = spec.width
     shapes: dict[str, Shape] = {f"{names.word_embeddings}.weight": (spec.vocab, width)}
     if spec.positions:
-        shapes[f"{names.positions}.weight"] = (spec.positions, width)
+        shapes[f"{names.position_embeddings}.weight"] = (spec.positions, width)
     if spec.token_types:
-        shapes[f"{names.types}.weight"] = (spec.token_types, width)
+        shapes[f"{names.token_type_embeddings}.weight"] = (spec.token_types, width)
     if spec.relative_buckets:
         shapes[f"{names.relative}.weight"] = (spec.relative_buckets, spec.heads)
     norms = [names.embedding_norm]

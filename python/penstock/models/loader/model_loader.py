@@ -16,8 +16,17 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
 from penstock.models.checkpoint.gpt_oss_checkpoint import FUSED_GATE_UP, GptOssCheckpoint
+from penstock.models.configuration.family import GgufDecoder
+from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
+from penstock.models.configuration.text_backbone import non_text_bytes, text_backbone_names
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_names import MLX_EXPERTS, TensorNames, gguf_names, hf_names
+from penstock.models.decoder.tensor_names import (
+    MLX_EXPERTS,
+    TensorNames,
+    gguf_names,
+    headless_names,
+    mlx_names,
+)
 from penstock.models.decoder.weights import DecoderWeights, Weights, quantizable_names
 from penstock.models.encoder.dense import DenseLayer, read_dense
 from penstock.models.encoder.sentence_transformers import (
@@ -26,20 +35,11 @@ from penstock.models.encoder.sentence_transformers import (
     pooler_spec,
 )
 from penstock.models.encoder.spec import EncoderSpec
-from penstock.models.encoder.tensor_names import HF_ENCODER_NAMES, gguf_encoder_names
+from penstock.models.encoder.tensor_names import gguf_encoder_names
 from penstock.models.encoder.weights import EncoderWeights
-from penstock.models.families import architectures
-from penstock.models.families.architectures import GgufFamily, is_encoder_folder
-from penstock.models.families.encoder_gguf_config import (
-    gguf_encoder_spec,
-    gguf_pooler_spec,
-    is_gguf_embedder,
-    is_gguf_encoder,
-)
-from penstock.models.families.text_backbone import non_text_bytes, text_backbone_names
+from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles, fingerprint
-from penstock.models.tokenizer import gguf_tokenizer as gguf_text
-from penstock.models.tokenizer import hf_tokenizer as folder_text
+from penstock.models.tokenizer import gguf_tokenizer, hf_tokenizer
 from penstock.models.tokenizer.special_tokens import read_special_tokens
 from penstock.models.tokenizer.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
 from penstock.quant.checkpoint import Checkpoint
@@ -85,8 +85,8 @@ def is_embedding_model(files: ModelFiles) -> bool:
     """Whether a model is for embeddings: an encoder, what sentence-transformers wrote, or a GGUF
     file that names a pooling."""
     if files.kind == "gguf":
-        return is_gguf_embedder(files.path)
-    return is_sentence_transformers_folder(files.path) or is_encoder_folder(files.path)
+        return registry.is_gguf_embedder(files.path)
+    return is_sentence_transformers_folder(files.path) or registry.is_encoder_folder(files.path)
 
 
 def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
@@ -94,7 +94,7 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     if files.kind == "gguf":
         return _load_gguf_embedder(files, dtype)
     pooler = pooler_spec(files.path)
-    spec = architectures.embedding_spec_of_folder(files.path)
+    spec = registry.embedding_spec_of_folder(files.path)
     checkpoint = open_backbone(files, dtype)
     width = spec.width
     dense = []
@@ -127,24 +127,24 @@ def backbone_weights(
     tensors
     that must be there too, and that the caller reads. Raises ModelError."""
     if isinstance(spec, EncoderSpec):
-        names = HF_ENCODER_NAMES[spec.architecture]
+        names = registry.hf_encoder_names(spec)
         return EncoderWeights(checkpoint, names, spec, dtype, also_expected)
-    bare = "embed_tokens.weight" in checkpoint.tensors
+    decoder_names = registry.hf_names(spec)
+    if "embed_tokens.weight" in checkpoint.tensors:
+        decoder_names = headless_names(decoder_names)
     ordered = _unfuse_gpt_oss(checkpoint)
-    return DecoderWeights(
-        ordered, hf_names(spec, bare=bare), spec, dtype, also_expected=also_expected
-    )
+    return DecoderWeights(ordered, decoder_names, spec, dtype, also_expected=also_expected)
 
 
 def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
     file = GgufFile(files.path)
     spec: EncoderSpec | DecoderSpec
     weights: EncoderWeights | DecoderWeights
-    if is_gguf_encoder(file):
-        spec = gguf_encoder_spec(file)
+    if registry.is_gguf_encoder(file):
+        spec = registry.gguf_encoder_spec(file)
         weights = EncoderWeights(file, gguf_encoder_names(file.tensors), spec, dtype)
     else:
-        spec, family = architectures.spec_of_gguf(file)
+        spec, family = registry.spec_of_gguf(file)
         spec = replace(spec, logit_scale=1.0)
         weights = gguf_weights(file, spec, family, dtype)
     pooler = gguf_pooler_spec(file)
@@ -154,21 +154,21 @@ def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Loa
 def gguf_weights(
     file: GgufFile,
     spec: DecoderSpec,
-    family: GgufFamily,
+    family: GgufDecoder,
     dtype: Literal["auto", "f32"],
     also_expected: Mapping[str, Shape] = NO_TENSORS,
 ) -> DecoderWeights:
     """Those of the decoder of a GGUF file. `also_expected`: see `backbone_weights`. Raises
     ModelError."""
     names = gguf_names(family.names, file.tensors)
-    return DecoderWeights(file, names, spec, dtype, family.interleaved, also_expected)
+    return DecoderWeights(file, names, spec, dtype, family.permuted_qk, also_expected)
 
 
 def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
     """Tokenizer and prompt, without reading a weight. Raises ModelError."""
     if files.kind == "gguf":
         file = GgufFile(files.path)
-        data, encodes = gguf_text.tokenizer_data(file), is_gguf_encoder(file)
+        data, encodes = gguf_tokenizer.tokenizer_data(file), registry.is_gguf_encoder(file)
         if encodes and data.model != "bert":
             raise ModelError(
                 f"{files.path}: tokenizer.ggml.model is {data.model!r}; of encoders this build"
@@ -178,9 +178,9 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
             files.model_id, fingerprint(files), data, "", supports_lora=not encodes
         )
     pooler = pooler_spec(files.path)
-    vocab = architectures.embedding_spec_of_folder(files.path).vocab
+    vocab = registry.embedding_spec_of_folder(files.path).vocab
     source = tokenizer_files(files, vocab, lower_case=pooler.lower_case)
-    supports_lora = not is_encoder_folder(files.path)
+    supports_lora = not registry.is_encoder_folder(files.path)
     return EmbeddingParts(files.model_id, fingerprint(files), source, pooler.prompt, supports_lora)
 
 
@@ -211,20 +211,20 @@ def load_model(
     container = None
     if files.kind == "gguf":
         checkpoint = file = GgufFile(files.path)
-        spec, family = architectures.spec_of_gguf(file)
-        read, interleaved = checkpoint, family.interleaved
+        spec, family = registry.spec_of_gguf(file)
+        read, permuted_qk = checkpoint, family.permuted_qk
         names = gguf_names(family.names, file.tensors)
     else:
-        spec = architectures.spec_of_folder(files.path)
-        container = architectures.multimodal_architecture_of_folder(files.path)
+        spec = registry.spec_of_folder(files.path)
+        container = registry.multimodal_architecture_of_folder(files.path)
         checkpoint = open_checkpoint(files.path, _float8_storage(float8, dtype))
-        names, interleaved = _names(spec, checkpoint, container), False
+        names, permuted_qk = _names(spec, checkpoint, container), False
         spec = _resolve_tied_head(spec, checkpoint, names)
         read = _unfuse_gpt_oss(checkpoint)
     rounded = None
     if bits is not None:
         read = rounded = QuantizingCheckpoint(read, quantized_bits(names, spec, bits))
-    weights = DecoderWeights(read, names, spec, dtype, interleaved)
+    weights = DecoderWeights(read, names, spec, dtype, permuted_qk)
     if spec.bidirectional:
         raise ModelError(
             f"{files.path}: its tokens see those after them (attention.causal, is_causal or"
@@ -255,8 +255,9 @@ def _unfuse_gpt_oss(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> TensorNames:
-    stacked = any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors)
-    names = hf_names(spec, stacked=stacked)
+    names = registry.hf_names(spec)
+    if any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors):
+        names = mlx_names(names)
     return names if container is None else text_backbone_names(names, checkpoint.tensors)
 
 
@@ -290,5 +291,5 @@ def load_text_parts(files: ModelFiles) -> TextParts:
     """Tokenizer, template, stop ids and sampling defaults, without reading a weight. Raises
     ModelError as `load_model` does."""
     if files.kind == "gguf":
-        return gguf_text.text_parts(GgufFile(files.path), files.model_id, fingerprint(files))
-    return folder_text.text_parts(files.path, files.model_id, fingerprint(files))
+        return gguf_tokenizer.text_parts(GgufFile(files.path), files.model_id, fingerprint(files))
+    return hf_tokenizer.text_parts(files.path, files.model_id, fingerprint(files))

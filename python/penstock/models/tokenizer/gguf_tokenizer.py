@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
-from penstock.models.families.architectures import spec_of_gguf
-from penstock.models.families.gguf_config import sampling_defaults
+from penstock.models.configuration.generation_config import gguf_sampling_defaults
+from penstock.models.families.registry import spec_of_gguf
 from penstock.models.tokenizer.special_tokens import HARMONY_END_OF_TURN
 from penstock.models.tokenizer.tokenizer_data import TextParts, TokenizerData, TokenType
 from penstock.quant.gguf.gguf_file import GgufFile
@@ -53,7 +53,7 @@ def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
         bos_token=None if data.bos_id is None else data.tokens[data.bos_id],
         eos_token=None if data.eos_id is None else data.tokens[data.eos_id],
         stop_ids=_stop_ids(file, data),
-        generation_defaults=sampling_defaults(file),
+        generation_defaults=gguf_sampling_defaults(file),
         max_model_len=spec.max_model_len,
         vocab_size=spec.vocab,
         tool_template=file.text("tokenizer.chat_template.tool_use", "") or None,

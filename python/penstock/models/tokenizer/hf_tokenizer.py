@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.families.architectures import spec_of_folder
-from penstock.models.families.hf_config import read_generation_config
-from penstock.models.families.text_backbone import text_backbone_config
+from penstock.models.configuration.generation_config import read_generation_config
+from penstock.models.configuration.text_backbone import text_backbone_config
+from penstock.models.families.registry import spec_of_folder
 from penstock.models.hub.folder_files import TOOL_TEMPLATE
 from penstock.models.tokenizer.special_tokens import (
     HARMONY_END_OF_TURN,
