@@ -62,7 +62,7 @@ class RandomCheckpoint:
         source = self._source(name)
         return tuple(random_matrix(source, rows, columns, self._form) for _ in range(count))
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         return self.matrix(name) if len(self.tensors[name].shape) == 2 else self.stack(name)[0]
 
     def vector(self, name: str) -> np.ndarray:

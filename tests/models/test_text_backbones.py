@@ -225,15 +225,15 @@ def test_a_language_model_that_is_not_known_is_refused_by_name(kind: Any, tmp_pa
 def test_other_parts_take_no_memory_and_the_start_says_what_is_served(tmp_path: Path) -> None:
     build("Llava").save_pretrained(tmp_path)
     model = load_model(ModelFiles("m", "folder", tmp_path), "auto")
-    language = (tmp_path / "model.safetensors").stat().st_size + model.widened_bytes
+    language = (tmp_path / "model.safetensors").stat().st_size + model.extra_bytes
     spec = model.spec
     matrices = 2 * spec.vocab * spec.width + 3 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96)
     assert 0 <= language - 4 * (matrices + 7 * spec.width) < 20_000  # the file's own header
-    assert model.remark == (
-        "; of LlavaForConditionalGeneration the language model alone: it reads no images"
+    assert model.load_note == (
+        "; only the language model of LlavaForConditionalGeneration: images are not supported"
     )
     exact = load_model(ModelFiles("m", "folder", tmp_path), "f32")
-    assert exact.widened_bytes == 0
+    assert exact.extra_bytes == 0
 
 
 def test_a_tensor_of_no_known_part_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Checkpoint(Protocol):
         """A three-dimensional tensor [E, N, K] as E matrices, each as `matrix` gives it."""
         ...
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """A few whole blocks of zeros, stored as the matrix or the matrices `name` are: what each
         element of theirs takes when they are packed, one of the tensor takes. Reads no data."""
         ...

@@ -47,7 +47,7 @@ def mxfp4_matrix(q: Bytes, exponents: Bytes) -> Affine:
     return Affine(8, GROUP, q, held, zero_point=FLOAT4_ZERO)
 
 
-def mxfp4_pattern() -> Affine:
+def mxfp4_layout_sample() -> Affine:
     """A group of zeros in the largest of the forms that a matrix may have: which one it has is
     known when its data are read."""
     q = np.full((1, GROUP), FLOAT4_ZERO, np.uint8)

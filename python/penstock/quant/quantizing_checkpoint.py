@@ -39,9 +39,9 @@ class QuantizingCheckpoint:
         """See Checkpoint; raises as `matrix`."""
         return tuple(self._quantized(name, matrix) for matrix in self._inner.stack(name))
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
-        inner = self._inner.pattern(name)
+        inner = self._inner.layout_sample(name)
         if name not in self._bits:
             return inner
         return quantize_affine(Dense(np.zeros((1, GROUP), np.float32), "f32"), self._bits[name])
@@ -57,7 +57,7 @@ class QuantizingCheckpoint:
 
     def _saved_bytes(self, name: str) -> int:
         count = math.prod(self.tensors[name].shape)
-        patterns = (self._inner.pattern(name), self.pattern(name))
+        patterns = (self._inner.layout_sample(name), self.layout_sample(name))
         before, after = (Fraction(size_bytes(one), math.prod(one.shape)) for one in patterns)
         return math.floor(count * (before - after))
 
@@ -65,7 +65,7 @@ class QuantizingCheckpoint:
         info = self._inner.tensors.get(name)
         if info is None or len(info.shape) < 2 or info.shape[-1] % GROUP:
             return False
-        return isinstance(self._inner.pattern(name), Dense)
+        return isinstance(self._inner.layout_sample(name), Dense)
 
     def _quantized(self, name: str, matrix: Matrix) -> Matrix:
         if name not in self._bits:

@@ -199,7 +199,7 @@ def test_an_impossible_config_is_named(
 
 def test_a_decoder_that_is_not_causal_writes_no_text(tmp_path: Path) -> None:
     files = folder(tmp_path, CONFIG | {"is_causal": False}, tensors())
-    with pytest.raises(ModelError, match=r"is_causal.*can make embeddings and write no text"):
+    with pytest.raises(ModelError, match=r"is_causal.*can make embeddings but not generate text"):
         load_model(files, "auto")
     spec = embedding_spec_of_folder(tmp_path)
     assert isinstance(spec, DecoderSpec) and spec.bidirectional

@@ -18,7 +18,7 @@ from penstock.kernels.weights import Affine, Dense
 from penstock.quant.affine import affine_from_zero_points, narrow_to_float16, unify_affine
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
-from penstock.quant.safetensors.folder_checkpoint import open_checkpoint, widened_bytes
+from penstock.quant.safetensors.folder_checkpoint import extra_bytes, open_checkpoint
 from penstock.quant.safetensors.quantization_config import read_scheme
 from penstock.quant.weight_slices import size_bytes
 from tests.support.checkpoints.integer_checkpoints import (
@@ -77,7 +77,7 @@ def test_rows_may_be_no_whole_number_of_words(tmp_path: Path, name: str) -> None
 def test_what_is_counted_is_never_less_than_what_is_held(tmp_path: Path, form: Form) -> None:
     held = tensors(form)
     checkpoint = opened(tmp_path, form, held)
-    matrix, pattern = checkpoint.matrix("a.weight"), checkpoint.pattern("a.weight")
+    matrix, pattern = checkpoint.matrix("a.weight"), checkpoint.layout_sample("a.weight")
     assert isinstance(matrix, Affine) and isinstance(pattern, Affine)
     assert pattern.shape == (1, SHAPE[1])
     assert matrix.group == pattern.group == (form.group or SHAPE[1])
@@ -86,7 +86,7 @@ def test_what_is_counted_is_never_less_than_what_is_held(tmp_path: Path, form: F
     in_file = sum(t.nbytes for name, t in held.items() if name.startswith("a."))
     on_a_cpu = size_bytes(split_groups(pattern, 32)) * SHAPE[0]
     assert size_bytes(split_groups(matrix, 32)) <= on_a_cpu
-    assert widened_bytes(checkpoint) == max(on_a_cpu - in_file, 0)
+    assert extra_bytes(checkpoint) == max(on_a_cpu - in_file, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -1,4 +1,4 @@
-"""What the config.json of every encoder family is checked for."""
+"""Checks and helpers that every encoder family applies to its config.json."""
 
 from __future__ import annotations
 

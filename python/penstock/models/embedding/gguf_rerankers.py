@@ -1,8 +1,9 @@
-"""Qwen3-Reranker in a GGUF file, as llama.cpp's converter writes it: of the head the rows of "yes"
-and "no" alone, and a template that asks for one of the two.
+"""Qwen3-Reranker in a GGUF file, as llama.cpp's converter writes it: only the head's rows for "yes"
+and "no", and a template that asks for one of the two.
 
-Their softmax is the sigmoid of their difference: one row, and one logit. Encoders are not read from
-GGUF: the converter leaves BERT's pooler out, without which its classifier tells nothing.
+The softmax of the two logits is the sigmoid of their difference, so one row and one logit suffice.
+Encoder rerankers are not read from GGUF: the converter drops BERT's pooler, which its classifier
+needs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def load_parts(files: ModelFiles) -> EmbeddingParts:
     before, found, rest = file.text(TEMPLATE).partition("{query}")
     between, found_too, after = rest.partition("{document}")
     if not found or not found_too:
-        raise ModelError(f"{file.path}: {TEMPLATE} has no {{query}} before a {{document}}")
+        raise ModelError(f"{file.path}: {TEMPLATE} must have {{query}} before {{document}}")
     template = PairTemplate(before, between, after)
     data = gguf_tokenizer.tokenizer_data(file)
     return EmbeddingParts(files.model_id, fingerprint(files), data, "", True, template)

@@ -1,4 +1,4 @@
-"""The head of a reranker: the linear layers that make one logit of the state of a pair."""
+"""The head of a reranker: linear layers that turn the state of a pair into one logit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from penstock.quant.dequantize import dequantize
 
 @dataclass(frozen=True, slots=True)
 class ClassifierSpec:
-    """`pooling` makes the state. `dense`, an activation and perhaps `norm` come before `output`,
-    where there are any. The four are names without `.weight` or `.bias`, "" for none; the biases
-    are theirs."""
+    """The layers of a head: `pooling`, then `dense` with its activation, then `norm`, then
+    `output`. `dense`, `norm` and `output` are tensor names without `.weight` or `.bias`; "" means
+    that there is no such layer."""
 
     pooling: Pooling
     output: str
@@ -40,7 +40,7 @@ DECODER_CLASSIFIER: Final = ClassifierSpec("last", "score", output_bias=False)
 
 
 def classifier_shapes(spec: ClassifierSpec, width: int) -> dict[str, Shape]:
-    """Every tensor of the head of a model of this width."""
+    """Return every tensor of the head of a model of this width, with its shape."""
     shapes = dict(_linear_shapes(spec.output, 1, width, biased=spec.output_bias))
     if spec.dense:
         shapes |= dict(_linear_shapes(spec.dense, width, width, biased=spec.dense_bias))
@@ -52,19 +52,19 @@ def classifier_shapes(spec: ClassifierSpec, width: int) -> dict[str, Shape]:
 
 
 def check_labels(checkpoint: Checkpoint, spec: ClassifierSpec) -> None:
-    """Raise ModelError for a model that tells several classes apart."""
+    """Raise ModelError for a classifier with more than one label."""
     name = f"{spec.output}.weight"
     info = checkpoint.tensors.get(name)
     labels = 1 if info is None or not info.shape else info.shape[0]
     if labels != 1:
         raise ModelError(
-            f"{checkpoint.path}: {name} has {labels} labels; a reranker has one, and other"
-            " classifiers are not supported"
+            f"{checkpoint.path}: {name} has {labels} labels; only rerankers, with one label, are"
+            " supported"
         )
 
 
 def read_classifier(checkpoint: Checkpoint, spec: ClassifierSpec) -> tuple[DenseLayer, ...]:
-    """The layers in order, as float32, of a checkpoint with the shapes that they should have."""
+    """Read the layers in order, as float32, from a checkpoint whose shapes have been checked."""
     output = DenseLayer(_linear(checkpoint, spec.output, biased=spec.output_bias))
     if not spec.dense:
         return (output,)

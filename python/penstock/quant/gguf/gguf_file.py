@@ -23,7 +23,7 @@ from penstock.quant.gguf.ggml_types import SUPPORTED
 from penstock.quant.gguf.gguf_header import GgufHeader, StringArray, Value
 from penstock.quant.gguf.split_names import split_file_names
 from penstock.quant.mapped_file import MappedFile
-from penstock.quant.mxfp4 import mxfp4_pattern
+from penstock.quant.mxfp4 import mxfp4_layout_sample
 
 
 def read_head(path: Path) -> Mapping[str, Value]:
@@ -121,11 +121,11 @@ class GgufFile:
         each = tuple(self._converted(info, one, (rows, columns)) for one in raw)
         return unify_affine(each, f"{self.path}: {name}")
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
         kind = SUPPORTED[self._types[self._supported(name).name]]
         if kind.name == "MXFP4":
-            return mxfp4_pattern()
+            return mxfp4_layout_sample()
         return convert(kind.name, np.zeros(kind.size_bytes, np.uint8), (1, kind.block))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:

@@ -67,11 +67,11 @@ class Float8Checkpoint:
         """See Checkpoint. None is of 8-bit floats."""
         return self._folder.stack(name)
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint. A row where its scale is that of all its columns: whichever rows share
         it, each may be given its own. Else two groups of columns."""
         if name not in self._scales:
-            return self._folder.pattern(name)
+            return self._folder.layout_sample(name)
         _, (height, columns) = self._scales[name]
         _, width = self._folder.tensors[name].shape
         rows = 1 if columns == width else height
@@ -84,7 +84,7 @@ class Float8Checkpoint:
         return self._folder.vector(name)
 
     @property
-    def widened_bytes(self) -> int:
+    def extra_bytes(self) -> int:
         """What the matrices take beyond the files: a second byte for each code that becomes
         bfloat16."""
         if self._held == "float8":

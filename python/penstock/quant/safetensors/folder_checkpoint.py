@@ -26,7 +26,7 @@ def open_checkpoint(folder: Path, held: Float8Storage) -> Checkpoint:
     return Float8Checkpoint(plain, scheme, held)
 
 
-def widened_bytes(checkpoint: Checkpoint) -> int:
+def extra_bytes(checkpoint: Checkpoint) -> int:
     """What the matrices of a checkpoint take beyond its files: see each kind of it."""
     kinds = (Float8Checkpoint, IntegerCheckpoint, Mxfp4Checkpoint)
-    return checkpoint.widened_bytes if isinstance(checkpoint, kinds) else 0
+    return checkpoint.extra_bytes if isinstance(checkpoint, kinds) else 0

@@ -101,18 +101,18 @@ class IntegerCheckpoint:
         )
         return unify_affine(tuple(each), f"{self.path}: {name}")
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint. Which form is exact is known when the data are read: this is the largest
         that it may be."""
         stored = self._stored.get(name)
-        return self._folder.pattern(name) if stored is None else self._pattern(stored)
+        return self._folder.layout_sample(name) if stored is None else self._layout_sample(stored)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._folder.vector(name)
 
     @property
-    def widened_bytes(self) -> int:
+    def extra_bytes(self) -> int:
         """What the matrices may take beyond the files on a CPU, where the scales of coarse groups
         are repeated."""
         row_bytes: dict[tuple[str, int], int] = {}  # of matrices that are stored alike
@@ -120,7 +120,9 @@ class IntegerCheckpoint:
         for stored in self._stored.values():
             alike = self._type_name(stored), stored.size.columns
             if alike not in row_bytes:
-                row_bytes[alike] = size_bytes(split_groups(self._pattern(stored), ACTIVATION_GROUP))
+                row_bytes[alike] = size_bytes(
+                    split_groups(self._layout_sample(stored), ACTIVATION_GROUP)
+                )
             taken += row_bytes[alike] * math.prod(stored.shape[:-1]) - stored.size_bytes
         return max(taken, 0)
 
@@ -230,7 +232,7 @@ class IntegerCheckpoint:
                 f"numbers are of {list(stored.shape)}"
             )
 
-    def _pattern(self, stored: _Stored) -> Affine:
+    def _layout_sample(self, stored: _Stored) -> Affine:
         """One row, in the largest of the forms that it may have."""
         bits, size = stored.size.grouping.bits, stored.size
         halves = stored.float_types == {"F16"}

@@ -13,7 +13,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import Matrix
 from penstock.quant.affine import unify_affine
 from penstock.quant.checkpoint import TensorInfo
-from penstock.quant.mxfp4 import GROUP, look_up_pairs, mxfp4_matrix, mxfp4_pattern
+from penstock.quant.mxfp4 import GROUP, look_up_pairs, mxfp4_layout_sample, mxfp4_matrix
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 
 MXFP4: Final = "MXFP4"
@@ -64,19 +64,19 @@ class Mxfp4Checkpoint:
             raise ModelError(f"{where}{_SCALES}: {error}") from None
         return unify_affine(each, where)
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
-        return mxfp4_pattern() if name in self._stored else self._folder.pattern(name)
+        return mxfp4_layout_sample() if name in self._stored else self._folder.layout_sample(name)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._folder.vector(name)
 
     @property
-    def widened_bytes(self) -> int:
+    def extra_bytes(self) -> int:
         """What the matrices may take beyond the files on a CPU, which holds four bits of each
         number and the scales."""
-        group_bytes = GROUP // 2 + int(mxfp4_pattern().scale.nbytes)
+        group_bytes = GROUP // 2 + int(mxfp4_layout_sample().scale.nbytes)
         groups = sum(math.prod(scales.shape) for _, scales in self._stored.values())
         return group_bytes * groups - sum(self.tensors[name].size_bytes for name in self._stored)
 

@@ -100,7 +100,7 @@ class SafetensorsFile:
             for first in range(0, count * rows, rows)
         )
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
         float_name, dtype = self._float(self._info(name))
         return Dense(np.zeros((1, 1), dtype), float_name)
@@ -185,9 +185,9 @@ class SafetensorsFolder:
         """See Checkpoint."""
         return self._file(name).stack(name)
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
-        return self._file(name).pattern(name)
+        return self._file(name).layout_sample(name)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""

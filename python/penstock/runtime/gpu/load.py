@@ -239,7 +239,7 @@ def _info(
 
 def _report(model: LoadedModel, memory: DeviceMemoryPlan, settings: EngineSettings) -> str:
     """The line of memory that a start shows."""
-    return memory.formula() + (ROUNDED if settings.quantize == "fp8" else "") + model.remark
+    return memory.formula() + (ROUNDED if settings.quantize == "fp8" else "") + model.load_note
 
 
 def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:
