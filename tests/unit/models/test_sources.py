@@ -181,7 +181,7 @@ def test_gguf_files_of_a_repository_are_listed_where_none_is_named(
 ) -> None:
     publish(hub, "who/what", {"a.gguf": b"GGUF a", "b.gguf": b"GGUF b"})
     with pytest.raises(
-        ModelError, match=r"name one of its GGUF files: who/what/a\.gguf \(also b\.gguf\)"
+        ModelError, match=r"one of its GGUF files: who/what/a\.gguf \(also b\.gguf\)"
     ):
         resolve_model(name, tmp_path, HubAccess(hub.url))
 

@@ -165,8 +165,8 @@ BOTH = {"a": GROUP} | group(strategy="group", group_size=128)["config_groups"]
     [
         ("fp8-block", {"fmt": "e5m2"}, "fmt 'e5m2'"),
         ("fp8-block", {"activation_scheme": "odd"}, "activation_scheme 'odd'"),
-        ("fp8-block", {"weight_block_size": [64, 128]}, r"weight_block_size: \[64, 128\]"),
-        ("fp8-block", {"weight_block_size": []}, r"weight_block_size: \[\]"),
+        ("fp8-block", {"weight_block_size": [64, 128]}, r"weight_block_size \[64, 128\]"),
+        ("fp8-block", {"weight_block_size": []}, r"weight_block_size \[\]"),
         ("fp8-block", {"weight_block_size": 128}, "weight_block_size"),
         ("channel", {"format": "marlin-24"}, "format 'marlin-24'"),
         ("channel", {"format": None}, "format None"),
