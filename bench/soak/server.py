@@ -19,7 +19,7 @@ from typing import Any
 from bench.lora import write_adapter
 from bench.soak import processes
 from penstock.config import read_environment
-from penstock.models.families.architectures import spec_of_gguf
+from penstock.models.families.registry import spec_of_gguf
 from penstock.models.hub.sources import resolve_model
 from penstock.quant.gguf.gguf_file import GgufFile
 

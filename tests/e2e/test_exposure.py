@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from bench.lora import write_adapter
-from penstock.models.families.architectures import spec_of_gguf
+from penstock.models.families.registry import spec_of_gguf
 from penstock.quant.gguf.gguf_file import GgufFile
 from tests.e2e.conftest import RunningServer
 

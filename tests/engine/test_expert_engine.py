@@ -169,10 +169,10 @@ def test_an_adapter_of_attention_gives_the_logits_of_merged_weights(
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("layers.0.mlp.experts.1.up_proj", "an adapter of experts is not supported"),
-        ("layers.0.mlp.gate", "an adapter of what chooses experts is not supported"),
+        ("layers.0.mlp.experts.1.up_proj", "an adapter for experts is not supported"),
+        ("layers.0.mlp.gate", "an adapter for the router is not supported"),
         ("layers.0.mlp.up_proj", "layer 0 is a mixture of experts"),
-        ("layers.0.block_sparse_moe.experts.1.w1", "an adapter of experts is not supported"),
+        ("layers.0.block_sparse_moe.experts.1.w1", "an adapter for experts is not supported"),
     ],
 )
 def test_an_adapter_of_experts_is_refused_by_name(

@@ -134,7 +134,7 @@ async def test_preloaded_adapters_are_there_with_the_model(base: str, tmp_path: 
 async def test_preload_that_fails_is_told_by_its_alias(base: str, tmp_path: Path) -> None:
     lora = LoraSettings(preload=(LoraSource("style", str(tmp_path / "nothing")),))
     async with fleet_of(tmp_path, base, lora) as fleet:
-        with pytest.raises(ModelError, match=r"lora style: .*nothing' is no folder, and no hub id"):
+        with pytest.raises(ModelError, match=r"lora style: .*' is neither a folder nor a hub id"):
             await fleet.load("a")
         assert fleet.states["a"].status == "unloaded"
         write_adapter(tmp_path / "nothing")

@@ -75,9 +75,9 @@ def test_an_unquantized_model_reports_nothing(folder: Path) -> None:
 
 def test_widened_bytes_are_known_before_weights_are_read(folder: Path) -> None:
     files = files_at(folder, "m")
-    assert load_model(files, "auto").widened_bytes == CODES
-    assert load_model(files, "f32").widened_bytes == 0
-    assert load_model(files, "auto", float8="float8").widened_bytes == 0
+    assert load_model(files, "auto").extra_bytes == CODES
+    assert load_model(files, "f32").extra_bytes == 0
+    assert load_model(files, "auto", float8="float8").extra_bytes == 0
 
 
 @pytest.mark.parametrize("form", ["fp8-block", "channel"])
@@ -87,7 +87,7 @@ def test_a_mixture_keeps_its_codes_on_a_device(tmp_path: Path, form: Form) -> No
     model = load_model(files_at(tmp_path / "m", "m"), "auto", float8="float8")
     experts = model.weights.layer(0).experts
     assert experts is not None and isinstance(experts.gate[0], Float8)
-    assert model.widened_bytes == 0
+    assert model.extra_bytes == 0
     device = start_gpu_runtime_on_cpu(tmp_path / "m", settings())
     assert "8-bit" not in device.report
     stored = sum(part.stat().st_size for part in (tmp_path / "m").glob("*.safetensors"))

@@ -110,12 +110,12 @@ def test_a_start_counts_and_reports_quantized_weights(
 ) -> None:
     folder = request.getfixturevalue(name)
     model = load_model(files_at(folder, "m"), "auto", bits=BITS[form])
-    planned = (folder / "model.safetensors").stat().st_size + model.widened_bytes
+    planned = (folder / "model.safetensors").stat().st_size + model.extra_bytes
     runtime, plain = native(folder, quantize=form), native(folder)
     header_and_vectors = 20_000
     assert abs(planned - runtime.info.weight_bytes) <= header_and_vectors
     assert runtime.info.weight_bytes < 0.6 * plain.info.weight_bytes
-    assert f"; float weights of layers are rounded to integers of {BITS[form]} bits" in (
+    assert f"; float weights of layers are quantized to {BITS[form]}-bit integers" in (
         runtime.report
     )
     assert "rounded" not in plain.report

@@ -11,8 +11,9 @@ import numpy as np
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.weights import Dense, Matrix
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_names import TensorNames, hf_names
+from penstock.models.decoder.tensor_names import TensorNames
 from penstock.models.decoder.weights import DecoderWeights, expected_shapes
+from penstock.models.families.registry import hf_names
 from penstock.quant.checkpoint import TensorInfo
 
 FLOATS = {"f32": 4, "f16": 2, "bf16": 2}
@@ -61,7 +62,7 @@ class RandomCheckpoint:
         source = self._source(name)
         return tuple(random_matrix(source, rows, columns, self._form) for _ in range(count))
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         return self.matrix(name) if len(self.tensors[name].shape) == 2 else self.stack(name)[0]
 
     def vector(self, name: str) -> np.ndarray:
@@ -78,13 +79,13 @@ def random_weights(
     form: str = "f32",
     *,
     names: TensorNames | None = None,
-    interleaved: bool = False,
+    permuted_qk: bool = False,
     changed: dict[str, Matrix] | None = None,
 ) -> DecoderWeights:
     """Weights under `names`, or those of a Hugging Face folder."""
     names = names or hf_names(spec)
     checkpoint = RandomCheckpoint(expected_shapes(names, spec), form, changed or {})
-    return DecoderWeights(checkpoint, names, spec, "auto", interleaved)
+    return DecoderWeights(checkpoint, names, spec, "auto", permuted_qk)
 
 
 def dense(values: np.ndarray) -> Dense:

@@ -14,7 +14,7 @@ import transformers
 from decoder_stepper import Stepper, load_decoder
 
 from penstock.models.decoder.spec import LongRopeScaling
-from penstock.models.families.architectures import spec_of_folder
+from penstock.models.families.registry import spec_of_folder
 
 PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
 SMALL = {

@@ -16,7 +16,7 @@ from penstock.config import EngineSettings
 from penstock.kernels.ops_interface import LayerCache, StepInputs
 from penstock.kernels.reference import ReferenceOps
 from penstock.models.embedding.embedder import Embedder
-from penstock.models.families.architectures import embedding_spec_of_folder
+from penstock.models.families.registry import embedding_spec_of_folder
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import is_embedding_model, load_embedder
@@ -311,7 +311,7 @@ def edit(path: Path, **changes: Any) -> None:
         ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "is none of the"),
         ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length 0"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.Tanh"}, "Tanh"),
-        ("2_Dense/config.json", {"in_features": 32}, "in_features 32, the layer gets 64"),
+        ("2_Dense/config.json", {"in_features": 32}, "in_features is 32, but must be 64"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_its_name(
@@ -338,7 +338,7 @@ def test_modules_that_leave_the_folder_or_are_unknown_are_refused(tmp_path: Path
     folder = save_sentence_folder(tmp_path, small_body("Bert"))
     modules = json.loads((folder / "modules.json").read_text())
     for index, change, message in (
-        (1, {"path": "../1_Pooling"}, "leaves the folder"),
+        (1, {"path": "../1_Pooling"}, "is outside the folder"),
         (1, {"type": "x.WordWeights"}, "WordWeights"),
     ):
         changed = [module | change if i == index else module for i, module in enumerate(modules)]

@@ -80,7 +80,7 @@ def test_a_long_document_is_cut_before_the_end_of_the_template(tmp_path: Path) -
     ("changes", "message"),
     [
         ({"qwen3.classifier.output_labels": ["no", "yes"]}, r"output_labels \['no', 'yes'\]"),
-        ({"tokenizer.chat_template.rerank": "{document} {query}"}, "has no {query} before"),
+        ({"tokenizer.chat_template.rerank": "{document} {query}"}, "must have {query} before"),
     ],
 )
 def test_other_heads_and_templates_are_refused_by_their_keys(

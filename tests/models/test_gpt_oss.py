@@ -17,7 +17,7 @@ from test_decoder import TOLERANCE, expected_logits
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Affine
 from penstock.models.decoder.spec import YarnScaling
-from penstock.models.families.architectures import spec_of_folder
+from penstock.models.families.registry import spec_of_folder
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_model, load_text_parts
 from tests.support.checkpoints.small_gpt_oss import (

@@ -10,8 +10,8 @@ from test_tensor_parallel import LLAMA as SPEC
 
 from penstock.kernels.weights import Affine
 from penstock.models.checkpoint.matrix_forms import matrix_forms
-from penstock.models.decoder.tensor_names import hf_names
 from penstock.models.decoder.weights import expected_shapes
+from penstock.models.families.registry import hf_names
 
 
 @pytest.mark.parametrize("form", ["f32", "bf16", "q4_0", "q8_0"])

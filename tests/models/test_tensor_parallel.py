@@ -49,6 +49,7 @@ LLAMA = DecoderSpec(
 MIXTURE = LayerSpec(experts=ExpertsSpec(6, 2, 128, renormalize=True))
 GEMMA = replace(
     LLAMA,
+    architecture="gemma3",
     sandwich_norms=True,
     qk_norm=True,
     norm_offset=1.0,
@@ -188,7 +189,7 @@ def test_shards_give_the_logits_of_the_model(case: str, count: int) -> None:
 def test_heads_are_cut_after_their_rows_are_put_in_order(count: int) -> None:
     """As in GGUF files of the llama architecture, biases included."""
     spec = replace(LLAMA, qkv_bias=True)
-    model = model_of(spec, random_weights(spec, "q8_0", interleaved=True))
+    model = model_of(spec, random_weights(spec, "q8_0", permuted_qk=True))
     plain = model_of(spec, random_weights(spec, "q8_0"))
     expected = logits_of(model)
     assert not torch.allclose(expected, logits_of(plain))

@@ -14,9 +14,11 @@ import transformers
 from decoder_stepper import Stepper, load_decoder
 
 from penstock.base.errors import ModelError
-from penstock.models.families.architectures import spec_of_folder
-from penstock.models.families.hf_config import HfConfig
-from penstock.models.families.text_backbone import MULTIMODAL_ARCHITECTURES, text_backbone_config
+from penstock.models.configuration.text_backbone import (
+    MULTIMODAL_ARCHITECTURES,
+    text_backbone_config,
+)
+from penstock.models.families.registry import HF_ARCHITECTURES, MODEL_TYPES, spec_of_folder
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.loader.model_loader import load_model
 from penstock.models.tokenizer.hf_tokenizer import text_parts
@@ -223,15 +225,15 @@ def test_a_language_model_that_is_not_known_is_refused_by_name(kind: Any, tmp_pa
 def test_other_parts_take_no_memory_and_the_start_says_what_is_served(tmp_path: Path) -> None:
     build("Llava").save_pretrained(tmp_path)
     model = load_model(ModelFiles("m", "folder", tmp_path), "auto")
-    language = (tmp_path / "model.safetensors").stat().st_size + model.widened_bytes
+    language = (tmp_path / "model.safetensors").stat().st_size + model.extra_bytes
     spec = model.spec
     matrices = 2 * spec.vocab * spec.width + 3 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96)
     assert 0 <= language - 4 * (matrices + 7 * spec.width) < 20_000  # the file's own header
-    assert model.remark == (
-        "; of LlavaForConditionalGeneration the language model alone: it reads no images"
+    assert model.load_note == (
+        "; only the language model of LlavaForConditionalGeneration: images are not supported"
     )
     exact = load_model(ModelFiles("m", "folder", tmp_path), "f32")
-    assert exact.widened_bytes == 0
+    assert exact.extra_bytes == 0
 
 
 def test_a_tensor_of_no_known_part_is_refused(tmp_path: Path) -> None:
@@ -244,7 +246,8 @@ def test_a_tensor_of_no_known_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_keys_that_are_read_are_spelled_as_in_a_config() -> None:
-    known = set(HfConfig.__struct_fields__)
     for architecture in MULTIMODAL_ARCHITECTURES:
         given = text_backbone_config({"architectures": [architecture], "text_config": {}})
+        family = HF_ARCHITECTURES[MODEL_TYPES[given["model_type"]]]
+        known = set(family.config.__struct_fields__)
         assert set(given) - known <= {"architectures", "model_type", "eos_token_id"}

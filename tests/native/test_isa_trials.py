@@ -18,7 +18,7 @@ from penstock.kernels.native.pack import matrix_source
 from penstock.kernels.weights import Dense, Matrix
 from penstock.quant.gguf.ggml_blocks import convert
 from penstock.quant.gguf.ggml_types import SUPPORTED
-from penstock.quant.mxfp4 import mxfp4_pattern
+from penstock.quant.mxfp4 import mxfp4_layout_sample
 
 HEIGHT, WIDTH = 64, 1024
 
@@ -26,7 +26,7 @@ HEIGHT, WIDTH = 64, 1024
 def pattern(name: str) -> Matrix:
     """As `Checkpoint.pattern` gives it of a GGUF file."""
     if name == "MXFP4":
-        return mxfp4_pattern()
+        return mxfp4_layout_sample()
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
     return convert(name, np.zeros(kind.size_bytes, np.uint8), (1, kind.block))
 

@@ -1,7 +1,7 @@
 """An adapter in memory: the low-rank factors of each projection that it changes.
 
-A projection's result is y = W x + b (a x); the scale of PEFT (alpha / rank, or alpha / sqrt(rank)
-with rsLoRA) is folded into `b`.
+A projection computes y = W x + b (a x). PEFT's scale (alpha / rank, or alpha / sqrt(rank) with
+rsLoRA) is folded into `b`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Of one projection with K inputs and N outputs: `a` [R, K] and `b` [N, R], float32, in rows of
-    C order. `b` has the row order of the model's own weights, the scale is in it."""
+    """The factors of one projection with C inputs and N outputs: `a` [Q, C] and `b` [N, Q], float32
+    and contiguous, Q the rank. `b` has the row order of the model's own weights and includes the
+    scale."""
 
     a: npt.NDArray[np.float32]
     b: npt.NDArray[np.float32]
@@ -28,9 +29,9 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One revision. `rank`: the largest of its factors. `size_bytes`: of all factors in 32-bit
-    floats. `layers`: for each layer of the model, the factors of some of its unfused projections
-    ("q", "k", "v", "o", "gate", "up", "down")."""
+    """One revision of an adapter. `rank`: the largest rank of its factors. `size_bytes`: the size
+    of all factors in float32. `layers`: for each layer of the model, the factors of some of its
+    unfused projections ("q", "k", "v", "o", "gate", "up", "down")."""
 
     revision: str
     rank: int

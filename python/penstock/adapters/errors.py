@@ -1,4 +1,4 @@
-"""Why an adapter is not loaded: the codes of the adapter routes, each with its HTTP status."""
+"""The errors of adapters: the codes of the adapter routes, each with its HTTP status."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ BUSY_RETRY_S: Final = 1
 
 
 class AdapterRefused(ServiceError):
-    """An adapter cannot be loaded, replaced or unloaded. `code` is one of STATUS_OF, and says the
-    status. The message has no path of the server."""
+    """An adapter cannot be loaded, replaced or unloaded. `code` is a key of STATUS_OF, which sets
+    the HTTP status. The message contains no path of the server."""
 
     def __init__(self, code: str, message: str, *, field: str | None = None) -> None:
         self.status = STATUS_OF[code]
@@ -48,5 +48,5 @@ class AdapterRefused(ServiceError):
 
 
 def invalid_adapter(why: str) -> AdapterRefused:
-    """The files of an adapter are wrong, or ask for what is not supported."""
+    """Return the error for adapter files that are malformed or not supported."""
     return AdapterRefused("invalid_lora_adapter", why, field="lora_path")

@@ -1,4 +1,4 @@
-"""Where an adapter that an operator names lies: a folder, or `owner/name` of the model hub."""
+"""Finds an adapter that an operator names: a folder, or `owner/name` on the model hub."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FILES: Final = (CONFIG_NAME, WEIGHTS_NAME)
 
 
 def find_adapter(source: str, home: Path, hub: HubAccess) -> str:
-    """The folder that `source` means. One of the hub is fetched into `home/models`, once: what is
-    there, or in the hub's own cache, is found again without the network.
+    """Return the folder that `source` names. An adapter on the hub is downloaded into `home/models`
+    once; an adapter there or in the hub's own cache is found without the network.
 
-    Raises AdapterRefused `adapter_path_not_found` where neither disk nor hub has it, or nothing can
-    have such a name."""
+    Raises AdapterRefused `adapter_path_not_found` if neither disk nor hub has it, or if the name is
+    not valid."""
     try:
         folder = path_at(source)
     except ModelError as error:
@@ -30,7 +30,7 @@ def find_adapter(source: str, home: Path, hub: HubAccess) -> str:
     if folder is not None:
         return str(folder)
     if HUB_ID.fullmatch(source) is None or ".." in source:
-        raise _not_found(f"{source!r} is no folder, and no hub id (owner/name)")
+        raise _not_found(f"{source!r} is neither a folder nor a hub id (owner/name)")
     snapshot = cached_snapshot(hub, source)
     if snapshot is not None and all((snapshot / name).exists() for name in FILES):
         return str(snapshot)
@@ -38,11 +38,11 @@ def find_adapter(source: str, home: Path, hub: HubAccess) -> str:
     try:
         return str(fetch_into_cache(home, slot, lambda partial: _fetch(hub, source, partial)))
     except ModelError as error:
-        raise _not_found(f"{source} is no folder here, and as a hub id: {error}") from None
+        raise _not_found(f"{source} is not a folder, and as a hub id: {error}") from None
 
 
 def _fetch(hub: HubAccess, repository: str, partial: Path) -> None:
-    # Imported here: what is on disk needs no HTTP client, which takes a tenth of a second.
+    # Imported here: an adapter on disk needs no HTTP client, whose import takes 0.1 s.
     from penstock.models.hub.hub import Revision, fetch_files
 
     fetch_files(Revision(hub, repository), FILES, partial)

@@ -1,7 +1,7 @@
-"""adapter_config.json of PEFT: what it says of ranks, scales and targets; all else is refused.
+"""Reads PEFT's adapter_config.json: ranks, scales and target modules.
 
-A key that changes what an adapter computes is either understood or named in a refusal; a key that
-is not known may only have a value that asks for nothing.
+A key that changes what an adapter computes is either supported or refused by name. An unknown key
+is refused unless its value is empty.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from penstock.adapters.errors import AdapterRefused, invalid_adapter
 CONFIG_NAME: Final = "adapter_config.json"
 WEIGHTS_NAME: Final = "adapter_model.safetensors"
 MAX_CONFIG_BYTES: Final = 1 << 20
-# They say nothing of what the adapter computes.
-WITHOUT_MEANING: Final = frozenset(
+# These keys do not change what the adapter computes.
+IGNORED: Final = frozenset(
     {
         "auto_mapping",
         "base_model_name_or_path",
@@ -38,7 +38,7 @@ WITHOUT_MEANING: Final = frozenset(
         "velora_config",
     }
 )
-# key -> what it asks for; refused unless its value is empty
+# key -> the feature that it enables; refused unless its value is empty
 REFUSED: Final = {
     "use_dora": "DoRA",
     "lora_bias": "a bias",
@@ -50,7 +50,7 @@ REFUSED: Final = {
     "use_qalora": "QALoRA",
     "megatron_config": "Megatron layers",
 }
-# Initialisers that leave the base as it is; others move a part of it into the adapter.
+# Initialisers that leave the base weights unchanged; others move a part of them into the adapter.
 PLAIN_INITIALISERS: Final = (True, False, None, "gaussian", "eva", "orthogonal")
 TASKS: Final = (None, "CAUSAL_LM", "FEATURE_EXTRACTION")
 MAX_ALPHA: Final = 1e6
@@ -80,11 +80,12 @@ class _Config(msgspec.Struct):
 
 
 class PeftConfig:
-    """The config of one adapter. Modules are called as in the file of weights, less the prefix
+    """The config of one adapter. Modules have the names of the weight file without the prefix
     `base_model.model.`, such as "model.layers.0.self_attn.q_proj"."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises AdapterRefused naming the key that is wrong or not supported."""
+        """Decode adapter_config.json. Raises AdapterRefused naming the key that is malformed or not
+        supported."""
         if len(data) > MAX_CONFIG_BYTES:
             raise AdapterRefused(
                 "lora_adapter_file_too_large",
@@ -98,18 +99,18 @@ class PeftConfig:
         self._alphas = Patterns("alpha_pattern", self._config.alpha_pattern or {})
 
     def rank(self, module: str) -> int:
-        """The rank that the config gives to a module."""
+        """Return the rank of a module."""
         return int(self._ranks.get(module, self._config.r))
 
     def scale(self, module: str) -> float:
-        """What B A x is multiplied by."""
+        """Return the factor by which B A x is multiplied."""
         rank = self.rank(module)
         alpha = self._alphas.get(module, self._config.lora_alpha)
         return float(alpha / (math.sqrt(rank) if self._config.use_rslora else rank))
 
     def targets(self, module: str, layer: int) -> bool:
-        """Whether the config says that the module is adapted. A regular expression of targets is
-        taken to say so: what the file holds is what it chose."""
+        """Return whether the config targets the module. If `target_modules` is a regular
+        expression, the answer is always true: PEFT saves only modules that it matches."""
         config = self._config
         excluded, wanted = config.exclude_modules, config.target_modules
         if not isinstance(excluded, str) and _names(module, excluded or ()):
@@ -126,10 +127,11 @@ class PeftConfig:
 
 class Patterns:
     """A PEFT table from module names to numbers. A key is a name, the end of a name after a dot, or
-    a regular expression for one of these; the first that fits counts."""
+    a regular expression for either; the first key that matches applies."""
 
     def __init__(self, key: str, table: Mapping[str, float]) -> None:
-        """Raises AdapterRefused for an expression that could take forever to try."""
+        """Compile the keys. Raises AdapterRefused for an expression that could backtrack without
+        bound."""
         self._table = list(table.items())
         self._expressions: dict[str, re.Pattern[str]] = {}
         for name in table:
@@ -151,8 +153,8 @@ def _names(module: str, names: Iterable[str]) -> bool:
 
 
 def _compile(key: str, expression: str) -> re.Pattern[str]:
-    """What a key fits, at a cost of the square of a name's length: few things may be repeated or
-    left out, and a group may choose only among plain names."""
+    """Compile the pattern of a key. Its cost is at most quadratic in the length of a name: few
+    parts may be repeated or optional, and a group may only choose among plain names."""
     rest = _CHOICE_OF_NAMES.sub("", expression)
     if (
         len(expression) > 512
@@ -162,13 +164,13 @@ def _compile(key: str, expression: str) -> re.Pattern[str]:
     ):
         raise _wrong(
             key,
-            "has a regular expression that repeats groups, repeats too often, or chooses among"
-            " expressions",
+            "has a regular expression that repeats groups, has too many repetitions, or chooses"
+            " among expressions",
         )
     try:
         return re.compile(rf"(.*\.)?({expression})$")
     except (re.error, RecursionError, OverflowError):
-        raise _wrong(key, "has a key that is no regular expression") from None
+        raise _wrong(key, "has a key that is not a regular expression") from None
 
 
 def _decode(data: bytes, kind: type[Any]) -> Any:
@@ -183,7 +185,7 @@ def _refuse_unsupported(values: Mapping[str, Any]) -> None:
     for key, feature in REFUSED.items():
         if values.get(key):
             raise _wrong(key, f"{feature} is not supported")
-    known = {*WITHOUT_MEANING, *REFUSED, *_Config.__struct_fields__}
+    known = {*IGNORED, *REFUSED, *_Config.__struct_fields__}
     for key, value in values.items():
         if key not in known and value:
             raise _wrong(key[:80], "is not supported")
@@ -197,8 +199,8 @@ def _check(config: _Config) -> None:
     if config.init_lora_weights not in PLAIN_INITIALISERS:
         raise _wrong(
             "init_lora_weights",
-            "names an initialiser that changes the base's weights; convert the adapter to a plain"
-            " LoRA when it is saved",
+            "names an initialiser that changes the base weights; convert the adapter to a plain"
+            " LoRA when you save it",
         )
     if config.task_type not in TASKS:
         raise _wrong("task_type", "must be CAUSAL_LM")
@@ -213,7 +215,7 @@ def _check(config: _Config) -> None:
 
 def _check_numbers(key: str, numbers: Sequence[float], *, least: float) -> None:
     if not all(least <= number <= MAX_ALPHA for number in numbers):
-        raise _wrong(key, f"must be from {least:g} to {MAX_ALPHA:g}")
+        raise _wrong(key, f"must be in the range {least:g} to {MAX_ALPHA:g}")
 
 
 def _wrong(key: str, why: str) -> AdapterRefused:

@@ -1,11 +1,12 @@
-"""A PEFT folder as an Adapter: adapter_config.json and adapter_model.safetensors, no other format.
+"""Reads a PEFT folder (adapter_config.json and adapter_model.safetensors) as an Adapter.
 
-The header of the file is checked against config, base and limits before its data are mapped; then
-the data are read once, checked to be finite, and the scale is folded into B.
+The header of the weight file is checked against the config, the base model and the limits before
+any data is mapped. Then the data is read once and checked to be finite, and the scale is folded
+into B.
 
-Rows of q and k are left as they are: a base's own are brought into the same order, that of the
-model as trained, when they are loaded (`models.weights`), also where a GGUF file stores them
-interleaved. A quantized base is the same base.
+The rows of q and k stay in the order of the trained model: `models.decoder.weights` brings those of
+the base into the same order, also if a GGUF file stores them permuted. An adapter fits any
+quantization of its base.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A module of the file with both of its factors. `rows`: of each of its projections."""
+    """A module of the file with both of its factors. `rows`: the rows of each of its
+    projections."""
 
     name: str
     layer: int
@@ -56,7 +58,7 @@ class _Module:
 
     @property
     def size_bytes(self) -> int:
-        """Of the factors of all its projections; each has an A of its own."""
+        """The size of the factors of all its projections, each with its own copy of A."""
         columns = self.a.shape[1]
         return FLOAT_BYTES * self.rank * (len(self.rows) * columns + sum(self.rows))
 
@@ -64,7 +66,7 @@ class _Module:
 def read_adapter(
     folder: Path, spec: DecoderSpec, limits: LoraSettings, revision: str | None = None
 ) -> Adapter:
-    """The adapter in `folder` for a base of `spec`; `revision` None: the folder is called so.
+    """Read the adapter in `folder` for a base model of `spec`. `revision` None: the folder's name.
 
     Raises AdapterRefused: `invalid_lora_adapter` with the key or tensor at fault,
     `lora_rank_limit_exceeded`, `lora_byte_limit_exceeded`, `lora_adapter_file_too_large`,
@@ -82,7 +84,7 @@ def read_adapter(
     layers: list[dict[str, Factors]] = [{} for _ in spec.layers]
     for layer, projection, pair in factors:
         if projection in layers[layer]:
-            raise invalid_adapter(f"layer {layer} has two adapters of its {projection} projection")
+            raise invalid_adapter(f"layer {layer} has two adapters for its {projection} projection")
         layers[layer][projection] = pair
     return Adapter(
         revision=folder.name if revision is None else revision,
@@ -109,13 +111,14 @@ def _read_config(path: Path) -> bytes:
 def _modules(
     header: Mapping[str, TensorInfo], config: PeftConfig, spec: DecoderSpec
 ) -> list[_Module]:
-    """The modules of the file, every tensor of it accounted for and of the right shape."""
+    """Return the modules of the file. Raises AdapterRefused naming a tensor that is unexpected,
+    missing or misshapen."""
     keys: dict[str, FactorKey] = {}
     sides: dict[tuple[str, str], TensorInfo] = {}
     for name, info in header.items():
         key = factor_key(name)
         if (key.module, key.side) in sides:
-            raise invalid_adapter(f"tensor {shown(name)} is there twice under two prefixes")
+            raise invalid_adapter(f"tensor {shown(name)} appears twice, under two prefixes")
         keys[key.module], sides[key.module, key.side] = key, info
     if not keys:
         raise invalid_adapter(f"{WEIGHTS_NAME} has no tensors")
@@ -135,8 +138,8 @@ def _module(
         raise invalid_adapter(f"{key.module}: the model has {len(spec.layers)} layers")
     if spec.layers[key.layer].experts is not None and ".mlp." in key.module:
         raise invalid_adapter(
-            f"{key.module}: layer {key.layer} is a mixture of experts, and adapters of experts are"
-            " not supported"
+            f"{key.module}: layer {key.layer} is a mixture of experts; adapters for experts are not"
+            " supported"
         )
     if not config.targets(key.module, key.layer):
         raise invalid_adapter(
@@ -156,7 +159,7 @@ def _module(
 
 
 def _sizes(projection: str, spec: DecoderSpec) -> tuple[int, int]:
-    """(rows, columns) of a projection's weight."""
+    """Return (rows, columns) of a projection's weight."""
     match projection:
         case "q":
             return spec.q_rows, spec.width
@@ -178,11 +181,11 @@ def _check_limits(modules: list[_Module], limits: LoraSettings) -> None:
             f"the adapter's rank is {rank}; lora_max_rank is {limits.max_rank}",
             field="lora_path",
         )
-    size = sum(module.size_bytes for module in modules) // 2  # as an engine may hold them
+    size = sum(module.size_bytes for module in modules) // 2  # an engine may hold 16-bit floats
     if size > limits.max_bytes:
         raise AdapterRefused(
             "lora_byte_limit_exceeded",
-            f"the adapter takes at least {size} bytes; lora_max_bytes is {limits.max_bytes}",
+            f"the adapter needs at least {size} bytes; lora_max_bytes is {limits.max_bytes}",
             field="lora_path",
         )
 
@@ -190,10 +193,10 @@ def _check_limits(modules: list[_Module], limits: LoraSettings) -> None:
 def _read_factors(
     file: SafetensorsFile, modules: list[_Module], config: PeftConfig
 ) -> Iterator[tuple[int, str, Factors]]:
-    """(layer, projection, factors) of everything in the file; a fused module is cut apart."""
+    """Yield (layer, projection, factors) for the whole file; a fused module is split."""
     for module in modules:
         a, b = _matrix(file, module.a), _matrix(file, module.b)
-        with np.errstate(over="ignore"):  # looked for right below
+        with np.errstate(over="ignore"):  # checked on the next line
             b *= np.float32(config.scale(module.name))
         if not np.isfinite(b).all():
             raise invalid_adapter(f"tensor {shown(module.b.name)} overflows with its scale")
@@ -204,7 +207,7 @@ def _read_factors(
 
 
 def _matrix(file: SafetensorsFile, info: TensorInfo) -> Floats:
-    """A copy, so that the map of the file need not outlive the reading."""
+    """Return a copy of a tensor, so that the file's mapping can be closed."""
     values = np.array(dequantize(file.matrix(info.name)), np.float32, order="C")
     if not np.isfinite(values).all():
         raise invalid_adapter(f"tensor {shown(info.name)} has values that are not finite")

@@ -1,6 +1,7 @@
-"""A private copy of an adapter's files, made while they are hashed, and the name of its content.
+"""Copies an adapter's files and names the copy by the hash of its content.
 
-What is hashed is what is loaded, whatever happens to the source afterwards.
+The hash is computed over the bytes that are copied, and the copy is what is loaded: later changes
+of the source have no effect.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WEIGHT_SLACK_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class AdapterCopy:
-    """A copy in `folder`, of whoever asked for it. `revision`: 64 hexadecimal digits."""
+    """A copy in `folder`, owned by the caller. `revision`: 64 hexadecimal digits."""
 
     revision: str
     folder: Path
@@ -40,9 +41,9 @@ class AdapterCopy:
 def copy_adapter(source: str, root: Path | None, store: Path, max_bytes: int) -> AdapterCopy:
     """Copy the adapter in the folder `source` into a new folder under `store`.
 
-    Raises AdapterRefused: what `places` raises, `lora_adapter_file_too_large` for files beyond what
-    adapters of `max_bytes` need, `adapter_file_changed`, `invalid_lora_adapter` for its config, and
-    `lora_storage_unavailable` where the copy cannot be written.
+    Raises AdapterRefused: the errors of `safe_open`, `lora_adapter_file_too_large` for files larger
+    than adapters of `max_bytes` need, `adapter_file_changed`, `invalid_lora_adapter` for its
+    config, and `lora_storage_unavailable` if the copy cannot be written.
     """
     folder = resolve_folder(source, root)
     try:
@@ -57,7 +58,7 @@ def copy_adapter(source: str, root: Path | None, store: Path, max_bytes: int) ->
 
 
 def revision_of(config_digest: bytes, weights_digest: bytes) -> str:
-    """The name of what two files hold."""
+    """Return the revision of an adapter from the SHA-256 of its two files."""
     return hashlib.sha256(DOMAIN + config_digest + weights_digest).hexdigest()
 
 
@@ -69,7 +70,7 @@ def _copy_all(folder: Path, root: Path | None, copy: Path, max_bytes: int) -> st
     ):
         before = [_identity(os.fstat(file.fileno())) for file in (config, weights)]
         config_digest = _copy(config, copy / CONFIG_NAME, MAX_CONFIG_BYTES)
-        PeftConfig((copy / CONFIG_NAME).read_bytes())  # before a large file is copied in vain
+        PeftConfig((copy / CONFIG_NAME).read_bytes())  # refuse it before copying a large file
         weights_digest = _copy(weights, copy / WEIGHTS_NAME, limit)
     try:
         after = [_identity(os.stat(folder / name)) for name in (CONFIG_NAME, WEIGHTS_NAME)]
@@ -81,7 +82,7 @@ def _copy_all(folder: Path, root: Path | None, copy: Path, max_bytes: int) -> st
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file is written to, or another one is put in its place."""
+    """Return values that change when a file is written to or replaced."""
     return (
         status.st_dev,
         status.st_ino,
@@ -92,12 +93,12 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _copy(source: RawIOBase, target: Path, limit_bytes: int) -> bytes:
-    """Copy a file, and return the SHA-256 of what was copied."""
+    """Copy a file and return the SHA-256 of the copied bytes."""
     size = os.fstat(source.fileno()).st_size
     if size > limit_bytes:
         raise AdapterRefused(
             "lora_adapter_file_too_large",
-            f"{target.name} has {size} bytes; at most {limit_bytes} are read",
+            f"{target.name} has {size} bytes; the limit is {limit_bytes}",
             field="lora_path",
         )
     digest = hashlib.sha256()
@@ -122,7 +123,7 @@ def _read(source: RawIOBase) -> bytes:
 
 
 class _Output:
-    """A new file that only its owner may read. Raises AdapterRefused `lora_storage_unavailable`."""
+    """A new file that only its owner can read. Raises AdapterRefused `lora_storage_unavailable`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -155,4 +156,4 @@ def _changed() -> AdapterRefused:
 
 
 def _no_storage() -> AdapterRefused:
-    return AdapterRefused("lora_storage_unavailable", "the adapter's files cannot be kept")
+    return AdapterRefused("lora_storage_unavailable", "the adapter's files cannot be stored")

@@ -1,7 +1,7 @@
-"""Which alias names which revision of one model's adapters: pure rules, no files, no engine.
+"""The map from aliases to revisions of one model's adapters: pure rules, no files, no engine.
 
-A revision is *live* while an alias names it or a load is about to; *retired* from then on until
-whoever holds it says that it is freed. Identical content is one revision, whatever it is called.
+A revision is *live* while an alias names it or a load is about to. Then it is *retired*, until the
+engine reports that it is freed. Identical content is one revision under any number of aliases.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ MAX_ALIAS_BYTES: Final = 256
 
 
 class LoadedAdapter(msgspec.Struct, frozen=True):
-    """An alias and the revision that it names. `size_bytes` and `rank` as of Adapter; `source`:
-    the folder as whoever loaded it wrote it."""
+    """An alias and the revision that it names. `size_bytes` and `rank`: see Adapter. `source`: the
+    folder as the client or operator wrote it. `pinned`: the engine keeps it in memory."""
 
     alias: str
     revision: str
@@ -29,7 +29,8 @@ class LoadedAdapter(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """A load that was admitted and is under way. `revision` None: its content is not known."""
+    """An admitted load in progress. `expected`: the revision that it replaces, if the client named
+    one. `revision`: None until its content is known."""
 
     def __init__(self, alias: str, expected: str | None) -> None:
         self.alias = alias
@@ -48,12 +49,12 @@ class AdapterRegistry:
 
     @property
     def adapters(self) -> tuple[LoadedAdapter, ...]:
-        """In the order in which their aliases were loaded first."""
+        """All aliases, in the order in which they were first loaded."""
         return tuple(self._aliases.values())
 
     @property
     def live(self) -> frozenset[str]:
-        """Generations that must stay."""
+        """The revisions that the engine must keep."""
         named = {adapter.revision for adapter in self._aliases.values()}
         if self._load is not None and self._load.revision is not None:
             named.add(self._load.revision)
@@ -61,14 +62,14 @@ class AdapterRegistry:
 
     @property
     def retired(self) -> frozenset[str]:
-        """Generations that nothing names, and that are not known to be freed."""
+        """The revisions without an alias that the engine has not freed yet."""
         return frozenset(self._retired)
 
     def begin(self, name: str, *, replace: bool = False, expected: str | None = None) -> Load:
-        """Admit a load, which `finish` or `abandon` ends. `replace`: an alias may be there;
-        `expected`: and names this revision. Raises AdapterRefused: `invalid_lora_name`,
-        `invalid_lora_load_policy`, `lora_load_busy`, `lora_adapter_already_loaded`,
-        `lora_generation_mismatch`, `lora_alias_limit_exceeded`."""
+        """Admit a load; end it with `finish` or `abandon`. `replace`: the alias may exist.
+        `expected`: the revision that the alias must name now. Raises AdapterRefused:
+        `invalid_lora_name`, `invalid_lora_load_policy`, `lora_load_busy`,
+        `lora_adapter_already_loaded`, `lora_generation_mismatch`, `lora_alias_limit_exceeded`."""
         alias = clean_alias(name)
         if expected is not None and not replace:
             raise AdapterRefused(
@@ -81,7 +82,7 @@ class AdapterRegistry:
         if alias in self._aliases and not replace:
             raise AdapterRefused(
                 "lora_adapter_already_loaded",
-                "an adapter of this name is loaded; load_inplace true replaces it",
+                "an adapter with this name is loaded; set load_inplace to true to replace it",
                 field="lora_name",
             )
         load = Load(alias, expected)
@@ -96,16 +97,16 @@ class AdapterRegistry:
         return load
 
     def hold(self, load: Load, revision: str) -> None:
-        """The content of a load is known: its revision is live from here on. Raises
-        AdapterRefused `lora_adapter_limit_exceeded` where too many retired ones are still in use,
-        as each may be replaced while answers with it run."""
+        """Set the revision of a load, which is live from now on. Raises AdapterRefused
+        `lora_adapter_limit_exceeded` if too many retired revisions are still in use: each alias may
+        be replaced while answers with its old revision run."""
         assert self._load is load
         held = self.live | self._retired
         if revision not in held and len(held) >= 2 * self._max_adapters:
             raise AdapterRefused(
                 "lora_adapter_limit_exceeded",
-                f"{len(held)} generations are in use, retired ones included; come back when"
-                " answers have finished",
+                f"{len(held)} generations are in use, including retired ones; try again when"
+                " running answers have finished",
             )
         load.revision = revision
         self._retired.discard(revision)
@@ -113,8 +114,9 @@ class AdapterRegistry:
     def finish(
         self, load: Load, rank: int, size_bytes: int, source: str, *, pinned: bool = False
     ) -> LoadedAdapter:
-        """Switch the alias to the revision that is held; the load is over. Raises AdapterRefused
-        `lora_generation_mismatch` where the alias has changed meanwhile: then it is not over."""
+        """Make the alias name the revision that `hold` set, and end the load. Raises AdapterRefused
+        `lora_generation_mismatch` if the alias has changed since `begin`; the load is then still in
+        progress."""
         assert self._load is load and load.revision is not None
         self._check_expected(load)
         adapter = LoadedAdapter(load.alias, load.revision, rank, size_bytes, source, pinned)
@@ -126,20 +128,20 @@ class AdapterRegistry:
         return adapter
 
     def abandon(self, load: Load) -> None:
-        """The load came to nothing; aliases are as before. Harmless after `finish`."""
+        """End a failed load without changing an alias. Does nothing after `finish`."""
         if self._load is load:
             self._load = None
             if load.revision is not None:
                 self._retire(load.revision)
 
     def remove(self, name: str, *, expected: str | None = None) -> LoadedAdapter:
-        """Forget an alias. Raises AdapterRefused: `invalid_lora_name`, `lora_adapter_not_found`,
+        """Remove an alias. Raises AdapterRefused: `invalid_lora_name`, `lora_adapter_not_found`,
         `lora_generation_mismatch`."""
         alias = clean_alias(name)
         adapter = self._aliases.get(alias)
         if adapter is None:
             raise AdapterRefused(
-                "lora_adapter_not_found", "no adapter of this name is loaded", field="lora_name"
+                "lora_adapter_not_found", "no adapter with this name is loaded", field="lora_name"
             )
         if expected is not None and adapter.revision != expected:
             raise _mismatch()
@@ -148,7 +150,7 @@ class AdapterRegistry:
         return adapter
 
     def freed(self, revisions: Iterable[str]) -> None:
-        """Nobody holds these any more."""
+        """Forget retired revisions that the engine has freed."""
         self._retired.difference_update(revisions)
 
     def _retire(self, revision: str) -> None:
@@ -164,12 +166,12 @@ class AdapterRegistry:
 
 
 def clean_alias(name: str) -> str:
-    """An alias without blanks around it. Raises AdapterRefused `invalid_lora_name`."""
+    """Return an alias without surrounding whitespace. Raises AdapterRefused `invalid_lora_name`."""
     alias = name.strip()
     if not 1 <= len(alias.encode("utf-8", "replace")) <= MAX_ALIAS_BYTES or not alias.isprintable():
         raise AdapterRefused(
             "invalid_lora_name",
-            f"lora_name must have from 1 to {MAX_ALIAS_BYTES} bytes, all printable",
+            f"lora_name must be 1 to {MAX_ALIAS_BYTES} bytes of printable characters",
             field="lora_name",
         )
     return alias

@@ -1,7 +1,7 @@
-"""Opening the files of an adapter where clients may name the folder: links, roots, permissions.
+"""Opens the files of an adapter in a folder that a client names.
 
-A path is resolved once; what it comes to must lie under the root, and is then opened component by
-component without following a link, so that nothing can be swapped in between.
+A path is resolved once, and the result must be under the root. It is then opened component by
+component without following links, so that no component can be replaced in between.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Final
 from penstock.adapters.errors import AdapterRefused
 
 MAX_PATH_BYTES: Final = 4096
-# Only what is passed through, no right to list it is needed. Linux has it; others list.
+# O_PATH needs no right to list the folders on the way. Other systems than Linux lack it.
 _PASS_THROUGH: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def resolve_folder(text: str, root: Path | None) -> Path:
-    """The folder that a client names, without links; a relative path starts at `root`, else at the
-    working directory. Raises AdapterRefused: `invalid_adapter_path`, `adapter_path_forbidden`,
-    `adapter_path_not_found`."""
+    """Return the folder that a client names, with links resolved. A relative path starts at `root`,
+    or else at the working directory. Raises AdapterRefused: `invalid_adapter_path`,
+    `adapter_path_forbidden`, `adapter_path_not_found`, `adapter_storage_unavailable`."""
     if not text.strip() or "\0" in text or len(text.encode("utf-8", "replace")) > MAX_PATH_BYTES:
         raise _path_refused("invalid_adapter_path", "lora_path must name a folder")
     folder = _without_links(root / text if root is not None else Path(text))
     if root is not None and not folder.is_relative_to(_without_links(root)):
         raise _path_refused(
-            "adapter_path_forbidden", "lora_path is outside of SERVICE_LORA_ADAPTER_ROOT"
+            "adapter_path_forbidden", "lora_path is outside SERVICE_LORA_ADAPTER_ROOT"
         )
     try:
         mode = os.stat(folder).st_mode
@@ -40,26 +40,28 @@ def resolve_folder(text: str, root: Path | None) -> Path:
         raise _no_folder(root) from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
-            raise _path_refused("invalid_adapter_path", "lora_path leads nowhere") from None
+            raise _path_refused(
+                "invalid_adapter_path", "lora_path is too long or has a loop of links"
+            ) from None
         raise _path_refused("adapter_storage_unavailable", "lora_path cannot be read") from None
     if not stat.S_ISDIR(mode):
-        raise _path_refused("invalid_adapter_path", "lora_path is no folder")
+        raise _path_refused("invalid_adapter_path", "lora_path is not a folder")
     return folder
 
 
 def open_file(folder: Path, name: str, root: Path | None) -> int:
-    """A descriptor of a regular file in `folder`, which may be a link that stays under `root`.
+    """Open a regular file in `folder`, or a link to one under `root`, and return its descriptor.
     Raises AdapterRefused: `adapter_file_not_found`, `adapter_file_forbidden`,
-    `invalid_adapter_file`, `adapter_storage_unavailable`."""
+    `adapter_file_changed`, `invalid_adapter_file`, `adapter_storage_unavailable`."""
     path = _without_links(folder / name)
     if root is not None and not path.is_relative_to(_without_links(root)):
         raise _path_refused(
-            "adapter_file_forbidden", f"{name} is outside of SERVICE_LORA_ADAPTER_ROOT"
+            "adapter_file_forbidden", f"{name} is outside SERVICE_LORA_ADAPTER_ROOT"
         )
     try:
         descriptor = _open(path)
     except FileNotFoundError:
-        raise _path_refused("adapter_file_not_found", f"{name} is not there") from None
+        raise _path_refused("adapter_file_not_found", f"{name} is missing") from None
     except PermissionError:
         raise _path_refused("adapter_file_forbidden", f"{name} may not be read") from None
     except NotADirectoryError:
@@ -67,22 +69,22 @@ def open_file(folder: Path, name: str, root: Path | None) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _path_refused(
-                "invalid_adapter_file", f"{name} is a link that leads nowhere"
+                "invalid_adapter_file", f"{name} is part of a loop of links"
             ) from None
         raise _path_refused("adapter_storage_unavailable", f"{name} cannot be read") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise _path_refused("invalid_adapter_file", f"{name} is no regular file")
+        raise _path_refused("invalid_adapter_file", f"{name} is not a regular file")
     return descriptor
 
 
 def _without_links(path: Path) -> Path:
-    """`path` with its links followed, as far as it is there; links in circles stay."""
+    """Return `path` with links resolved as far as it exists; loops of links are kept."""
     return Path(os.path.realpath(path))
 
 
 def _open(path: Path) -> int:
-    """Open a path that has no links, and fail where it has got one. Raises OSError."""
+    """Open a path without following links. Raises OSError, also if a component is a link."""
     parts = path.parts
     with contextlib.ExitStack() as opened:
         at = os.open(parts[0], _PASS_THROUGH)
@@ -95,7 +97,7 @@ def _open(path: Path) -> int:
 
 def _no_folder(root: Path | None) -> AdapterRefused:
     starts = "the working directory" if root is None else "SERVICE_LORA_ADAPTER_ROOT"
-    why = f"there is no folder lora_path; a relative one starts at {starts}"
+    why = f"the folder lora_path does not exist; a relative path starts at {starts}"
     return _path_refused("adapter_path_not_found", why)
 
 

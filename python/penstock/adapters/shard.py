@@ -1,4 +1,4 @@
-"""The part of an adapter that one rank of a divided model adds (`models.shard`)."""
+"""The shard of an adapter that one tensor-parallel rank adds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from penstock.models.loader.tensor_parallel import ShardSlices, shard_slices
 
 
 def shard_adapter(adapter: Adapter, spec: DecoderSpec, rank: int, count: int) -> Adapter:
-    """Of projections that are cut by rows all of `a` and the rank's rows of `b`; of those cut by
-    columns its columns of `a` and all of `b`: what they add are parts of sums.
+    """Return the shard of rank `rank` of `count`.
 
-    `spec`: that of the whole model. Raises ModelError where it cannot be divided.
+    Projections that are split by rows get all of `a` and the rank's rows of `b`. Those split by
+    columns get the rank's columns of `a` and all of `b`; what they add is a part of a sum over the
+    ranks. `spec`: that of the whole model. Raises ModelError if it cannot be divided.
     """
     share = shard_slices(spec, rank, count)
     layers = tuple(

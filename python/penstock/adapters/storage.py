@@ -1,8 +1,8 @@
-"""The private copies of the adapters that one process serves, and their end.
+"""Storage for the private copies of the adapters that one process serves.
 
-Each process has a folder of its own, with a lock on it for as long as it lives; folders of those
-that died are cleared away by the next one. It goes with the process: adapters that were loaded at
-run time do not outlive the server.
+Each process has its own folder and holds a lock on it. The folder is deleted with the process:
+adapters loaded at run time do not outlive the server. The next process deletes the folders of
+processes that were killed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PREFIX: Final = "run-"
 
 
 class AdapterStorage:
-    """A folder under `home`/adapters. All methods may block for as long as files take."""
+    """A folder under `home`/adapters. All methods block on file operations."""
 
     def __init__(self, home: Path) -> None:
-        """Raises AdapterRefused `lora_storage_unavailable`."""
+        """Create the folder. Raises AdapterRefused `lora_storage_unavailable`."""
         above = home / "adapters"
         try:
             above.mkdir(parents=True, exist_ok=True)
@@ -35,51 +35,52 @@ class AdapterStorage:
             self.folder, self._lock = _locked_folder(above)
         except OSError as error:
             raise AdapterRefused(
-                "lora_storage_unavailable", "adapters cannot be kept: their folder is not writable"
+                "lora_storage_unavailable",
+                "adapters cannot be stored: their folder is not writable",
             ) from error
 
-    def put(self, snapshot: AdapterCopy) -> Path:
-        """Keep a snapshot that was taken in `folder`; where its content is kept already, or it
-        cannot be kept, the copy goes. Returns where it is. Raises AdapterRefused
+    def keep(self, copy: AdapterCopy) -> Path:
+        """Keep a copy that was made in `folder`, and return the folder of its revision. The copy is
+        deleted if the revision is stored already, or cannot be. Raises AdapterRefused
         `lora_storage_unavailable`."""
-        place = self.place(snapshot.revision)
-        if place.exists():
-            self.discard(snapshot)
-            return place
+        kept = self.folder_of(copy.revision)
+        if kept.exists():
+            self.discard(copy)
+            return kept
         try:
-            snapshot.folder.rename(place)
+            copy.folder.rename(kept)
         except OSError:
-            self.discard(snapshot)
+            self.discard(copy)
             raise AdapterRefused(
-                "lora_storage_unavailable", "the adapter's files cannot be kept"
+                "lora_storage_unavailable", "the adapter's files cannot be stored"
             ) from None
-        return place
+        return kept
 
-    def discard(self, snapshot: AdapterCopy) -> None:
-        """Delete a snapshot that is not to be kept."""
-        shutil.rmtree(snapshot.folder, ignore_errors=True)
+    def discard(self, copy: AdapterCopy) -> None:
+        """Delete a copy that is not to be kept."""
+        shutil.rmtree(copy.folder, ignore_errors=True)
 
-    def place(self, revision: str) -> Path:
-        """Where a revision is kept."""
+    def folder_of(self, revision: str) -> Path:
+        """Return the folder of a revision, which need not exist."""
         return self.folder / revision
 
     def drop(self, revision: str) -> None:
-        """Delete a revision, if it is there."""
-        place = self.place(revision)
-        trash = place.with_name(f"old-{secrets.token_hex(8)}")
+        """Delete a revision, if it is stored."""
+        kept = self.folder_of(revision)
+        trash = kept.with_name(f"old-{secrets.token_hex(8)}")
         with contextlib.suppress(FileNotFoundError):
-            place.rename(trash)  # at once, so that the same content may be put there again
+            kept.rename(trash)  # atomic: the same content may be stored again at any time
             shutil.rmtree(trash, ignore_errors=True)
 
     def close(self) -> None:
-        """Delete all."""
+        """Delete the folder and release its lock."""
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 
 
 def _locked_folder(above: Path) -> tuple[Path, int]:
-    """A new folder and the descriptor of its lock, which is held when the others see it. Raises
-    OSError; then nothing is left."""
+    """Create a folder and return it with the descriptor of its lock, which is held before other
+    processes can see the folder. Raises OSError and leaves nothing behind."""
     made = Path(tempfile.mkdtemp(prefix="made-", dir=above))
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, made, ignore_errors=True)
@@ -96,7 +97,7 @@ def _clear_abandoned(above: Path) -> None:
         try:
             lock = os.open(folder / LOCK_NAME, os.O_RDWR)
         except OSError:
-            continue  # it goes already
+            continue  # another process is deleting it
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""The names of the tensors in an adapter's file: which projection of which layer, and which factor.
+"""Parses the names of an adapter file's tensors into layer, projection and factor.
 
 PEFT writes `base_model.model.` before the names of the trained model, and an adapter may have been
-trained on a model with or without its head; both prefixes are optional. What is no factor of a
-linear map in a layer is refused with the feature that it belongs to.
+trained on a model with or without its head; both prefixes are optional. A tensor that is not a
+factor of a linear layer is refused, naming the feature that it belongs to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal
 from penstock.adapters.errors import AdapterRefused, invalid_adapter
 
 MAX_SHOWN_CHARS: Final = 120
-# leaf of a module -> the projections that it holds, in the order of its rows
+# last part of a module's name -> its projections, in the order of its rows
 BLOCKS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "self_attn": {
         "q_proj": ("q",),
@@ -38,26 +38,26 @@ _FACTOR: Final = re.compile(
     r"\.lora_(?P<side>[AB])(?:\.\w{1,64})?\.weight",
     re.ASCII,
 )
-# part of a tensor's name -> what is not supported
+# part of a tensor's name -> the feature that is not supported
 FEATURES: Final = (
     ("lora_magnitude_vector", "DoRA"),
     ("modules_to_save", "whole modules (modules_to_save)"),
-    ("lora_embedding", "an adapter of the embedding"),
-    ("embed_tokens.lora_", "an adapter of the embedding"),
-    ("lm_head.lora_", "an adapter of the head"),
+    ("lora_embedding", "an adapter for the embedding"),
+    ("embed_tokens.lora_", "an adapter for the embedding"),
+    ("lm_head.lora_", "an adapter for the head"),
     ("embed_tokens", "extra vocabulary"),
     ("lm_head", "extra vocabulary"),
     (".bias", "a bias"),
-    (".experts", "an adapter of experts"),
-    ("block_sparse_moe.", "an adapter of experts"),
-    (".mlp.gate.lora_", "an adapter of what chooses experts"),
+    (".experts", "an adapter for experts"),
+    ("block_sparse_moe.", "an adapter for experts"),
+    (".mlp.gate.lora_", "an adapter for the router"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class FactorKey:
-    """One factor. `module`: its module's name as PEFT matches it; `projections`: what the rows of B
-    are, in order."""
+    """One factor. `module`: the module's name as PEFT matches it. `projections`: those that the
+    rows of B belong to, in order."""
 
     module: str
     layer: int
@@ -66,7 +66,7 @@ class FactorKey:
 
 
 def factor_key(name: str) -> FactorKey:
-    """What a tensor is. Raises AdapterRefused for what is no factor of a layer's linear map."""
+    """Parse the name of a tensor. Raises AdapterRefused if it is not a factor of a linear layer."""
     match = _FACTOR.fullmatch(name)
     projections = BLOCKS[match["block"]].get(match["leaf"]) if match else None
     if match is None or projections is None:
@@ -76,7 +76,7 @@ def factor_key(name: str) -> FactorKey:
 
 
 def shown(name: str) -> str:
-    """A name out of a file, for a message."""
+    """Return a name from a file, made printable and short enough for a message."""
     printable = "".join(c if c.isprintable() else "?" for c in name)
     return printable if len(printable) <= MAX_SHOWN_CHARS else printable[:MAX_SHOWN_CHARS] + "..."
 
@@ -85,4 +85,4 @@ def _unexpected(name: str) -> AdapterRefused:
     for part, feature in FEATURES:
         if part in name:
             return invalid_adapter(f"tensor {shown(name)}: {feature} is not supported")
-    return invalid_adapter(f"tensor {shown(name)} is no LoRA factor of a layer of this model")
+    return invalid_adapter(f"tensor {shown(name)} is not a LoRA factor of a layer of this model")

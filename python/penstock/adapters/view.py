@@ -1,4 +1,4 @@
-"""Which adapters a model has just now, as a process that answers requests knows it."""
+"""The adapters of a model as an API process sees them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ NOT_FOUND: Final = "adapter_not_found"
 
 
 class AdapterView:
-    """The aliases of one model. `refresh` returns when all changes so far have been applied; it may
-    take a turn to another process. `limits`: what the model was started with."""
+    """The aliases of one model. `refresh` returns when all changes so far have been applied, which
+    may take a round trip to another process. `limits`: the model's LoRA settings."""
 
     def __init__(
         self,
@@ -34,16 +34,17 @@ class AdapterView:
 
     @property
     def all(self) -> tuple[LoadedAdapter, ...]:
-        """In the order in which their aliases were loaded first."""
+        """All aliases, in the order in which they were first loaded."""
         return tuple(self._aliases.values()) if self._aliases is not None else ()
 
     def apply(self, adapters: tuple[LoadedAdapter, ...] | None) -> None:
-        """Take in what there is now; None: no LoRA runtime."""
+        """Replace the aliases; None: the model has no LoRA runtime."""
         self._aliases = None if adapters is None else {a.alias: a for a in adapters}
 
     def resolve(self, wanted: str | AdapterRevision) -> str:
-        """The revision that a request means. One that it names itself is only known to the
-        engine. Raises InvalidRequest: `lora_runtime_unavailable`, `adapter_not_found`."""
+        """Return the revision that a request names by alias or directly. Only the engine knows
+        whether a directly named one exists. Raises InvalidRequest: `lora_runtime_unavailable`,
+        `adapter_not_found`."""
         field = "adapter" if isinstance(wanted, str) else "adapter.generation"
         if self._aliases is None:
             raise InvalidRequest(
@@ -59,8 +60,8 @@ class AdapterView:
         return adapter.revision
 
     async def resolve_again(self, wanted: str | AdapterRevision, refused: str) -> str:
-        """The revision that a request means when the engine does not have `refused` any more: an
-        alias may have been replaced meanwhile. Raises as `resolve` does."""
+        """Return the revision that a request names, after the engine has refused `refused`: the
+        alias may have been replaced since. Raises InvalidRequest as `resolve` does."""
         if self._refresh is not None:
             await self._refresh()
         revision = self.resolve(wanted)
@@ -70,7 +71,7 @@ class AdapterView:
 
 
 def not_found(wanted: str | AdapterRevision) -> InvalidRequest:
-    """A request names an adapter that is not there."""
+    """Return the error for a request that names an unknown adapter."""
     if isinstance(wanted, AdapterRevision):
         return InvalidRequest(
             "adapter.generation names no resident generation of this model",

@@ -1,4 +1,4 @@
-"""Weight formats: the readers of files, and their exact conversion into the layouts of the kernels.
+"""Weight formats: readers of files, and exact conversion into the layouts of the kernels.
 
-Knows nothing of models: a checkpoint is names, shapes and numbers here.
+Knows no models: here a checkpoint is a set of names, shapes and numbers.
 """

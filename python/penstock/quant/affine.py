@@ -1,5 +1,5 @@
-"""Integers in groups of columns, with scales and zero points, or scales and minima, as `Affine`:
-exactly, in the smallest of its forms that are."""
+"""Converts integers in groups of columns, with scales and zero points or minima, to the smallest
+form of `Affine` that is exact."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Bytes = npt.NDArray[np.uint8]
 def affine_from_zero_points(
     bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, zero: Bytes, where: str
 ) -> Affine:
-    """w = scale * (q - zero). `q`: as in `Affine`; `scale`, `zero`: [N, G], of `group` columns
-    each, the last perhaps of fewer. Raises ModelError that opens with `where` where no form is
-    exact."""
+    """Return w = scale * (q - zero). `q`: as in `Affine`. `scale`, `zero`: [N, G], one per group of
+    `group` columns; the last group may be shorter. Raises ModelError that starts with `where` if no
+    form is exact."""
     if (zero == zero[0, 0]).all():
         (held,) = narrow_to_float16(scale)
         return Affine(bits, group, q, held, None, int(zero[0, 0]))
@@ -34,12 +34,12 @@ def affine_from_zero_points(
 def affine_from_minima(
     bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, minimum: Floats
 ) -> Affine:
-    """w = scale * q + minimum. Arguments as those of `affine_from_zero_points`."""
+    """Return w = scale * q + minimum. The arguments are those of `affine_from_zero_points`."""
     return Affine(bits, group, q, *narrow_to_float16(scale, minimum))
 
 
 def narrow_to_float16(*arrays: Floats) -> tuple[npt.NDArray[np.generic], ...]:
-    """All as float16 where that changes none of their numbers, else as they are."""
+    """Return all arrays as float16 if that changes no number, or else unchanged."""
     with np.errstate(over="ignore"):
         halves = tuple(np.ascontiguousarray(array, np.float16) for array in arrays)
     if all(map(np.array_equal, halves, arrays)):
@@ -48,17 +48,18 @@ def narrow_to_float16(*arrays: Floats) -> tuple[npt.NDArray[np.generic], ...]:
 
 
 def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int, where: str) -> Floats:
-    """-scale * zero in float32. Raises ModelError, opening with `where`, where one is not exact."""
+    """Return -scale * zero in float32. Raises ModelError that starts with `where` if a product is
+    not exact."""
     exact = -scale.astype(np.float64) * zero
     with np.errstate(over="ignore"):
         rounded = exact.astype(np.float32)
     if not np.array_equal(rounded, exact):
-        raise ModelError(f"{where}: scales of 24 bits with zero points that differ: not supported")
+        raise ModelError(f"{where}: 24-bit scales with varying zero points are not supported")
     return rounded
 
 
 def unpack(words: npt.NDArray[np.generic], bits: Literal[4, 8]) -> Bytes:
-    """[..., W] words of 32 bits as [..., W * 32 / bits] integers, the lowest bits first."""
+    """Unpack [..., W] 32-bit words to [..., W * 32 / bits] integers, the lowest bits first."""
     stored = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return stored
@@ -66,9 +67,9 @@ def unpack(words: npt.NDArray[np.generic], bits: Literal[4, 8]) -> Bytes:
 
 
 def unify_affine(matrices: Sequence[Matrix], where: str) -> tuple[Matrix, ...]:
-    """The same numbers, alike in their groups and the types of scales, and all with minima or none:
-    what lies in one tensor on a GPU. Other kinds are left as they are. Raises ModelError as
-    `affine_from_zero_points` does."""
+    """Return the same matrices with the same groups and scale types, and with minima in all or in
+    none, so that they fit into one GPU tensor. Matrices of other types are unchanged. Raises
+    ModelError as `affine_from_zero_points` does."""
     affine = [one for one in matrices if isinstance(one, Affine) and one.super_scale is None]
     if len(affine) < len(matrices) or len({_form(one) for one in affine}) == 1:
         return tuple(matrices)

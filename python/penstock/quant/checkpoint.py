@@ -1,4 +1,4 @@
-"""What a file of weights is to a model: names, shapes and numbers, whatever the format."""
+"""The interface of a weight file of any format: names, shapes and numbers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.kernels.weights import Matrix
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor as the header lists it. `shape` is in C order: the last dimension is contiguous.
-    `offset` and `size_bytes` say where its data lie in its file; `type_name` is the format's."""
+    """A tensor of a file's header. `shape`: in C order, the last dimension is contiguous. `offset`
+    and `size_bytes`: its data in the file. `type_name`: in the format's own notation."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,29 +26,34 @@ class TensorInfo:
 
 
 class Checkpoint(Protocol):
-    """An opened file, or a set of shards. Tensors are read (and converted) when asked for, from
-    any thread. All methods raise ModelError naming file and tensor."""
+    """An opened file, or a set of shards. Tensors are read and converted on demand, from any
+    thread. All methods raise ModelError naming file and tensor."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Path:
+        """The file or folder."""
+        ...
 
     @property
-    def tensors(self) -> Mapping[str, TensorInfo]: ...
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """The tensors by name."""
+        ...
 
     def matrix(self, name: str) -> Matrix:
-        """A two-dimensional tensor in a layout of the kernels, converted exactly. Float tensors
-        are views of the mapped file: read only."""
+        """Return a two-dimensional tensor in a layout of the kernels, converted exactly. Float
+        tensors are read-only views of the mapped file."""
         ...
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
-        """A three-dimensional tensor [E, N, K] as E matrices, each as `matrix` gives it."""
+        """Return a three-dimensional tensor [E, N, C] as E matrices, each as `matrix` returns
+        it."""
         ...
 
-    def pattern(self, name: str) -> Matrix:
-        """A few whole blocks of zeros, stored as the matrix or the matrices `name` are: what each
-        element of theirs takes when they are packed, one of the tensor takes. Reads no data."""
+    def layout_sample(self, name: str) -> Matrix:
+        """Return a few whole blocks of zeros in the layout of the matrix or matrices `name`. It has
+        as many bytes per element as they have. Reads no data."""
         ...
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
-        """A one-dimensional float tensor as float32, copied out of the file."""
+        """Return a one-dimensional float tensor as float32, copied from the file."""
         ...

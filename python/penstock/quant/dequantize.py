@@ -1,4 +1,4 @@
-"""Weights as float32 numbers: what `dtype="f32"` computes with, and the oracle of the tests."""
+"""Dequantizes weights to float32, for `dtype="f32"` and as the reference of tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def dequantize(matrix: Matrix) -> Floats:
-    """[N, K] float32, each value the correctly rounded one for every format that we read.
+    """Return [N, C] float32, correctly rounded for every format that `quant` reads.
 
-    scale * q has at most 24 significant bits there, so only the sum with a minimum rounds; but for
-    direct scales of float32, which are summed with minima in float64. A float32 Dense is returned
-    as it is.
+    scale * q has at most 24 significant bits, so only adding the minimum rounds. The exception are
+    float32 scales with minima, which are added in float64. A float32 Dense is returned unchanged.
     """
     if isinstance(matrix, Dense):
         return _widen(matrix)
@@ -40,8 +39,8 @@ def dequantize(matrix: Matrix) -> Floats:
 
 
 def fold_super_scales(matrix: Affine) -> Affine:
-    """The same numbers with scales of one level, float32: a multiplier of 8 bits times a float16
-    has 19 significant bits. Scales that have one level are left as they are."""
+    """Return the same numbers with one level of scales, in float32: an 8-bit multiplier times a
+    float16 has 19 significant bits. A matrix with one level is returned unchanged."""
     if matrix.super_scale is None:
         return matrix
     minimum = matrix.minimum
@@ -57,7 +56,7 @@ def fold_super_scales(matrix: Affine) -> Affine:
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> Floats:
-    """bfloat16 is the upper half of a float32."""
+    """Widen bfloat16, the upper half of a float32."""
     widened = bits.astype(np.uint32)
     widened <<= np.uint32(16)
     return widened.view(np.float32)
@@ -83,7 +82,8 @@ def _unpack(matrix: Affine) -> npt.NDArray[np.uint8]:
 def _level(
     values: npt.NDArray[np.generic], superior: npt.NDArray[np.float16] | None, group: int
 ) -> Floats:
-    """[N, groups] float32: direct values, or multipliers times the value of their 256 columns."""
+    """Return [N, groups] float32: the values, multiplied by those of their 256 columns if there is
+    a superior level."""
     level = values.astype(np.float32)
     if superior is not None:
         repeated = np.repeat(superior.astype(np.float32), 256 // group, axis=1)

@@ -1,7 +1,7 @@
-"""8-bit floats as wider ones: what a CPU computes with, and what `dtype="f32"` means.
+"""Widens 8-bit floats, to bfloat16 for a CPU and to float32 for `dtype="f32"`.
 
-A scale belongs to a block of codes, and there are 256 codes: the products are made once for each
-scale, correctly rounded, and looked up.
+Each block of codes has a scale, and there are 256 codes: the correctly rounded products are
+computed once per scale and looked up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.kernels.weights import Dense, Float8
 
-PIECE_CODES = 1 << 18  # numpy makes a 64-bit index of each code while it looks them up
+PIECE_CODES = 1 << 18  # numpy expands each code to a 64-bit index during the lookup
 
 
 def _e4m3() -> npt.NDArray[np.float32]:
@@ -26,20 +26,20 @@ def _e4m3() -> npt.NDArray[np.float32]:
 
 
 E4M3 = _e4m3()
-"""[256] float32: what the codes mean."""
+"""[256] float32: the values of the codes."""
 
 
 def float8_to_float32(matrix: Float8) -> npt.NDArray[np.float32]:
-    """[N, K] float32, each value the correctly rounded product of its code and its scale."""
+    """Return [N, C] float32, each value the correctly rounded product of its code and its scale."""
     out = np.empty(matrix.shape, np.float32)
     _look_up(matrix, matrix.scale[..., None] * E4M3, out)
     return out
 
 
 def float8_to_bfloat16(matrix: Float8) -> Dense:
-    """The matrix in bfloat16: exact where its scales are powers of two, else rounded by up to
-    2^-9 of each value: a permille of the variance of what 8 bits, rounded by up to 2^-4, have lost
-    already."""
+    """Return the matrix in bfloat16. It is exact if the scales are powers of two. Otherwise each
+    value is rounded by up to 2^-9 of itself, which has a thousandth of the variance of the rounding
+    to 8 bits (up to 2^-4)."""
     products = np.ascontiguousarray(matrix.scale[..., None] * E4M3).view(np.uint32)
     products += np.uint32(0x7FFF) + (products >> np.uint32(16) & np.uint32(1))
     out = np.empty(matrix.shape, np.uint16)
@@ -48,7 +48,7 @@ def float8_to_bfloat16(matrix: Float8) -> Dense:
 
 
 def _look_up(matrix: Float8, tables: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Write what `tables` [..., 256], one for each scale, hold for the codes."""
+    """Write the entries of `tables` [..., 256], one table per scale, for all codes to `out`."""
     (height, width), (rows, columns) = matrix.block, matrix.shape
     step = max(PIECE_CODES // min(width, columns), 1)
     for block_row, block_column in np.ndindex(matrix.scale.shape):

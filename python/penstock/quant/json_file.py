@@ -1,4 +1,4 @@
-"""JSON files of models, decoded at the door: capped in size, checked against a type."""
+"""Reads the JSON files of models, limited in size and checked against a type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def read_json(path: Path, kind: type[T], limit_bytes: int = MAX_JSON_BYTES) -> T:
-    """The content of `path` as a `kind`. Raises ModelError naming the file and what is wrong."""
+    """Decode the file `path` as a `kind`. Raises ModelError naming the file and the fault."""
     try:
         with path.open("rb") as file:
             data = file.read(limit_bytes + 1)
@@ -27,7 +27,7 @@ def read_json(path: Path, kind: type[T], limit_bytes: int = MAX_JSON_BYTES) -> T
 
 
 def decode_json(data: bytes, kind: type[T], where: str) -> T:
-    """`data` as a `kind`; `where` opens the message of the ModelError."""
+    """Decode `data` as a `kind`. Raises ModelError that starts with `where`."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""A file mapped read-only, whose every access is checked against its size."""
+"""A file mapped read-only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from penstock.base.errors import ModelError
 
 
 class MappedFile:
-    """The bytes of `path`. Arrays made of it keep the map alive; it is never unmapped under them.
+    """The bytes of `path`. Arrays over them keep the mapping alive.
 
-    Raises ModelError when the file cannot be read or is empty.
+    Raises ModelError if the file cannot be read or is empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,11 +24,11 @@ class MappedFile:
                 self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
-        except ValueError:  # what cannot be mapped
+        except ValueError:  # an empty file cannot be mapped
             raise ModelError(f"{path}: cannot be read: the file is empty") from None
         self.size = len(self.map)
 
     def bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
-        """A view of `length` bytes; the caller has checked that they lie in the file."""
+        """Return a view of `length` bytes. The caller has checked that they are in the file."""
         assert 0 <= offset <= offset + length <= self.size
         return np.frombuffer(self.map, np.uint8, length, offset)

@@ -1,5 +1,6 @@
-"""MXFP4 of the OCP microscaling specification: 32 neighbours of a row are 4-bit floats (e2m1) that
-share a power of two (e8m0), held exactly as integers of twice their values with half the scale."""
+"""MXFP4 of the OCP Microscaling Formats specification: 32 neighbours in a row are 4-bit floats
+(e2m1) that share a power of two (e8m0). They are held exactly, as integers of twice their values
+with half the scale."""
 
 from __future__ import annotations
 
@@ -17,28 +18,30 @@ GROUP: Final = 32
 BIAS: Final = 127
 NAN_EXPONENT: Final = 255
 LARGEST_EXPONENT: Final = BIAS + 117
-"""From here on a sum of a few such numbers is not finite."""
+"""With larger exponents, the sum of a few numbers overflows."""
 
 _PAIRS = (FLOAT4_VALUES[:, None].astype("<u2") << 8 | FLOAT4_VALUES).reshape(-1)
-"""What the two codes of a byte stand for, that of the low one first."""
+"""The values of the two codes of a byte, the low code first."""
 
 
 def look_up_pairs(codes: Bytes) -> Bytes:
-    """[..., n] bytes of two codes, the low one first, as [..., 2 n] integers of `Affine`."""
+    """Convert [..., n] bytes of two codes, the low one first, to [..., 2 n] integers of
+    `Affine`."""
     pairs: npt.NDArray[np.uint16] = _PAIRS.take(codes)
     return pairs.view(np.uint8)
 
 
 def mxfp4_matrix(q: Bytes, exponents: Bytes) -> Affine:
-    """`q`: [N, K] integers out of FLOAT4_VALUES; `exponents`: [N, K / 32], 127 added.
+    """Return the matrix of `q` [N, C], integers from FLOAT4_VALUES, and `exponents` [N, C / 32],
+    biased by 127.
 
-    Scales are float16 where that holds them all, else float32. A group of zeros has any scale.
-    Raises ValueError for exponents that stand for no number, or for one that is too large.
+    Scales are float16 if that is exact, or else float32; groups of zeros do not count. Raises
+    ValueError for an exponent that means NaN or is too large.
     """
     if exponents.max(initial=0) > LARGEST_EXPONENT:
         found = int(exponents.max())
         meaning = "NaN" if found == NAN_EXPONENT else f"2^{found - BIAS}"
-        raise ValueError(f"a scale of MXFP4 is {meaning}, supported are those up to 2^117")
+        raise ValueError(f"a scale of MXFP4 is {meaning}; the largest supported one is 2^117")
     scale = np.ldexp(np.float32(1), exponents.astype(np.int32) - (BIAS + 1))
     (held,) = narrow_to_float16(scale)
     if held.dtype == np.float32:
@@ -47,8 +50,8 @@ def mxfp4_matrix(q: Bytes, exponents: Bytes) -> Affine:
     return Affine(8, GROUP, q, held, zero_point=FLOAT4_ZERO)
 
 
-def mxfp4_pattern() -> Affine:
-    """A group of zeros in the largest of the forms that a matrix may have: which one it has is
-    known when its data are read."""
+def mxfp4_layout_sample() -> Affine:
+    """Return a group of zeros in the largest form that a matrix may have. Its actual form depends
+    on its data."""
     q = np.full((1, GROUP), FLOAT4_ZERO, np.uint8)
     return Affine(8, GROUP, q, np.zeros((1, 1), np.float32), zero_point=FLOAT4_ZERO)

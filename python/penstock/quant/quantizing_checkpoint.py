@@ -1,4 +1,4 @@
-"""A checkpoint some of whose float matrices are rounded to integers as they are read."""
+"""A checkpoint that quantizes float matrices when they are read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from penstock.quant.weight_slices import size_bytes
 
 
 class QuantizingCheckpoint:
-    """`checkpoint`, whose matrices in `bits` have so many, where they are floats and their columns
-    make whole groups. The others are read as they are."""
+    """`checkpoint` with the matrices of `bits` quantized to that many bits. Matrices that are not
+    floats, or whose columns do not form whole groups, are unchanged."""
 
     def __init__(self, checkpoint: Checkpoint, bits: Mapping[str, Bits]) -> None:
         self.path = checkpoint.path
@@ -27,21 +27,21 @@ class QuantizingCheckpoint:
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """See Checkpoint: as the file has them."""
+        """See Checkpoint: the tensors of the file."""
         return self._inner.tensors
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. Raises ModelError also for a number that is not finite, of one that is
-        rounded."""
+        """See Checkpoint. Also raises ModelError if a matrix to quantize has a number that is not
+        finite."""
         return self._quantized(name, self._inner.matrix(name))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
-        """See Checkpoint; raises as `matrix`."""
+        """See Checkpoint. Raises as `matrix` does."""
         return tuple(self._quantized(name, matrix) for matrix in self._inner.stack(name))
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
-        inner = self._inner.pattern(name)
+        inner = self._inner.layout_sample(name)
         if name not in self._bits:
             return inner
         return quantize_affine(Dense(np.zeros((1, GROUP), np.float32), "f32"), self._bits[name])
@@ -52,25 +52,25 @@ class QuantizingCheckpoint:
 
     @property
     def saved_bytes(self) -> int:
-        """By how much matrices shrink as they are rounded."""
+        """The bytes that quantization saves."""
         return sum(map(self._saved_bytes, self._bits))
 
     def _saved_bytes(self, name: str) -> int:
         count = math.prod(self.tensors[name].shape)
-        patterns = (self._inner.pattern(name), self.pattern(name))
-        before, after = (Fraction(size_bytes(one), math.prod(one.shape)) for one in patterns)
+        samples = (self._inner.layout_sample(name), self.layout_sample(name))
+        before, after = (Fraction(size_bytes(one), math.prod(one.shape)) for one in samples)
         return math.floor(count * (before - after))
 
     def _can_be_quantized(self, name: str) -> bool:
         info = self._inner.tensors.get(name)
         if info is None or len(info.shape) < 2 or info.shape[-1] % GROUP:
             return False
-        return isinstance(self._inner.pattern(name), Dense)
+        return isinstance(self._inner.layout_sample(name), Dense)
 
     def _quantized(self, name: str, matrix: Matrix) -> Matrix:
         if name not in self._bits:
             return matrix
-        assert isinstance(matrix, Dense), "as its pattern is"
+        assert isinstance(matrix, Dense), "as its layout sample is"
         try:
             return quantize_affine(matrix, self._bits[name])
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Rows and columns of a weight: taking some of them, and how much memory they hold."""
+"""Takes rows and columns of weights, and counts the memory of weights."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SUPER_GROUP = 256
 """Columns that share a super scale."""
 
 ACTIVATION_GROUP = 32
-"""Columns whose activations are quantized together beside integer weights."""
+"""Columns whose activations share a scale when they meet integer weights."""
 
 
 def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
-    """The matrix whose row n is row `rows[n]` of `matrix`. Exact in every layout: groups lie
-    inside a row."""
+    """Return the matrix whose row n is row `rows[n]` of `matrix`. It is exact in every layout:
+    groups do not cross rows."""
     if isinstance(matrix, Dense):
         return Dense(matrix.data[rows], matrix.dtype)
     if isinstance(matrix, Float8):
@@ -34,8 +34,8 @@ def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
 
 
 def row_range(matrix: Matrix, rows: slice) -> Matrix:
-    """Neighbouring rows of `matrix`: views, and blocks of 8-bit floats stay as large as they are,
-    where none is cut or all rows are of one."""
+    """Return neighbouring rows of `matrix`, as views. Blocks of 8-bit floats keep their size if
+    none is cut, or if all rows are in one block."""
     assert rows.step is None and 0 <= rows.start <= rows.stop <= matrix.shape[0]
     if isinstance(matrix, Dense):
         return Dense(matrix.data[rows], matrix.dtype)
@@ -50,7 +50,7 @@ def row_range(matrix: Matrix, rows: slice) -> Matrix:
 
 
 def split_rows(matrix: Matrix, sizes: Sequence[int]) -> tuple[Matrix, ...]:
-    """The matrix as its parts of so many rows each, one after the other: see `row_range`."""
+    """Split the matrix into consecutive parts of `sizes` rows: see `row_range`."""
     if len(sizes) == 1:
         return (matrix,)
     ends = list(itertools.accumulate(sizes))
@@ -60,7 +60,7 @@ def split_rows(matrix: Matrix, sizes: Sequence[int]) -> tuple[Matrix, ...]:
 
 
 def pad_rows(matrix: Matrix, num_rows: int) -> Matrix:
-    """The matrix with rows of zeros after its own, `num_rows` in all."""
+    """Append rows of zeros to the matrix, up to `num_rows`."""
     missing = num_rows - matrix.shape[0]
     if missing == 0:
         return matrix
@@ -74,8 +74,9 @@ def pad_rows(matrix: Matrix, num_rows: int) -> Matrix:
 
 
 def column_step(matrix: Matrix) -> int:
-    """A range of columns that begins at a multiple of this, and ends at one or at the end, can be
-    taken exactly, and gives the part of the products that they are."""
+    """Return the step of column ranges. A range that starts at a multiple of it, and ends at a
+    multiple or at the last column, can be taken exactly; its products are a part of the whole sum.
+    """
     if isinstance(matrix, Affine):
         return ACTIVATION_GROUP
     if isinstance(matrix, Float8) and matrix.block[1] < matrix.shape[1]:
@@ -84,9 +85,9 @@ def column_step(matrix: Matrix) -> int:
 
 
 def take_columns(matrix: Matrix, columns: slice) -> Matrix:
-    """Neighbouring columns of `matrix`, in arrays of their own: see `column_step`. Scales of two
-    levels are multiplied out, which is exact, where a super scale's columns are cut, and those of
-    coarse groups are repeated where a group is."""
+    """Return a copy of neighbouring columns of `matrix`: see `column_step`. If the columns of a
+    super scale are cut, the two levels of scales are multiplied, which is exact. If a coarse group
+    is cut, its scale is repeated."""
     width, step = matrix.shape[1], column_step(matrix)
     assert columns.step is None and 0 <= columns.start < columns.stop <= width
     assert columns.start % step == 0 and (columns.stop % step == 0 or columns.stop == width)
@@ -114,7 +115,7 @@ def _length(part: slice) -> int:
 
 
 def _of_rows(matrix: Affine, take: Callable[[Any], Any]) -> Affine:
-    """What `take` makes of each array, whose first dimension is rows."""
+    """Apply `take` to each array, whose first dimension is rows."""
     return replace(
         matrix,
         q=take(matrix.q),
@@ -130,7 +131,7 @@ def _padded(array: Any, missing: int) -> Any:
 
 
 def _part(array: Any, columns: slice, group: int = 1) -> Any:
-    """Of an array [N, K / group] the entries of some of the K columns."""
+    """Return the entries of some columns from an array [N, C / group]."""
     return np.ascontiguousarray(array[:, columns.start // group : -(-columns.stop // group)])
 
 
@@ -139,18 +140,18 @@ def _part_of(array: Any, columns: slice, group: int) -> Any:
 
 
 def size_bytes(matrix: Matrix) -> int:
-    """Bytes of the arrays of a weight."""
+    """Return the bytes of the arrays of a weight."""
     return sum(array.nbytes for array in _arrays(matrix))
 
 
 def linear_bytes(linear: Linear) -> int:
-    """Bytes of the arrays of a linear layer."""
+    """Return the bytes of the arrays of a linear layer."""
     bias = 0 if linear.bias is None else linear.bias.nbytes
     return bias + sum(map(size_bytes, linear.parts))
 
 
 def expert_bytes(experts: Experts) -> int:
-    """Bytes of the arrays of all experts of a layer."""
+    """Return the bytes of the arrays of all experts of a layer."""
     biases = (experts.gate_up_bias, experts.down_bias)
     held = sum(int(bias.nbytes) for bias in biases if bias is not None)
     return held + sum(map(size_bytes, experts.gate + experts.up + experts.down))

@@ -11,9 +11,9 @@ from penstock.base.resources import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder.decoder import Progress
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_names import hf_names
 from penstock.models.decoder.weights import expected_shapes
 from penstock.models.embedding.rerankers import is_reranker, load_reranker
+from penstock.models.families.registry import hf_names
 from penstock.models.hub.folder_files import weight_names
 from penstock.models.hub.hub_access import hub_access_of
 from penstock.models.hub.model_files import ModelFiles, gguf_parts
@@ -75,7 +75,7 @@ def start_embedding(
     rank_devices(settings, "cpu")
     load = load_reranker if is_reranker(files) else load_embedder
     model = load(files, settings.dtype)
-    packed_bytes = _file_bytes(files) + model.widened_bytes
+    packed_bytes = _file_bytes(files) + model.extra_bytes
     return NativeEmbedding(model, packed_bytes, settings, available, progress)
 
 
@@ -109,7 +109,7 @@ def start_runtime(
     refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
     model = load_model(files, settings.dtype, bits=integer_bits(settings))
-    packed_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
+    packed_bytes = weight_bytes(files, model.spec, settings) + model.extra_bytes
     memory = plan_memory(model.spec, packed_bytes, settings, available)
     warn_of_short_context(model.spec, settings, memory)
     backend, arithmetic = _backend(model, memory, settings, progress, home)
@@ -126,7 +126,7 @@ def start_runtime(
         memory_bytes=taken.total_bytes,
         sizes=memory.sizes,
     )
-    report = taken.formula() + model.remark
+    report = taken.formula() + model.load_note
     return CpuRuntime(rows, backend, info, report)
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from bench.device.model_shapes import Shape, config_of
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_names import hf_names
 from penstock.models.decoder.weights import expected_shapes
-from penstock.models.families.architectures import spec_of_folder
+from penstock.models.families.registry import hf_names, spec_of_folder
 
 
 def parameters(spec: DecoderSpec) -> int:

@@ -135,7 +135,7 @@ def test_what_was_fetched_is_checked_as_a_folder_is(hub: Files, tmp_path: Path) 
 def test_a_hub_that_does_not_answer_is_named(tmp_path: Path) -> None:
     with serving(Files()) as gone:
         url = gone.url
-    with pytest.raises(ModelError, match=f"who/style is no folder here.* {url} does not answer"):
+    with pytest.raises(ModelError, match=f"who/style is not a folder.* {url} does not answer"):
         preload(tmp_path, HubAccess(url), "who/style")
 
 

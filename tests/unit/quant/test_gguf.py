@@ -116,15 +116,15 @@ def test_a_wrong_file_of_a_set_is_named(tmp_path: Path, wrong: str) -> None:
         message = "00003-of-00003.gguf: cannot be read"
     elif wrong == "another's":
         third.write_bytes(second.read_bytes())
-        message = "00003-of-00003.gguf: split.no: not the file 3 of the 3"
+        message = "00003-of-00003.gguf: split.no: not file 3 of a set of 3"
     elif wrong == "of another set":
         (tmp_path / "other").mkdir()
         write_set(tmp_path / "other", tensors=4, in_a_file=1)
         third.write_bytes((tmp_path / "other" / "m-00003-of-00004.gguf").read_bytes())
-        message = "00003-of-00003.gguf: split.no: not the file 3 of the 3"
+        message = "00003-of-00003.gguf: split.no: not file 3 of a set of 3"
     elif wrong == "twice":
         third.write_bytes(third.read_bytes().replace(b"w2", b"w1"))
-        message = "00003-of-00003.gguf: w1: is in another file"
+        message = "00003-of-00003.gguf: w1: is also in another file"
     else:
         data = path.read_bytes()
         key = b"split.tensors.count"
@@ -222,7 +222,7 @@ def header(*, version: int = 3, tensors: int = 0, keys: int = 0) -> bytes:
         ),
         (
             header(keys=2) + 2 * struct.pack("<Q1sIB", 1, b"k", 0, 1) + bytes(60),
-            "k: is there twice",
+            "k: appears twice",
         ),
         (header(tensors=1) + struct.pack("<Q1sI", 1, b"t", 5) + bytes(60), "t: 5 dimensions"),
         (

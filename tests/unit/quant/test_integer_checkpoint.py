@@ -18,7 +18,7 @@ from penstock.kernels.weights import Affine, Dense
 from penstock.quant.affine import affine_from_zero_points, narrow_to_float16, unify_affine
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
-from penstock.quant.safetensors.folder_checkpoint import open_checkpoint, widened_bytes
+from penstock.quant.safetensors.folder_checkpoint import extra_bytes, open_checkpoint
 from penstock.quant.safetensors.quantization_config import read_scheme
 from penstock.quant.weight_slices import size_bytes
 from tests.support.checkpoints.integer_checkpoints import (
@@ -77,7 +77,7 @@ def test_rows_may_be_no_whole_number_of_words(tmp_path: Path, name: str) -> None
 def test_what_is_counted_is_never_less_than_what_is_held(tmp_path: Path, form: Form) -> None:
     held = tensors(form)
     checkpoint = opened(tmp_path, form, held)
-    matrix, pattern = checkpoint.matrix("a.weight"), checkpoint.pattern("a.weight")
+    matrix, pattern = checkpoint.matrix("a.weight"), checkpoint.layout_sample("a.weight")
     assert isinstance(matrix, Affine) and isinstance(pattern, Affine)
     assert pattern.shape == (1, SHAPE[1])
     assert matrix.group == pattern.group == (form.group or SHAPE[1])
@@ -86,7 +86,7 @@ def test_what_is_counted_is_never_less_than_what_is_held(tmp_path: Path, form: F
     in_file = sum(t.nbytes for name, t in held.items() if name.startswith("a."))
     on_a_cpu = size_bytes(split_groups(pattern, 32)) * SHAPE[0]
     assert size_bytes(split_groups(matrix, 32)) <= on_a_cpu
-    assert widened_bytes(checkpoint) == max(on_a_cpu - in_file, 0)
+    assert extra_bytes(checkpoint) == max(on_a_cpu - in_file, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -146,7 +146,7 @@ def test_a_group_that_is_not_there_is_named(tmp_path: Path, value: int) -> None:
     held = tensors(FORMS["gptq"])
     held["a.g_idx"][7] = value
     checkpoint = opened(tmp_path, FORMS["gptq"], held)
-    with pytest.raises(ModelError, match=r"a\.g_idx: not all are in 0\.\.5"):
+    with pytest.raises(ModelError, match=r"a\.g_idx: not all values are in 0\.\.5"):
         checkpoint.matrix("a.weight")
 
 
@@ -176,7 +176,7 @@ FAULTS: list[tuple[str, str, torch.Tensor | None, str]] = [
     ("gptq", "a.qweight", ONES(0, 40, dtype=INTS), r"a\.qweight: is empty"),
     ("gptq", "a.qweight", ONES(24, 0, dtype=INTS), r"a\.qweight: is empty"),
     ("gptq", "a.qweight", ONES(23, 40, dtype=INTS), r"a\.qweight: 184 columns are not supported"),
-    ("gptq", "a.weight", ONES(40, 192), r"a\.weight is there beside a\.qweight"),
+    ("gptq", "a.weight", ONES(40, 192), r"has both a\.weight and a\.qweight"),
     ("awq", "a.qweight", ONES(192, 6, dtype=INTS), r"a\.qzeros has shape \(6, 5\), expected"),
     ("awq", "a.qweight", ONES(190, 5, dtype=INTS), r"a\.qweight: 190 columns are not"),
     ("packed", "a.weight_scale", ONES(40, 1), r"a\.weight_scale has shape \(40, 1\), expected"),
@@ -209,7 +209,7 @@ def test_tensors_that_do_not_fit_are_named(
 def test_a_shape_other_than_that_of_the_numbers_is_named(tmp_path: Path) -> None:
     held = tensors(FORMS["packed"]) | {"a.weight_shape": torch.tensor([2**40, 192])}
     checkpoint = opened(tmp_path, FORMS["packed"], held)
-    with pytest.raises(ModelError, match=r"a\.weight_shape: \[1099511627776, 192\], but"):
+    with pytest.raises(ModelError, match=r"a\.weight_shape is \[1099511627776, 192\], but"):
         checkpoint.matrix("a.weight")
 
 
@@ -280,14 +280,14 @@ def test_zero_points_that_differ_become_minima_of_all() -> None:
     assert all(isinstance(one, Affine) and one.minimum is not None for one in alike)
     for before, after in zip((small(7), small(8)), alike, strict=True):
         np.testing.assert_array_equal(dequantize(after), dequantize(before))
-    with pytest.raises(ModelError, match="w: scales of 24 bits with zero points that differ"):
+    with pytest.raises(ModelError, match="w: 24-bit scales with varying zero points"):
         unify_affine((small(7, 1 + 2.0**-23), small(8)), "w")
 
 
 def test_zero_points_that_no_float32_holds_are_refused() -> None:
     scale = np.full((1, 2), 1 + 2.0**-23, np.float32)
     zero = np.array([[7, 8]], np.uint8)
-    with pytest.raises(ModelError, match="w: scales of 24 bits"):
+    with pytest.raises(ModelError, match="w: 24-bit scales"):
         affine_from_zero_points(4, 32, np.zeros((1, 32), np.uint8), scale, zero, "w")
 
 

@@ -12,7 +12,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import FLOAT4_VALUES, FLOAT4_ZERO
 from penstock.quant.dequantize import dequantize
 from penstock.quant.gguf.gguf_file import GgufFile
-from penstock.quant.mxfp4 import look_up_pairs, mxfp4_matrix, mxfp4_pattern
+from penstock.quant.mxfp4 import look_up_pairs, mxfp4_layout_sample, mxfp4_matrix
 
 
 def matrix_of(exponents: list[int], zeros: tuple[int, ...] = ()):
@@ -88,6 +88,6 @@ def test_matrices_of_a_stack_have_scales_of_one_type(tmp_path: Path) -> None:
 
 
 def test_the_pattern_is_the_largest_form_and_stands_for_zeros() -> None:
-    pattern = mxfp4_pattern()
+    pattern = mxfp4_layout_sample()
     assert pattern.scale.dtype == np.float32
     assert not dequantize(pattern).any()

@@ -55,7 +55,7 @@ def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
 def test_a_shard_outside_the_folder_is_refused(tmp_path: Path, shard: str) -> None:
     index = {"weight_map": {"a": shard}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelError, match="is not the name of a file beside it"):
+    with pytest.raises(ModelError, match="must be the name of a file in the same folder"):
         SafetensorsFolder(tmp_path)
 
 
@@ -93,11 +93,11 @@ def test_an_index_that_differs_from_its_shards_is_refused(
         (container({"t": entry(dtype="F31")}, bytes(8)), "t: unknown type"),
         (container({"t": entry(shape=(-2,))}, bytes(8)), "t: invalid shape"),
         (container({"t": entry(shape=(1,) * 9)}, bytes(8)), "t: invalid shape"),
-        (container({"t": entry(shape=(2**40, 2**40))}, bytes(8)), "t: 8 bytes, its shape"),
+        (container({"t": entry(shape=(2**40, 2**40))}, bytes(8)), "t: has 8 bytes, its shape"),
         (container({"t": entry(begin=8, end=0)}, bytes(8)), "t: its data"),
         (container({"t": entry(begin=-8, end=0)}, bytes(8)), "t: its data"),
         (container({"t": entry(end=2**62)}, bytes(8)), "t: its data"),
-        (container({"t": entry()}, bytes(7)), "t: its data.* cut short; fetch it again"),
+        (container({"t": entry()}, bytes(7)), "t: its data.* truncated; download it again"),
         (container({"t": entry(), "u": entry(begin=4, end=12)}, bytes(12)), "u: its data overlap"),
     ],
 )

@@ -214,7 +214,7 @@ class AdapterCatalog:
             await asyncio.to_thread(storage.discard, snapshot)
             raise
         async with self._filing:
-            place = await asyncio.to_thread(storage.put, snapshot)
+            place = await asyncio.to_thread(storage.keep, snapshot)
         revision = snapshot.revision
         self._pinning = revision if order.pinned else None
         source = AdapterSource(revision, str(place), self._is_pinned(revision))

@@ -1,2 +1,1 @@
-"""What a model demands of a checkpoint: shapes, storage forms, and the order of gpt-oss's
-experts."""
+"""Checks of a checkpoint's tensors, their storage forms, and the layout of gpt-oss's experts."""

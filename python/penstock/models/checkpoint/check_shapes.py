@@ -1,4 +1,4 @@
-"""What a checkpoint holds beside what it should: the strictness that all models share."""
+"""The check of a checkpoint's tensors against those that a model requires."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_shapes(
     ignored: re.Pattern[str] | None,
 ) -> None:
     """Raise ModelError naming the first tensor that is missing, misshapen or unexpected. A bias of
-    zeros, which quantizers give to every matrix, is none."""
+    zeros, which quantizers add to every matrix, counts as absent."""
     for name, shape in expected.items():
         info = checkpoint.tensors.get(name)
         if info is None:
@@ -34,11 +34,11 @@ def check_shapes(
     for name, info in checkpoint.tensors.items():
         if name in expected or (ignored and ignored.fullmatch(name)):
             continue
-        if optional.get(name) != info.shape and not _adds_nothing(checkpoint, name, expected):
+        if optional.get(name) != info.shape and not _is_zero_bias(checkpoint, name, expected):
             raise ModelError(f"{checkpoint.path}: unexpected tensor {name} of shape {info.shape}")
 
 
-def _adds_nothing(checkpoint: Checkpoint, name: str, expected: Mapping[str, Shape]) -> bool:
+def _is_zero_bias(checkpoint: Checkpoint, name: str, expected: Mapping[str, Shape]) -> bool:
     module, _, last = name.rpartition(".")
     weight = expected.get(f"{module}.weight", ())
     fits = last == "bias" and len(weight) == 2 and checkpoint.tensors[name].shape == weight[:1]

@@ -1,5 +1,5 @@
-"""The folders of gpt-oss, whose experts are stored in an order of their own, as a Checkpoint that
-gives them as other files do.
+"""Presents the folders of gpt-oss, whose experts have a layout of their own, in the layout of other
+models.
 
 gate and up are one tensor whose rows alternate: gate 0, up 0, gate 1, ... Floats are stored
 transposed, [E, inputs, outputs]; MXFP4 is not.
@@ -20,7 +20,7 @@ from penstock.quant.checkpoint import Checkpoint, TensorInfo
 from penstock.quant.safetensors.mxfp4_checkpoint import ALL_ROWS, MXFP4, Mxfp4Checkpoint
 
 FUSED_GATE_UP: Final = "mlp.experts.gate_up_proj"
-"""What the names of such tensors end in."""
+"""The end of the names of such tensors."""
 
 _DOWN: Final = "mlp.experts.down_proj"
 _PARTS: Final = {
@@ -32,16 +32,16 @@ _BIAS: Final = "_bias"
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Outputs `rows` of the tensor `stored`."""
+    """The outputs `rows` of the tensor `stored`."""
 
     stored: TensorInfo
     rows: slice
 
 
 class GptOssCheckpoint:
-    """`checkpoint` with `<layer>.mlp.experts.gate_proj.weight` [E, F, W], `up_proj.weight`,
-    `down_proj.weight` [E, W, F] and their `.bias` [E, F], [E, W] in the place of what it has of
-    experts. All else is as it is."""
+    """`checkpoint`, with `<layer>.mlp.experts.gate_proj.weight` [E, F, W], `up_proj.weight`,
+    `down_proj.weight` [E, W, F] and their `.bias` [E, F], [E, W] in place of its tensors of
+    experts. All other tensors are unchanged."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -52,7 +52,7 @@ class GptOssCheckpoint:
             name = info.name.removesuffix(_BIAS)
             ending = next((ending for ending in _PARTS if name.endswith(ending)), None)
             if ending is None or len(info.shape) != (2 if biased else 3):
-                continue  # which is not what is expected, and refused so
+                continue  # left for check_shapes to refuse
             del tensors[info.name]
             for part, rows in _PARTS[ending].items():
                 kind = "bias" if biased else "weight"
@@ -67,12 +67,12 @@ class GptOssCheckpoint:
         return self._checkpoint.path
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. Biases of experts are matrices too."""
+        """See Checkpoint. Biases of experts, [E, N], are matrices too."""
         part = self._parts.get(name)
         if part is None:
             return self._checkpoint.matrix(name)
         whole = self._checkpoint.matrix(part.stored.name)
-        assert isinstance(whole, Dense), "a bias is of floats"
+        assert isinstance(whole, Dense), "biases are floats"
         return Dense(np.ascontiguousarray(whole.data[:, part.rows]), whole.dtype)
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
@@ -87,10 +87,10 @@ class GptOssCheckpoint:
             _transposed(one, part.rows) for one in self._checkpoint.stack(part.stored.name)
         )
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
         part = self._parts.get(name)
-        return self._checkpoint.pattern(name if part is None else part.stored.name)
+        return self._checkpoint.layout_sample(name if part is None else part.stored.name)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
@@ -98,7 +98,7 @@ class GptOssCheckpoint:
 
 
 def _shape(info: TensorInfo, rows: slice) -> tuple[int, ...]:
-    """Of outputs `rows` of a stored tensor, inputs last."""
+    """Return the shape of the outputs `rows` of a stored tensor, with the inputs last."""
     if len(info.shape) == 2:
         count, outputs = info.shape
         return count, len(range(outputs)[rows])
@@ -109,6 +109,6 @@ def _shape(info: TensorInfo, rows: slice) -> tuple[int, ...]:
 
 
 def _transposed(matrix: Matrix, rows: slice) -> Dense:
-    """[inputs, outputs] -> some of the outputs, [N, inputs]."""
-    assert isinstance(matrix, Dense), "what is no MXFP4 is of floats"
+    """Transpose [inputs, outputs] and return the outputs `rows`, [N, inputs]."""
+    assert isinstance(matrix, Dense), "experts are MXFP4 or floats"
     return Dense(np.ascontiguousarray(matrix.data[:, rows].T), matrix.dtype)

@@ -1,4 +1,4 @@
-"""The forms that a checkpoint's matrices are stored in, from its header."""
+"""The storage forms of a checkpoint's matrices, from its header."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.quant.checkpoint import Checkpoint
 def matrix_forms(
     checkpoint: Checkpoint, shapes: Mapping[str, Shape], as_asked: Callable[[Matrix], Matrix]
 ) -> tuple[MatrixForm, ...]:
-    """One form for each kind of storage and number of columns among the tensors `shapes` of
-    [rows, columns], or [experts, rows, columns]. `as_asked`: what is made of a matrix when it is
+    """Return one form per storage type and number of columns among the tensors `shapes`, which are
+    [rows, columns] or [experts, rows, columns]. `as_asked`: the conversion of a matrix when it is
     read. Reads no data."""
     patterns: dict[tuple[str, Shape], Matrix] = {}
     forms: dict[tuple[str, str, int], MatrixForm] = {}
@@ -26,7 +26,7 @@ def matrix_forms(
         info = checkpoint.tensors[name]
         pattern = patterns.get((info.type_name, info.shape))
         if pattern is None:
-            pattern = as_asked(checkpoint.pattern(name))
+            pattern = as_asked(checkpoint.layout_sample(name))
             patterns[info.type_name, info.shape] = pattern
         *_, rows, columns = shape
         alike = info.type_name, form_name(pattern), columns

@@ -1,7 +1,7 @@
-"""The Llama-family decoder: the one definition of its computation, written over the ops.
+"""The forward pass of a decoder, written over the ops.
 
-Eager kernels, the recorded plan, the reference and Triton all run this `forward`; it never asks
-which.
+All backends run this code: eager native kernels, the recorded plan, the PyTorch reference and
+Triton. It does not know which one runs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from penstock.quant.weight_slices import expert_bytes, linear_bytes, size_bytes
 
 Tensor = TypeVar("Tensor")
 
-_STORAGE_DTYPES: Final[tuple[StorageDtype, ...]] = ("f32", "f16", "i8")  # ever coarser
+_STORAGE_DTYPES: Final[tuple[StorageDtype, ...]] = ("f32", "f16", "i8")  # from fine to coarse
 
-Progress = Callable[[int, int], None]  # layers done, layers in all
+Progress = Callable[[int, int], None]
+"""Called with the number of layers done and the number of layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer(Generic[Tensor]):
-    """A packed layer: weights as `Ops` packed them, norms and rope as tensors. A mixture has
-    `router` and `experts`, any other layer `gate_up` and `down`."""
+    """A packed layer: weights as `Ops` packed them, norms and rope as tensors. A mixture of experts
+    has `router` and `experts`, a dense layer `gate_up` and `down`."""
 
     spec: LayerSpec
     attention_norm: Tensor
@@ -49,8 +50,9 @@ class _Layer(Generic[Tensor]):
 
 
 class _LoraLinears(Generic[Tensor]):
-    """The linear layers of a step, with what adapters add to them: from number `first` on, for
-    `rows`. Without slots, or where no row has an adapter, they are the base model's alone."""
+    """The linear layers of a step, with the adapters' updates. `first`: the number of the current
+    decoder layer's first linear layer. `rows`: the adapter slot of each token; None: no row has an
+    adapter, and only the base model computes."""
 
     def __init__(
         self, ops: Ops[Tensor], slots: AdapterSlots | None, rows: AdapterRows[Tensor] | None
@@ -68,7 +70,7 @@ class _LoraLinears(Generic[Tensor]):
 
 
 class Decoder(Generic[Tensor]):
-    """A decoder whose weights are packed for one implementation of the ops."""
+    """A decoder whose weights are packed for one backend of the ops."""
 
     def __init__(
         self,
@@ -79,13 +81,13 @@ class Decoder(Generic[Tensor]):
         progress: Progress | None = None,
         ranks: Communicator[Tensor] = SINGLE_RANK,
     ) -> None:
-        """Pack layer by layer; each layer's source arrays go as soon as it is packed.
+        """Pack layer by layer, freeing the source arrays of each layer once it is packed.
 
-        `max_model_len`: rows of the rope table; None: the model's own context length.
-        `weight_bytes` counts the source arrays, a tied head once. `adapter_storage_dtype`: what
-        adapters
-        are rounded to: as coarse as the layers' own weights. `ranks`: those that have the other
-        shards, where `spec` and `weights` are of one (`models.shard`).
+        `max_model_len`: rows of the rope table; None: the model's own context length. `ranks`:
+        the ranks that hold the other shards, if `spec` and `weights` are those of one shard
+        (`models.loader.tensor_parallel`). Attributes: `weight_bytes` counts the source arrays, a
+        tied head once; `adapter_storage_dtype`, to which adapters are rounded, is as coarse as the
+        coarsest weight of a layer.
         """
         self.spec = spec
         self._communicator = ranks
@@ -113,8 +115,8 @@ class Decoder(Generic[Tensor]):
         caches: list[LayerCache[Tensor]],
         slots: AdapterSlots | None = None,
     ) -> Tensor:
-        """One step over T tokens: logits [S, V] of the sampled rows. `caches`: one a layer;
-        `slots`: of the adapters that rows of `inputs` have, if any has one."""
+        """Run one step over T tokens and return the logits [S, V] of the sampled rows. `caches`:
+        one per layer. `slots`: the adapters' factors, if a row of `inputs` has an adapter."""
         states = self.hidden(ops, inputs, caches, inputs.sample_rows, slots)
         logits: Tensor = ops.linear(states, self._head)
         return self._communicator.all_gather(logits, self.spec.vocab)
@@ -127,7 +129,8 @@ class Decoder(Generic[Tensor]):
         rows: Tensor | None,
         slots: AdapterSlots | None = None,
     ) -> Tensor:
-        """The states that the head reads, of the tokens `rows` [S, W] or of all [T, W]."""
+        """Return the states that the head reads, [S, W] of the tokens `rows`, or [T, W] of all
+        tokens if `rows` is None."""
         spec = self.spec
         linear: _LoraLinears[Tensor] = _LoraLinears(ops, slots, inputs.adapters)
         x = residual = ops.embedding(self._embedding, inputs.tokens, spec.embedding_scale)
@@ -138,7 +141,7 @@ class Decoder(Generic[Tensor]):
                 x, residual = ops.add_rms_norm(x, residual, layer.attention_norm, spec.norm_eps)
             linear.first = self._first_linears[index]
             x = self._attend(ops, linear, x, layer, inputs, cache)
-            if rows is not None and index == len(self._layers) - 1:  # the others matter no more
+            if rows is not None and index == len(self._layers) - 1:  # other rows are not needed
                 x = ops.gather_rows(x, rows)
                 residual = ops.gather_rows(residual, rows)
                 linear.rows = inputs.sampled_adapters
@@ -159,7 +162,7 @@ class Decoder(Generic[Tensor]):
         inputs: StepInputs[Tensor],
         cache: LayerCache[Tensor],
     ) -> Tensor:
-        """[T, W] -> [T, H * D]."""
+        """Attention: [T, W] -> [T, H * D]."""
         spec = self.spec
         heads = (spec.heads, spec.kv_heads, spec.head_dim)
         scale = spec.attention_scale or spec.head_dim**-0.5
@@ -172,7 +175,7 @@ class Decoder(Generic[Tensor]):
     def _feed_forward(
         self, ops: Ops[Tensor], linear: _LoraLinears[Tensor], x: Tensor, layer: _Layer[Tensor]
     ) -> Tensor:
-        """[T, W] -> [T, W]."""
+        """Feed-forward or mixture of experts: [T, W] -> [T, W]."""
         experts = layer.spec.experts
         if experts is None:
             inner = self._activate(ops, linear(x, layer.gate_up, GATE_UP))
@@ -190,7 +193,7 @@ class Decoder(Generic[Tensor]):
         return x if weight is None else ops.rms_norm(x, weight, self.spec.norm_eps)
 
     def _pack_ends(self, weights: Weights, ops: Ops[Tensor]) -> tuple[Any, Any]:
-        """The embedding table and the head, which may be one matrix."""
+        """Pack the embedding table and the head, which may be the same matrix."""
         table = weights.embedding()
         self.weight_bytes += size_bytes(table)
         head = weights.head()

@@ -1,4 +1,4 @@
-"""The table of cosines and sines that rotates queries and keys, for every kind of scaling."""
+"""The table of cosines and sines that rotates queries and keys, for every kind of rope scaling."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Doubles = npt.NDArray[np.float64]
 
 
 def rope_table(rope: RopeSpec, positions: int, factors: Floats | None = None) -> Floats:
-    """[positions, rotated] float32: cosines, then sines, of the rotated half-dimensions.
+    """Return [positions, rotary_dim] float32: the cosines, then the sines, of each rotated pair.
 
-    `positions`: as many as are served. `factors: [rotated / 2]` divide the frequencies where the
-    model's file carries them (GGUF's form of Llama 3 scaling). Angles are float32 products, as in
-    the models' own training code.
+    `positions`: the served context. `factors` [rotary_dim / 2]: divisors of the frequencies, if the
+    model's file has them (GGUF's form of Llama 3 scaling). Angles are float32 products, as in the
+    models' training code.
     """
     frequencies, amplitude = _frequencies(rope, positions)
     if factors is not None:
@@ -40,12 +40,12 @@ def rope_table(rope: RopeSpec, positions: int, factors: Floats | None = None) ->
 
 
 def identity_table(positions: int) -> Floats:
-    """[positions, 2] float32 that rotates by nothing: the rope of a layer without one."""
+    """Return [positions, 2] float32 that rotates by zero, for layers without rotary embedding."""
     return np.tile(np.array([1, 0], np.float32), (positions, 1))
 
 
 def _frequencies(rope: RopeSpec, positions: int) -> tuple[Doubles, float]:
-    """Radians per position of each rotated pair, and the factor on cosines and sines."""
+    """Return the radians per position of each rotated pair, and the factor on cosines and sines."""
     exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float64) / rope.rotary_dim
     plain = rope.theta**-exponents
     match rope.scaling:
@@ -70,7 +70,7 @@ def _llama3(plain: Doubles, scaling: Llama3Scaling) -> Doubles:
 
 def _yarn(plain: Doubles, rope: RopeSpec, scaling: YarnScaling) -> Doubles:
     def dimension(turns: float) -> float:
-        """The (fractional) component that turns so often over the original context."""
+        """Return the (fractional) pair that makes `turns` turns over the original context."""
         span = math.log(scaling.original_context / (turns * 2 * math.pi))
         return rope.rotary_dim * span / (2 * math.log(rope.theta))
 

@@ -1,7 +1,7 @@
-"""What a Llama-family decoder is, as data: every difference between its members is a field here.
+"""The configuration of a decoder: every difference between model families is a field here.
 
-The definition of the computation (`decoder.py`) reads nothing else; architectures only differ in
-how they fill a `DecoderSpec`.
+The forward pass (`decoder.py`) reads nothing else. Families differ only in how they fill a
+`DecoderSpec`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MAX_EXPERTS_IN_ALL = 1 << 16
 
 
 def check_sizes(where: str, limits: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse a size that is not between 1 and its limit, with a ModelError that opens with `where`.
-    `limits`: what is sized -> (its size, the limit)."""
+    """Raise ModelError that starts with `where` for a size that is not in 1..limit. `limits`: the
+    size's name -> (the size, its limit)."""
     for name, (value, limit) in limits.items():
         if not 1 <= value <= limit:
             raise ModelError(f"{where}: {name} {value} is not in 1..{limit}")
@@ -32,14 +32,15 @@ def check_sizes(where: str, limits: Mapping[str, tuple[int, int]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
-    """Positions divided by `factor`."""
+    """Positions are divided by `factor`."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Low frequencies divided by `factor`, high ones kept, a smooth passage between (Llama 3.1)."""
+    """Low frequencies are divided by `factor`, high ones kept, with a smooth transition between
+    them (Llama 3.1)."""
 
     factor: float
     low_frequency_factor: float
@@ -49,8 +50,9 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """YaRN (arXiv 2309.00071): a linear ramp between kept and divided frequencies; cosines and
-    sines are multiplied by `attention_factor`. `truncate` rounds the ends of the ramp outward."""
+    """YaRN (arXiv 2309.00071): a linear ramp between kept and divided frequencies. Cosines and
+    sines are multiplied by `attention_factor`. `truncate`: the ends of the ramp are rounded
+    outward."""
 
     factor: float
     original_context: int
@@ -62,9 +64,9 @@ class YarnScaling:
 
 @dataclass(frozen=True, slots=True)
 class LongRopeScaling:
-    """LongRoPE (arXiv 2402.13753): each frequency is divided by a number of its own, of `short`
-    where the context that is served is no longer than the original one, or else of `long`; cosines
-    and sines are multiplied by `attention_factor`."""
+    """LongRoPE (arXiv 2402.13753): each frequency has its own divisor, from `short` if the served
+    context is at most the original one, or else from `long`. Cosines and sines are multiplied by
+    `attention_factor`."""
 
     short: tuple[float, ...]
     long: tuple[float, ...]
@@ -77,7 +79,7 @@ RopeScaling: TypeAlias = LinearScaling | Llama3Scaling | YarnScaling | LongRopeS
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary embedding of the first `rotary_dim` components of a head, base `theta`."""
+    """Rotary embedding of the first `rotary_dim` components of a head, with base `theta`."""
 
     theta: float
     rotary_dim: int
@@ -86,10 +88,10 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec:
-    """A mixture of experts: a token goes through `per_token` of `count` feed-forwards of width
-    `ff`. Their shares in its result are its softmax over all; `renormalize`: divided by the sum of
-    those that are chosen, which is the softmax over these. `biased`: all of their linear layers
-    have biases, and so has what chooses them."""
+    """A mixture of experts: the router sends each token through `per_token` of `count`
+    feed-forwards of width `ff`. Their weights are the router's softmax over all experts.
+    `renormalize`: divided by their sum, which equals the softmax over the chosen ones. `biased`:
+    the router and all linear layers of the experts have biases."""
 
     count: int
     per_token: int
@@ -101,9 +103,9 @@ class ExpertsSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What may differ between layers. `window` 0: full attention; w: the last w positions.
-    `rotary` False: no position embedding at all. `experts`: what is in the place of the
-    feed-forward, if anything is."""
+    """The settings that may differ between layers. `window` 0: full attention; w: the last w
+    positions. `rotary` False: no position embedding. `experts`: the mixture that replaces the
+    feed-forward; None: a dense layer."""
 
     window: int = 0
     rotary: bool = True
@@ -114,13 +116,14 @@ class LayerSpec:
 class DecoderSpec:
     """A decoder. Sizes are counts of elements; `ff` is the feed-forward width.
 
-    `local_rope`: that of the layers with a window, where it is another. `attention_scale` None:
-    1 / sqrt(head_dim). `logit_scale`: of logits alone, not of states that are asked for
-    themselves. `norm_offset`: what the file's norm weights are short of. `sandwich_norms`:
-    what attention and feed-forward give is normalised before it is added. `interleaved_rope`: the
-    rows of q and k, those of adapters too, are made for a rotation of neighbours (2i, 2i + 1), and
-    are put in order as they are read. `bidirectional`: a token sees those after it too, and
-    sequences are computed whole. `sinks`: a query head has a score of something that has no value.
+    `local_rope`: the rotary embedding of layers with a window; None: the same as of the others.
+    `attention_scale` None: 1 / sqrt(head_dim). `logit_scale` applies to logits, not to embeddings
+    made of the states. `norm_offset` is added to the file's norm weights. `sandwich_norms`: the
+    results of attention and feed-forward are normalized before they are added to the residual.
+    `interleaved_rope`: the rows of q and k, also those of adapters, are ordered for a rotation of
+    neighbouring components (2i, 2i + 1), and are reordered when they are read. `bidirectional`:
+    tokens attend to later tokens too, and sequences are computed whole. `sinks`: each query head
+    has a learned score in the softmax without a value (attention sinks).
     """
 
     architecture: str
@@ -162,9 +165,9 @@ class DecoderSpec:
 
     @property
     def inner_columns(self) -> int:
-        """The most numbers that a token has inside of a layer's feed-forward at a time: the two
-        halves and their product; of experts, beside them, what goes in and what comes out, each in
-        whole lines of 64 bytes, and some numbers for each choice."""
+        """The most scratch elements that a token needs in a layer's feed-forward: gate, up and
+        their product. Experts also need their inputs and outputs, each in whole cache lines of 64
+        bytes, and a few numbers per chosen expert."""
         widest = 3 * self.ff if any(layer.experts is None for layer in self.layers) else 0
         for experts in {layer.experts for layer in self.layers} - {None}:
             assert experts is not None
@@ -173,7 +176,7 @@ class DecoderSpec:
         return widest
 
     def check(self, where: str) -> None:
-        """Refuse impossible sizes with a ModelError that opens with `where`."""
+        """Raise ModelError that starts with `where` for impossible sizes and combinations."""
         limits = {
             "number of layers": (len(self.layers), MAX_LAYERS),
             "width": (self.width, MAX_WIDTH),
@@ -188,7 +191,7 @@ class DecoderSpec:
         if self.heads % self.kv_heads:
             raise ModelError(f"{where}: {self.heads} heads over {self.kv_heads} key-value heads")
         if self.interleaved_rope and self.qk_norm:
-            raise ModelError(f"{where}: norms of heads whose neighbours are rotated")
+            raise ModelError(f"{where}: norms of heads beside an interleaved rope")
         if self.norm_eps <= 0:
             raise ModelError(f"{where}: norm eps {self.norm_eps}")
         for rope in (self.rope, self.local_rope):
@@ -204,9 +207,9 @@ class DecoderSpec:
         if sum(experts.count for experts in mixtures) > MAX_EXPERTS_IN_ALL:
             raise ModelError(f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers")
         if mixtures and (self.activation != "silu" or self.mlp_bias):
-            raise ModelError(f"{where}: experts have silu and no biases of a feed-forward")
+            raise ModelError(f"{where}: experts need silu and no mlp_bias")
         if self.sinks and self.bidirectional:
-            raise ModelError(f"{where}: a token that sees those after it has no attention sinks")
+            raise ModelError(f"{where}: attention sinks in a bidirectional model")
 
 
 def _check_experts(experts: ExpertsSpec, where: str) -> None:
@@ -235,8 +238,8 @@ def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
 
 
 def check_scaling(scaling: RopeScaling, where: str) -> None:
-    """Refuse a scaling with a number that is not positive, with a ModelError that opens with
-    `where`: each is a divisor or goes through a logarithm."""
+    """Raise ModelError that starts with `where` for a number that is not positive: each is a
+    divisor or the argument of a logarithm."""
     for field in fields(scaling):
         given = getattr(scaling, field.name)
         for value in given if isinstance(given, tuple) else (given,):

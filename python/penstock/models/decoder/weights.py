@@ -1,8 +1,8 @@
-"""The weights of a decoder, read strictly from a checkpoint.
+"""The weights of a decoder, read from a checkpoint.
 
-The header is compared with the spec first: a missing, unexpected or misshapen tensor is a
-ModelError naming it, before anything is converted. Layers are then read one after another, a few
-ahead on two threads, so that conversion overlaps with packing and memory stays near one copy.
+The header is first compared with the spec: a missing, unexpected or misshapen tensor raises
+ModelError before any data is converted. Two threads then read the layers in order, a few ahead, so
+that conversion overlaps with packing and memory stays near one copy of the weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.quant.weight_slices import split_rows, take_rows
 
 Vector = npt.NDArray[np.float32]
 MatrixBytes = Callable[[Matrix], int]
-"""What a matrix takes as an implementation of the ops packs it."""
+"""Returns the bytes of a matrix as a backend packs it."""
 
 READ_THREADS = 2
 PREFETCH_LAYERS = 3
@@ -40,9 +40,9 @@ PREFETCH_LAYERS = 3
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. `qkv` is q, k and v fused, `gate_up` gate and up. Norms: [W]; head norms: [D].
-    The post norms are those of sandwich norms, None in a model without. A mixture has `router`
-    [E, W] and `experts`, any other layer `gate_up` and `down`. `sinks`: [H], in a model of them."""
+    """The weights of one layer. `qkv` is q, k and v fused, `gate_up` gate and up. Norms: [W]; head
+    norms: [D]. The post norms exist with `DecoderSpec.sandwich_norms`. A mixture of experts has
+    `router` [E, W] and `experts`, a dense layer `gate_up` and `down`. `sinks`: [H]."""
 
     attention_norm: Vector
     qkv: Linear
@@ -60,50 +60,49 @@ class LayerWeights:
 
 
 class Weights(Protocol):
-    """What a decoder is packed from. All methods raise ModelError naming file and tensor."""
+    """The source from which a decoder is packed. All methods raise ModelError naming file and
+    tensor."""
 
     def embedding(self) -> Matrix:
-        """[V, W]."""
+        """Return the embedding [V, W]."""
         ...
 
     def head(self) -> Linear | None:
-        """[V, W]; None where it is the embedding."""
+        """Return the head [V, W], or None if it is the embedding."""
         ...
 
     def final_norm(self) -> Vector:
-        """[W]."""
+        """Return the weight [W] of the last norm."""
         ...
 
     def rope_factors(self) -> Vector | None:
-        """[rotated / 2] divisors of the rope frequencies, if there are any."""
+        """Return the divisors [rotary_dim / 2] of the rope frequencies, or None."""
         ...
 
     def layers(self) -> Iterator[LayerWeights]:
-        """Every layer in order."""
+        """Yield every layer in order."""
         ...
 
     def forms(self) -> tuple[MatrixForm, ...]:
-        """How the matrices are stored."""
+        """Return the storage forms of the matrices."""
         ...
 
     def packed_bytes(self, size: MatrixBytes) -> int:
-        """What all of it takes where matrices are packed as `size` counts, and vectors are held as
-        float32."""
+        """Return the bytes of all weights if matrices take `size` and vectors are float32."""
         ...
 
     def float8_savings(self, size: MatrixBytes) -> int:
-        """The bytes by which layers' matrices of plain floats, experts' among them, would shrink as
-        8-bit floats with a scale for each row. What chooses experts stays as it is. `size`: see
+        """Return the bytes saved if the float matrices of layers, including experts, were stored as
+        8-bit floats with one scale per row. Routers keep their type. `size`: see
         `packed_bytes`."""
         ...
 
 
 class DecoderWeights:
-    """The weights that `spec` asks for, in `checkpoint` under `names`.
+    """The weights that `spec` requires, in `checkpoint` under `names`.
 
-    `dtype` "f32" dequantizes every matrix; "auto" keeps the file's own kind. `interleaved`: rows
-    of q and k are stored for a rotation of neighbours, though the family has none, and are put back
-    in order.
+    `dtype` "f32" dequantizes every matrix; "auto" keeps the file's type. `permuted_qk`:
+    the rows of q and k are permuted for a rotation of neighbours, and are put back in order.
     """
 
     def __init__(
@@ -112,17 +111,17 @@ class DecoderWeights:
         names: TensorNames,
         spec: DecoderSpec,
         dtype: Literal["auto", "f32"],
-        interleaved: bool = False,
+        permuted_qk: bool = False,
         also_expected: Mapping[str, Shape] = NO_TENSORS,
     ) -> None:
-        """`also_expected`: tensors that must be there too, and that somebody else reads. Raises
-        ModelError where the checkpoint's header is not what the spec says."""
+        """Check the header. `also_expected`: further tensors that must exist, which the caller
+        reads. Raises ModelError naming a tensor that is missing, unexpected or misshapen."""
         self.path = checkpoint.path
         self._checkpoint = checkpoint
         self.names = names
         self._spec = spec
         self._dtype = dtype
-        self._interleaved = interleaved or spec.interleaved_rope
+        self._permuted_qk = permuted_qk or spec.interleaved_rope
         check_tensors(checkpoint, names, spec, also_expected)
 
     def embedding(self) -> Matrix:
@@ -146,13 +145,13 @@ class DecoderWeights:
         return self._norm(self.names.final_norm) * np.float32(self._spec.logit_scale)
 
     def rope_factors(self) -> Vector | None:
-        """[rotated / 2] divisors of the rope frequencies, where the file carries them."""
+        """See `Weights`. Raises ModelError for a divisor that is not positive."""
         name = self.names.rope_factors
         if name is None or name not in self._checkpoint.tensors:
             return None
         factors = self._checkpoint.vector(name)
         if not (np.isfinite(factors).all() and (factors > 0).all()):
-            raise ModelError(f"{self._checkpoint.path}: {name}: not all are positive numbers")
+            raise ModelError(f"{self._checkpoint.path}: {name}: not all values are positive")
         return factors
 
     def forms(self) -> tuple[MatrixForm, ...]:
@@ -165,7 +164,7 @@ class DecoderWeights:
         return self.bytes_of(expected_shapes(self.names, self._spec), size)
 
     def float8_savings(self, size: MatrixBytes, part: DecoderSpec | None = None) -> int:
-        """See `Weights`. `part`: the sizes of a shard of these, which is counted then."""
+        """See `Weights`. `part`: the spec of a shard, whose bytes are counted instead."""
         expected, rounded = expected_shapes(self.names, part or self._spec), {}
         for name in quantizable_names(self.names, self._spec):
             info = self._checkpoint.tensors.get(name)
@@ -175,8 +174,9 @@ class DecoderWeights:
         return self.bytes_of(rounded, size) - in_8_bits
 
     def bytes_of(self, shapes: Mapping[str, Shape], size: MatrixBytes) -> int:
-        """What parts of tensors take. `shapes`: of the part of each; `size`: see `packed_bytes`."""
-        each: dict[tuple[str, Shape], Fraction] = {}  # of matrices that are stored alike
+        """Return the bytes of parts of tensors. `shapes`: the shape of each part; `size`: see
+        `packed_bytes`."""
+        each: dict[tuple[str, Shape], Fraction] = {}  # bytes per element, by type and shape
         taken = 0
         for name, shape in shapes.items():
             if len(shape) == 1 or name.endswith(".bias"):
@@ -185,17 +185,17 @@ class DecoderWeights:
             info = self._checkpoint.tensors[name]
             alike = info.type_name, info.shape
             if alike not in each:
-                pattern = self._as_asked(self._checkpoint.pattern(name))
+                pattern = self._as_asked(self._checkpoint.layout_sample(name))
                 each[alike] = Fraction(size(pattern), math.prod(pattern.shape))
             taken += math.ceil(each[alike] * math.prod(shape))
         return taken
 
     def layers(self) -> Iterator[LayerWeights]:
-        """Every layer in order, converted a few ahead of the one that is given."""
+        """Yield every layer in order, converting a few ahead."""
         return prefetch_layers(self.layer, len(self._spec.layers))
 
     def layer(self, index: int) -> LayerWeights:
-        """One layer."""
+        """Return one layer."""
         names, spec = self.names, self._spec
         prefix = names.layer.format(index)
         sandwich = spec.sandwich_norms
@@ -243,11 +243,11 @@ class DecoderWeights:
         return Experts(gate, up, down, opening, closing, mixture.activation)
 
     def _stacked_biases(self, name: str) -> Vector:
-        """[E, N]."""
+        """Return the biases [E, N] of all experts."""
         return dequantize(self._checkpoint.matrix(f"{name}.bias"))
 
     def _matrices(self, name: str, count: int) -> tuple[Matrix, ...]:
-        """Of all experts: a tensor for each of them, or one of all."""
+        """Return the matrices of all experts, stored as one tensor each or as one for all."""
         if "{}" in name:
             each = tuple(self._matrix(name.format(expert)) for expert in range(count))
             return unify_affine(each, f"{self.path}: {name}")
@@ -257,8 +257,8 @@ class DecoderWeights:
         return self._fused(prefix, ((name, 0),), biased)
 
     def _fused(self, prefix: str, parts: Sequence[tuple[str, int]], biased: bool) -> Linear:
-        """Projections that are one linear layer, by their names and rows. Those of one name are
-        one tensor of the file."""
+        """Return projections as one linear layer. `parts`: their names and rows; projections with
+        the same name are one tensor of the file."""
         names = list(dict.fromkeys(name for name, _ in parts))
         matrices: list[Matrix] = []
         for name in names:
@@ -277,7 +277,7 @@ class DecoderWeights:
         names, spec = self.names, self._spec
         parts = ((names.q, spec.q_rows), (names.k, spec.kv_rows), (names.v, spec.kv_rows))
         fused = self._fused(prefix, parts, spec.qkv_bias)
-        if not self._interleaved:
+        if not self._permuted_qk:
             return fused
         q_order = deinterleaved_rows(spec.heads, spec.head_dim, spec.rope.rotary_dim)
         k_order = deinterleaved_rows(spec.kv_heads, spec.head_dim, spec.rope.rotary_dim)
@@ -290,7 +290,7 @@ class DecoderWeights:
 
 
 def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator[LayerWeights]:
-    """What `read` gives for 0 .. count - 1, a few read ahead on threads."""
+    """Yield `read(index)` for 0 .. count - 1, reading a few ahead on threads."""
     with ThreadPoolExecutor(READ_THREADS, "read-weights") as pool:
         ahead: deque[Future[LayerWeights]] = deque()
         for index in range(count):
@@ -302,7 +302,7 @@ def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator
 
 
 def deinterleaved_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.intp]:
-    """Row order that turns pairs (2i, 2i + 1) of each head into pairs (i, i + rotated / 2)."""
+    """Return the row order that turns pairs (2i, 2i + 1) of each head into (i, i + rotated / 2)."""
     head = np.arange(head_dim)
     head[:rotated] = np.arange(rotated).reshape(-1, 2).T.reshape(-1)
     order: npt.NDArray[np.intp] = (np.arange(heads)[:, None] * head_dim + head).reshape(-1)
@@ -315,16 +315,15 @@ def check_tensors(
     spec: DecoderSpec,
     also_expected: Mapping[str, Shape] = NO_TENSORS,
 ) -> None:
-    """Compare the header with what the spec asks for, and `also_expected`; raise ModelError naming
-    the
-    first tensor that is missing, misshapen or unexpected."""
+    """Raise ModelError naming the first tensor of the header that is missing, misshapen or
+    unexpected, given the spec and `also_expected`."""
     expected = expected_shapes(names, spec) | dict(also_expected)
     check_shapes(checkpoint, expected, _optional_shapes(names, spec), names.ignored)
 
 
 def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
-    """Of the matrices of layers all that may be rounded, experts' among them, but not what chooses
-    experts; some layers lack some."""
+    """Yield the names of all matrices of layers that may be quantized, including experts and
+    excluding routers. Not every layer has all of them."""
     linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
     of_experts = (names.expert_gate, names.expert_up, names.expert_down)
     for index, layer in enumerate(spec.layers):
@@ -338,7 +337,7 @@ def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
 
 
 def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
-    """Every tensor that must be there, with its shape."""
+    """Return every required tensor with its shape."""
     shapes: dict[str, Shape] = {
         f"{names.embedding}.weight": (spec.vocab, spec.width),
         f"{names.final_norm}.weight": (spec.width,),
@@ -353,8 +352,8 @@ def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
 
 
 def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
-    """Tensors that may be there: a copy of a tied head, the rope factors (the spec has those of
-    LongRoPE)."""
+    """Return tensors that may exist: a copy of a tied head, and rope factors (the spec already has
+    those of LongRoPE)."""
     shapes: dict[str, Shape] = {f"{names.head}.weight": (spec.vocab, spec.width)}
     if names.rope_factors is not None:
         long = isinstance(spec.rope.scaling, LongRopeScaling)
@@ -383,7 +382,7 @@ def _layer_shapes(
     else:
         shapes |= _expert_shapes(names, spec.width, experts)
     for name, own_rows, columns, biased in matrices:
-        rows = own_rows + shapes.get(f"{name}.weight", (0,))[0]  # those of one name are one tensor
+        rows = own_rows + shapes.get(f"{name}.weight", (0,))[0]  # equal names are one tensor
         shapes[f"{name}.weight"] = (rows, columns)
         if biased:
             shapes[f"{name}.bias"] = (rows,)

@@ -1,4 +1,4 @@
-"""From whole sequences to a vector each: a body, pooling, linear layers, length one."""
+"""The forward pass of an embedding model: a body, pooling, linear layers, normalization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tensor = TypeVar("Tensor")
 
 @dataclass(frozen=True, slots=True)
 class _Dense(Generic[Tensor]):
-    """A packed layer after the pooling."""
+    """A packed layer after pooling."""
 
     linear: Any
     activation: Activation | None
@@ -30,9 +30,8 @@ class _Dense(Generic[Tensor]):
 
 
 class Embedder(Generic[Tensor]):
-    """A model packed for one implementation of the ops. `max_model_len`: the longest sequence.
-    `width`: numbers of an embedding; `body`: what gives states, an encoder or a decoder whose head
-    is not used."""
+    """An embedding model packed for one backend of the ops. `max_model_len`: the longest sequence.
+    `width`: the size of an embedding. `body`: an encoder, or a decoder without its head."""
 
     def __init__(
         self,
@@ -64,9 +63,9 @@ class Embedder(Generic[Tensor]):
         cache: LayerCache[Tensor],
         slots: AdapterSlots | None = None,
     ) -> Tensor:
-        """Embeddings [R, W] of the sequences of a step, all of them whole. `sample_rows` are the
-        tokens that stand for their sequences, where there is no mean. `slots`: of the adapters that
-        sequences have, if any has one; for a decoder alone."""
+        """Return the embeddings [R, W] of the sequences of a step, which are complete. Unless the
+        pooling is a mean, `inputs.sample_rows` names the token of each sequence. `slots`: the
+        adapters' factors, if a sequence has an adapter; only for a decoder."""
         if self._pooler.pooling == "mean":
             states = self._states(ops, inputs, cache, None, slots)
             x = ops.mean_rows(states, inputs.query_starts)
@@ -84,16 +83,17 @@ class Embedder(Generic[Tensor]):
         rows: Tensor | None,
         slots: AdapterSlots | None,
     ) -> Tensor:
-        """The last states of the tokens `rows` [S, W], or of all [T, W]."""
-        caches = [cache] * self._layers  # no layer reads what another one wrote
+        """Return the last states, [S, W] of the tokens `rows`, or [T, W] of all tokens if `rows` is
+        None."""
+        caches = [cache] * self._layers  # each layer reads only its own entries
         if isinstance(self.body, Decoder):
             return self.body.hidden(ops, inputs, caches, rows, slots)
-        assert slots is None, "adapters are for decoders"
+        assert slots is None, "only decoders have adapters"
         return self.body.hidden(ops, inputs, caches, rows)
 
 
 def embedding_width(model: LoadedEmbedder) -> int:
-    """How many numbers an embedding has."""
+    """Return the size of an embedding."""
     return model.dense[-1].linear.shape[0] if model.dense else model.spec.width
 
 

@@ -1,40 +1,31 @@
-"""Qwen3-Reranker in a GGUF file, as llama.cpp's converter writes it: of the head the rows of "yes"
-and "no" alone, and a template that asks for one of the two.
+"""Qwen3-Reranker in a GGUF file, as llama.cpp's converter writes it: only the head's rows for "yes"
+and "no", and a template that asks for one of the two.
 
-Their softmax is the sigmoid of their difference: one row, and one logit. Encoders are not read from
-GGUF: the converter leaves BERT's pooler out, without which its classifier tells nothing.
+The softmax of the two logits is the sigmoid of their difference, so one row and one logit suffice.
+Encoder rerankers are not read from GGUF: the converter drops BERT's pooler, which its classifier
+needs.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final, Literal
 
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Linear
 from penstock.models.encoder.dense import DenseLayer
 from penstock.models.encoder.sentence_transformers import PoolerSpec
-from penstock.models.families.architectures import spec_of_gguf
-from penstock.models.families.encoder_gguf_config import GGUF_ENCODERS
+from penstock.models.families.registry import spec_of_gguf
 from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.loader.model_loader import LoadedEmbedder, gguf_weights
-from penstock.models.tokenizer import gguf_tokenizer as gguf_text
+from penstock.models.tokenizer import gguf_tokenizer
 from penstock.models.tokenizer.tokenizer_data import EmbeddingParts, PairTemplate
 from penstock.quant.dequantize import dequantize
-from penstock.quant.gguf.gguf_file import GgufFile, read_head
+from penstock.quant.gguf.gguf_file import GgufFile
 
-RANK: Final = 4
 FAMILY: Final = "qwen3"
 LABELS: Final = ["yes", "no"]
 HEAD: Final = "cls.output.weight"
 TEMPLATE: Final = "tokenizer.chat_template.rerank"
-
-
-def is_reranker(path: Path) -> bool:
-    """Whether the file holds a decoder that ranks. Raises ModelError."""
-    head = read_head(path)
-    name = head.get("general.architecture")
-    return name not in GGUF_ENCODERS and head.get(f"{name}.pooling_type") == RANK
 
 
 def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
@@ -61,7 +52,7 @@ def load_parts(files: ModelFiles) -> EmbeddingParts:
     before, found, rest = file.text(TEMPLATE).partition("{query}")
     between, found_too, after = rest.partition("{document}")
     if not found or not found_too:
-        raise ModelError(f"{file.path}: {TEMPLATE} has no {{query}} before a {{document}}")
+        raise ModelError(f"{file.path}: {TEMPLATE} must have {{query}} before {{document}}")
     template = PairTemplate(before, between, after)
-    data = gguf_text.tokenizer_data(file)
+    data = gguf_tokenizer.tokenizer_data(file)
     return EmbeddingParts(files.model_id, fingerprint(files), data, "", True, template)

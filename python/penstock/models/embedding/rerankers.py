@@ -1,4 +1,5 @@
-"""Models that say how well a document answers a query: a body, and a classifier of one label."""
+"""Rerankers, which score how well a document answers a query: a body and a classifier with one
+label."""
 
 from __future__ import annotations
 
@@ -8,12 +9,16 @@ from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.embedding import gguf_rerankers
 from penstock.models.encoder.classifier import (
     check_labels,
-    classifier_of_folder,
     classifier_shapes,
     read_classifier,
 )
 from penstock.models.encoder.sentence_transformers import PoolerSpec
-from penstock.models.families.architectures import is_reranker_folder, reranker_spec_of_folder
+from penstock.models.families.registry import (
+    classifier_of_folder,
+    is_gguf_reranker,
+    is_reranker_folder,
+    reranker_spec_of_folder,
+)
 from penstock.models.hub.model_files import ModelFiles, fingerprint
 from penstock.models.loader.model_loader import (
     LoadedEmbedder,
@@ -22,23 +27,23 @@ from penstock.models.loader.model_loader import (
     tokenizer_files,
 )
 from penstock.models.tokenizer.tokenizer_data import EmbeddingParts
-from penstock.quant.safetensors.folder_checkpoint import widened_bytes
+from penstock.quant.safetensors.folder_checkpoint import extra_bytes
 
 
 def is_reranker(files: ModelFiles) -> bool:
-    """Whether a model is for reranking: a folder of a classifier, or a GGUF file of a decoder that
-    says so. Raises ModelError."""
+    """Return whether a model is a reranker: a folder with a classifier, or a GGUF file whose
+    `pooling_type` is ranking. Raises ModelError."""
     if files.kind == "gguf":
-        return gguf_rerankers.is_reranker(files.path)
+        return is_gguf_reranker(files.path)
     return is_reranker_folder(files.path)
 
 
 def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
-    """As `load_embedder`, of a model for reranking: what it makes of a pair is one logit."""
+    """Open a reranker, whose output for a pair of texts is one logit. Raises ModelError."""
     if files.kind == "gguf":
         return gguf_rerankers.load_reranker(files, dtype)
     spec = reranker_spec_of_folder(files.path)
-    classifier = classifier_of_folder(files.path, spec.architecture)
+    classifier = classifier_of_folder(files.path)
     checkpoint = open_backbone(files, dtype)
     check_labels(checkpoint, classifier)
     return LoadedEmbedder(
@@ -50,12 +55,12 @@ def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
         ),
         pooler=PoolerSpec(classifier.pooling),
         dense=read_classifier(checkpoint, classifier),
-        widened_bytes=0 if dtype == "f32" else widened_bytes(checkpoint),
+        extra_bytes=0 if dtype == "f32" else extra_bytes(checkpoint),
     )
 
 
 def load_rerank_parts(files: ModelFiles) -> EmbeddingParts:
-    """The tokenizer, without reading a weight. Raises ModelError."""
+    """Read the tokenizer of a reranker, and no weights. Raises ModelError."""
     if files.kind == "gguf":
         return gguf_rerankers.load_parts(files)
     spec = reranker_spec_of_folder(files.path)

@@ -1,13 +1,11 @@
-"""The head of a reranker: the linear layers that make one logit of the state of a pair."""
+"""The head of a reranker: linear layers that turn the state of a pair into one logit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from penstock.base.errors import ModelError
@@ -18,16 +16,13 @@ from penstock.models.encoder.sentence_transformers import Pooling
 from penstock.models.encoder.weights import Norm
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
-from penstock.quant.json_file import read_json
-
-MODERNBERT_POOLINGS: Final[dict[str, Pooling]] = {"cls": "cls", "mean": "mean"}
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifierSpec:
-    """`pooling` makes the state. `dense`, an activation and perhaps `norm` come before `output`,
-    where there are any. The four are names without `.weight` or `.bias`, "" for none; the biases
-    are theirs."""
+    """The layers of a head: `pooling`, then `dense` with its activation, then `norm`, then
+    `output`. `dense`, `norm` and `output` are tensor names without `.weight` or `.bias`; "" means
+    that there is no such layer."""
 
     pooling: Pooling
     output: str
@@ -40,50 +35,12 @@ class ClassifierSpec:
     norm_eps: float = 1e-5
 
 
-class _ModernBertConfig(msgspec.Struct):
-    norm_eps: float = 1e-5
-    norm_bias: bool = False
-    classifier_pooling: str = "cls"
-    classifier_bias: bool = False
-    classifier_activation: str = "gelu"
-
-
-_ROBERTA = ClassifierSpec("cls", "classifier.out_proj", dense="classifier.dense")
-_MODERNBERT = ClassifierSpec(
-    "cls", "classifier", dense="head.dense", activation="gelu", norm="head.norm"
-)
-_ENCODERS: Final = {
-    "bert": ClassifierSpec("cls", "classifier", dense="bert.pooler.dense"),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "mpnet": _ROBERTA,
-}
-_DECODER: Final = ClassifierSpec("last", "score", output_bias=False)
-
-
-def classifier_of_folder(folder: Path, architecture: str) -> ClassifierSpec:
-    """The head of a Hugging Face folder whose body is of this family. Raises ModelError naming a
-    key that is not supported."""
-    if architecture != "modernbert":
-        return _ENCODERS.get(architecture, _DECODER)
-    path = folder / "config.json"
-    config = read_json(path, _ModernBertConfig)
-    if config.classifier_activation != "gelu":
-        given = config.classifier_activation
-        raise ModelError(f"{path}: classifier_activation {given!r} is not supported, only 'gelu'")
-    if config.classifier_pooling not in MODERNBERT_POOLINGS:
-        raise ModelError(f"{path}: classifier_pooling {config.classifier_pooling!r} is not known")
-    return replace(
-        _MODERNBERT,
-        pooling=MODERNBERT_POOLINGS[config.classifier_pooling],
-        dense_bias=config.classifier_bias,
-        norm_bias=config.norm_bias,
-        norm_eps=config.norm_eps,
-    )
+DECODER_CLASSIFIER: Final = ClassifierSpec("last", "score", output_bias=False)
+"""The head of every reranker whose body is a decoder."""
 
 
 def classifier_shapes(spec: ClassifierSpec, width: int) -> dict[str, Shape]:
-    """Every tensor of the head of a model of this width."""
+    """Return every tensor of the head of a model of this width, with its shape."""
     shapes = dict(_linear_shapes(spec.output, 1, width, biased=spec.output_bias))
     if spec.dense:
         shapes |= dict(_linear_shapes(spec.dense, width, width, biased=spec.dense_bias))
@@ -95,19 +52,19 @@ def classifier_shapes(spec: ClassifierSpec, width: int) -> dict[str, Shape]:
 
 
 def check_labels(checkpoint: Checkpoint, spec: ClassifierSpec) -> None:
-    """Raise ModelError for a model that tells several classes apart."""
+    """Raise ModelError for a classifier with more than one label."""
     name = f"{spec.output}.weight"
     info = checkpoint.tensors.get(name)
     labels = 1 if info is None or not info.shape else info.shape[0]
     if labels != 1:
         raise ModelError(
-            f"{checkpoint.path}: {name} has {labels} labels; a reranker has one, and other"
-            " classifiers are not supported"
+            f"{checkpoint.path}: {name} has {labels} labels; only rerankers, with one label, are"
+            " supported"
         )
 
 
 def read_classifier(checkpoint: Checkpoint, spec: ClassifierSpec) -> tuple[DenseLayer, ...]:
-    """The layers in order, as float32, of a checkpoint with the shapes that they should have."""
+    """Read the layers in order, as float32, from a checkpoint whose shapes have been checked."""
     output = DenseLayer(_linear(checkpoint, spec.output, biased=spec.output_bias))
     if not spec.dense:
         return (output,)

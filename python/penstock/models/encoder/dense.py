@@ -1,4 +1,4 @@
-"""Linear layers after the pooling; those that a folder of sentence-transformers has."""
+"""The linear layers after pooling, and those of a sentence-transformers folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Activation: TypeAlias = Literal["tanh", "gelu"]
 
 @dataclass(frozen=True, slots=True)
 class DenseLayer:
-    """A linear layer, and what is done with what it gives: an activation, and then a LayerNorm."""
+    """A linear layer, then perhaps an activation, then perhaps a LayerNorm."""
 
     linear: Linear
     activation: Activation | None = None
@@ -36,15 +36,15 @@ class _DenseConfig(msgspec.Struct):
 
 
 def read_dense(folder: Path, width: int) -> DenseLayer:
-    """The layer in `folder`, which takes `width` numbers. Raises ModelError naming what is not
-    supported or does not fit."""
+    """Read the layer in `folder`, which must have `width` inputs. Raises ModelError naming the key
+    that is not supported or does not fit."""
     path = folder / "config.json"
     config = read_json(path, _DenseConfig)
     activation = config.activation_function
     if activation.rpartition(".")[2] != "Identity":
         raise ModelError(f"{path}: activation_function {activation!r} is not supported")
     if config.in_features != width:
-        raise ModelError(f"{path}: in_features {config.in_features}, the layer gets {width}")
+        raise ModelError(f"{path}: in_features is {config.in_features}, but must be {width}")
     shapes: dict[str, Shape] = {"linear.weight": (config.out_features, config.in_features)}
     if config.bias:
         shapes["linear.bias"] = (config.out_features,)

@@ -1,7 +1,7 @@
-"""The encoder: the one definition of its computation, written over the ops.
+"""The forward pass of an encoder, written over the ops.
 
-Sequences are computed whole and see nothing of each other, so one cache serves all layers: a layer
-writes its keys and values there and reads them before the next one writes.
+Sequences are computed whole, so one cache serves all layers: a layer writes its keys and values
+there and reads them before the next layer writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensor = TypeVar("Tensor")
 
 @dataclass(frozen=True, slots=True)
 class PackedNorm(Generic[Tensor]):
-    """Of a LayerNorm: [W] each."""
+    """A LayerNorm as tensors of a backend: [W] each."""
 
     weight: Tensor
     bias: Tensor
@@ -30,7 +30,7 @@ class PackedNorm(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class _Layer(Generic[Tensor]):
-    """A packed layer: weights as `Ops.pack_linear` gave them."""
+    """A packed layer: weights as `Ops.pack_linear` returned them."""
 
     qkv: Any
     rope: Tensor
@@ -43,8 +43,8 @@ class _Layer(Generic[Tensor]):
 
 
 class Encoder(Generic[Tensor]):
-    """An encoder whose weights are packed for one implementation of the ops, for sequences of up to
-    `max_model_len`. `weight_bytes` counts the source arrays."""
+    """An encoder whose weights are packed for one backend of the ops, for sequences of up to
+    `max_model_len` tokens. `weight_bytes` counts the source arrays."""
 
     def __init__(
         self, spec: EncoderSpec, weights: EncoderWeights, ops: Ops[Tensor], max_model_len: int
@@ -74,8 +74,8 @@ class Encoder(Generic[Tensor]):
         caches: Sequence[LayerCache[Tensor]],
         rows: Tensor | None,
     ) -> Tensor:
-        """The last layer's states, of the tokens `rows` [S, W] or of all [T, W]. `caches`: one a
-        layer, which may all be the same."""
+        """Return the last layer's states, [S, W] of the tokens `rows`, or [T, W] of all tokens if
+        `rows` is None. `caches`: one per layer, which may all be the same."""
         spec = self.spec
         heads = (spec.heads, spec.heads, spec.head_dim)
         scale = spec.head_dim**-0.5
@@ -86,7 +86,7 @@ class Encoder(Generic[Tensor]):
             seen = ops.bidirectional_attention(
                 q, inputs, cache, heads, scale, layer.window, self._bias
             )
-            if rows is not None and index == len(self._layers) - 1:  # the others matter no more
+            if rows is not None and index == len(self._layers) - 1:  # other rows are not needed
                 seen, residual = ops.gather_rows(seen, rows), ops.gather_rows(residual, rows)
             x = ops.linear(seen, layer.output)
             x, residual = self._add_norm(ops, x, residual, layer.attention_norm)
@@ -95,7 +95,7 @@ class Encoder(Generic[Tensor]):
         return x
 
     def _embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Tensor:
-        """[T, W]: word_embeddings and positions, normalised."""
+        """Return word plus position embeddings, normalized: [T, W]."""
         norm, eps = self._embedding_norm, self.spec.norm_eps
         word_embeddings = ops.embedding(self._word_embeddings, inputs.tokens, 1.0)
         if self._positions is None:
@@ -106,7 +106,7 @@ class Encoder(Generic[Tensor]):
     def _add_norm(
         self, ops: Ops[Tensor], x: Tensor, residual: Tensor, norm: PackedNorm[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """What the next block reads, and what its result is added to."""
+        """Return the input of the next block, and the residual to which its result is added."""
         normed, total = ops.add_layer_norm(x, residual, norm.weight, norm.bias, self.spec.norm_eps)
         return normed, total if self.spec.pre_norm else normed
 
@@ -120,9 +120,9 @@ class Encoder(Generic[Tensor]):
                 return ops.silu_mul(x)
 
     def _ropes(self, ops: Ops[Tensor], positions: int) -> tuple[Tensor, Tensor]:
-        """The rotations of layers that see everything and of those with a window."""
+        """Return the rotary tables of layers with full attention and of those with a window."""
         spec = self.spec
-        assert spec.rope is None or spec.segments == 1, "nobody has both"
+        assert spec.rope is None or spec.segments == 1, "no family has both"
         if spec.rope is None:
             table = ops.constant(identity_table(positions * spec.segments))
             return table, table
@@ -150,5 +150,5 @@ class Encoder(Generic[Tensor]):
 
 
 def pack_norm(ops: Ops[Tensor], norm: Norm) -> PackedNorm[Tensor]:
-    """A norm as tensors of the ops."""
+    """Return a norm as tensors of a backend."""
     return PackedNorm(ops.constant(norm.weight), ops.constant(norm.bias))

@@ -1,5 +1,5 @@
-"""Biases of attention by distance, from buckets that hold ever more distances (arXiv 1910.10683,
-section 2.1): a half of them for the keys before a token, a half for those after it."""
+"""Attention biases by relative distance, from buckets of growing size (T5, arXiv 1910.10683,
+section 2.1): half of them for keys before a token, half for keys after it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 MAX_DISTANCE = 128
-"""From here on, one bucket holds all."""
+"""All distances from here on share one bucket."""
 
 
 def relative_position_bias(buckets: Floats) -> Floats:
-    """[buckets, H] -> [H, 2 M + 1] as `Ops.bidirectional_attention` takes it, M the distance from
-    which on nothing changes."""
+    """Expand [buckets, H] to the biases [H, 2 M + 1] that `Ops.bidirectional_attention` takes. M is
+    MAX_DISTANCE."""
     distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
     return np.ascontiguousarray(buckets[_relative_position_bucket(distances, len(buckets))].T)
 
@@ -24,8 +24,8 @@ def relative_position_bias(buckets: Floats) -> Floats:
 def _relative_position_bucket(
     distances: npt.NDArray[np.int64], buckets: int
 ) -> npt.NDArray[np.int64]:
-    """Of keys so many positions after a token. Logarithms are float32, as the models were trained
-    with: where one ends and the next begins hangs on their rounding."""
+    """Return the bucket of keys at these distances after a token. Logarithms are float32, as in
+    training: the borders of buckets depend on their rounding."""
     half = buckets // 2
     exact = half // 2
     away = np.abs(distances)

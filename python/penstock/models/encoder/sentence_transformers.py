@@ -1,7 +1,7 @@
-"""How a model makes one vector of a text: the sentence-transformers files of its folder.
+"""Reads the sentence-transformers files of a folder, which say how a text becomes a vector.
 
-`modules.json` lists what is done: a transformer, pooling, perhaps linear layers, perhaps a
-normalisation. What these files ask for and this build does not do is refused by name.
+`modules.json` lists the steps: a transformer, pooling, perhaps linear layers, perhaps a
+normalization. Unsupported steps are refused by name.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Pooling: TypeAlias = Literal["mean", "cls", "last"]
 MODULES = "modules.json"
 MAX_MODULES = 16
 POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-# What a module of its kind cannot be read without.
+# The files that a module of each kind needs.
 MODULE_FILES = {"Pooling": ("config.json",), "Dense": ("config.json", "model.safetensors")}
-# How older folders spell them, those that are not supported too.
+# The spelling of older folders, including poolings that are not supported.
 POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -35,9 +35,10 @@ POOLING_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class PoolerSpec:
-    """`pooling`: the mean over all tokens, or the state of the first or the last one. `dense`:
-    folders of linear layers that follow. `max_tokens` None: as many as the model takes. `prompt`
-    goes before every text. `lower_case`: both lose case."""
+    """The steps from states to a vector. `pooling`: the mean over all tokens, or the state of the
+    first or the last one. `dense`: the folders of the linear layers that follow. `max_tokens` None:
+    the model's context. `prompt` precedes every text. `lower_case`: prompt and text are
+    lowercased."""
 
     pooling: Pooling = "mean"
     normalize: bool = False
@@ -74,13 +75,13 @@ class _PromptConfig(msgspec.Struct):
 
 
 def is_sentence_transformers_folder(folder: Path) -> bool:
-    """Whether sentence-transformers wrote the folder."""
+    """Return whether sentence-transformers wrote the folder."""
     return (folder / MODULES).is_file()
 
 
 def pooler_spec(folder: Path) -> PoolerSpec:
-    """What the folder asks for; a mean of the tokens where it says nothing. Raises ModelError
-    naming file and key."""
+    """Return the steps of the folder, or the mean of the tokens if sentence-transformers did not
+    write it. Raises ModelError naming file and key."""
     if not is_sentence_transformers_folder(folder):
         return PoolerSpec()
     modules = read_json(folder / MODULES, list[_Module])
@@ -106,8 +107,8 @@ def pooler_spec(folder: Path) -> PoolerSpec:
 
 
 def module_files(folder: Path) -> list[str]:
-    """The files in folders of their own that the modules are read from, relative to `folder`.
-    Raises ModelError."""
+    """Return the files that modules need in subfolders, relative to `folder`. Raises
+    ModelError."""
     if not is_sentence_transformers_folder(folder):
         return []
     files = []
@@ -121,20 +122,20 @@ def module_files(folder: Path) -> list[str]:
 def _inside(folder: Path, path: str) -> Path:
     parts = PurePosixPath(path).parts
     if ".." in parts or path.startswith("/") or "\0" in path:
-        raise ModelError(f"{folder / MODULES}: path {path!r} leaves the folder")
+        raise ModelError(f"{folder / MODULES}: path {path!r} is outside the folder")
     return folder.joinpath(*parts)
 
 
-def _pooling(path: Path, length_is_lost: bool) -> tuple[Pooling, _PoolingConfig]:
-    """`length_is_lost`: only the direction of the vector counts; then the sum over the root of the
-    number of tokens is a mean."""
+def _pooling(path: Path, is_normalized: bool) -> tuple[Pooling, _PoolingConfig]:
+    """Return the pooling. `is_normalized`: the next step normalizes, so that `mean_sqrt_len` gives
+    the same vector as `mean`."""
     config = read_json(path, _PoolingConfig)
     if config.pooling_mode is not None:
         mode = config.pooling_mode
         modes = [mode] if isinstance(mode, str) else mode
     else:
         modes = [name for key, name in POOLING_KEYS.items() if getattr(config, key)]
-    if modes == ["mean_sqrt_len"] and length_is_lost:
+    if modes == ["mean_sqrt_len"] and is_normalized:
         modes = ["mean"]
     pooling = POOLINGS.get(modes[0]) if len(modes) == 1 else None
     if pooling is None:
@@ -160,5 +161,5 @@ def _prompt(folder: Path) -> str:
         return ""
     if config.default_prompt_name not in config.prompts:
         name = config.default_prompt_name
-        raise ModelError(f"{path}: default_prompt_name {name!r} is none of the prompts")
+        raise ModelError(f"{path}: default_prompt_name {name!r} is not one of the prompts")
     return config.prompts[config.default_prompt_name]

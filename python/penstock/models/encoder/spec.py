@@ -1,7 +1,7 @@
-"""What an encoder is, as data: every difference between its families is a field here.
+"""The configuration of an encoder: every difference between model families is a field here.
 
-The definition of the computation (`encoder.py`) reads nothing else; families only differ in how
-they fill an `EncoderSpec`, and in the names of their tensors (`encoder_names.py`).
+The forward pass (`encoder.py`) reads nothing else. Families differ only in how they fill an
+`EncoderSpec`, and in the names of their tensors (`tensor_names.py`).
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ Activation: TypeAlias = Literal["gelu", "gelu_mul", "silu_mul"]
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """Sizes are counts of elements; `ff` is the feed-forward width. `windows`: for each layer how
-    far a token sees to both sides, its own place counted, or 0 for everything.
+    """An encoder. Sizes are counts of elements; `ff` is the feed-forward width. `windows`: for each
+    layer, how far a token attends to either side, its own position included; 0: full attention.
 
-    Positions are told by any of: `positions` rows of a table (0: none), of which position p reads
-    row p + `position_offset`; `rope`, of the layers that see everything, and `local_rope` of those
+    Positions are encoded by any of: a table with `positions` rows (0: none), in which position p
+    has row p + `position_offset`; `rope`, in layers with full attention, and `local_rope` in layers
     with a window (None: the same); `relative_buckets` of distances, each with a bias on the scores
-    of a head. `token_types` 0: no such table. `segments` 2: types tell two texts apart, and a token
-    of the second one at position p counts as one at p + the context; else all are of type 0.
+    of each head. `token_types` 0: no such table. `segments` 2: the types mark the two texts of a
+    pair, and a token of the second text at position p has position p + `max_model_len`; 1: all
+    tokens have type 0.
 
-    What attention and feed-forward give is added to their input and normalised; `pre_norm`: the
-    next addition is to the sum, not to what was normalised. The biases: of linear layers and of
-    norms. An activation `_mul` is of a gate, times a second half.
+    The results of attention and feed-forward are added to their input and normalized. `pre_norm`:
+    the residual is the sum, not the normalized sum. Activations `_mul` multiply the activated first
+    half (gate) by the second half.
     """
 
     architecture: str
@@ -62,19 +63,21 @@ class EncoderSpec:
 
     @property
     def head_dim(self) -> int:
+        """The head dimension."""
         return self.width // self.heads
 
     @property
     def layers(self) -> int:
+        """The number of layers."""
         return len(self.windows)
 
     @property
     def gated(self) -> bool:
-        """Whether the feed-forward's first matrix gives gates and what they are for."""
+        """Whether the feed-forward's first matrix computes a gate too."""
         return self.activation != "gelu"
 
     def check(self, where: str) -> None:
-        """Refuse impossible sizes with a ModelError that opens with `where`."""
+        """Raise ModelError that starts with `where` for impossible sizes."""
         limits = {
             "number of layers": (self.layers, MAX_LAYERS),
             "width": (self.width, MAX_WIDTH),

@@ -1,4 +1,4 @@
-"""Reading an encoder's weights, strictly: all that the spec asks for, and nothing else."""
+"""The weights of an encoder, read from a checkpoint that must have exactly those of the spec."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Of a LayerNorm: [W] each; a bias of zeros where the model has none."""
+    """A LayerNorm: [W] each; the bias is zeros if the model has none."""
 
     weight: Vector
     bias: Vector
@@ -31,7 +31,8 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayerWeights:
-    """One layer; `qkv` is q, k and v fused, `up` a gate and what it is for."""
+    """The weights of one layer. `qkv` is q, k and v fused; `up` is gate and up fused, or only
+    up."""
 
     qkv: Linear
     output: Linear
@@ -42,11 +43,10 @@ class EncoderLayerWeights:
 
 
 class EncoderWeights:
-    """The weights that `spec` asks for in `checkpoint`, where they have these names. `dtype` "f32"
-    widens every matrix; "auto" keeps the file's own kind. `also_expected`: tensors that must be
-    there
-    too, and that somebody else reads. Raises ModelError where the header is not what the spec
-    says."""
+    """The weights that `spec` requires, in `checkpoint` under `names`. `dtype` "f32" dequantizes
+    every matrix; "auto" keeps the file's type. `also_expected`: further tensors that must exist,
+    which the caller reads. Raises ModelError naming a tensor that is missing, unexpected or
+    misshapen."""
 
     def __init__(
         self,
@@ -66,35 +66,37 @@ class EncoderWeights:
         check_shapes(checkpoint, prefixed | dict(also_expected), {}, names.ignored)
 
     def word_embeddings(self) -> Matrix:
-        """[V, W]."""
+        """Return the word embeddings [V, W]."""
         return self._matrix(self._names.word_embeddings)
 
     def positions(self, max_model_len: int) -> Matrix | None:
-        """[segments * context, W] float32: what a token gets for its position and its type, those
-        of type 0 first; None where it gets nothing."""
+        """Return the sum of position and token type embeddings, [segments * max_model_len, W]
+        float32, with those of type 0 first; None if the model has neither."""
         spec = self._spec
         if not spec.positions and not spec.token_types:
             return None
         rows = np.zeros((spec.segments, max_model_len, spec.width), np.float32)
         if spec.positions:
-            of_positions = dequantize(self._source(self._names.positions))
+            of_positions = dequantize(self._source(self._names.position_embeddings))
             rows += of_positions[spec.position_offset :][:max_model_len]
         if spec.token_types:
-            rows += dequantize(self._source(self._names.types))[: spec.segments, None]
+            types = dequantize(self._source(self._names.token_type_embeddings))
+            rows += types[: spec.segments, None]
         return Dense(rows.reshape(-1, spec.width), "f32")
 
     def embedding_norm(self) -> Norm:
+        """Return the norm of the embeddings."""
         return self._norm(self._names.embedding_norm)
 
     def relative_biases(self) -> Vector | None:
-        """[buckets, H]: on scores, by the bucket of a key's distance; None without such."""
+        """Return the biases on attention scores by bucket of distance, [buckets, H], or None."""
         if not self._spec.relative_buckets:
             return None
         biases: Vector = dequantize(self._source(self._names.relative))
         return biases
 
     def layer(self, index: int) -> EncoderLayerWeights:
-        """One layer."""
+        """Return one layer."""
         names, spec = self._names, self._spec
         layer = names.layer.format(index)
         return EncoderLayerWeights(
@@ -107,7 +109,7 @@ class EncoderWeights:
         )
 
     def forms(self) -> tuple[MatrixForm, ...]:
-        """How the matrices are stored."""
+        """Return the storage forms of the matrices."""
         shapes = expected_shapes(self._names, self._spec)
         prefixed = {self._prefix + name: shape for name, shape in shapes.items()}
         return matrix_forms(self._checkpoint, prefixed, self._as_asked)
@@ -135,13 +137,13 @@ class EncoderWeights:
 
 
 def expected_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, Shape]:
-    """Every tensor that must be there, with its shape."""
+    """Return every required tensor with its shape."""
     width = spec.width
     shapes: dict[str, Shape] = {f"{names.word_embeddings}.weight": (spec.vocab, width)}
     if spec.positions:
-        shapes[f"{names.positions}.weight"] = (spec.positions, width)
+        shapes[f"{names.position_embeddings}.weight"] = (spec.positions, width)
     if spec.token_types:
-        shapes[f"{names.types}.weight"] = (spec.token_types, width)
+        shapes[f"{names.token_type_embeddings}.weight"] = (spec.token_types, width)
     if spec.relative_buckets:
         shapes[f"{names.relative}.weight"] = (spec.relative_buckets, spec.heads)
     norms = [names.embedding_norm]
@@ -160,7 +162,7 @@ def expected_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, Shape]:
 
 
 def _linear_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, tuple[int, int, bool]]:
-    """Rows, columns and whether there is a bias, of the linear layers of a layer."""
+    """Return rows, columns and whether there is a bias, for each linear layer of a layer."""
     width, up = spec.width, spec.ff * (2 if spec.gated else 1)
     shapes = dict.fromkeys(names.qkv, (3 * width // len(names.qkv), width, spec.attention_bias))
     shapes[names.output] = (width, width, spec.attention_bias)

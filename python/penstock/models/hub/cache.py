@@ -1,8 +1,8 @@
-"""The folder of fetched models: `home/models/<name>/`, complete or not there.
+"""The cache of downloaded models: `home/models/<name>/`, complete or absent.
 
-A model is fetched into `<name>.partial`, which a second try resumes, and renamed when every file
-in it has been checked. One process at a time holds the lock of a name; the others wait and then
-find the model there.
+A model is downloaded into `<name>.partial`, which a second attempt resumes, and renamed when all
+its files have been checked. One process at a time holds the lock of a name; the others wait and
+then find the model in the cache.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 
 def cached_folder(home: Path, name: str) -> Path | None:
-    """The complete folder of `name`; None where it has not been fetched."""
+    """Return the complete folder of `name`, or None if it has not been downloaded."""
     folder = _root(home) / name
     return folder if folder.is_dir() else None
 
 
 def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Path:
-    """The folder of `name`, filled by `fetch` unless it is there already.
+    """Return the folder of `name`, filled by `fetch` unless it exists.
 
-    `fetch` gets the partial folder, with what an interrupted try left in it, and leaves in it
-    checked files only; of a try that brought nothing, nothing is left. Raises ModelError where the
-    cache cannot be written.
+    `fetch` gets the partial folder, which may hold files of an interrupted attempt, and must leave
+    only checked files in it. Empty files and folders of a failed attempt are deleted. Raises
+    ModelError if the cache cannot be written.
     """
     root = _root(home)
     final, partial = root / name, root / f"{name}.partial"
@@ -52,15 +52,15 @@ def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Pa
     except OSError as error:
         cause = error.strerror or error
         raise ModelError(
-            f"{final}: cannot be written: {cause}; PENSTOCK_HOME can name a folder with room that"
-            " may be written"
+            f"{final}: cannot be written: {cause}; set PENSTOCK_HOME to a writable folder with"
+            " enough space"
         ) from None
     return final
 
 
 def _drop_empty(folder: Path) -> None:
-    """Remove what is empty in a folder, and itself if it is."""
-    for path in (*sorted(folder.rglob("*"), reverse=True), folder):  # what is inside comes first
+    """Remove empty files and folders in a folder, and the folder itself if it is empty then."""
+    for path in (*sorted(folder.rglob("*"), reverse=True), folder):  # contents before folders
         if path.is_dir():
             with suppress(OSError):  # not empty
                 path.rmdir()
@@ -74,18 +74,18 @@ def _root(home: Path) -> Path:
 
 @contextmanager
 def _locked(root: Path, name: str) -> Iterator[None]:
-    """Hold the lock of a name. The system drops it with the process, however it ends."""
+    """Hold the lock of a name. The kernel releases it when the process ends for any reason."""
     with (root / f"{name}.lock").open("ab") as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log.warning("%s: another process is fetching it; waiting for that", name)
+            log.warning("%s: another process is downloading it; waiting", name)
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
         yield
 
 
 def _sync_folder(folder: Path) -> None:
-    """After a power loss a renamed folder must not hold less than before."""
+    """Flush a folder, so that a power loss after the rename loses no file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

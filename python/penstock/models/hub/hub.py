@@ -1,4 +1,5 @@
-"""The model hub over plain HTTPS: what a repository holds, and the files that a model needs."""
+"""Downloads from the model hub over plain HTTPS: the listing of a repository, and the files that a
+model needs."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class _Entry(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One revision of a hub's repository, called `repository` there (owner/name)."""
+    """One revision (a branch or commit `name`) of the hub repository `repository` (owner/name)."""
 
     access: HubAccess
     repository: str
@@ -60,11 +61,11 @@ def fetch_repository(
     progress: DownloadProgress = no_progress,
     sha256: str | None = None,
 ) -> None:
-    """Download one file (and the others of the set that it begins), or (None) those of a
-    safetensors folder, into `target`.
+    """Download `file` into `target`, with the other parts if it is the first of a split set; None:
+    the files of a safetensors folder.
 
-    They are checked against the hub's hashes, a single file against `sha256` if given.
-    Raises ModelError where the hub does not answer or has no such files."""
+    Files are checked against the hub's hashes, a single file against `sha256` if given. Raises
+    ModelError if the hub does not answer or lacks a file."""
     if file is not None:
         fetch_files(revision, split_file_names(file), target, progress, sha256)
         return
@@ -88,8 +89,8 @@ def fetch_files(
     sha256: str | None = None,
 ) -> None:
     """Download files of the repository's top folder into `target`, and check them against the hub's
-    hashes, or all against `sha256`. Raises ModelError where the hub does not answer, or has not all
-    of them."""
+    hashes, or all against `sha256`. Raises ModelError if the hub does not answer or lacks a
+    file."""
     with _open(revision, target, progress) as source:
         source.check(names)
         source.fetch(names, sha256)
@@ -99,7 +100,7 @@ def fetch_files(
 def _open(revision: Revision, target: Path, progress: DownloadProgress) -> Iterator[_Source]:
     access = revision.access
     if access.offline:
-        raise ModelError(f"{revision.repository} has not been fetched, and the hub is switched off")
+        raise ModelError(f"{revision.repository} has not been downloaded, and the hub is off")
     headers = {"authorization": f"Bearer {access.token}"} if access.token else {}
     with httpx.Client(headers=headers, timeout=TIMEOUT, follow_redirects=True) as client:
         source = _Source(client, revision, target, progress)
@@ -108,8 +109,8 @@ def _open(revision: Revision, target: Path, progress: DownloadProgress) -> Itera
 
 
 class _Source:
-    """One revision of a repository. `entries`: the files in the folders that were entered, by path;
-    such paths stay inside `target`."""
+    """One revision of a repository. `entries`: the files of the listed folders, by path; these
+    paths stay inside `target`."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class _Source:
         target: Path,
         progress: DownloadProgress,
     ) -> None:
-        """Lists the top folder. Raises ModelError."""
+        """List the top folder. Raises ModelError."""
         self._client = client
         self._endpoint = revision.access.endpoint
         self._repository = revision.repository
@@ -131,17 +132,17 @@ class _Source:
         self._list("")
 
     def enter(self, folders: Iterable[str]) -> None:
-        """List these folders of the top folder too; what is none of them has no files."""
+        """List those of the folders that exist in the top folder."""
         for folder in sorted(self._folders.intersection(folders)):
             self._list(folder)
 
     def check(self, needed: Iterable[str]) -> None:
-        """Raises ModelError naming the files that are not there."""
+        """Raise ModelError naming the files that are missing."""
         missing = sorted(set(needed).difference(self.entries))
         if not missing:
             return
         found = sorted(name for name in self.entries if name.endswith(".gguf"))
-        hint = f"; of its GGUF files name one, as {self._repository}/{found[0]}" if found else ""
+        hint = f"; name one of its GGUF files: {self._repository}/{found[0]}" if found else ""
         others = f" (also {', '.join(found[1:])})" if found[1:] else ""
         raise ModelError(
             f"{self._endpoint}/{self._repository}: {' and '.join(missing)} not found at"
@@ -149,7 +150,7 @@ class _Source:
         )
 
     def fetch(self, names: Iterable[str], sha256: str | None = None) -> None:
-        """Download files that are there, checked against the listing or all against `sha256`."""
+        """Download listed files, checked against the listing, or all against `sha256`."""
         for name in names:
             url = f"{self._endpoint}/{self._repository}/resolve/{self._revision}/{name}"
             digest = Digest("sha256", sha256) if sha256 else _digest(self.entries[name])
@@ -159,7 +160,7 @@ class _Source:
             self._fetched.add(path)
 
     def drop_others(self) -> None:
-        """Remove what an interrupted try left of another revision."""
+        """Delete files that an interrupted attempt at another revision left."""
         for path in self._target.rglob("*"):
             if path.is_file() and path not in self._fetched:
                 path.unlink()
@@ -180,8 +181,8 @@ class _Source:
             response = self._client.get(url)
         except httpx.HTTPError as error:
             raise ModelError(
-                f"{self._endpoint} does not answer, {self._repository} cannot be fetched: {error};"
-                " without a network, name a file or a folder on disk"
+                f"{self._endpoint} does not answer, {self._repository} cannot be downloaded:"
+                f" {error}; without a network, name a file or a folder on disk"
             ) from None
         if response.status_code in (401, 403, 404):
             raise ModelError(
@@ -191,7 +192,7 @@ class _Source:
         if response.status_code != 200:
             raise refusal(response)
         if len(response.content) > MAX_LISTING_BYTES:
-            raise ModelError(f"{url}: a listing of {len(response.content)} bytes")
+            raise ModelError(f"{url}: the listing is too large: {len(response.content)} bytes")
         try:
             return msgspec.json.decode(response.content, type=list[_Entry])
         except msgspec.MsgspecError as error:
@@ -199,7 +200,8 @@ class _Source:
 
 
 def _digest(entry: _Entry) -> Digest:
-    """Large files are named by SHA-256, small ones by git's hash of a blob."""
+    """Return the hash of a listed file: SHA-256 for a large (LFS) file, git's blob hash for a small
+    one."""
     if entry.lfs is not None:
         return Digest("sha256", entry.lfs.oid)
     return Digest("sha1", entry.oid, git_blob=True)

@@ -1,4 +1,4 @@
-"""How the model hub is reached, and what its own cache on this disk already holds."""
+"""Access to the model hub, and to the cache that the hub's own clients keep on disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ COMMIT = re.compile(r"[0-9a-f]{4,64}")
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """`cache`: the hub's own cache (`$HF_HOME/hub`), read when it has the model; `offline`: ask
-    nothing of the network."""
+    """Settings of the model hub. `cache`: the hub's own cache (`$HF_HOME/hub`), used if it has the
+    model. `offline`: do not use the network."""
 
     endpoint: str = "https://huggingface.co"
     token: str | None = None
@@ -23,12 +23,12 @@ class HubAccess:
 
 
 def hub_access_of(environment: Environment) -> HubAccess:
-    """The hub as the environment names it."""
+    """Return the hub settings of the environment."""
     return HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
 
 
 def cached_snapshot(access: HubAccess, repository: str) -> Path | None:
-    """The newest snapshot of a repository in the hub's own cache, as its clients lay it out."""
+    """Return the newest snapshot of a repository in the hub's own cache, or None."""
     if access.cache is None:
         return None
     root = access.cache / ("models--" + repository.replace("/", "--"))

@@ -1,5 +1,5 @@
-"""Where the files of a model lie, how a path that a user names is looked for, and a name for the
-content of files."""
+"""The files of a model on disk, the check of a path that a user names, and the fingerprint of
+files."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class ModelFiles:
 
 
 def path_at(name: str) -> Path | None:
-    """What is there on disk under a name that a user gave, if anything. Raises ModelError for a
-    name that cannot be looked for."""
+    """Return the path that a user named, or None if it does not exist. Raises ModelError for a name
+    that is too long, not accessible, or in the home of an unknown user."""
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
-    except (OSError, RuntimeError) as error:  # too long, not to be looked into, no such user's home
+    except (OSError, RuntimeError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         shown = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}..."
-        raise ModelError(f"{shown} cannot be looked for: {cause}") from None
+        raise ModelError(f"{shown} is not a usable path: {cause}") from None
 
 
 def fingerprint(files: ModelFiles) -> str:
-    """16 hexadecimal digits that name the content: equal for equal files wherever they lie.
+    """Return 16 hexadecimal digits that identify the content, wherever the files are.
 
-    Hashed are sizes, heads and samples spread over each file, so that a start does not read a
-    model twice; a download's integrity is checked elsewhere, in full. Raises ModelError.
+    The hash covers the size, the start and samples of each file, so that loading does not read a
+    model twice; downloads are checked in full elsewhere. Raises ModelError.
     """
     digest = hashlib.sha256()
     try:
@@ -57,7 +57,7 @@ def fingerprint(files: ModelFiles) -> str:
 
 
 def gguf_parts(path: Path) -> list[Path]:
-    """A GGUF file and, where it is the first of a set, those of the others that are there."""
+    """Return a GGUF file and, if it is the first of a split set, the other parts that exist."""
     others = map(path.with_name, split_file_names(path.name)[1:])
     return [path, *(other for other in others if other.exists())]
 
@@ -66,7 +66,7 @@ def _parts(files: ModelFiles) -> list[Path]:
     if files.kind == "gguf":
         return gguf_parts(files.path)
     suffixes = {".json", ".safetensors", ".jinja"}
-    inside = (*files.path.glob("*"), *files.path.glob("*/*"))  # modules and templates have folders
+    inside = (*files.path.glob("*"), *files.path.glob("*/*"))  # modules, additional chat templates
     return sorted(path for path in inside if path.suffix in suffixes and path.is_file())
 
 

@@ -1,12 +1,13 @@
-"""Who is told how far a download is; apart from `download`, which loads an HTTP client."""
+"""The progress callback of a download. It is apart from `download` so that importing it does not
+import the HTTP client."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 DownloadProgress = Callable[[str, int, "int | None"], None]
-"""Gets the file's name, the bytes done, and the bytes in all where they are known."""
+"""Called with the file's name, the bytes done, and the total bytes if known."""
 
 
 def no_progress(name: str, done_bytes: int, total_bytes: int | None) -> None:
-    """Says nothing."""
+    """Ignore the progress."""

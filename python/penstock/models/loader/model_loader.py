@@ -1,6 +1,6 @@
-"""From the files of a model to what the engine and what the API side take of it.
+"""Opens the files of a model: spec and weights for the engine, text parts for the API.
 
-The two are apart: an API process loads the text parts and reads no tensor, an engine process
+The two are separate: an API process loads the text parts and reads no tensor; an engine process
 loads spec and weights and decodes no vocabulary.
 """
 
@@ -16,8 +16,17 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense
 from penstock.models.checkpoint.check_shapes import NO_TENSORS, Shape
 from penstock.models.checkpoint.gpt_oss_checkpoint import FUSED_GATE_UP, GptOssCheckpoint
+from penstock.models.configuration.family import GgufDecoder
+from penstock.models.configuration.gguf_encoder import gguf_pooler_spec
+from penstock.models.configuration.text_backbone import non_text_bytes, text_backbone_names
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.tensor_names import MLX_EXPERTS, TensorNames, gguf_names, hf_names
+from penstock.models.decoder.tensor_names import (
+    MLX_EXPERTS,
+    TensorNames,
+    gguf_names,
+    headless_names,
+    mlx_names,
+)
 from penstock.models.decoder.weights import DecoderWeights, Weights, quantizable_names
 from penstock.models.encoder.dense import DenseLayer, read_dense
 from penstock.models.encoder.sentence_transformers import (
@@ -26,20 +35,11 @@ from penstock.models.encoder.sentence_transformers import (
     pooler_spec,
 )
 from penstock.models.encoder.spec import EncoderSpec
-from penstock.models.encoder.tensor_names import HF_ENCODER_NAMES, gguf_encoder_names
+from penstock.models.encoder.tensor_names import gguf_encoder_names
 from penstock.models.encoder.weights import EncoderWeights
-from penstock.models.families import architectures
-from penstock.models.families.architectures import GgufFamily, is_encoder_folder
-from penstock.models.families.encoder_gguf_config import (
-    gguf_encoder_spec,
-    gguf_pooler_spec,
-    is_gguf_embedder,
-    is_gguf_encoder,
-)
-from penstock.models.families.text_backbone import non_text_bytes, text_backbone_names
+from penstock.models.families import registry
 from penstock.models.hub.model_files import ModelFiles, fingerprint
-from penstock.models.tokenizer import gguf_tokenizer as gguf_text
-from penstock.models.tokenizer import hf_tokenizer as folder_text
+from penstock.models.tokenizer import gguf_tokenizer, hf_tokenizer
 from penstock.models.tokenizer.special_tokens import read_special_tokens
 from penstock.models.tokenizer.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
 from penstock.quant.checkpoint import Checkpoint
@@ -47,30 +47,28 @@ from penstock.quant.gguf.gguf_file import GgufFile
 from penstock.quant.quantize import Bits
 from penstock.quant.quantizing_checkpoint import QuantizingCheckpoint
 from penstock.quant.safetensors.float8_checkpoint import WIDENED, Float8Checkpoint, Float8Storage
-from penstock.quant.safetensors.folder_checkpoint import open_checkpoint, widened_bytes
+from penstock.quant.safetensors.folder_checkpoint import extra_bytes, open_checkpoint
 
 COMPARED_ROWS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model whose header has been checked and whose weights are read when they are packed.
-    `widened_bytes`: what the weights take beyond their files, less than none where these hold parts
-    that nobody reads; `remark`: what is to be said of that
-    beside the memory that they take."""
+    """A model whose header has been checked, and whose weights are read when they are packed.
+    `extra_bytes`: the bytes that the weights need beyond the size of their files; negative if the
+    files hold parts that are not read. `load_note`: the reason, for the log line about memory."""
 
     model_id: str
     fingerprint: str
     spec: DecoderSpec
     weights: Weights
-    widened_bytes: int = 0
-    remark: str = ""
+    extra_bytes: int = 0
+    load_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedEmbedder:
-    """The same of a model that makes embeddings, or one number of each pair. `dense`: layers after
-    the pooling."""
+    """The same for an embedding model or a reranker. `dense`: the layers after pooling."""
 
     model_id: str
     fingerprint: str
@@ -78,23 +76,23 @@ class LoadedEmbedder:
     weights: EncoderWeights | DecoderWeights
     pooler: PoolerSpec
     dense: tuple[DenseLayer, ...]
-    widened_bytes: int = 0
+    extra_bytes: int = 0
 
 
 def is_embedding_model(files: ModelFiles) -> bool:
-    """Whether a model is for embeddings: an encoder, what sentence-transformers wrote, or a GGUF
-    file that names a pooling."""
+    """Return whether a model is an embedding model: an encoder, a sentence-transformers folder, or
+    a GGUF file with the `pooling_type` of one. Raises ModelError."""
     if files.kind == "gguf":
-        return is_gguf_embedder(files.path)
-    return is_sentence_transformers_folder(files.path) or is_encoder_folder(files.path)
+        return registry.is_gguf_embedder(files.path)
+    return is_sentence_transformers_folder(files.path) or registry.is_encoder_folder(files.path)
 
 
 def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
-    """As `load_model`, of a model that makes embeddings."""
+    """Open an embedding model. Raises ModelError as `load_model` does."""
     if files.kind == "gguf":
         return _load_gguf_embedder(files, dtype)
     pooler = pooler_spec(files.path)
-    spec = architectures.embedding_spec_of_folder(files.path)
+    spec = registry.embedding_spec_of_folder(files.path)
     checkpoint = open_backbone(files, dtype)
     width = spec.width
     dense = []
@@ -108,12 +106,12 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
         weights=backbone_weights(checkpoint, spec, dtype),
         pooler=pooler,
         dense=tuple(dense),
-        widened_bytes=0 if dtype == "f32" else widened_bytes(checkpoint),
+        extra_bytes=0 if dtype == "f32" else extra_bytes(checkpoint),
     )
 
 
 def open_backbone(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Checkpoint:
-    """The checkpoint of a folder whose states are wanted, not its logits. Raises ModelError."""
+    """Open the checkpoint of an embedding model's or reranker's folder. Raises ModelError."""
     return open_checkpoint(files.path, _float8_storage("bf16", dtype))
 
 
@@ -123,28 +121,27 @@ def backbone_weights(
     dtype: Literal["auto", "f32"],
     also_expected: Mapping[str, Shape] = NO_TENSORS,
 ) -> EncoderWeights | DecoderWeights:
-    """The weights of a folder's encoder, or of its decoder but for the head. `also_expected`:
-    tensors
-    that must be there too, and that the caller reads. Raises ModelError."""
+    """Return the weights of a folder's encoder, or of its decoder without the head.
+    `also_expected`: further tensors that must exist, which the caller reads. Raises ModelError."""
     if isinstance(spec, EncoderSpec):
-        names = HF_ENCODER_NAMES[spec.architecture]
+        names = registry.hf_encoder_names(spec)
         return EncoderWeights(checkpoint, names, spec, dtype, also_expected)
-    bare = "embed_tokens.weight" in checkpoint.tensors
+    decoder_names = registry.hf_names(spec)
+    if "embed_tokens.weight" in checkpoint.tensors:
+        decoder_names = headless_names(decoder_names)
     ordered = _unfuse_gpt_oss(checkpoint)
-    return DecoderWeights(
-        ordered, hf_names(spec, bare=bare), spec, dtype, also_expected=also_expected
-    )
+    return DecoderWeights(ordered, decoder_names, spec, dtype, also_expected=also_expected)
 
 
 def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
     file = GgufFile(files.path)
     spec: EncoderSpec | DecoderSpec
     weights: EncoderWeights | DecoderWeights
-    if is_gguf_encoder(file):
-        spec = gguf_encoder_spec(file)
+    if registry.is_gguf_encoder(file):
+        spec = registry.gguf_encoder_spec(file)
         weights = EncoderWeights(file, gguf_encoder_names(file.tensors), spec, dtype)
     else:
-        spec, family = architectures.spec_of_gguf(file)
+        spec, family = registry.spec_of_gguf(file)
         spec = replace(spec, logit_scale=1.0)
         weights = gguf_weights(file, spec, family, dtype)
     pooler = gguf_pooler_spec(file)
@@ -154,38 +151,39 @@ def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Loa
 def gguf_weights(
     file: GgufFile,
     spec: DecoderSpec,
-    family: GgufFamily,
+    family: GgufDecoder,
     dtype: Literal["auto", "f32"],
     also_expected: Mapping[str, Shape] = NO_TENSORS,
 ) -> DecoderWeights:
-    """Those of the decoder of a GGUF file. `also_expected`: see `backbone_weights`. Raises
+    """Return the weights of a GGUF file's decoder. `also_expected`: see `backbone_weights`. Raises
     ModelError."""
     names = gguf_names(family.names, file.tensors)
-    return DecoderWeights(file, names, spec, dtype, family.interleaved, also_expected)
+    return DecoderWeights(file, names, spec, dtype, family.permuted_qk, also_expected)
 
 
 def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
-    """Tokenizer and prompt, without reading a weight. Raises ModelError."""
+    """Read the tokenizer and the prompt of an embedding model, and no weights. Raises
+    ModelError."""
     if files.kind == "gguf":
         file = GgufFile(files.path)
-        data, encodes = gguf_text.tokenizer_data(file), is_gguf_encoder(file)
+        data, encodes = gguf_tokenizer.tokenizer_data(file), registry.is_gguf_encoder(file)
         if encodes and data.model != "bert":
             raise ModelError(
-                f"{files.path}: tokenizer.ggml.model is {data.model!r}; of encoders this build"
-                " knows bert"
+                f"{files.path}: tokenizer.ggml.model {data.model!r} is not supported for encoders,"
+                " only bert"
             )
         return EmbeddingParts(
             files.model_id, fingerprint(files), data, "", supports_lora=not encodes
         )
     pooler = pooler_spec(files.path)
-    vocab = architectures.embedding_spec_of_folder(files.path).vocab
+    vocab = registry.embedding_spec_of_folder(files.path).vocab
     source = tokenizer_files(files, vocab, lower_case=pooler.lower_case)
-    supports_lora = not is_encoder_folder(files.path)
+    supports_lora = not registry.is_encoder_folder(files.path)
     return EmbeddingParts(files.model_id, fingerprint(files), source, pooler.prompt, supports_lora)
 
 
 def tokenizer_files(files: ModelFiles, vocab: int, *, lower_case: bool = False) -> TokenizerFiles:
-    """The tokenizer of the folder of a model with an embedding of `vocab` rows. Raises
+    """Return the tokenizer files of a folder. `vocab`: the rows of the model's embedding. Raises
     ModelError."""
     tokenizer = files.path / "tokenizer.json"
     if not tokenizer.exists():
@@ -200,71 +198,73 @@ def load_model(
     float8: Float8Storage = "bf16",
     bits: Bits | None = None,
 ) -> LoadedModel:
-    """Open a model. `float8`: what matrices of 8-bit floats become; a CPU knows no such weights.
-    `bits`: float matrices of layers are rounded to integers of so many, embedding and head to 8.
+    """Open a model that generates text. `float8`: the form in which matrices of 8-bit floats are
+    read; CPU kernels have none for float8. `bits`: float matrices of layers are quantized to
+    integers of this many bits, embedding and head to 8.
 
     Raises ModelError naming file and key or tensor for an unknown architecture, a missing,
-    unexpected or misshapen tensor, a corrupt file.
+    unexpected or misshapen tensor, or a corrupt file.
     """
     checkpoint: Checkpoint
     read: Checkpoint
     container = None
     if files.kind == "gguf":
         checkpoint = file = GgufFile(files.path)
-        spec, family = architectures.spec_of_gguf(file)
-        read, interleaved = checkpoint, family.interleaved
+        spec, family = registry.spec_of_gguf(file)
+        read, permuted_qk = checkpoint, family.permuted_qk
         names = gguf_names(family.names, file.tensors)
     else:
-        spec = architectures.spec_of_folder(files.path)
-        container = architectures.multimodal_architecture_of_folder(files.path)
+        spec = registry.spec_of_folder(files.path)
+        container = registry.multimodal_architecture_of_folder(files.path)
         checkpoint = open_checkpoint(files.path, _float8_storage(float8, dtype))
-        names, interleaved = _names(spec, checkpoint, container), False
+        names, permuted_qk = _names(spec, checkpoint, container), False
         spec = _resolve_tied_head(spec, checkpoint, names)
         read = _unfuse_gpt_oss(checkpoint)
     rounded = None
     if bits is not None:
         read = rounded = QuantizingCheckpoint(read, quantized_bits(names, spec, bits))
-    weights = DecoderWeights(read, names, spec, dtype, interleaved)
+    weights = DecoderWeights(read, names, spec, dtype, permuted_qk)
     if spec.bidirectional:
         raise ModelError(
-            f"{files.path}: its tokens see those after them (attention.causal, is_causal or"
-            " use_bidirectional_attention), so it can make embeddings and write no text"
+            f"{files.path}: the model is bidirectional (attention.causal, is_causal or"
+            " use_bidirectional_attention): it can make embeddings but not generate text"
         )
-    widened = 0 if dtype == "f32" else widened_bytes(checkpoint)
-    remark = WIDENED if widened and isinstance(checkpoint, Float8Checkpoint) else ""
+    widened = 0 if dtype == "f32" else extra_bytes(checkpoint)
+    load_note = WIDENED if widened and isinstance(checkpoint, Float8Checkpoint) else ""
     if container is not None:
-        remark += f"; of {container} the language model alone: it reads no images"
+        load_note += f"; only the language model of {container}: images are not supported"
         widened -= 0 if dtype == "f32" else non_text_bytes(checkpoint.tensors)
     if rounded is not None:
-        remark += f"; float weights of layers are rounded to integers of {bits} bits"
+        load_note += f"; float weights of layers are quantized to {bits}-bit integers"
         widened -= rounded.saved_bytes
-    return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened, remark)
+    return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened, load_note)
 
 
 def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str, Bits]:
-    """What each matrix that is rounded has. Embedding and head keep 8: all that a model says goes
-    through them."""
+    """Return the bits of each matrix that is quantized. Embedding and head get 8, because every
+    token depends on them."""
     ends: dict[str, Bits] = {f"{name}.weight": 8 for name in (names.embedding, names.head)}
     return ends | dict.fromkeys(quantizable_names(names, spec), bits)
 
 
 def _unfuse_gpt_oss(checkpoint: Checkpoint) -> Checkpoint:
-    """A folder's weights in the order that all models have."""
+    """Return the checkpoint with experts in the layout that all models share."""
     paired = any(name.endswith(FUSED_GATE_UP) for name in checkpoint.tensors)
     return GptOssCheckpoint(checkpoint) if paired else checkpoint
 
 
 def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> TensorNames:
-    stacked = any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors)
-    names = hf_names(spec, stacked=stacked)
+    names = registry.hf_names(spec)
+    if any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors):
+        names = mlx_names(names)
     return names if container is None else text_backbone_names(names, checkpoint.tensors)
 
 
 def _resolve_tied_head(
     spec: DecoderSpec, checkpoint: Checkpoint, names: TensorNames
 ) -> DecoderSpec:
-    """The spec of a folder whose config ties the head to the embedding: not tied after all where
-    the file has both and they differ."""
+    """Return the spec of a folder. If its config ties the head to the embedding, but the file has
+    both and they differ, the head is not tied."""
     both = [f"{name}.weight" for name in (names.embedding, names.head)]
     shapes = [checkpoint.tensors[name].shape for name in both if name in checkpoint.tensors]
     if not spec.tied_head or shapes != [(spec.vocab, spec.width)] * 2:
@@ -275,20 +275,21 @@ def _resolve_tied_head(
 
 
 def _equal(a: Dense, b: Dense) -> bool:
-    """Whether two matrices of one shape are the same, in pieces: they may be of gigabytes."""
+    """Return whether two matrices of one shape are equal, compared in pieces to save memory."""
     firsts = range(0, len(a.data), COMPARED_ROWS)
     pieces = (slice(first, first + COMPARED_ROWS) for first in firsts)
     return a.dtype == b.dtype and all(np.array_equal(a.data[rows], b.data[rows]) for rows in pieces)
 
 
 def _float8_storage(float8: Float8Storage, dtype: Literal["auto", "f32"]) -> Float8Storage:
-    """As float32 each value is rounded once."""
+    """Return the form in which 8-bit floats are read. For f32 they stay as they are until they are
+    dequantized, so that each value is rounded once."""
     return "float8" if dtype == "f32" else float8
 
 
 def load_text_parts(files: ModelFiles) -> TextParts:
-    """Tokenizer, template, stop ids and sampling defaults, without reading a weight. Raises
+    """Read tokenizer, chat template, stop ids and sampling defaults, and no weights. Raises
     ModelError as `load_model` does."""
     if files.kind == "gguf":
-        return gguf_text.text_parts(GgufFile(files.path), files.model_id, fingerprint(files))
-    return folder_text.text_parts(files.path, files.model_id, fingerprint(files))
+        return gguf_tokenizer.text_parts(GgufFile(files.path), files.model_id, fingerprint(files))
+    return hf_tokenizer.text_parts(files.path, files.model_id, fingerprint(files))

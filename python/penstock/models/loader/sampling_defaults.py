@@ -1,5 +1,5 @@
-"""The sampling of requests that ask for none: the operator's, the model's own, the catalogue's, or
-one that is built in."""
+"""The sampling defaults of a model: the operator's, the model's own, the catalogue's, or the
+built-in ones."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from penstock.models.hub.model_files import ModelFiles
 Source = Literal["general.sampling", "generation_config.json", "catalogue", "built-in"]
 
 BUILT_IN: Final = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
-"""llama.cpp's values. At temperature 1 over its whole vocabulary a small model writes nonsense."""
+"""llama.cpp's values. At temperature 1 without truncation, a small model writes nonsense."""
 SHOWN: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""The fields that a server's options set."""
+"""The fields that server options can set."""
 _SAMPLED_BY: Final = ("temperature", "top_k", "top_p", "min_p")
 _OFF: Final = {"top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
-    """What holds where a request says nothing. `source`: whose values they are, except the fields
-    named in `options`, which the operator set."""
+    """The values for requests that name none. `source`: their origin, except for the fields in
+    `options`, which the operator set."""
 
     sampling: Sampling
     source: Source
@@ -32,7 +32,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, float | None]:
-        """The fields that options set, by name; None is off, and a temperature is always there."""
+        """The fields of SHOWN by name; None means off. The temperature is always a number."""
         given = {name: getattr(self.sampling, name) for name in SHOWN}
         values = {name: None if value == _OFF.get(name) else value for name, value in given.items()}
         return values | {
@@ -40,7 +40,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
         }
 
     def __str__(self) -> str:
-        """One line for an operator."""
+        """Return one line for the operator."""
         values = self.values.items()
         shown = ", ".join(f"{name} {value:g}" for name, value in values if value is not None)
         origin = [_ORIGINS[self.source]]
@@ -53,12 +53,12 @@ _ORIGINS: Final[dict[Source, str]] = {
     "general.sampling": "general.sampling of the file",
     "generation_config.json": "the model's generation_config.json",
     "catalogue": "Penstock's catalogue",
-    "built-in": "built in: the model names none",
+    "built-in": "built in: the model has none",
 }
 
 
 def operator_sampling(settings: EngineSettings) -> Sampling:
-    """What the operator sets; None where the model's own holds."""
+    """Return the operator's sampling options; None in a field means the model's own value."""
     return Sampling(**{name: getattr(settings, name) for name in SHOWN})
 
 
@@ -67,8 +67,9 @@ def sampling_defaults(
     own: Sampling,
     asked: Sampling = Sampling(),  # noqa: B008
 ) -> SamplingDefaults:
-    """The defaults of one model. `own`: those of its files; `asked`: those of the operator, whose
-    fields win one by one. The values of a source hold together: what a model leaves out is off."""
+    """Return the defaults of one model. `own`: those of its files. `asked`: those of the operator,
+    each of which overrides one field. Other sources are not mixed: a field that the model's files
+    leave out is off."""
     sampling, source = _of_model(files, own)
     options = tuple(name for name in SHOWN if getattr(asked, name) is not None)
     given = {name: getattr(asked, name) for name in options}

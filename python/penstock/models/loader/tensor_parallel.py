@@ -1,9 +1,8 @@
-"""Tensor parallelism: what one rank of several holds of a decoder.
+"""Tensor parallelism: the shard of a decoder that each rank holds (Megatron-LM, arXiv 1909.08053).
 
-Heads, the columns of feed-forwards and the rows of the head are divided; embedding, norms and
-routers are whole on every rank. q, k, v, gate and up are cut by rows, output and down by columns:
-their results are parts of sums (`Communicator.all_reduce`). The scheme is that of Megatron-LM
-(arXiv 1909.08053).
+Attention heads, feed-forward columns and the rows of the language-model head are divided;
+embedding, norms and routers are whole on every rank. q, k, v, gate and up are split by rows, output
+and down by columns: the results of the latter are parts of sums (`Communicator.all_reduce`).
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from penstock.quant.weight_slices import column_step, pad_rows, row_range, take_
 
 
 def shard_model(model: LoadedModel, rank: int, count: int) -> LoadedModel:
-    """What rank `rank` of `count` serves of a model. Raises ModelError where it cannot be divided;
-    for groups of columns only when the layer is read."""
+    """Return the shard of rank `rank` of `count`. Raises ModelError if the model cannot be divided;
+    quantization groups of columns are checked only when a layer is read."""
     assert isinstance(model.weights, DecoderWeights), "a shard is not divided again"
     spec = shard_spec(model.spec, count, model.model_id)
     weights = ShardWeights(model.weights, model.spec, rank, count)
@@ -39,10 +38,10 @@ def shard_model(model: LoadedModel, rank: int, count: int) -> LoadedModel:
 
 
 def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
-    """What each of `count` ranks computes: its share of heads and of feed-forwards, all of the
-    vocabulary. Where there are fewer key-value heads than ranks, several ranks have the same one.
+    """Return the spec of each of `count` shards: its heads and feed-forward columns, and the whole
+    vocabulary. With fewer KV heads than ranks, several ranks hold the same KV head.
 
-    Raises ModelError that opens with `where` and names the size that cannot be divided.
+    Raises ModelError that starts with `where` and names the size that cannot be divided.
     """
 
     def divided(size: int, what: str) -> int:
@@ -69,8 +68,8 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShardSlices:
-    """Which rows of projections a rank has: of q, of k and v, of gate and up; those of q and of
-    gate are its columns of output and down."""
+    """The rows of projections that a rank has: of q, of k and v, of gate and up. The slices of q
+    and of gate are also the rank's columns of output and down."""
 
     q: slice
     kv: slice
@@ -78,20 +77,20 @@ class ShardSlices:
 
 
 def shard_slices(spec: DecoderSpec, rank: int, count: int) -> ShardSlices:
-    """The share of rank `rank` in a model. Raises ModelError as `shard_spec` does."""
+    """Return the slices of rank `rank` of `count`. Raises ModelError as `shard_spec` does."""
     part = shard_spec(spec, count, spec.architecture)
     first_kv = rank * spec.kv_heads // count * spec.head_dim
     kv = slice(first_kv, first_kv + part.kv_rows)
-    return ShardSlices(_share(rank, part.q_rows), kv, _share(rank, part.ff))
+    return ShardSlices(_even_slice(rank, part.q_rows), kv, _even_slice(rank, part.ff))
 
 
-def _share(rank: int, size: int) -> slice:
+def _even_slice(rank: int, size: int) -> slice:
     return slice(rank * size, (rank + 1) * size)
 
 
 class ShardWeights:
-    """`Weights` of rank `rank` of `count`, whose sizes are those of `shard_spec`. `spec`: that of
-    `whole`. The head has ceil(V / count) rows, those beyond V zeros."""
+    """The `Weights` of rank `rank` of `count`, with the sizes of `shard_spec`. `spec`: that of
+    `whole`. The head has ceil(V / count) rows; rows beyond V are zeros."""
 
     def __init__(self, whole: DecoderWeights, spec: DecoderSpec, rank: int, count: int) -> None:
         """Raises ModelError as `shard_spec` does."""
@@ -100,24 +99,24 @@ class ShardWeights:
         self._rank = rank
         self._count = count
         self._part = shard_spec(spec, count, str(whole.path))
-        self._share = shard_slices(spec, rank, count)
-        self._heads = _share(rank, self._part.heads)
+        self._slices = shard_slices(spec, rank, count)
+        self._heads = _even_slice(rank, self._part.heads)
         self._head_rows = -(-spec.vocab // count)
 
     def embedding(self) -> Matrix:
-        """[V, W], whole."""
+        """Return the whole embedding [V, W]."""
         return self._whole.embedding()
 
     def head(self) -> Linear:
-        """[ceil(V / count), W]; also where it is rows of the embedding."""
+        """Return the rank's rows of the head [ceil(V / count), W], also of a tied head."""
         head = self._whole.head()
         table = self._whole.embedding() if head is None else head.parts[0]
-        rows = _share(self._rank, self._head_rows)
+        rows = _even_slice(self._rank, self._head_rows)
         own = slice(min(rows.start, self._spec.vocab), min(rows.stop, self._spec.vocab))
         return Linear((pad_rows(row_range(table, own), self._head_rows),))
 
     def final_norm(self) -> Vector:
-        """[W]."""
+        """Return the weight [W] of the last norm."""
         return self._whole.final_norm()
 
     def rope_factors(self) -> Vector | None:
@@ -125,7 +124,7 @@ class ShardWeights:
         return self._whole.rope_factors()
 
     def forms(self) -> tuple[MatrixForm, ...]:
-        """See `Weights`: those of the whole."""
+        """See `Weights`: the forms of the whole model."""
         return self._whole.forms()
 
     def float8_savings(self, size: MatrixBytes) -> int:
@@ -143,13 +142,13 @@ class ShardWeights:
         return self._whole.bytes_of(shapes | head, size)
 
     def layers(self) -> Iterator[LayerWeights]:
-        """Every layer in order, read and cut a few ahead of the one that is given. Raises
-        ModelError where a group of columns would be cut."""
+        """Yield every layer in order, reading a few ahead. Raises ModelError if a quantization
+        group of columns would be split."""
         return prefetch_layers(self.layer, len(self._spec.layers))
 
     def layer(self, index: int) -> LayerWeights:
-        """One layer."""
-        whole, share, names = self._whole.layer(index), self._share, self._whole.names
+        """Return one layer."""
+        whole, share, names = self._whole.layer(index), self._slices, self._whole.names
         prefix = names.layer.format(index)
         gate_up, down, experts = whole.gate_up, whole.down, whole.experts
         return replace(
@@ -164,7 +163,7 @@ class ShardWeights:
 
     def _experts(self, whole: Experts, prefix: str) -> Experts:
         ff = whole.shape[1]
-        inner = _share(self._rank, ff // self._count)
+        inner = _even_slice(self._rank, ff // self._count)
         opening = whole.gate_up_bias
         if opening is not None:
             opening = np.concatenate([half[:, inner] for half in np.split(opening, 2, axis=1)], 1)
@@ -182,11 +181,11 @@ class ShardWeights:
         )
 
     def _once(self, bias: Vector) -> Vector:
-        """Of results that all ranks add up: rank 0 has it, the others zeros."""
+        """Return the bias of a sum over ranks: rank 0 adds it, the others add zeros."""
         return bias if self._rank == 0 else np.zeros_like(bias)
 
     def _columns(self, linear: Linear, columns: slice, name: str) -> Linear:
-        """A part of the sum that the layer is; rank 0 adds the bias."""
+        """Return the columns of a layer, whose result is a part of a sum; rank 0 adds the bias."""
         part = self._matrix_columns(linear.parts[0], columns, name)
         return Linear((part,), linear.bias if self._rank == 0 else None)
 
@@ -201,7 +200,7 @@ class ShardWeights:
 
 
 def _rows(linear: Linear, rows: tuple[slice, ...]) -> Linear:
-    """Some rows of each part."""
+    """Return the given rows of each part of a linear layer."""
     parts = tuple(row_range(part, own) for part, own in zip(linear.parts, rows, strict=True))
     if linear.bias is None:
         return Linear(parts)

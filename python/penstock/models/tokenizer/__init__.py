@@ -1,1 +1,1 @@
-"""What a model brings for text: tokenizer data, special tokens, chat templates, stop ids."""
+"""The text parts of a model's files: tokenizer data, special tokens, chat templates, stop ids."""

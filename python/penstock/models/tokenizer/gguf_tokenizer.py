@@ -1,4 +1,4 @@
-"""The text parts of a GGUF file: `tokenizer.*` of its metadata."""
+"""Reads the text parts of a GGUF file: `tokenizer.*` of its metadata."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Final
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
-from penstock.models.families.architectures import spec_of_gguf
-from penstock.models.families.gguf_config import sampling_defaults
+from penstock.models.configuration.generation_config import gguf_sampling_defaults
+from penstock.models.families.registry import spec_of_gguf
 from penstock.models.tokenizer.special_tokens import HARMONY_END_OF_TURN
 from penstock.models.tokenizer.tokenizer_data import TextParts, TokenizerData, TokenType
 from penstock.quant.gguf.gguf_file import GgufFile
 
 log = logging.getLogger(__name__)
 
-# Metadata keys (tokenizer.ggml.<name>_token_id) of tokens that steer a model and are never text.
+# Metadata keys (tokenizer.ggml.<name>_token_id) of control tokens, which are never text.
 STEERING: Final = ("bos", "eos", "eot", "eom")
 GPT2: Final = "gpt-2"
-UNNAMED: Final = ("", "default")  # of pre-tokenizers
-# Control tokens that end a turn in the templates of the families we know. A GGUF names one end
-# of text; chat models often end an answer with another.
+UNNAMED: Final = ("", "default")  # names of pre-tokenizers that mean none
+# Control tokens that end a turn in the chat templates of known families. A GGUF names one end of
+# text; chat models often end an answer with another token.
 END_OF_TURN = frozenset(
     {
         "<|im_end|>",
@@ -33,17 +33,17 @@ END_OF_TURN = frozenset(
         "<end_of_turn>",
     }
 )
-HARMONY_END_OF_MESSAGE = "<|end|>"  # which closes one of several, where such a turn has another end
+HARMONY_END_OF_MESSAGE = "<|end|>"  # in gpt-oss it ends one of several messages, not the turn
 
 
 def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
-    """Everything that the text room needs. Raises ModelError naming the key at fault."""
+    """Return everything that the text room needs. Raises ModelError naming the key at fault."""
     spec, _ = spec_of_gguf(file)
     data = tokenizer_data(file)
     if len(data.tokens) > spec.vocab:
         raise ModelError(
-            f"{file.path}: tokenizer.ggml.tokens has {len(data.tokens)} entries, the embedding"
-            f" {spec.vocab} rows"
+            f"{file.path}: tokenizer.ggml.tokens has {len(data.tokens)} entries, but the embedding"
+            f" has {spec.vocab} rows"
         )
     return TextParts(
         model_id=model_id,
@@ -53,7 +53,7 @@ def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
         bos_token=None if data.bos_id is None else data.tokens[data.bos_id],
         eos_token=None if data.eos_id is None else data.tokens[data.eos_id],
         stop_ids=_stop_ids(file, data),
-        generation_defaults=sampling_defaults(file),
+        generation_defaults=gguf_sampling_defaults(file),
         max_model_len=spec.max_model_len,
         vocab_size=spec.vocab,
         tool_template=file.text("tokenizer.chat_template.tool_use", "") or None,
@@ -61,7 +61,7 @@ def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
 
 
 def tokenizer_data(file: GgufFile) -> TokenizerData:
-    """The tokenizer as the metadata describe it."""
+    """Return the tokenizer that the metadata describe."""
     tokens = file.strings("tokenizer.ggml.tokens")
     if not tokens:
         raise ModelError(f"{file.path}: tokenizer.ggml.tokens is missing")
@@ -76,7 +76,7 @@ def tokenizer_data(file: GgufFile) -> TokenizerData:
         eos_id=_token_id(file, "eos", len(tokens)),
         unknown_id=_token_id(file, "unknown", len(tokens)),
         cls_id=_token_id(file, "cls", len(tokens)),
-        sep_id=_token_id(file, "seperator", len(tokens)),  # as the format spells it
+        sep_id=_token_id(file, "seperator", len(tokens)),  # the spelling of the format
         add_bos=file.boolean("tokenizer.ggml.add_bos_token"),
         add_eos=file.boolean("tokenizer.ggml.add_eos_token"),
         add_space_prefix=file.boolean("tokenizer.ggml.add_space_prefix"),
@@ -85,25 +85,25 @@ def tokenizer_data(file: GgufFile) -> TokenizerData:
 
 
 def _pre(file: GgufFile) -> str | None:
-    """The pre-tokenizer's name. A byte-level vocabulary without one gets GPT-2's, as llama.cpp
-    does: older converters wrote none, or "default"."""
+    """Return the pre-tokenizer's name. A byte-level vocabulary without one gets GPT-2's, as in
+    llama.cpp: older converters wrote none, or "default"."""
     key = "tokenizer.ggml.pre"
     name = file.text(key, "")
     if name not in UNNAMED or file.text("tokenizer.ggml.model") != "gpt2":
         return name or None
     found = f"{key} is {name!r}" if name else f"{key} is missing"
     log.warning(
-        "%s: %s; text is split as GPT-2 does it, which may make answers worse: a newer file of this"
-        " model names its own",
+        "%s: %s; using GPT-2's pre-tokenizer, which may make answers worse: newer files of this"
+        " model name their own",
         *(file.path, found),
     )
     return GPT2
 
 
 def _token_types(file: GgufFile, tokens: list[str]) -> list[int]:
-    """The type of each token. A token that the metadata name as a begin or an end is a control
-    token whatever its type says: otherwise a template's mark is tokenized as letters. A single
-    character keeps its type, as it occurs in ordinary text."""
+    """Return the type of each token. A token that the metadata name as a begin or an end becomes a
+    control token whatever its type: otherwise the tokenizer would split it in a rendered template.
+    A single character keeps its type, because it occurs in ordinary text."""
     key = "tokenizer.ggml.token_type"
     types: list[int] = _parallel(file, key, len(tokens)).tolist()
     types = types or [int(TokenType.NORMAL)] * len(tokens)
@@ -112,7 +112,7 @@ def _token_types(file: GgufFile, tokens: list[str]) -> list[int]:
         if token is None or types[token] == TokenType.CONTROL or len(tokens[token]) < 2:
             continue
         log.warning(
-            "%s: %s says %s of %r, which is the %s token; it is read as a control token",
+            "%s: %s is %s for %r, which is the %s token; it is treated as a control token",
             *(file.path, key, _type_name(types[token]), tokens[token], name),
         )
         types[token] = int(TokenType.CONTROL)
@@ -124,7 +124,8 @@ def _type_name(number: int) -> str:
 
 
 def _parallel(file: GgufFile, key: str, length: int) -> npt.NDArray[Any]:
-    """An array of numbers as long as the vocabulary, or absent."""
+    """Return an array of numbers, one per token, or empty. Raises ModelError for another
+    length."""
     values = file.numbers(key)
     if len(values) not in (0, length):
         raise ModelError(f"{file.path}: {key} has {len(values)} entries for {length} tokens")

@@ -1,4 +1,4 @@
-"""The text parts of a Hugging Face folder: tokenizer.json and the small files beside it."""
+"""Reads the text parts of a Hugging Face folder: tokenizer.json and the small files beside it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.families.architectures import spec_of_folder
-from penstock.models.families.hf_config import read_generation_config
-from penstock.models.families.text_backbone import text_backbone_config
+from penstock.models.configuration.generation_config import read_generation_config
+from penstock.models.configuration.text_backbone import text_backbone_config
+from penstock.models.families.registry import spec_of_folder
 from penstock.models.hub.folder_files import TOOL_TEMPLATE
 from penstock.models.tokenizer.special_tokens import (
     HARMONY_END_OF_TURN,
@@ -41,7 +41,7 @@ class _Ids(msgspec.Struct):
 
 
 def text_parts(folder: Path, model_id: str, fingerprint: str) -> TextParts:
-    """Everything that the text room needs. Raises ModelError naming the file at fault."""
+    """Return everything that the text room needs. Raises ModelError naming the file at fault."""
     spec = spec_of_folder(folder)
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.exists():
@@ -73,8 +73,8 @@ def _config_ids(path: Path) -> int | list[int] | None:
 
 
 def _templates(folder: Path) -> dict[str, str]:
-    """By name; one alone is the default. Files of their own win over tokenizer_config.json, as
-    newer tools write them."""
+    """Return the chat templates by name; a single one is "default". Separate files, which newer
+    tools write, override tokenizer_config.json."""
     own = folder / "chat_template.jinja"
     if own.exists():
         found = {"default": _read_text(own)}
@@ -101,7 +101,8 @@ def _read_text(path: Path) -> str:
 def _stop_ids(
     folder: Path, tokens: SpecialTokens, generation_ids: int | list[int] | None, vocab: int
 ) -> tuple[int, ...]:
-    """generation_config.json's ends, else config.json's; and the tokenizer's own end token."""
+    """Return the stop ids of generation_config.json, or else of config.json, and the tokenizer's
+    own end token."""
     ids = generation_ids
     if ids is None:
         ids = _config_ids(folder / "config.json")
@@ -112,7 +113,7 @@ def _stop_ids(
         if token.id is not None and token.content == tokens.eos
     )
     ids_of = {token.content: token.id for token in tokens.declared if token.id is not None}
-    if ids_of.keys() >= HARMONY_END_OF_TURN:  # a config may name the one after an answer alone
+    if ids_of.keys() >= HARMONY_END_OF_TURN:  # a config may name only the end of an answer
         stops.update(ids_of[content] for content in HARMONY_END_OF_TURN)
     if any(not 0 <= token < vocab for token in stops):
         raise ModelError(f"{folder}: eos_token_id {sorted(stops)} is not in the vocabulary")

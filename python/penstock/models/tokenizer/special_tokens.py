@@ -1,7 +1,7 @@
-"""The tokens that a folder declares beside its tokenizer.json.
+"""Reads the tokens that a folder declares beside its tokenizer.json.
 
-Read in transformers' order and with its precedence: special_tokens_map.json and added_tokens.json
-count only where tokenizer_config.json does not list the added tokens itself.
+Order and precedence are those of transformers: special_tokens_map.json and added_tokens.json count
+only if tokenizer_config.json does not list the added tokens itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.models.tokenizer.tokenizer_data import DeclaredToken
 from penstock.quant.json_file import read_json
 
 HARMONY_END_OF_TURN: Final = frozenset({"<|call|>", "<|return|>"})
-"""Both end a turn of gpt-oss, and of nothing else: a vocabulary that has both is its."""
+"""The two ends of a turn of gpt-oss. Only its vocabulary has both."""
 
 
 class _Token(msgspec.Struct):
@@ -47,12 +47,12 @@ class _Names(msgspec.Struct):
     extra_special_tokens: list[str | _Token] | dict[str, str | _Token] | None = None
 
     def named(self) -> list[tuple[str, str | _Token]]:
-        """The tokens that have a name, in transformers' order."""
+        """Return the tokens that have a name, in transformers' order."""
         pairs = [(name, getattr(self, name)) for name in _NAMES]
         return [(name, token) for name, token in pairs if token is not None]
 
     def others(self) -> Iterator[str | _Token]:
-        """The special tokens without one."""
+        """Yield the special tokens without a name."""
         extra = self.extra_special_tokens or self.additional_special_tokens or ()
         yield from extra.values() if isinstance(extra, dict) else extra
 
@@ -63,8 +63,8 @@ class _Config(_Names):
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """`bos`, `eos`: as a template may write them. `declared`: all that the files declare, in the
-    order in which those that tokenizer.json lacks are added."""
+    """The special tokens of a folder. `bos`, `eos`: their text, for templates. `declared`: all
+    declared tokens, in the order in which those that tokenizer.json lacks are added."""
 
     bos: str | None
     eos: str | None
@@ -72,7 +72,7 @@ class SpecialTokens:
 
 
 def read_special_tokens(folder: Path) -> SpecialTokens:
-    """Raises ModelError naming the file at fault."""
+    """Read the special tokens of a folder. Raises ModelError naming the file at fault."""
     path = folder / "tokenizer_config.json"
     config = read_json(path, _Config) if path.exists() else _Config()
     if config.added_tokens_decoder is not None:
@@ -94,7 +94,7 @@ def read_special_tokens(folder: Path) -> SpecialTokens:
 
 
 def _listed(tokens: dict[str, _Token]) -> list[DeclaredToken]:
-    """Those with an id of their own, lowest first."""
+    """Return the tokens of `added_tokens_decoder`, lowest id first."""
     numbered = [(_number(key), token) for key, token in tokens.items()]
     return [
         _declared(token, index, special=token.special)
@@ -103,7 +103,7 @@ def _listed(tokens: dict[str, _Token]) -> list[DeclaredToken]:
 
 
 def _number(key: str) -> int:
-    """-1, which no vocabulary has, where the key is no id."""
+    """Return a key as an id, or -1, which no vocabulary has, if it is not a number."""
     return int(key) if key.isascii() and key.isdigit() and len(key) < 10 else -1
 
 

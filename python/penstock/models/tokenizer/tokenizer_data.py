@@ -1,7 +1,7 @@
-"""What a model brings along for text: its tokenizer, its chat template, the ids that end a turn.
+"""The text parts of a model: its tokenizer, its chat template, the ids that end a turn.
 
-Plain data, read from a folder or from GGUF metadata without touching a weight; the text room
-builds its tokenizer from it. This file knows no tokenizer library.
+They are plain data, read from a folder or from GGUF metadata without reading weights; the text room
+builds its tokenizer from them. This file knows no tokenizer library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.dialog import Sampling
 
 
 class TokenType(IntEnum):
-    """What a token of a GGUF vocabulary is (`tokenizer.ggml.token_type`)."""
+    """The type of a token of a GGUF vocabulary (`tokenizer.ggml.token_type`)."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -27,8 +27,8 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredToken:
-    """A token that the files beside a tokenizer.json declare; `id` None: they do not say which. The
-    rest is as the `tokenizers` library has it."""
+    """A token that the files beside a tokenizer.json declare. `id` None: they do not give one. The
+    other fields are those of `AddedToken` in the `tokenizers` library."""
 
     content: str
     id: int | None
@@ -41,9 +41,9 @@ class DeclaredToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """A tokenizer of the `tokenizers` library. `vocab_size`: the rows of the model's embedding, one
-    for each token that it knows. `declared`: what the files beside `tokenizer` declare, in order.
-    `lower_case`: texts lose case before they are encoded."""
+    """The files of a tokenizer of the `tokenizers` library. `vocab_size`: the rows of the model's
+    embedding, which limit the ids. `declared`: the tokens that the files beside `tokenizer`
+    declare, in order. `lower_case`: texts are lowercased before they are encoded."""
 
     tokenizer: Path
     vocab_size: int
@@ -53,15 +53,15 @@ class TokenizerFiles:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerData:
-    """A tokenizer as GGUF metadata describe it.
+    """A tokenizer that GGUF metadata describe.
 
     `model`: "gpt2" (byte-level BPE: `tokens` in the GPT-2 byte alphabet, `merges` "left right"),
     "llama" (SentencePiece: `tokens` with U+2581 for a space, `scores`, byte tokens "<0x0A>"),
     "bert" (WordPiece: U+2581 where a word begins, framed by `cls_id` and `sep_id`), or another name
-    that the reader did not judge. `pre`: name of the pre-tokenizer ("smollm",
-    "qwen2", "llama-bpe", ...). Index in `tokens` = token id; `token_types` is as long as `tokens`
-    or empty; so is `scores`. `add_bos` and the like are None where the file does not say. `where`:
-    the file, for errors.
+    that has not been checked. `pre`: the name of the pre-tokenizer ("smollm", "qwen2", "llama-bpe",
+    ...). The index in `tokens` is the token id; `token_types` and `scores` are as long as `tokens`
+    or empty. `add_bos` and the like are None if the file does not set them. `where`: the file, for
+    error messages.
     """
 
     model: str
@@ -86,12 +86,12 @@ TokenizerSource: TypeAlias = TokenizerFiles | TokenizerData
 
 @dataclass(frozen=True, slots=True)
 class TextParts:
-    """All that the API side needs of a model.
+    """The parts of a text model that the API process needs.
 
-    `tool_template`: the template for requests with tools, where that is another. `stop_ids`: the
-    tokens that end an answer: the end of text and, where the vocabulary names one, the end of a
-    turn. `bos_token`, `eos_token`: as the template may write them. `fingerprint`
-    names the model's content; it is a safe key for a cache of what is built from these parts.
+    `tool_template`: the template for requests with tools, if it is a different one. `stop_ids`: the
+    tokens that end an answer: the end of text and, if the vocabulary has one, the end of a turn.
+    `bos_token`, `eos_token`: their text, for the template. `fingerprint` identifies the model's
+    content; it is a safe cache key for objects built from these parts.
     """
 
     model_id: str
@@ -109,7 +109,8 @@ class TextParts:
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
-    """What is written before a query, between it and a document, and after that."""
+    """The text of a reranker's prompt before the query, between query and document, and after the
+    document."""
 
     before: str
     between: str
@@ -118,10 +119,9 @@ class PairTemplate:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingParts:
-    """All that the API side needs of a model that makes embeddings, or reranks. `prompt` goes
-    before every text. `fingerprint` as in `TextParts`. `supports_lora`: adapters can be for it, as
-    for
-    a decoder. `template`: of pairs, where the tokenizer does not frame them."""
+    """The parts of an embedding model or reranker that the API process needs. `prompt` precedes
+    every text. `fingerprint`: see `TextParts`. `supports_lora`: adapters can be loaded, which only
+    decoders support. `template`: the prompt of pairs, if the tokenizer does not frame them."""
 
     model_id: str
     fingerprint: str

@@ -1,8 +1,8 @@
-"""GGML's block formats converted exactly into the layouts of the kernels.
+"""Converts GGML's block formats exactly into the layouts of the kernels.
 
-A block holds its scale between its quants; the kernels want quants and scales apart, and nibbles
-in the order of the elements. Everything here is whole-array arithmetic on 64-bit lanes (numpy
-releases the GIL in it), in pieces that stay in the second-level cache.
+A GGML block holds its scale beside its quants; the kernels need quants and scales apart, and
+nibbles in the order of the elements. The code is whole-array arithmetic on 64-bit integers, for
+which numpy releases the GIL, in pieces that fit in the L2 cache.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from penstock.quant.mxfp4 import mxfp4_matrix
 Bytes = npt.NDArray[np.uint8]
 Lanes = npt.NDArray[np.uint64]
 
-PIECE_BYTES = 1 << 18  # of quants; the temporaries of a piece are two or three times that
+PIECE_BYTES = 1 << 18  # of quants; the temporaries of a piece take two to three times as much
 
 LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 LOW_BITS = np.uint64(0x0101010101010101)
 LOW_PAIRS = np.uint64(0x0303030303030303)
 SIGN_BITS = np.uint64(0x8080808080808080)
 
-# Fields of raw bytes (V16) and not of small arrays: copying an item is then one move.
+# The fields are raw bytes (V16), not small arrays, so that copying an item is one move.
 Q4_0 = np.dtype([("d", "<f2"), ("qs", "V16")])
 Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "V16")])
 Q5_0 = np.dtype([("d", "<f2"), ("qh", "V4"), ("qs", "V16")])
@@ -45,10 +45,10 @@ Fill = Callable[[npt.NDArray[np.void], Bytes], None]
 
 
 def convert(type_name: str, raw: Bytes, shape: tuple[int, int]) -> Matrix:
-    """The tensor of `shape` [N, K] whose blocks are `raw`, a flat array of exactly its bytes.
+    """Return the tensor of `shape` [N, C] whose blocks are `raw`, a flat array of its bytes.
 
-    Float types become views of `raw`. The caller has checked the type, the size and that K is a
-    multiple of the block. Raises ValueError for numbers that no layout holds.
+    Float types become views of `raw`. The caller has checked the type, the size, and that C is a
+    multiple of the block size. Raises ValueError for numbers that no layout can hold.
     """
     return CONVERTERS[type_name](raw, shape)
 
@@ -97,7 +97,8 @@ def _q8_0(raw: Bytes, shape: tuple[int, int]) -> Affine:
 
 
 def _q2_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
-    """A byte of `scales` is a multiplier of `d` (its low nibble) and of -`dmin`, of 16 elements."""
+    """Convert Q2_K. A byte of `scales` holds the multipliers of `d` (its low nibble) and of -`dmin`
+    for 16 elements."""
     blocks = raw.view(Q2_K)
     q = _fill(blocks, 128, _pack_2_bits_k)
     both: Bytes = np.ascontiguousarray(blocks["scales"]).view(np.uint8)
@@ -146,7 +147,8 @@ def _mxfp4(raw: Bytes, shape: tuple[int, int]) -> Affine:
 
 
 def _iq4_xs(raw: Bytes, shape: tuple[int, int]) -> Affine:
-    """Of each 32 elements a 6-bit multiplier of `d`, 32 added: four bits of it lie in `low`."""
+    """Convert IQ4_XS. Each 32 elements have a 6-bit multiplier of `d`, biased by 32; its low four
+    bits are in `low`."""
     blocks = raw.view(IQ4_XS)
     q = _fill(blocks, 256, _look_up_iq4)
     low = np.ascontiguousarray(blocks["low"]).view(np.uint8).reshape(-1, 4, 1)
@@ -180,7 +182,8 @@ CONVERTERS: dict[str, Callable[[Bytes, tuple[int, int]], Matrix]] = {
 
 
 def _fill(blocks: npt.NDArray[np.void], bytes_per_block: int, fill: Fill) -> Bytes:
-    """Quants of all blocks, flat: `fill` writes those of a piece of blocks into its argument."""
+    """Return the quants of all blocks, flat. `fill` writes those of a piece of blocks into its
+    argument."""
     out = np.empty(len(blocks) * bytes_per_block, np.uint8)
     step = PIECE_BYTES // bytes_per_block
     for start in range(0, len(blocks), step):
@@ -193,7 +196,7 @@ def _fill(blocks: npt.NDArray[np.void], bytes_per_block: int, fill: Fill) -> Byt
 def _column(
     blocks: npt.NDArray[np.void], field: str, shape: tuple[int, int]
 ) -> npt.NDArray[np.float16]:
-    """The float16 `field` of each block as [N, blocks of a row]."""
+    """Return the float16 `field` of each block as [N, blocks per row]."""
     column: npt.NDArray[np.float16] = np.ascontiguousarray(blocks[field])
     return column.reshape(shape[0], -1)
 
@@ -203,7 +206,7 @@ def _lanes(blocks: npt.NDArray[np.void], field: str) -> Lanes:
 
 
 def _nibbles(blocks: npt.NDArray[np.void]) -> tuple[Lanes, Lanes]:
-    """The low and the high nibbles of `qs`, each in a byte of its own."""
+    """Return the low and the high nibbles of `qs`, one per byte."""
     low = _lanes(blocks, "qs")
     high = low >> np.uint64(4)
     high &= LOW_NIBBLES
@@ -211,13 +214,13 @@ def _nibbles(blocks: npt.NDArray[np.void]) -> tuple[Lanes, Lanes]:
 
 
 def _join_pairs(nibbles: Lanes) -> Bytes:
-    """Bytes (a, b) of 0..15 -> one byte a | b << 4, at half the length. Changes its argument."""
+    """Pack bytes (a, b) of 0..15 into one byte a | b << 4. Modifies its argument."""
     nibbles |= nibbles >> np.uint64(4)
     return nibbles.view(np.uint16).astype(np.uint8)  # drops the byte of b
 
 
 def _pack_nibbles_16(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """Low nibbles are elements 0..15 of a block, high ones 16..31."""
+    """Reorder nibbles: low ones are elements 0..15 of a block, high ones 16..31."""
     low, high = _nibbles(blocks)
     halves = out.view(np.uint64).reshape(-1, 2)
     halves[:, 0] = _join_pairs(low).view(np.uint64)
@@ -225,7 +228,7 @@ def _pack_nibbles_16(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _pack_nibbles_32(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """In each 32 bytes low nibbles are elements 0..31, high ones 32..63."""
+    """Reorder nibbles: in each 32 bytes, low ones are elements 0..31, high ones 32..63."""
     low, high = _nibbles(blocks)
     halves = out.view("V16").reshape(-1, 2)
     halves[:, 0] = _join_pairs(low).view("V16")
@@ -233,7 +236,8 @@ def _pack_nibbles_32(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _widen_5_bits(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """As `_pack_nibbles_16`, a byte an element; bit e of `qh` is the fifth bit of element e."""
+    """Like `_pack_nibbles_16`, with one byte per element; bit e of `qh` is the fifth bit of element
+    e."""
     low, high = _nibbles(blocks)
     fifth = np.unpackbits(np.ascontiguousarray(blocks["qh"]).view(np.uint8), bitorder="little")
     fifth <<= 4
@@ -252,7 +256,7 @@ def _look_up_float4(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _look_up_nibbles(blocks: npt.NDArray[np.void], out: Bytes, table: Bytes) -> None:
-    """As `_pack_nibbles_16` of each 16 bytes, and the values that the nibbles stand for."""
+    """Like `_pack_nibbles_16` for each 16 bytes, with the nibbles replaced by their values."""
     low, high = _nibbles(blocks)
     halves = out.view("V16").reshape(-1, 2)
     halves[:, 0] = table.take(low.view(np.uint8)).view("V16")
@@ -264,7 +268,8 @@ def _flip_signs(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _two_bits_k(blocks: npt.NDArray[np.void]) -> Lanes:
-    """The bit pairs of each 32 bytes of `qs` belong to four runs of 32 elements: a byte each."""
+    """Unpack the bit pairs of each 32 bytes of `qs`, which are four runs of 32 elements, to one
+    byte each."""
     pairs = _shifted_runs(np.ascontiguousarray(blocks["qs"]).view("V32"), range(0, 8, 2))
     pairs &= LOW_PAIRS
     return pairs
@@ -275,7 +280,7 @@ def _pack_2_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _pack_3_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """Bit s of byte l of `qh` is the third bit of element l of run s."""
+    """Add the third bit of element l of run s, which is bit s of byte l of `qh`."""
     third = _shifted_runs(blocks["qh"], range(8))
     third &= LOW_BITS
     third <<= np.uint64(2)
@@ -284,7 +289,7 @@ def _pack_3_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _widen_5_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """As `_pack_nibbles_32`; bit s of byte l of `qh` is the fifth bit of element l of run s."""
+    """Like `_pack_nibbles_32`; bit s of byte l of `qh` is the fifth bit of element l of run s."""
     low, high = _nibbles(blocks)
     runs = out.view("V32").reshape(-1, 4, 2)
     runs[:, :, 0] = low.view("V32").reshape(-1, 4)
@@ -297,8 +302,8 @@ def _widen_5_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _widen_6_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """Each half of a block, 128 elements: 64 bytes of nibbles, low ones first, and 32 bytes `qh`
-    whose bit pairs belong to four runs of 32 elements."""
+    """Unpack Q6_K. Each half of a block, 128 elements, has 64 bytes of nibbles, low ones first, and
+    32 bytes `qh` whose bit pairs belong to four runs of 32 elements."""
     nibbles = _lanes(blocks, "ql")
     halves = out.view("V64").reshape(-1, 2)
     halves[:, 0] = (nibbles & LOW_NIBBLES).view("V64")
@@ -313,7 +318,7 @@ def _widen_6_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _shifted_runs(items: npt.NDArray[np.void], shifts: range) -> Lanes:
-    """Each 32-byte item once for every shift, shifted right by it: flat, item by item. Bits cross
+    """Return each 32-byte item once per shift, shifted right by it; flat, item by item. Bits cross
     into the next lower byte; the caller masks them."""
     repeated = np.repeat(items, len(shifts)).view(np.uint64)
     amounts = np.repeat(np.array(shifts, np.uint64), 4)
@@ -328,7 +333,8 @@ def _two_level(
     q: Bytes,
     multipliers: tuple[Bytes, Bytes],
 ) -> Affine:
-    """K-quants with minima: multipliers of `d` (scale) and of -`dmin` (minimum), of each group."""
+    """Return a K-quant matrix with minima. The multipliers are those of `d` (scale) and of -`dmin`
+    (minimum) for each group."""
     shape = q.shape[0], -1
     scale, minimum = multipliers
     return Affine(
@@ -343,14 +349,14 @@ def _two_level(
 
 
 def _words(blocks: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-    """The 12 bytes that hold multipliers of six bits, as three words a block."""
+    """Return the 12 bytes that hold 6-bit multipliers as three words per block."""
     return np.ascontiguousarray(blocks["scales"]).view("<u4").reshape(-1, 3)
 
 
 def _multipliers(blocks: npt.NDArray[np.void]) -> tuple[Bytes, Bytes]:
-    """Q4_K and Q5_K: eight scales and eight minimums of six bits. Of 12 bytes a, b, c of four each
-    the low six bits of a (b) are the first four scales (minimums); the last four have low nibbles
-    in c (low: scales) and their top two bits in a (b)."""
+    """Unpack eight scales and eight minima of six bits (Q4_K, Q5_K) from 12 bytes: words a, b, c of
+    four bytes each. The low six bits of a (b) are the first four scales (minima). The other four
+    have their low four bits in c (low nibbles: scales) and their top two bits in a (b)."""
     words = _words(blocks)
     a, b, c = words[:, 0], words[:, 1], words[:, 2]
     six, four, two = np.uint32(0x3F3F3F3F), np.uint32(0x0F0F0F0F), np.uint32(0x30303030)
@@ -364,8 +370,9 @@ def _multipliers(blocks: npt.NDArray[np.void]) -> tuple[Bytes, Bytes]:
 
 
 def _signed_multipliers(blocks: npt.NDArray[np.void]) -> npt.NDArray[np.int8]:
-    """Q3_K: 16 multipliers of six bits, 32 added. Of 12 bytes a, b, c of four each, a and b hold
-    the low four bits (low nibbles: of the first eight), and the bit pairs of c the top two."""
+    """Unpack 16 multipliers of six bits, biased by 32 (Q3_K), from 12 bytes: words a, b, c of four
+    bytes each. a and b hold the low four bits (low nibbles: the first eight multipliers), the bit
+    pairs of c the top two."""
     words = _words(blocks)
     a, b, c = words[:, 0], words[:, 1], words[:, 2]
     four, two = np.uint32(0x0F0F0F0F), np.uint32(0x30303030)

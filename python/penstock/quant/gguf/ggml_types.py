@@ -1,4 +1,4 @@
-"""The tensor types of GGML: their numbers in a file, their blocks, and which of them we convert."""
+"""The tensor types of GGML: their numbers in a file, their block sizes, and which are supported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GgmlType:
-    """`block` values are stored together in `size_bytes` bytes."""
+    """A tensor type. Each block of `block` values takes `size_bytes` bytes."""
 
     name: str
     block: int
@@ -33,7 +33,7 @@ SUPPORTED = {
     39: GgmlType("MXFP4", 32, 17),
 }
 
-# Known by name only, for the message that refuses them.
+# Types that are refused, with their names for the message.
 UNSUPPORTED = {
     9: "Q8_1",
     15: "Q8_K",
@@ -55,6 +55,6 @@ UNSUPPORTED = {
 
 
 def type_name(number: int) -> str:
-    """The name of a type as GGML writes it; "type <n>" for a number nobody gave a name yet."""
+    """Return GGML's name of a type, or "type <n>" for an unknown number."""
     known = SUPPORTED.get(number)
     return known.name if known else UNSUPPORTED.get(number, f"type {number}")

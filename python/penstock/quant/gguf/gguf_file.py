@@ -1,7 +1,8 @@
-"""GGUF, versions 2 and 3, little-endian: metadata by type, tensors converted when asked for.
+"""Reads GGUF files, versions 2 and 3, little-endian: typed metadata, and tensors converted on
+demand.
 
-Arrays of strings (a vocabulary is 150,000 of them) are stepped over when a file is opened and
-decoded only when asked for.
+Arrays of strings (a vocabulary has 150,000 of them) are skipped when a file is opened, and decoded
+on demand.
 """
 
 from __future__ import annotations
@@ -23,22 +24,21 @@ from penstock.quant.gguf.ggml_types import SUPPORTED
 from penstock.quant.gguf.gguf_header import GgufHeader, StringArray, Value
 from penstock.quant.gguf.split_names import split_file_names
 from penstock.quant.mapped_file import MappedFile
-from penstock.quant.mxfp4 import mxfp4_pattern
+from penstock.quant.mxfp4 import mxfp4_layout_sample
 
 
 def read_head(path: Path) -> Mapping[str, Value]:
-    """The metadata before the tokenizer's, which is where files tell what they hold, read without
-    the rest. Raises ModelError."""
+    """Read only the metadata before the tokenizer's, which describe the model. Raises
+    ModelError."""
     return GgufHeader(MappedFile(path), until="tokenizer.").metadata
 
 
 class GgufFile:
-    """An opened GGUF file, or set of them: `metadata`, and the tensors as a Checkpoint gives
-    them."""
+    """An opened GGUF file or split set: `metadata`, and the tensors as a Checkpoint."""
 
     def __init__(self, path: Path) -> None:
-        """Read the headers; of a set `path` is the first file. Raises ModelError naming the file
-        and the key or tensor at fault."""
+        """Read the headers. `path`: the file, or the first file of a split set. Raises ModelError
+        naming the file and the key or tensor at fault."""
         self.path = path
         opened = _open_set(path)
         self.metadata: Mapping[str, Value] = opened[0][1].metadata
@@ -47,7 +47,7 @@ class GgufFile:
         tensors: dict[str, TensorInfo] = {}
         for file, header in opened:
             if twice := tensors.keys() & header.tensors.keys():
-                raise ModelError(f"{file.path}: {min(twice)}: is in another file of the set too")
+                raise ModelError(f"{file.path}: {min(twice)}: is also in another file of the set")
             tensors |= header.tensors
             self._types |= header.types
             self._files |= dict.fromkeys(header.tensors, file)
@@ -57,14 +57,15 @@ class GgufFile:
             raise ModelError(f"{path}: split.tensors.count: {count}, but there are {len(tensors)}")
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """An integer of the metadata; an absent one is `default`, or an error without one."""
+        """Return an integer of the metadata, or `default` if the key is absent. Raises ModelError
+        for another type, or if the key is absent and `default` is None."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ModelError(f"{self.path}: {key}: expected an integer")
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
-        """A finite number of the metadata."""
+        """Return a finite number of the metadata; like `integer`."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ModelError(f"{self.path}: {key}: expected a number")
@@ -73,21 +74,21 @@ class GgufFile:
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string of the metadata."""
+        """Return a string of the metadata; like `integer`."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise ModelError(f"{self.path}: {key}: expected a string")
         return value
 
     def boolean(self, key: str) -> bool | None:
-        """A truth value of the metadata; None where it is absent."""
+        """Return a boolean of the metadata, or None if the key is absent. Raises ModelError."""
         value = self.metadata.get(key)
         if value is not None and not isinstance(value, bool):
             raise ModelError(f"{self.path}: {key}: expected true or false")
         return value
 
     def strings(self, key: str) -> list[str]:
-        """An array of strings; empty where it is absent."""
+        """Return an array of strings, empty if the key is absent. Raises ModelError."""
         value = self.metadata.get(key)
         if value is None:
             return []
@@ -96,7 +97,7 @@ class GgufFile:
         return value.decode()
 
     def numbers(self, key: str) -> npt.NDArray[Any]:
-        """An array of numbers; empty where it is absent."""
+        """Return an array of numbers, empty if the key is absent. Raises ModelError."""
         value = self.metadata.get(key)
         if value is None:
             return np.empty(0)
@@ -105,7 +106,7 @@ class GgufFile:
         return value
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. A type that we do not convert is refused by name."""
+        """See Checkpoint. An unsupported type is refused by name."""
         info = self._supported(name)
         if len(info.shape) != 2:
             raise ModelError(f"{self.path}: {name}: expected a matrix, the shape is {info.shape}")
@@ -121,11 +122,11 @@ class GgufFile:
         each = tuple(self._converted(info, one, (rows, columns)) for one in raw)
         return unify_affine(each, f"{self.path}: {name}")
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
         kind = SUPPORTED[self._types[self._supported(name).name]]
         if kind.name == "MXFP4":
-            return mxfp4_pattern()
+            return mxfp4_layout_sample()
         return convert(kind.name, np.zeros(kind.size_bytes, np.uint8), (1, kind.block))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
@@ -168,8 +169,8 @@ class GgufFile:
 
 
 def _open_set(path: Path) -> list[tuple[MappedFile, GgufHeader]]:
-    """A file and, where it is the first of a set, those that follow it. The first has the metadata;
-    each has tensors of its own, or none. Raises ModelError."""
+    """Open a file and, if it is the first of a split set, the others. The first has the metadata;
+    each may have tensors. Raises ModelError."""
     file = MappedFile(path)
     header = GgufHeader(file)
     opened = [(file, header)]
@@ -179,8 +180,8 @@ def _open_set(path: Path) -> list[tuple[MappedFile, GgufHeader]]:
     names = split_file_names(path.name)
     if header.metadata.get("split.no") != 0 or len(names) != count:
         raise ModelError(
-            f"{path}: split.count: one of a set of {count} files: name the first, which ends in"
-            f" -00001-of-{count:05}.gguf"
+            f"{path}: split.count: the file is one of a set of {count}; name the first, which ends"
+            f" in -00001-of-{count:05}.gguf"
         )
     for number, name in enumerate(names[1:], 1):
         other = path.with_name(name)
@@ -188,8 +189,6 @@ def _open_set(path: Path) -> list[tuple[MappedFile, GgufHeader]]:
         header = GgufHeader(file)
         place = header.metadata.get("split.no"), header.metadata.get("split.count")
         if place != (number, count):
-            raise ModelError(
-                f"{other}: split.no: not the file {number + 1} of the {count} of a set"
-            )
+            raise ModelError(f"{other}: split.no: not file {number + 1} of a set of {count}")
         opened.append((file, header))
     return opened

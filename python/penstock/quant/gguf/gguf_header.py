@@ -1,7 +1,7 @@
-"""The walk over a GGUF header: metadata and tensor entries, every number of them distrusted.
+"""Parses a GGUF header: metadata and tensor entries, none of which is trusted.
 
-Every count, length, offset and nesting is checked against the file and against a cap before
-anything is allocated for it.
+Every count, length, offset and nesting is checked against the file and against a limit before
+memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_STRING_BYTES = 1 << 24
 MAX_ARRAY_STRINGS = 1 << 22
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
-CUT_SHORT = "its data reach past the end of the file, which is cut short; fetch it again"
+CUT_SHORT = "its data reach past the end of the file, which is truncated; download it again"
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -47,7 +47,7 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True, slots=True)
 class StringArray:
-    """`count` strings that still lie in the file, in bytes [start, end)."""
+    """`count` strings that are not decoded yet, in bytes [start, end) of the file."""
 
     file: MappedFile
     start: int
@@ -55,9 +55,9 @@ class StringArray:
     count: int
 
     def decode(self) -> list[str]:
-        """All of them. Bytes that are not UTF-8 become U+FFFD, as in llama.cpp's own tools."""
+        """Decode all strings. Bytes that are not UTF-8 become U+FFFD, as in llama.cpp's tools."""
         pieces = self._pieces()
-        try:  # one decoding for all is three times as fast as one for each
+        try:  # decoding all at once is three times as fast
             strings = b"\0".join(pieces).decode("utf-8").split("\0")
         except UnicodeDecodeError:
             strings = []
@@ -68,7 +68,7 @@ class StringArray:
     def _pieces(self) -> list[bytes]:
         data, offset, unpack = self.file.map[self.start : self.end], 0, _U64.unpack_from
         pieces = []
-        for _ in range(self.count):  # the walk over the header has checked every length
+        for _ in range(self.count):  # the header parser has checked every length
             first = offset + 8
             offset = first + unpack(data, offset)[0]
             pieces.append(data[first:offset])
@@ -79,11 +79,12 @@ Value: TypeAlias = "int | float | bool | str | StringArray | npt.NDArray[Any]"
 
 
 class GgufHeader:
-    """Everything before the tensor data, which start at `data_offset`."""
+    """The contents of a file before the tensor data, which start at `data_offset`."""
 
     def __init__(self, file: MappedFile, until: str | None = None) -> None:
-        """Walk over `file`, no further than to a key that begins with `until`: then there are only
-        the metadata up to it. Raises ModelError naming the file and the key or tensor at fault."""
+        """Parse the header of `file`. `until`: stop at the first key that starts with it; then only
+        the metadata up to there are set. Raises ModelError naming the file and the key or tensor at
+        fault."""
         self._file = file
         self._offset = 0
         self.metadata: dict[str, Value] = {}
@@ -127,7 +128,7 @@ class GgufHeader:
         return self._file.map[start : self._offset].decode("utf-8", "replace")
 
     def _preamble(self) -> tuple[int, int]:
-        """(tensors, keys), after magic and version."""
+        """Read magic, version and counts; return (number of tensors, number of keys)."""
         if self._file.map[:4] != b"GGUF":
             raise self._fail("magic", "this is not a GGUF file")
         self._offset = 4
@@ -143,10 +144,10 @@ class GgufHeader:
         return num_tensors, num_keys
 
     def _pair(self) -> str:
-        """Read one key and its value; the key."""
+        """Read one key and its value; return the key."""
         key = self._string(f"key {len(self.metadata)}", MAX_KEY_BYTES)
         if key in self.metadata:
-            raise self._fail(key, "is there twice")
+            raise self._fail(key, "appears twice")
         kind = self._u32(key)
         if kind == _STRING:
             self.metadata[key] = self._string(key, MAX_STRING_BYTES)
@@ -202,14 +203,16 @@ class GgufHeader:
         alignment = self.metadata.get("general.alignment", 32)
         valid = isinstance(alignment, int) and 8 <= alignment <= MAX_ALIGNMENT
         if not valid or not isinstance(alignment, int) or alignment & (alignment - 1):
-            raise self._fail("general.alignment", f"{alignment} is not a power of two from 8 on")
+            raise self._fail(
+                "general.alignment", f"{alignment} is not a power of two in 8..{MAX_ALIGNMENT}"
+            )
         self._alignment = alignment
         return (offset + alignment - 1) // alignment * alignment
 
     def _place(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> None:
-        """Add a tensor after checking that its data lie in the file."""
+        """Add a tensor after checking that its data are in the file."""
         if name in self.tensors:
-            raise self._fail(name, "is there twice")
+            raise self._fail(name, "appears twice")
         if offset % self._alignment:
             raise self._fail(name, f"offset {offset} is not a multiple of {self._alignment}")
         count = 1
@@ -225,7 +228,8 @@ class GgufHeader:
         self.types[name] = kind
 
     def _size_bytes(self, name: str, row: int, count: int, kind: int) -> int:
-        """0 for a type we cannot convert: it is refused when it is asked for."""
+        """Return the bytes of a tensor, or 0 for an unsupported type, which is refused when it is
+        read."""
         known = SUPPORTED.get(kind)
         if known is None:
             return 0

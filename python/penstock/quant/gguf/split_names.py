@@ -1,4 +1,4 @@
-"""The names of a GGUF that was cut into a set of files: NAME-00001-of-00003.gguf and so on."""
+"""The file names of a split GGUF: NAME-00001-of-00003.gguf and so on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ _NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
 def split_file_names(name: str) -> list[str]:
-    """All names of the set whose first file has this name; only `name` where it begins no set."""
+    """Return all names of the split set whose first file is `name`, or only `name` if it is not the
+    first of a set."""
     match = _NAME.fullmatch(name)
     if match is None or int(match[2]) != 1:
         return [name]
@@ -17,12 +18,13 @@ def split_file_names(name: str) -> list[str]:
 
 
 def model_name(path: Path) -> str:
-    """The name of a file without its ending, and without its place where it begins a set."""
+    """Return the name of a file without its suffix, and without its number if it is the first of a
+    set."""
     match = _NAME.fullmatch(path.name)
     return path.stem if match is None or int(match[2]) != 1 else match[1]
 
 
 def is_later_split(name: str) -> bool:
-    """Whether a file with this name is one of a set, and not its first."""
+    """Return whether a file with this name is a part of a split set, but not its first."""
     match = _NAME.fullmatch(name)
     return match is not None and int(match[2]) > 1

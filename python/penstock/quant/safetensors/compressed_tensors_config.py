@@ -1,4 +1,4 @@
-"""The `quantization_config` of compressed-tensors: 8-bit floats, and integers of 4 and 8 bits."""
+"""Reads the `quantization_config` of compressed-tensors: 8-bit floats, 4- and 8-bit integers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.quant.safetensors.quantization_schemes import (
 
 
 class _Tensors(msgspec.Struct):
-    """How weights are described, or activations."""
+    """The description of weights or activations."""
 
     num_bits: int = 8
     type: str = "int"
@@ -38,7 +38,8 @@ class _Group(msgspec.Struct):
 
 
 class _Quantization(msgspec.Struct):
-    """Which modules are quantized (`targets`, `ignore`) is not read: the tensors say it."""
+    """The keys of `quantization_config`. `targets` and `ignore`, the quantized modules, are not
+    read: the tensors show it."""
 
     format: str | None = None
     config_groups: dict[str, _Group] = {}
@@ -58,7 +59,7 @@ def read_compressed(path: Path) -> Scheme:
     refuse_unless(config.format, tuple(_READERS), f"{where}: format")
     for key in ("kv_cache_scheme", "transform_config", "sparsity_config"):
         value = getattr(config, key) or {}
-        if value and value.get("format") != "dense":  # what is not sparse is said so, too
+        if value and value.get("format") != "dense":  # a sparsity_config of dense weights
             raise ModelError(f"{where}: {key} is not supported")
     reader = _READERS[str(config.format)]
     schemes = {
@@ -66,7 +67,7 @@ def read_compressed(path: Path) -> Scheme:
     }
     if len(schemes) != 1:
         raise ModelError(
-            f"{where}: config_groups must have one form of weights, not {len(schemes)}"
+            f"{where}: config_groups must describe one form of weights, not {len(schemes)}"
         )
     return schemes.pop()
 
@@ -83,8 +84,8 @@ def _floats(group: _Group, weights: _Tensors, where: str) -> Float8Scheme:
     for name, tensors in (("weights", weights), ("input_activations", group.input_activations)):
         if tensors is not None and (tensors.type, tensors.num_bits) != ("float", 8):
             raise ModelError(
-                f"{where}: {name} are {tensors.type} of {tensors.num_bits} bits; 8-bit floats are "
-                "supported"
+                f"{where}: {name} are {tensors.type} of {tensors.num_bits} bits; only 8-bit floats "
+                "are supported"
             )
     if not weights.symmetric:
         raise ModelError(f"{where}: only symmetric 8-bit floats are supported")
@@ -93,7 +94,7 @@ def _floats(group: _Group, weights: _Tensors, where: str) -> Float8Scheme:
         size = weights.block_structure or []
         if size != [BLOCK, BLOCK]:
             raise ModelError(
-                f"{where}: block_structure: {size} is not supported, [{BLOCK}, {BLOCK}] is"
+                f"{where}: block_structure {size} is not supported, only [{BLOCK}, {BLOCK}]"
             )
         return Float8Scheme((BLOCK, BLOCK))
     if weights.strategy == "group":
@@ -112,15 +113,15 @@ def _int8(group: _Group, weights: _Tensors, where: str) -> IntegerScheme:
 
 
 def _integers(group: _Group, weights: _Tensors, layout: LayoutName, where: str) -> IntegerScheme:
-    """Activations are quantized by the kernels that take integer weights, in groups of their own,
-    whether the config wants 8 bits of them or none."""
+    """Return the scheme of integer weights. The kernels for integer weights quantize activations in
+    groups of their own, whether the config asks for 8-bit activations or not."""
     inputs = group.input_activations
     if weights.type != "int":
-        raise ModelError(f"{where}: weights are {weights.type}; the format has integers")
+        raise ModelError(f"{where}: weights are {weights.type}, but the format has integers")
     if inputs is not None and (inputs.type, inputs.num_bits) != ("int", 8):
         raise ModelError(
-            f"{where}: input_activations are {inputs.type} of {inputs.num_bits} bits; integers of "
-            "8 bits are supported"
+            f"{where}: input_activations are {inputs.type} of {inputs.num_bits} bits; only 8-bit "
+            "integers are supported"
         )
     refuse_unless(weights.strategy, ("group", "channel"), f"{where}: strategy")
     size = weights.group_size if weights.strategy == "group" else None

@@ -1,4 +1,4 @@
-"""A safetensors folder some of whose matrices are 8-bit floats with their scales beside them."""
+"""A safetensors folder in which some matrices are 8-bit floats with separate scales."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.quant.safetensors.quantization_schemes import Float8Scheme
 from penstock.quant.safetensors.safetensors_file import FLOAT8, SafetensorsFolder
 
 Float8Storage = Literal["float8", "bf16"]
-"""What 8-bit floats are held as: kernels on a GPU know them, a CPU's do not."""
+"""The form in which 8-bit floats are held: only GPU kernels support float8."""
 
 WIDENED = "; weights of 8-bit floats are held as bfloat16"
-"""Said beside what they take."""
+"""Appended to the log line about memory."""
 
-# Factors of the codes both; the older name is that of what a quantizer would multiply by.
+# Both multiply the codes, despite the name of the first: a quantizer would divide by it.
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
 INPUT_SCALE = "input_scale"
 LARGEST_SCALE = np.finfo(np.float32).max / E4M3.max(where=np.isfinite(E4M3), initial=0)
@@ -29,16 +29,17 @@ PIECE_CODES = 1 << 20
 
 
 class Float8Checkpoint:
-    """`folder` read by `scheme`, as a Checkpoint: scales are no tensors of it, but parts of the
-    matrices that they belong to. Matrices of other types are read as they are."""
+    """`folder` as a Checkpoint in which scales are parts of their matrices, not tensors. Matrices
+    of other types are unchanged."""
 
     def __init__(
-        self, folder: SafetensorsFolder, scheme: Float8Scheme, held: Float8Storage
+        self, folder: SafetensorsFolder, scheme: Float8Scheme, storage: Float8Storage
     ) -> None:
-        """Raises ModelError naming a matrix whose scales are missing or misshapen."""
+        """Match scales to matrices. Raises ModelError naming a matrix whose scales are missing or
+        misshapen."""
         self.path = folder.path
         self._folder = folder
-        self._held = held
+        self._storage = storage
         self._scales: dict[str, tuple[str, tuple[int, int]]] = {}
         tensors = dict(folder.tensors)
         for name, info in folder.tensors.items():
@@ -46,11 +47,11 @@ class Float8Checkpoint:
                 scale = self._scale_of(name)
                 self._scales[name] = scale.name, self._block(info, scale, scheme)
                 del tensors[scale.name]
-                tensors.pop(_beside(name, INPUT_SCALE), None)
+                tensors.pop(_sibling(name, INPUT_SCALE), None)
         self.tensors: Mapping[str, TensorInfo] = tensors
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. Raises ModelError also for a number that is not finite."""
+        """See Checkpoint. Also raises ModelError for a number that is not finite."""
         if name not in self._scales:
             return self._folder.matrix(name)
         scale_name, block = self._scales[name]
@@ -61,51 +62,53 @@ class Float8Checkpoint:
         if not (np.abs(scale) <= LARGEST_SCALE).all():
             raise ModelError(f"{self.path}: {scale_name}: not all numbers are finite")
         grid = tuple(-(-size // step) for size, step in zip(codes.shape, block, strict=True))
-        return self._as_held(Float8(codes, scale.reshape(grid), block))
+        return self._stored(Float8(codes, scale.reshape(grid), block))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
-        """See Checkpoint. None is of 8-bit floats."""
+        """See Checkpoint. Stacks are never 8-bit floats."""
         return self._folder.stack(name)
 
-    def pattern(self, name: str) -> Matrix:
-        """See Checkpoint. A row where its scale is that of all its columns: whichever rows share
-        it, each may be given its own. Else two groups of columns."""
+    def layout_sample(self, name: str) -> Matrix:
+        """See Checkpoint. If a scale covers all columns, the sample is one row: rows that share a
+        scale may each get their own. Otherwise it has two groups of columns."""
         if name not in self._scales:
-            return self._folder.pattern(name)
+            return self._folder.layout_sample(name)
         _, (height, columns) = self._scales[name]
         _, width = self._folder.tensors[name].shape
         rows = 1 if columns == width else height
         shape = rows, min(2 * columns, width)
         scale = np.zeros((1, -(-shape[1] // columns)), np.float32)
-        return self._as_held(Float8(np.zeros(shape, np.uint8), scale, (rows, columns)))
+        return self._stored(Float8(np.zeros(shape, np.uint8), scale, (rows, columns)))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._folder.vector(name)
 
     @property
-    def widened_bytes(self) -> int:
-        """What the matrices take beyond the files: a second byte for each code that becomes
-        bfloat16."""
-        if self._held == "float8":
+    def extra_bytes(self) -> int:
+        """The bytes that the matrices need beyond the size of their files: one more for each code
+        that becomes bfloat16."""
+        if self._storage == "float8":
             return 0
         return sum(self._folder.tensors[name].size_bytes for name in self._scales)
 
-    def _as_held(self, matrix: Float8) -> Matrix:
-        return matrix if self._held == "float8" else float8_to_bfloat16(matrix)
+    def _stored(self, matrix: Float8) -> Matrix:
+        return matrix if self._storage == "float8" else float8_to_bfloat16(matrix)
 
     def _scale_of(self, name: str) -> TensorInfo:
         for candidate in SCALE_NAMES:
-            found = self._folder.tensors.get(_beside(name, candidate))
+            found = self._folder.tensors.get(_sibling(name, candidate))
             if found is not None:
                 return found
-        expected = " or ".join(_beside(name, candidate) for candidate in SCALE_NAMES)
+        expected = " or ".join(_sibling(name, candidate) for candidate in SCALE_NAMES)
         raise ModelError(f"{self.path}: tensor {expected} is missing")
 
     def _block(self, info: TensorInfo, scale: TensorInfo, scheme: Float8Scheme) -> tuple[int, int]:
-        """The rows and columns of `info` that share a scale."""
+        """Return the rows and columns of `info` that share a scale."""
         if len(info.shape) != 2:
-            raise ModelError(f"{self.path}: {info.name}: expected a matrix, it is {info.shape}")
+            raise ModelError(
+                f"{self.path}: {info.name}: expected a matrix, the shape is {info.shape}"
+            )
         rows, columns = info.shape
         expected: list[tuple[int, ...]]
         if scheme.block is not None:
@@ -122,8 +125,8 @@ class Float8Checkpoint:
         return block
 
 
-def _beside(name: str, last: str) -> str:
-    """The tensor `last` of the module whose weight is `name`."""
+def _sibling(name: str, last: str) -> str:
+    """Return the name of the tensor `last` of the module whose weight is `name`."""
     return name.removesuffix("weight") + last
 
 

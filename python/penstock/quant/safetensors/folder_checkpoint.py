@@ -1,4 +1,4 @@
-"""The weights of a Hugging Face folder, whichever way its config says that they are stored."""
+"""Opens the weights of a Hugging Face folder with any supported quantization method."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from penstock.quant.safetensors.quantization_schemes import IntegerScheme, Mxfp4
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 
 
-def open_checkpoint(folder: Path, held: Float8Storage) -> Checkpoint:
-    """The weights of a Hugging Face folder. `held`: what 8-bit floats become. Raises ModelError."""
+def open_checkpoint(folder: Path, float8_storage: Float8Storage) -> Checkpoint:
+    """Open the weights of a Hugging Face folder. `float8_storage`: the form in which 8-bit floats
+    are held. Raises ModelError."""
     scheme = read_scheme(folder / "config.json")
     plain = SafetensorsFolder(folder)
     if scheme is None:
@@ -23,10 +24,10 @@ def open_checkpoint(folder: Path, held: Float8Storage) -> Checkpoint:
         return IntegerCheckpoint(plain, scheme)
     if isinstance(scheme, Mxfp4Scheme):
         return Mxfp4Checkpoint(plain)
-    return Float8Checkpoint(plain, scheme, held)
+    return Float8Checkpoint(plain, scheme, float8_storage)
 
 
-def widened_bytes(checkpoint: Checkpoint) -> int:
-    """What the matrices of a checkpoint take beyond its files: see each kind of it."""
+def extra_bytes(checkpoint: Checkpoint) -> int:
+    """Return the bytes that the matrices of a checkpoint need beyond the size of its files."""
     kinds = (Float8Checkpoint, IntegerCheckpoint, Mxfp4Checkpoint)
-    return checkpoint.widened_bytes if isinstance(checkpoint, kinds) else 0
+    return checkpoint.extra_bytes if isinstance(checkpoint, kinds) else 0

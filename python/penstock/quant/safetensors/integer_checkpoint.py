@@ -1,4 +1,4 @@
-"""A safetensors folder some of whose matrices are integers in groups: GPTQ, AWQ, compressed-tensors
+"""A safetensors folder in which some matrices are integers in groups: GPTQ, AWQ, compressed-tensors
 and MLX."""
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 from penstock.quant.weight_slices import ACTIVATION_GROUP, size_bytes
 
 LARGEST_FACTOR = np.finfo(np.float32).max / 512
-"""Of scales and minima: the numbers that they make of 8 bits are finite."""
+"""The limit of scales and minima, up to which all 8-bit weights are finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A matrix, or `count` of them in one tensor. `parts`: its tensors, by the last part of
-    their names."""
+    """A matrix, or `count` matrices stacked. `parts`: its tensors, by the last part of their
+    names."""
 
     count: int | None
     size: Size
@@ -49,12 +49,12 @@ class _Stored:
 
 
 class IntegerCheckpoint:
-    """`folder` read by `scheme`, as a Checkpoint: a matrix and what belongs to it are one tensor,
-    `weight`. Matrices that were left as floats are read as they are."""
+    """`folder` as a Checkpoint in which the tensors of a quantized matrix are one tensor, `weight`.
+    Float matrices are unchanged."""
 
     def __init__(self, folder: SafetensorsFolder, scheme: IntegerScheme) -> None:
-        """Raises ModelError naming a matrix that lacks a tensor, or has one of a type or a shape
-        that does not fit it. No data are read."""
+        """Match the tensors of each matrix, without reading data. Raises ModelError naming a tensor
+        that is missing or has the wrong type or shape."""
         self.path = folder.path
         self._folder = folder
         self._scheme = scheme
@@ -70,7 +70,7 @@ class IntegerCheckpoint:
                 del tensors[part.name]
             name = f"{module}{dot}weight"
             if name in tensors:
-                raise ModelError(f"{self.path}: {name} is there beside {info.name}")
+                raise ModelError(f"{self.path}: has both {name} and {info.name}")
             self._stored[name] = stored
             tensors[name] = TensorInfo(
                 name, stored.shape, self._type_name(stored), info.offset, stored.size_bytes
@@ -78,13 +78,13 @@ class IntegerCheckpoint:
         self.tensors: Mapping[str, TensorInfo] = tensors
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. Raises ModelError also for columns in another order than that of their
-        groups, and for a factor that is not finite."""
+        """See Checkpoint. Also raises ModelError for reordered columns, and for a scale or minimum
+        that is not finite."""
         stored = self._stored.get(name)
         if stored is None:
             return self._folder.matrix(name)
         if stored.count is not None:
-            raise ModelError(f"{self.path}: {name}: expected a matrix, it is {stored.shape}")
+            raise ModelError(f"{self.path}: {name}: expected a matrix, the shape is {stored.shape}")
         return self._converted(name, stored, self._arrays(stored))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
@@ -93,7 +93,7 @@ class IntegerCheckpoint:
         if stored is None:
             return self._folder.stack(name)
         if stored.count is None:
-            raise ModelError(f"{self.path}: {name}: expected matrices, it is {stored.shape}")
+            raise ModelError(f"{self.path}: {name}: expected matrices, the shape is {stored.shape}")
         arrays = self._arrays(stored)
         each = (
             self._converted(name, stored, {last: one[index] for last, one in arrays.items()})
@@ -101,36 +101,39 @@ class IntegerCheckpoint:
         )
         return unify_affine(tuple(each), f"{self.path}: {name}")
 
-    def pattern(self, name: str) -> Matrix:
-        """See Checkpoint. Which form is exact is known when the data are read: this is the largest
-        that it may be."""
+    def layout_sample(self, name: str) -> Matrix:
+        """See Checkpoint. The exact form depends on the data, so the sample has the largest
+        possible one."""
         stored = self._stored.get(name)
-        return self._folder.pattern(name) if stored is None else self._pattern(stored)
+        return self._folder.layout_sample(name) if stored is None else self._layout_sample(stored)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._folder.vector(name)
 
     @property
-    def widened_bytes(self) -> int:
-        """What the matrices may take beyond the files on a CPU, where the scales of coarse groups
-        are repeated."""
-        row_bytes: dict[tuple[str, int], int] = {}  # of matrices that are stored alike
+    def extra_bytes(self) -> int:
+        """The bytes that the matrices may need beyond the size of their files on a CPU, which
+        repeats the scales of coarse groups."""
+        row_bytes: dict[tuple[str, int], int] = {}  # by type and columns
         taken = 0
         for stored in self._stored.values():
             alike = self._type_name(stored), stored.size.columns
             if alike not in row_bytes:
-                row_bytes[alike] = size_bytes(split_groups(self._pattern(stored), ACTIVATION_GROUP))
+                row_bytes[alike] = size_bytes(
+                    split_groups(self._layout_sample(stored), ACTIVATION_GROUP)
+                )
             taken += row_bytes[alike] * math.prod(stored.shape[:-1]) - stored.size_bytes
         return max(taken, 0)
 
     def _has_integers(self, info: TensorInfo) -> bool:
-        """Of a tensor with the name of quants. A `weight` may be one of floats."""
+        """Return whether a tensor with the name of quants holds integers; a `weight` may be
+        floats."""
         part = self._layout.parts[self._layout.quants]
         return self._layout.quants != "weight" or info.type_name in part.types
 
     def _type_name(self, stored: _Stored) -> str:
-        """What decides the form of a matrix, as far as the header tells."""
+        """Return a name for all that the header shows of the form of a matrix."""
         types, size = "/".join(sorted(stored.float_types)), stored.size
         return f"{self._scheme.layout} {size.grouping.bits} bits, groups of {size.group}, {types}"
 
@@ -147,14 +150,15 @@ class IntegerCheckpoint:
             raise ModelError(f"{self.path}: {quants.name}: is empty, the shape is {quants.shape}")
         if size.columns % ACTIVATION_GROUP:
             raise ModelError(
-                f"{self.path}: {quants.name}: {size.columns} columns are not supported, multiples "
-                f"of {ACTIVATION_GROUP} are"
+                f"{self.path}: {quants.name}: {size.columns} columns are not supported, only "
+                f"multiples of {ACTIVATION_GROUP}"
             )
         parts = self._parts(f"{module}{dot}", size, () if count is None else (count,))
         return _Stored(count, size, parts)
 
     def _parts(self, prefix: str, size: Size, stacked: tuple[int, ...]) -> dict[str, TensorInfo]:
-        """The tensors of a matrix that are there, each of a type and a shape that fit."""
+        """Return the tensors of a matrix. Raises ModelError naming one that is missing or has the
+        wrong type or shape."""
         found = {}
         for last, part in self._layout.parts.items():
             info = self._folder.tensors.get(prefix + last)
@@ -178,7 +182,8 @@ class IntegerCheckpoint:
         return found
 
     def _arrays(self, stored: _Stored) -> dict[str, npt.NDArray[Any]]:
-        """The tensors of a matrix. Raises ModelError for factors that are not finite."""
+        """Read the tensors of a matrix. Raises ModelError for scales or minima that are not
+        finite."""
         arrays: dict[str, npt.NDArray[Any]] = {}
         for last, info in stored.parts.items():
             if info.type_name not in FLOAT_TYPES:
@@ -206,7 +211,8 @@ class IntegerCheckpoint:
         return affine_from_zero_points(bits, group, numbers.q, numbers.scale, numbers.zero, where)
 
     def _check_order(self, stored: _Stored, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """That column k is of group k // group; a list of -1 alone was never filled."""
+        """Raise ModelError unless column k is in group k // group. A list of only -1 was never
+        filled, and is accepted."""
         last, size = self._layout.order, stored.size
         if last is None or last not in arrays:
             return
@@ -216,22 +222,22 @@ class IntegerCheckpoint:
             return
         name = stored.parts[last].name
         if not ((given >= 0) & (given < size.groups)).all():
-            raise ModelError(f"{self.path}: {name}: not all are in 0..{size.groups - 1}")
+            raise ModelError(f"{self.path}: {name}: not all values are in 0..{size.groups - 1}")
         raise ModelError(
             f"{self.path}: {name}: columns are reordered (desc_act, actorder), which is not "
-            "supported: a group must be of neighbouring columns"
+            "supported: the columns of a group must be neighbours"
         )
 
     def _check_shape(self, stored: _Stored, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         given = arrays.get("weight_shape")
         if given is not None and tuple(given.tolist()) != stored.shape:
             raise ModelError(
-                f"{self.path}: {stored.parts['weight_shape'].name}: {given.tolist()}, but the "
-                f"numbers are of {list(stored.shape)}"
+                f"{self.path}: {stored.parts['weight_shape'].name} is {given.tolist()}, but the "
+                f"weights have shape {list(stored.shape)}"
             )
 
-    def _pattern(self, stored: _Stored) -> Affine:
-        """One row, in the largest of the forms that it may have."""
+    def _layout_sample(self, stored: _Stored) -> Affine:
+        """Return one row in the largest possible form."""
         bits, size = stored.size.grouping.bits, stored.size
         halves = stored.float_types == {"F16"}
         minima = not self._scheme.symmetric

@@ -1,6 +1,6 @@
-"""How each format stores a matrix [N, K] of integers in groups: which tensors it has, their types
-and shapes, and their numbers as q, scales and zero points, or minima. Words are of 32 bits, little
-endian, with the first number in their lowest bits.
+"""The layouts of integer matrices [N, C]: their tensors, types and shapes, and their conversion to
+quants, scales and zero points or minima. Words have 32 bits, little-endian, with the first number
+in the lowest bits.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FLOAT_TYPES = ("F16", "BF16", "F32")
 WORD_TYPES = ("I32", "U32")
 INDEX_TYPES = ("I32", "I64")
 
-# Of 8 columns in a word of AWQ, the one that each of its nibbles holds, the lowest first.
+# AWQ packs 8 columns into a word: the column of each nibble, the lowest nibble first.
 AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a matrix, and how its columns are grouped."""
+    """The size of a matrix, and the grouping of its columns."""
 
     rows: int
     columns: int
@@ -37,21 +37,23 @@ class Size:
 
     @property
     def groups(self) -> int:
+        """The number of groups of a row."""
         return -(-self.columns // self.group)
 
     @property
     def group(self) -> int:
+        """The columns of a group."""
         return self.grouping.group or self.columns
 
     def words(self, numbers: int) -> int:
-        """That so many integers take."""
+        """Return the words that `numbers` integers take."""
         return -(-numbers * self.grouping.bits // 32)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor of a matrix. `shapes`: those that it may have, the usual one first. `other`: what
-    it may be in place of that, by its type."""
+    """A tensor of a matrix. `shapes`: its possible shapes, the usual one first. `other`: an
+    alternative, recognized by its type."""
 
     types: tuple[str, ...]
     shapes: Callable[[Size], tuple[Shape, ...]]
@@ -61,7 +63,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """`q: [N, K * bits / 8]` uint8 as in `Affine`. Of `zero` [N, G] and `minimum` one is there."""
+    """The numbers of a matrix. `q`: [N, C * bits / 8] uint8, as in `Affine`; `scale`: [N, G].
+    Exactly one of `zero` and `minimum`, [N, G], is set."""
 
     q: npt.NDArray[np.uint8]
     scale: npt.NDArray[np.float32]
@@ -71,9 +74,9 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`quants`: the tensor that every matrix has; `size`: of a matrix, by the shape of that.
-    `order`: where the group of each column is listed. `read` raises ValueError for numbers that the
-    format does not have."""
+    """The layout of a format. `quants`: the tensor that every matrix has. `size`: the matrix's size
+    from the shape of its quants. `order`: the tensor that lists the group of each column. `read`
+    raises ValueError for numbers that are invalid in the format."""
 
     quants: str
     parts: Mapping[str, Part]
@@ -83,13 +86,14 @@ class Layout:
 
 
 def _of_groups(size: Size) -> tuple[Shape, ...]:
-    """A number for each group of each row; of whole rows, the second dimension may be left out."""
+    """Return the shape of one number per group of each row. With one group per row, the second
+    dimension may be left out."""
     whole: tuple[Shape, ...] = ((size.rows,),) if size.groups == 1 else ()
     return ((size.rows, size.groups), *whole)
 
 
 def _columns_in_rows(shape: Shape, grouping: Grouping) -> Size:
-    """Of words along K that are the second dimension."""
+    """Return the size of a matrix whose words run along the columns, the second dimension."""
     return Size(shape[0], shape[1] * 32 // grouping.bits, grouping)
 
 
@@ -106,8 +110,8 @@ def _int8_size(shape: Shape, grouping: Grouping) -> Size:
 
 
 def _gptq(arrays: Arrays, size: Size) -> Numbers:
-    """Words along K, and along N those of the zero points. The first version of the format stores
-    these less one, which is subtracted from whole words, borrows included."""
+    """Read GPTQ: words along C, and those of the zero points along N. The first version of the
+    format stores zero points minus one, subtracted from whole words including borrows."""
     zeros = arrays["qzeros"].view(np.uint32)
     ones = np.uint32(0x11111111 if size.grouping.bits == 4 else 0x01010101)
     return _gptq_numbers(arrays, size, zeros + ones)
@@ -124,7 +128,8 @@ def _gptq_numbers(arrays: Arrays, size: Size, zeros: npt.NDArray[Any]) -> Number
 
 
 def _awq(arrays: Arrays, size: Size) -> Numbers:
-    """Words along N. Those of two neighbouring k have between them the bytes that are wanted."""
+    """Read AWQ: words along N. The bytes of the result combine the words of two neighbouring
+    columns."""
     words = arrays["qweight"].view(np.uint32)
     even, odd = words[0::2], words[1::2]
     low_bits, high_bits = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0)
@@ -146,8 +151,8 @@ def _awq(arrays: Arrays, size: Size) -> Numbers:
 
 
 def _packed(arrays: Arrays, size: Size) -> Numbers:
-    """Words along K, and along N those of the zero points, which older files have as signed
-    bytes. Both are stored with half of their range added."""
+    """Read pack-quantized: words along C, and those of the zero points along N, which are signed
+    bytes in older files. Both have half of their range added."""
     q = np.ascontiguousarray(arrays["weight_packed"]).view(np.uint8)
     zero = _signed_zeros(arrays, size)
     stored = arrays.get("weight_zero_point")
@@ -162,13 +167,14 @@ def _int8(arrays: Arrays, size: Size) -> Numbers:
 
 
 def _mlx(arrays: Arrays, size: Size) -> Numbers:
-    """Words along K; minima in place of zero points."""
+    """Read MLX: words along C, and minima instead of zero points."""
     q = np.ascontiguousarray(arrays["weight"]).view(np.uint8)
     return Numbers(q, arrays["scales"], minimum=arrays["biases"])
 
 
 def _signed_zeros(arrays: Arrays, size: Size) -> npt.NDArray[np.uint8]:
-    """Zero points of signed bytes, half of the range added; zeros where there are none."""
+    """Return zero points from signed bytes, with half of the range added; without such a tensor,
+    half of the range."""
     half = 1 << (size.grouping.bits - 1)
     stored = arrays.get("weight_zero_point")
     if stored is None or stored.dtype != np.int8:

@@ -1,4 +1,4 @@
-"""A safetensors folder some of whose stacks of matrices are MXFP4, as gpt-oss was published."""
+"""A safetensors folder in which some stacks of matrices are MXFP4, as published for gpt-oss."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import Matrix
 from penstock.quant.affine import unify_affine
 from penstock.quant.checkpoint import TensorInfo
-from penstock.quant.mxfp4 import GROUP, look_up_pairs, mxfp4_matrix, mxfp4_pattern
+from penstock.quant.mxfp4 import GROUP, look_up_pairs, mxfp4_layout_sample, mxfp4_matrix
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 
 MXFP4: Final = "MXFP4"
-"""The type of such tensors."""
+"""The `TensorInfo.type_name` of such tensors."""
 
 ALL_ROWS: Final = slice(None)
 _BLOCKS, _SCALES = "_blocks", "_scales"
 
 
 class Mxfp4Checkpoint:
-    """`folder` as a Checkpoint in which `<name>_blocks` [E, N, K / 32, 16], two codes a byte, and
-    `<name>_scales` [E, N, K / 32] are one tensor `<name>` [E, N, K]. All others are as they are."""
+    """`folder` as a Checkpoint in which `<name>_blocks` [E, N, C / 32, 16], two codes per byte, and
+    `<name>_scales` [E, N, C / 32] are one tensor `<name>` [E, N, C]. Other tensors stay."""
 
     def __init__(self, folder: SafetensorsFolder) -> None:
-        """Raises ModelError naming a tensor whose scales are missing, or do not fit it."""
+        """Match scales to blocks. Raises ModelError naming a tensor whose scales are missing or
+        misshapen."""
         self.path = folder.path
         self._folder = folder
         self._stored: dict[str, tuple[TensorInfo, TensorInfo]] = {}
@@ -46,12 +47,12 @@ class Mxfp4Checkpoint:
         self.tensors: Mapping[str, TensorInfo] = tensors
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. None is MXFP4."""
+        """See Checkpoint. Single matrices are never MXFP4."""
         return self._folder.matrix(name)
 
     def stack(self, name: str, rows: slice = ALL_ROWS) -> tuple[Matrix, ...]:
-        """See Checkpoint. `rows`: which of each matrix, of one that is MXFP4. Raises ModelError
-        also for a scale that is not supported."""
+        """See Checkpoint. `rows`: the rows to read of each MXFP4 matrix. Also raises ModelError for
+        a scale that is not supported."""
         if name not in self._stored:
             assert rows == ALL_ROWS
             return self._folder.stack(name)
@@ -64,19 +65,19 @@ class Mxfp4Checkpoint:
             raise ModelError(f"{where}{_SCALES}: {error}") from None
         return unify_affine(each, where)
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
-        return mxfp4_pattern() if name in self._stored else self._folder.pattern(name)
+        return mxfp4_layout_sample() if name in self._stored else self._folder.layout_sample(name)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._folder.vector(name)
 
     @property
-    def widened_bytes(self) -> int:
-        """What the matrices may take beyond the files on a CPU, which holds four bits of each
-        number and the scales."""
-        group_bytes = GROUP // 2 + int(mxfp4_pattern().scale.nbytes)
+    def extra_bytes(self) -> int:
+        """The bytes that the matrices may need beyond the size of their files on a CPU, which holds
+        four bits per number and the scales."""
+        group_bytes = GROUP // 2 + int(mxfp4_layout_sample().scale.nbytes)
         groups = sum(math.prod(scales.shape) for _, scales in self._stored.values())
         return group_bytes * groups - sum(self.tensors[name].size_bytes for name in self._stored)
 
@@ -91,8 +92,8 @@ class Mxfp4Checkpoint:
                 )
         if len(blocks.shape) != 4 or blocks.shape[-1] != GROUP // 2 or 0 in blocks.shape:
             raise ModelError(
-                f"{self.path}: tensor {blocks.name} has shape {blocks.shape}, expected matrices of "
-                f"rows of groups of {GROUP // 2} bytes"
+                f"{self.path}: tensor {blocks.name} has shape {blocks.shape}, expected four "
+                f"dimensions, the last of {GROUP // 2} bytes"
             )
         if scales.shape != blocks.shape[:-1]:
             raise ModelError(
@@ -103,6 +104,6 @@ class Mxfp4Checkpoint:
 
 
 def _matrix(codes: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> Matrix:
-    """Of [N, K / 32, 16] codes and [N, K / 32] exponents."""
+    """Return the matrix of codes [N, C / 32, 16] and exponents [N, C / 32]."""
     q = look_up_pairs(np.ascontiguousarray(codes)).reshape(len(codes), -1)
     return mxfp4_matrix(q, np.ascontiguousarray(exponents))

@@ -1,5 +1,5 @@
-"""What the config.json of a Hugging Face folder says of its weights: one scheme for each method
-that is read; every other is refused by its name."""
+"""Reads the quantization of a Hugging Face folder from its config.json. Unsupported methods are
+refused by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Method(msgspec.Struct):
 
 
 class _MlxGroups(msgspec.Struct):
-    """Of a module that has groups of its own."""
+    """The groups of a module, or of all modules without an entry of their own."""
 
     group_size: int
     bits: int
@@ -54,8 +54,8 @@ class _Fp8(msgspec.Struct):
 
 
 class _Gptq(msgspec.Struct):
-    """`checkpoint_format` was named `format` later. Which modules are left as they were is not
-    read here and below: the tensors say it."""
+    """The keys of GPTQ. `checkpoint_format` was later renamed `format`. Keys that list unquantized
+    modules are not read, here and below: the tensors show it."""
 
     bits: int
     group_size: int
@@ -87,15 +87,15 @@ class _AwqNamed(msgspec.Struct):
 
 
 class _MlxNamed(msgspec.Struct):
-    """Beside the keys of `_MlxGroups`, the names of modules: their own groups, or false where they
-    are not quantized, as their tensors say too."""
+    """The keys of `_MlxGroups`, and names of modules with their own groups, or with false if they
+    are not quantized, which their tensors show too."""
 
     quantization: dict[str, int | bool | str | _MlxGroups | None]
 
 
 def read_scheme(path: Path) -> Scheme | None:
-    """What the config.json at `path` says of its weights; None where they are not quantized.
-    Raises ModelError naming the method, or the key of it, that is not supported."""
+    """Return the quantization that the config.json at `path` names, or None. Raises ModelError
+    naming the method or key that is not supported."""
     named = read_json(path, _Named)
     method = None if named.quantization_config is None else named.quantization_config.quant_method
     if method is None and named.quantization is not None:
@@ -118,8 +118,8 @@ def read_scheme(path: Path) -> Scheme | None:
 
 
 def _fp8(path: Path) -> Float8Scheme:
-    """DeepSeek's blocks, or a scale for each matrix. Static scales of activations are not needed:
-    each row gets its own."""
+    """Read FP8 with DeepSeek's blocks, or with one scale per matrix. Static scales of activations
+    are ignored: each row of activations gets its own."""
     config = read_json(path, _Fp8Named).quantization_config
     where = f"{path}: quantization_config"
     refuse_unless(config.fmt, ("e4m3",), f"{where}: fmt")
@@ -127,13 +127,13 @@ def _fp8(path: Path) -> Float8Scheme:
     size = config.weight_block_size
     if size not in (None, [BLOCK, BLOCK]):
         raise ModelError(
-            f"{where}: weight_block_size: {size} is not supported, [{BLOCK}, {BLOCK}] is"
+            f"{where}: weight_block_size {size} is not supported, only [{BLOCK}, {BLOCK}]"
         )
     return Float8Scheme(None if size is None else (BLOCK, BLOCK))
 
 
 def _gptq(path: Path) -> IntegerScheme:
-    """`desc_act` is not read: `g_idx` says whether columns were reordered."""
+    """Read GPTQ. `desc_act` is ignored: the tensor `g_idx` shows whether columns are reordered."""
     config = read_json(path, _GptqNamed).quantization_config
     where = f"{path}: quantization_config"
     layout = "marlin" if config.is_marlin_format else config.checkpoint_format or config.format

@@ -1,5 +1,5 @@
-"""How the matrices of a Hugging Face folder are stored, as its config says: what a reader of the
-config makes and a checkpoint takes."""
+"""The quantization schemes of Hugging Face folders, which config readers return and checkpoints
+take."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import Literal, TypeAlias
 from penstock.base.errors import ModelError
 
 BLOCK = 128
-"""The block sizes of 8-bit floats that kernels know are this, and whole rows or matrices."""
+"""The block size of 8-bit floats that kernels support, besides whole rows and matrices."""
 
 LayoutName = Literal["gptq", "gptq_v2", "awq", "packed", "int8", "mlx"]
 
 
 @dataclass(frozen=True, slots=True)
 class Float8Scheme:
-    """`block`: rows and columns that share a scale; None: whole rows, or all, as the shape of the
-    scales says."""
+    """8-bit floats. `block`: the rows and columns that share a scale; None: whole rows or the whole
+    matrix, depending on the shape of the scales."""
 
     block: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """`group`: columns of a row that share a scale, a multiple of 32; None: all of them."""
+    """The groups of integers. `group`: the columns of a row that share a scale, a multiple of 32;
+    None: all columns."""
 
     bits: Literal[4, 8]
     group: int | None
@@ -33,8 +34,9 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class IntegerScheme:
-    """`layout`: the order in which integers and scales lie. `symmetric`: the config says that all
-    zero points are the middle. `own`: of modules that differ in their groups, by name."""
+    """Integers in groups. `layout`: the order of integers and scales in the file. `symmetric`: the
+    config says that all zero points are the middle of the range. `own`: the groupings of modules
+    that differ, by name."""
 
     layout: LayoutName
     grouping: Grouping
@@ -42,28 +44,29 @@ class IntegerScheme:
     own: Mapping[str, Grouping] = field(default_factory=dict, compare=False)
 
     def grouping_of(self, module: str) -> Grouping:
-        """That of one module."""
+        """Return the grouping of one module."""
         return self.own.get(module, self.grouping)
 
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4Scheme:
-    """Which matrices are MXFP4, their tensors say."""
+    """MXFP4. The names of the tensors show which matrices are quantized."""
 
 
 Scheme: TypeAlias = "Float8Scheme | IntegerScheme | Mxfp4Scheme"
 
 
 def grouping(bits: int, group: int | None, where: str) -> Grouping:
-    """Raises ModelError that opens with `where` and names what is not supported."""
+    """Return the grouping. Raises ModelError that starts with `where` and names the value that is
+    not supported."""
     if bits not in (4, 8):
         raise ModelError(f"{where}: integers of {bits} bits are not supported, known: 4, 8")
     if group is not None and (group <= 0 or group % 32):
-        raise ModelError(f"{where}: group_size {group} is not supported, multiples of 32 are")
+        raise ModelError(f"{where}: group_size {group} is not supported, only multiples of 32")
     return Grouping(4 if bits == 4 else 8, group)
 
 
 def refuse_unless(value: object, known: tuple[object, ...], where: str) -> None:
-    """Raise ModelError that opens with `where`, the name of a key, unless its value is known."""
+    """Raise ModelError that starts with `where`, the name of a key, unless its value is known."""
     if value not in known:
         raise ModelError(f"{where} {value!r} is not supported, known: {', '.join(map(str, known))}")

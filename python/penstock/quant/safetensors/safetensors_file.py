@@ -1,7 +1,7 @@
-"""safetensors files and sharded sets of them.
+"""Reads safetensors files and sharded sets of them.
 
-The header's size, every dtype, shape and offset are checked before an array is made; overlapping
-tensors and shard names that leave the folder are refused.
+The size of the header and every dtype, shape and offset are checked before an array is created.
+Overlapping tensors and shards outside the folder are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SINGLE_NAME = "model.safetensors"
 
 FLOAT8 = "F8_E4M3"
 
-# Bytes of an element. A type that is not here is refused: its extent could not be checked.
+# Bytes per element. Other types are refused, because their size could not be checked.
 ITEM_BYTES = {
     "BOOL": 1,
     "U8": 1,
@@ -100,7 +100,7 @@ class SafetensorsFile:
             for first in range(0, count * rows, rows)
         )
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
         float_name, dtype = self._float(self._info(name))
         return Dense(np.zeros((1, 1), dtype), float_name)
@@ -113,27 +113,27 @@ class SafetensorsFile:
         return np.array(dequantize(self._dense(info, (1, info.shape[0])))[0])
 
     def codes(self, name: str) -> npt.NDArray[np.uint8]:
-        """An F8_E4M3 matrix as its codes: a view of the mapped file, read only."""
+        """Return the codes of an F8_E4M3 matrix, a read-only view of the mapped file."""
         info = self._info(name)
         if info.type_name != FLOAT8 or len(info.shape) != 2:
             raise ModelError(
-                f"{self.path}: {name}: expected a matrix of {FLOAT8}, it is {info.type_name} "
+                f"{self.path}: {name}: expected a matrix of {FLOAT8}, found {info.type_name} "
                 f"{info.shape}"
             )
         return self._file.bytes(info.offset, info.size_bytes).reshape(info.shape)
 
     def integers(self, name: str) -> npt.NDArray[np.generic]:
-        """A tensor of integers of any shape: a view of the mapped file, read only."""
+        """Return an integer tensor of any shape, a read-only view of the mapped file."""
         info = self._info(name)
         if info.type_name not in INTEGERS:
             raise ModelError(
-                f"{self.path}: tensor {name} has type {info.type_name}, integers are expected"
+                f"{self.path}: tensor {name} has type {info.type_name}, expected integers"
             )
         raw = self._file.bytes(info.offset, info.size_bytes)
         return raw.view(INTEGERS[info.type_name]).reshape(info.shape)
 
     def floats(self, name: str) -> npt.NDArray[np.float32]:
-        """A float tensor of any shape as float32, copied out of the file."""
+        """Return a float tensor of any shape as float32, copied from the file."""
         info = self._info(name)
         return np.array(dequantize(self._dense(info, (1, math.prod(info.shape))))).reshape(
             info.shape
@@ -160,11 +160,11 @@ class SafetensorsFile:
 
 
 class SafetensorsFolder:
-    """The shards that an index names, or a folder's single file, as one Checkpoint."""
+    """The shards of a folder's index, or its single file, as one Checkpoint."""
 
     def __init__(self, folder: Path) -> None:
-        """Open every shard. Raises ModelError for a shard outside the folder, a tensor that its
-        shard does not hold, and a shard's tensor that the index does not name."""
+        """Open every shard. Raises ModelError for a shard outside the folder, a tensor of the index
+        that its shard lacks, or a tensor of a shard that the index lacks."""
         self.path = folder
         self._files: dict[str, SafetensorsFile] = {}
         self.tensors: Mapping[str, TensorInfo] = {}
@@ -175,7 +175,7 @@ class SafetensorsFolder:
             self.tensors = file.tensors
             self._files = dict.fromkeys(file.tensors, file)
         else:
-            raise ModelError(f"{folder}: neither {SINGLE_NAME} nor {INDEX_NAME} is there")
+            raise ModelError(f"{folder}: neither {SINGLE_NAME} nor {INDEX_NAME} exists")
 
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint."""
@@ -185,9 +185,9 @@ class SafetensorsFolder:
         """See Checkpoint."""
         return self._file(name).stack(name)
 
-    def pattern(self, name: str) -> Matrix:
+    def layout_sample(self, name: str) -> Matrix:
         """See Checkpoint."""
-        return self._file(name).pattern(name)
+        return self._file(name).layout_sample(name)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
@@ -230,7 +230,7 @@ class SafetensorsFolder:
 
 
 def shard_names(index: Path) -> list[str]:
-    """The files that an index names. Raises ModelError for one that is not beside it."""
+    """Return the files that an index names. Raises ModelError for a file outside its folder."""
     names = sorted(set(read_json(index, _Index, MAX_HEADER_BYTES).weight_map.values()))
     for name in names:
         _check_shard_name(index, name)
@@ -240,12 +240,12 @@ def shard_names(index: Path) -> list[str]:
 def _check_shard_name(index: Path, shard: str) -> None:
     plain = PurePosixPath(shard).name == shard and "\\" not in shard and "\0" not in shard
     if not plain or not shard.endswith(".safetensors"):
-        raise ModelError(f"{index}: shard {shard!r} is not the name of a file beside it")
+        raise ModelError(f"{index}: shard {shard!r} must be the name of a file in the same folder")
 
 
 def read_header(path: Path) -> tuple[dict[str, TensorInfo], int]:
-    """The tensors of a file, all of which lie in it, and its size in bytes. Nothing is mapped.
-    Raises ModelError naming the file and the tensor at fault."""
+    """Return the tensors of a file, checked to be inside it, and its size in bytes, without mapping
+    it. Raises ModelError naming the file and the tensor at fault."""
     try:
         with path.open("rb") as file:
             file_size = os.fstat(file.fileno()).st_size
@@ -283,10 +283,10 @@ def _check_entry(where: str, entry: _Entry, data_bytes: int) -> None:
         size *= dimension
     begin, end = entry.data_offsets
     if not 0 <= begin <= end <= data_bytes:
-        cut_short = ", which is cut short; fetch it again" if 0 <= begin <= end else ""
-        raise ModelError(f"{where}: its data [{begin}, {end}) do not lie in the file{cut_short}")
+        hint = ", which is truncated; download it again" if 0 <= begin <= end else ""
+        raise ModelError(f"{where}: its data [{begin}, {end}) are not inside the file{hint}")
     if end - begin != size:
-        raise ModelError(f"{where}: {end - begin} bytes, its shape and type need {size}")
+        raise ModelError(f"{where}: has {end - begin} bytes, its shape and type need {size}")
 
 
 def _refuse_overlaps(path: Path, tensors: dict[str, TensorInfo]) -> None:

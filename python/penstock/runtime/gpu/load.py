@@ -243,7 +243,7 @@ def _info(
 
 def _report(model: LoadedModel, memory: DeviceMemoryPlan, settings: EngineSettings) -> str:
     """Return the memory formula for the start-up log."""
-    return memory.formula() + (ROUNDED if settings.quantize == "fp8" else "") + model.remark
+    return memory.formula() + (ROUNDED if settings.quantize == "fp8" else "") + model.load_note
 
 
 def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:

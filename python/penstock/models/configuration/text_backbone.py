@@ -1,8 +1,8 @@
-"""The language model inside of a checkpoint that also reads images: its config, and where its
-tensors lie. The other parts stay on disk.
+"""The language model inside a multimodal checkpoint: its config and the names of its tensors. The
+other parts stay on disk.
 
-Of text alone such a model computes what its language model does: positions in several dimensions
-(`mrope`) are all the same then, and no token sees those after it.
+For text alone, such a model computes what its language model computes: the positions in several
+dimensions (`mrope`) are equal, and no token attends to later ones.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Qwen3VLForConditionalGeneration": "qwen3",
     "SmolVLMForConditionalGeneration": "llama",
 }
-"""Architecture -> the type of its language model, where its config does not say."""
+"""Architecture -> the `model_type` of its language model, if the config does not name one."""
 
-_TYPES: Final = {
+_FAMILY_TYPES: Final = {
     "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl": "qwen2",
@@ -71,18 +71,18 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "vocab_size": 262_208,
     },
 }
-"""What a `text_config` means that lacks a key, beside `hf_defaults`: they are published with what
-differs alone. By its own type, as in transformers' config classes."""
+"""`model_type` of a `text_config` -> the defaults of its config class in transformers, before those
+of the family: multimodal models are published with only the keys that differ."""
 _ROOTS: Final = ("model.language_model.", "language_model.model.", "model.text_model.", "model.")
-_OTHERS: Final = re.compile(
+_OTHER_PARTS: Final = re.compile(
     r"(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|connector|image_newline)"
     r"(\..*)?"
 )
 
 
 def text_backbone_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of the language model, which is `config` itself where nothing is around it.
-    Some write the keys of the text into `text_config`, older ones beside those of the images."""
+    """Return the config of the language model, a copy of `config` if the model is not multimodal.
+    Its keys are in `text_config`, or in older configs beside those of the other parts."""
     if multimodal_architecture(config) is None:
         return dict(config)
     inner = config.get("text_config")
@@ -94,22 +94,23 @@ def text_backbone_config(config: Mapping[str, Any]) -> dict[str, Any]:
         **_DEFAULTS.get(known, {}),
         **inner,
         "architectures": None,
-        "model_type": _TYPES.get(known, kind),
-        # Said of the whole; a head of its own tells by itself that none is tied.
+        "model_type": _FAMILY_TYPES.get(known, kind),
+        # A key of the whole model. A head that differs from the embedding overrides it later.
         "tie_word_embeddings": config.get("tie_word_embeddings", True),
         "eos_token_id": config.get("eos_token_id", inner.get("eos_token_id")),
     }
 
 
 def multimodal_architecture(config: Mapping[str, Any]) -> str | None:
-    """The architecture around the language model, if there is one."""
+    """Return the architecture of a multimodal model, or None for a language model."""
     named = config.get("architectures")
     name = named[0] if isinstance(named, list) and named else None
     return name if isinstance(name, str) and name in MULTIMODAL_ARCHITECTURES else None
 
 
 def text_backbone_names(names: TensorNames, tensors: Collection[str]) -> TensorNames:
-    """`names` as they are inside of a checkpoint that has other parts, which are passed over."""
+    """Return `names` as a multimodal checkpoint has them; tensors of its other parts are
+    ignored."""
     found = (root for root in _ROOTS if f"{root}embed_tokens.weight" in tensors)
     root = next(found, _ROOTS[0])
     return replace(
@@ -118,13 +119,13 @@ def text_backbone_names(names: TensorNames, tensors: Collection[str]) -> TensorN
         final_norm=f"{root}norm",
         layer=f"{root}layers.{{}}.",
         head="language_model.lm_head" if root == "language_model.model." else "lm_head",
-        ignored=_OTHERS if names.ignored is None else _either(_OTHERS, names.ignored),
+        ignored=_OTHER_PARTS if names.ignored is None else _either(_OTHER_PARTS, names.ignored),
     )
 
 
 def non_text_bytes(tensors: Mapping[str, TensorInfo]) -> int:
-    """What the other parts take in the files of a checkpoint."""
-    return sum(info.size_bytes for name, info in tensors.items() if _OTHERS.fullmatch(name))
+    """Return the bytes of the tensors of a multimodal checkpoint's other parts."""
+    return sum(info.size_bytes for name, info in tensors.items() if _OTHER_PARTS.fullmatch(name))
 
 
 def _either(*patterns: re.Pattern[str]) -> re.Pattern[str]:

@@ -1,9 +1,9 @@
-"""Keys of a model's files that change what it computes, and that nothing here computes.
+"""Keys of a model's files that change what it computes and that no code here supports.
 
-A file may name one with a value that asks for nothing; any other value is refused by its key:
-served all the same, the model would answer wrongly. Keys that are in none of these tables and that
-nothing reads have no influence on results (names, licences, what only training needs), or come with
-tensors that are refused by their names. Of GGUF the tables follow what llama.cpp knows.
+A file may have such a key with a neutral value. Any other value is refused by its key: the model
+would load and answer wrongly. Keys that no table lists and no code reads do not change results
+(names, licences, training settings), or come with tensors that are refused by name. The GGUF tables
+follow llama.cpp.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from penstock.base.errors import ModelError
 
 Neutral: TypeAlias = Mapping[str, tuple[float, ...]]
-"""Key -> the values that ask for nothing."""
+"""Key -> the values that have no effect."""
 
 GGUF_NEUTRAL: Final[Neutral] = {
     "attn_logit_softcapping": (0,),
@@ -41,7 +41,7 @@ GGUF_NEUTRAL: Final[Neutral] = {
     "full_attention_interval": (0, 1),
     "nextn_predict_layers": (0,),
 }
-"""Of every architecture, after its name and a dot."""
+"""Keys of every GGUF decoder, after its architecture and a dot."""
 
 GGUF_EXPERTS_NEUTRAL: Final[Neutral] = {
     "expert_gating_func": (0, 1),  # 1: softmax
@@ -54,7 +54,7 @@ GGUF_EXPERTS_NEUTRAL: Final[Neutral] = {
     "moe_every_n_layers": (0, 1),
     "router_logit_softcapping": (0,),
 }
-"""Of a mixture of experts."""
+"""Keys of a GGUF mixture of experts, after its architecture and a dot."""
 
 GGUF_ENCODER_NEUTRAL: Final[Neutral] = {
     **GGUF_NEUTRAL,
@@ -64,7 +64,7 @@ GGUF_ENCODER_NEUTRAL: Final[Neutral] = {
     "attention.sliding_window": (0,),
     "embedding_scale": (0, 1),
 }
-"""Of an encoder, which decoders know more of."""
+"""Keys of a GGUF encoder, after its architecture and a dot; decoders support some of them."""
 
 HF_NEUTRAL: Final[Neutral] = {
     "attn_logit_softcapping": (),
@@ -80,14 +80,14 @@ HF_NEUTRAL: Final[Neutral] = {
     "swiglu_alpha": (1.702,),
     "swiglu_limit": (7,),
 }
-"""Of a decoder's config.json."""
+"""Keys of a decoder's config.json."""
 
 
 def refuse_unsupported(
     where: str, given: Mapping[str, object], neutral: Neutral, prefix: str = ""
 ) -> None:
-    """Raise ModelError naming the first key of `neutral`, after `prefix`, whose value in `given`
-    asks for something. Of a list, each entry counts."""
+    """Raise ModelError naming the first key of `neutral`, after `prefix`, whose value in `given` is
+    not neutral. Every entry of a list must be neutral."""
     for key, values in neutral.items():
         value = given.get(prefix + key)
         if value is not None and not all(one in values for one in _entries(value)):
@@ -101,7 +101,7 @@ def _entries(value: object) -> list[object]:
 
 
 def _shown(value: object) -> object:
-    """As the file would write it, on one line."""
+    """Return a value in the notation of JSON, on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     return value.tolist() if isinstance(value, np.ndarray) else value

@@ -1,0 +1,141 @@
+"""The DecoderSpec that the metadata and tensors of a GGUF file mean. Families override its fields.
+
+GGUF has no keys for biases, norms of heads and a tied head: these follow from the tensors that the
+file has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from penstock.base.errors import ModelError
+from penstock.models.configuration.gguf_rope import gguf_rope_scaling
+from penstock.models.configuration.unsupported_keys import (
+    GGUF_EXPERTS_NEUTRAL,
+    GGUF_NEUTRAL,
+    refuse_unsupported,
+)
+from penstock.models.decoder.spec import MAX_LAYERS, DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.quant.gguf.gguf_file import GgufFile
+
+ALL_LAYERS: Final = 0
+"""A window period: every layer has the window."""
+
+
+def gguf_decoder_spec(
+    file: GgufFile,
+    family_keys: frozenset[str] = frozenset(),
+    window_period: int = ALL_LAYERS,
+) -> DecoderSpec:
+    """Return the spec of a Llama-like decoder.
+
+    `family_keys`: keys, without the architecture and a dot, that the caller reads; they are not
+    refused. `window_period`: without the key `attention.sliding_window_pattern`, the last layer of
+    each `window_period` layers has no window. Raises ModelError naming a key that is missing or
+    not supported.
+    """
+    where, architecture = str(file.path), file.text("general.architecture")
+    neutral = {key: values for key, values in GGUF_NEUTRAL.items() if key not in family_keys}
+    refuse_unsupported(where, file.metadata, neutral, f"{architecture}.")
+    experts = _experts(file, architecture)
+    heads = file.integer(f"{architecture}.attention.head_count")
+    width = file.integer(f"{architecture}.embedding_length")
+    head_dim = file.integer(f"{architecture}.attention.key_length", width // max(heads, 1))
+    rotary_dim = file.integer(f"{architecture}.rope.dimension_count", head_dim)
+    for key in ("attention.value_length", "attention.key_length_swa", "attention.value_length_swa"):
+        require_equal(file, f"{architecture}.{key}", head_dim)
+    require_equal(file, f"{architecture}.rope.dimension_count_swa", rotary_dim)
+    layers = file.integer(f"{architecture}.block_count")
+    if not 1 <= layers <= MAX_LAYERS:
+        raise ModelError(f"{where}: {architecture}.block_count {layers} is not in 1..{MAX_LAYERS}")
+    theta = file.real(f"{architecture}.rope.freq_base", 10_000.0)
+    local_theta = file.real(f"{architecture}.rope.freq_base_swa", theta)
+    rope = RopeSpec(theta, rotary_dim, gguf_rope_scaling(file, architecture))
+    return DecoderSpec(
+        architecture=architecture,
+        width=width,
+        heads=heads,
+        kv_heads=file.integer(f"{architecture}.attention.head_count_kv", heads),
+        head_dim=head_dim,
+        ff=file.integer(f"{architecture}.feed_forward_length", experts.ff if experts else None),
+        vocab=_vocab_size(file),
+        norm_eps=file.real(f"{architecture}.attention.layer_norm_rms_epsilon"),
+        rope=rope,
+        layers=tuple(
+            LayerSpec(window, experts=experts)
+            for window in _windows(file, architecture, layers, window_period)
+        ),
+        max_model_len=file.integer(f"{architecture}.context_length"),
+        qkv_bias=any(f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv")),
+        output_bias="blk.0.attn_output.bias" in file.tensors,
+        mlp_bias="blk.0.ffn_up.bias" in file.tensors,
+        qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
+        tied_head="output.weight" not in file.tensors,
+        local_rope=None if local_theta == theta else replace(rope, theta=local_theta),
+        attention_scale=file.real(f"{architecture}.attention.scale", 0.0) or None,
+        embedding_scale=file.real(f"{architecture}.embedding_scale", 0.0) or 1.0,
+        bidirectional=_is_bidirectional(file, architecture),
+    )
+
+
+def require_equal(file: GgufFile, key: str, value: int) -> None:
+    """Raise ModelError if the file has `key` with another value: all layers have one size."""
+    given = file.integer(key, value)
+    if given != value:
+        raise ModelError(f"{file.path}: {key} {given} is not supported, only {value}")
+
+
+def _vocab_size(file: GgufFile) -> int:
+    info = file.tensors.get("token_embd.weight")
+    if info is None:
+        raise ModelError(f"{file.path}: tensor token_embd.weight is missing")
+    return info.shape[0]
+
+
+def _is_bidirectional(file: GgufFile, architecture: str) -> bool:
+    key = f"{architecture}.attention.causal"
+    if file.boolean(key) is not False:
+        return False
+    if file.integer(f"{architecture}.attention.sliding_window", 0):
+        raise ModelError(f"{file.path}: {key} false is not supported beside a sliding window")
+    return True
+
+
+def _windows(file: GgufFile, architecture: str, layers: int, period: int) -> list[int]:
+    """Return the window of each layer, 0 for full attention. `attention.sliding_window_pattern` is
+    an array that marks the layers with the window, or replaces `period`."""
+    key = f"{architecture}.attention.sliding_window_pattern"
+    window = file.integer(f"{architecture}.attention.sliding_window", 0)
+    if isinstance(file.metadata.get(key), np.ndarray):
+        marks = file.numbers(key).tolist()
+        if len(marks) != layers:
+            raise ModelError(f"{file.path}: {key} has {len(marks)} entries for {layers} layers")
+        return [window if mark else 0 for mark in marks]
+    period = file.integer(key, period)
+    if period < 0:
+        raise ModelError(f"{file.path}: {key} {period} is negative")
+    return [
+        window if period == ALL_LAYERS or index % period != period - 1 else 0
+        for index in range(layers)
+    ]
+
+
+def _experts(file: GgufFile, architecture: str) -> ExpertsSpec | None:
+    """Return the experts of every layer, or None. Raises ModelError naming a key that is not
+    supported."""
+    count = file.integer(f"{architecture}.expert_count", 0)
+    if not count:
+        return None
+    refuse_unsupported(str(file.path), file.metadata, GGUF_EXPERTS_NEUTRAL, f"{architecture}.")
+    shared_key = f"{architecture}.feed_forward_length"
+    own_key = f"{architecture}.expert_feed_forward_length"
+    renormalize = file.boolean(f"{architecture}.expert_weights_norm")
+    return ExpertsSpec(
+        count=count,
+        per_token=file.integer(f"{architecture}.expert_used_count"),
+        ff=file.integer(own_key if own_key in file.metadata else shared_key),
+        renormalize=renormalize is not False,  # older files lack the key
+    )

@@ -1,0 +1,60 @@
+"""The EncoderSpec and the PoolerSpec that the metadata and tensors of a GGUF file mean."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.base.errors import ModelError
+from penstock.models.configuration.unsupported_keys import GGUF_ENCODER_NEUTRAL, refuse_unsupported
+from penstock.models.decoder.spec import MAX_LAYERS, RopeSpec
+from penstock.models.encoder.sentence_transformers import PoolerSpec, Pooling
+from penstock.models.encoder.spec import EncoderSpec
+from penstock.quant.gguf.gguf_file import GgufFile
+
+_POOLINGS: Final[dict[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+
+
+def gguf_encoder_spec(file: GgufFile, rope: RopeSpec | None = None) -> EncoderSpec:
+    """Return the spec of a BERT-like encoder, with position embeddings or `rope`. GGUF has no keys
+    for biases and tables: they follow from the tensors that the file has. Raises ModelError naming
+    the key."""
+    where, name = str(file.path), file.text("general.architecture")
+    refuse_unsupported(where, file.metadata, GGUF_ENCODER_NEUTRAL, f"{name}.")
+    layers = file.integer(f"{name}.block_count")
+    if not 1 <= layers <= MAX_LAYERS:
+        raise ModelError(f"{where}: {name}.block_count {layers} is not in 1..{MAX_LAYERS}")
+    positions = _num_rows(file, "position_embd.weight")
+    context = file.integer(f"{name}.context_length")
+    gated = "blk.0.ffn_gate.weight" in file.tensors
+    return EncoderSpec(
+        architecture=name,
+        width=file.integer(f"{name}.embedding_length"),
+        heads=file.integer(f"{name}.attention.head_count"),
+        ff=file.integer(f"{name}.feed_forward_length"),
+        vocab=_num_rows(file, "token_embd.weight"),
+        max_model_len=min(context, positions) if positions else context,
+        windows=(0,) * layers,
+        norm_eps=file.real(f"{name}.attention.layer_norm_epsilon"),
+        positions=positions,
+        token_types=_num_rows(file, "token_types.weight"),
+        rope=rope,
+        activation="silu_mul" if gated else "gelu",
+        attention_bias="blk.0.attn_output.bias" in file.tensors,
+        mlp_bias="blk.0.ffn_up.bias" in file.tensors,
+    )
+
+
+def gguf_pooler_spec(file: GgufFile) -> PoolerSpec:
+    """Return how the states become a vector. GGUF does not say whether vectors are normalized; the
+    tools that read it normalize them. Raises ModelError for a pooling that makes no embedding."""
+    key = f"{file.text('general.architecture')}.pooling_type"
+    kind = file.integer(key, 0)
+    if kind not in _POOLINGS:
+        raise ModelError(f"{file.path}: {key} {kind} is not supported, known are 0 to 3")
+    return PoolerSpec(pooling=_POOLINGS[kind], normalize=True)
+
+
+def _num_rows(file: GgufFile, name: str) -> int:
+    """Return the rows of a matrix, or 0 if the file lacks it."""
+    info = file.tensors.get(name)
+    return info.shape[0] if info is not None else 0

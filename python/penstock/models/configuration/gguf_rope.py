@@ -1,0 +1,64 @@
+"""The rope scaling that the metadata of a GGUF file mean."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from penstock.base.errors import ModelError
+from penstock.models.configuration.unsupported_keys import Neutral, refuse_unsupported
+from penstock.models.decoder.spec import LinearScaling, LongRopeScaling, RopeScaling, YarnScaling
+from penstock.models.decoder.tensor_names import LONGROPE_FACTORS
+from penstock.quant.gguf.gguf_file import GgufFile
+
+# An ext_factor of -1 means "not set".
+_YARN_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (1, -1)}
+_LONGROPE_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (0, -1)}
+_OTHER_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (0, -1), "attn_factor": (1,)}
+
+
+def gguf_rope_scaling(file: GgufFile, architecture: str) -> RopeScaling | None:
+    """Return how the file scales positions, or None. A factor without a type is linear, also under
+    its older key `rope.scale_linear`; a factor of 0 or 1 scales nothing. Raises ModelError naming
+    the key that is not supported."""
+    prefix = f"{architecture}.rope.scaling"
+    factor = file.real(f"{prefix}.factor", file.real(f"{architecture}.rope.scale_linear", 0.0))
+    kind = file.text(f"{prefix}.type", "linear")
+    if kind == "longrope" or any(name in file.tensors for name in LONGROPE_FACTORS):
+        return _longrope(file, architecture, factor)
+    if kind not in ("none", "linear", "yarn"):
+        raise ModelError(f"{file.path}: {prefix}.type {kind!r} is not supported")
+    if factor < 0:
+        raise ModelError(f"{file.path}: {prefix}.factor {factor} is not positive")
+    if kind == "yarn":
+        return _yarn(file, architecture, factor or 1.0)
+    refuse_unsupported(str(file.path), file.metadata, _OTHER_NEUTRAL, f"{prefix}.")
+    return LinearScaling(factor) if kind == "linear" and factor not in (0.0, 1.0) else None
+
+
+def _yarn(file: GgufFile, architecture: str, factor: float) -> YarnScaling:
+    prefix = f"{architecture}.rope.scaling"
+    refuse_unsupported(str(file.path), file.metadata, _YARN_NEUTRAL, f"{prefix}.")
+    context = file.integer(f"{architecture}.context_length")
+    own_factor = file.real(f"{prefix}.attn_factor", 1.0)
+    return YarnScaling(
+        factor=factor,
+        original_context=file.integer(f"{prefix}.original_context_length", context),
+        attention_factor=own_factor * (1 + 0.1 * math.log(max(factor, 1.0))),
+        beta_fast=file.real(f"{prefix}.yarn_beta_fast", 32.0),
+        beta_slow=file.real(f"{prefix}.yarn_beta_slow", 1.0),
+    )
+
+
+def _longrope(file: GgufFile, architecture: str, factor: float) -> LongRopeScaling:
+    prefix = f"{architecture}.rope.scaling"
+    missing = [name for name in LONGROPE_FACTORS if name not in file.tensors]
+    if missing:
+        raise ModelError(f"{file.path}: {prefix}.type longrope: tensor {missing[0]} is missing")
+    if factor not in (0.0, 1.0):
+        raise ModelError(f"{file.path}: {prefix}.factor {factor} beside longrope is not supported")
+    refuse_unsupported(str(file.path), file.metadata, _LONGROPE_NEUTRAL, f"{prefix}.")
+    short, long = (tuple(file.vector(name).tolist()) for name in LONGROPE_FACTORS)
+    context = file.integer(f"{architecture}.context_length")
+    original = file.integer(f"{prefix}.original_context_length", context)
+    return LongRopeScaling(short, long, original, file.real(f"{prefix}.attn_factor", 1.0))

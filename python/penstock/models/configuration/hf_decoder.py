@@ -1,0 +1,79 @@
+"""The DecoderSpec that a Llama-like decoder's config.json means. Families override its fields."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from penstock.base.errors import ModelError
+from penstock.models.configuration import hf_rope
+from penstock.models.configuration.hf_config import HfConfig
+from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec, YarnScaling
+
+Activation = Literal["silu", "gelu_tanh"]
+
+ACTIVATIONS: Final[dict[str, Activation]] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+"""`hidden_act` -> the activation of a DecoderSpec."""
+
+
+def decoder_spec(config: HfConfig, where: str, layers: tuple[LayerSpec, ...]) -> DecoderSpec:
+    """Return the spec of a Llama-like decoder with these layers. Its `architecture` is left empty:
+    `HfDecoder.read` sets it. Raises ModelError that starts with `where` and names the key, also for
+    a config that rotates only a part of each head: implementations disagree on the meaning of
+    `partial_rotary_factor` in families that have no such models."""
+    spec = partial_rotary_decoder_spec(config, where, layers)
+    for rope in (spec.rope, spec.local_rope):
+        if rope is not None and rope.rotary_dim != spec.head_dim:
+            factor = rope.rotary_dim / spec.head_dim
+            raise ModelError(f"{where}: partial_rotary_factor {factor} is not supported")
+    return spec
+
+
+def partial_rotary_decoder_spec(
+    config: HfConfig, where: str, layers: tuple[LayerSpec, ...]
+) -> DecoderSpec:
+    """Like `decoder_spec`, for a family that may rotate only the first components of each head."""
+    if config.hidden_act not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ModelError(
+            f"{where}: hidden_act {config.hidden_act!r} is not supported, known are {known}"
+        )
+    rope = hf_rope.rope_spec(config, where)
+    return DecoderSpec(
+        architecture="",
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads or config.num_attention_heads,
+        head_dim=hf_rope.head_dim(config),
+        ff=config.intermediate_size,
+        vocab=config.vocab_size,
+        norm_eps=config.rms_norm_eps,
+        rope=rope,
+        layers=layers,
+        max_model_len=_max_model_len(config, rope),
+        qkv_bias=config.attention_bias,
+        output_bias=config.attention_bias,
+        mlp_bias=config.mlp_bias,
+        tied_head=bool(config.tie_word_embeddings),
+        local_rope=hf_rope.local_rope_spec(config, where),
+        activation=ACTIVATIONS[config.hidden_act],
+        bidirectional=_is_bidirectional(config, layers, where),
+    )
+
+
+def _max_model_len(config: HfConfig, rope: RopeSpec) -> int:
+    """Return the model's context length. With YaRN, `max_position_embeddings` may be the length
+    before or after scaling."""
+    if not isinstance(rope.scaling, YarnScaling):
+        return config.max_position_embeddings
+    scaled = round(rope.scaling.original_context * rope.scaling.factor)
+    return max(config.max_position_embeddings, scaled)
+
+
+def _is_bidirectional(config: HfConfig, layers: tuple[LayerSpec, ...], where: str) -> bool:
+    """Return whether tokens attend to later tokens. Raises ModelError for `is_causal` false beside
+    a sliding window: the config does not say whether the window reaches to one side or to both."""
+    if config.is_causal is not False:
+        return False
+    if any(layer.window for layer in layers):
+        raise ModelError(f"{where}: is_causal false is not supported beside a sliding window")
+    return True

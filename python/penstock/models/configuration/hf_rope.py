@@ -1,0 +1,149 @@
+"""The rotary embedding that a config.json means.
+
+Both spellings of the rotary keys are read: `rope_parameters` (transformers 5) and `rope_theta`
+with `rope_scaling` (before it).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.models.configuration.hf_config import HfConfig
+from penstock.models.decoder.spec import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeScaling,
+    RopeSpec,
+    YarnScaling,
+)
+
+FULL: Final = "full_attention"
+SLIDING: Final = "sliding_attention"
+
+
+class RopeParameters(msgspec.Struct):
+    """The rotary keys, from `rope_parameters`, `rope_scaling` or the config itself."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: float | None = None
+    partial_rotary_factor: float | None = None
+    factor: float | None = None
+    original_max_position_embeddings: int | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    truncate: bool = True
+    short_factor: list[float] | None = None
+    long_factor: list[float] | None = None
+
+
+def head_dim(config: HfConfig) -> int:
+    """Return `head_dim`, or else the hidden size divided by the number of heads."""
+    return config.head_dim or config.hidden_size // max(config.num_attention_heads, 1)
+
+
+def rope_spec(config: HfConfig, where: str) -> RopeSpec:
+    """Return the rotary embedding of layers with full attention. Raises ModelError that starts with
+    `where` for an unknown scaling."""
+    return _rope(config, _rope_parameters(config, where, FULL), config.rope_theta, where)
+
+
+def local_rope_spec(config: HfConfig, where: str, theta: float | None = None) -> RopeSpec | None:
+    """Return the rotary embedding of layers with a sliding window, or None if it is that of the
+    other layers. `theta`: its base, in a family with a key for it. The scaling of the other layers
+    does not apply: Gemma's configs have "sliding_attention": {"rope_type": "default"}."""
+    if SLIDING in (config.rope_parameters or {}):
+        return _rope(config, _rope_parameters(config, where, SLIDING), theta, where)
+    return None if theta is None else RopeSpec(theta, head_dim(config))
+
+
+def _rope_parameters(config: HfConfig, where: str, layer_type: str) -> RopeParameters:
+    """Return the rotary keys of the layers of one type, from any of their three spellings. If a
+    config has both `rope_scaling` and `rope_parameters`, the older `rope_scaling` wins: it was
+    added by hand to what transformers saved."""
+    given = config.rope_parameters or {}
+    older = config.rope_scaling if layer_type == FULL else None
+    try:
+        if FULL in given or SLIDING in given:
+            own = msgspec.convert(given.get(layer_type) or {}, dict[str, Any])
+            return msgspec.convert(own | (older or {}), RopeParameters)
+        return msgspec.convert(older or given, RopeParameters)
+    except msgspec.ValidationError as error:
+        name = "rope_scaling" if older else "rope_parameters"
+        raise ModelError(f"{where}: {name}: {error}") from None
+
+
+def _rope(config: HfConfig, rope: RopeParameters, theta: float | None, where: str) -> RopeSpec:
+    """Return the spec of rotary keys; `theta` is the base if they name none."""
+    partial = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
+    theta = rope.rope_theta or theta or 10_000.0
+    return RopeSpec(theta, int(head_dim(config) * partial), _scaling(config, rope, where))
+
+
+def _scaling(config: HfConfig, rope: RopeParameters, where: str) -> RopeScaling | None:
+    kind = rope.rope_type or rope.type or "default"
+    if kind == "su" or (kind == "yarn" and rope.long_factor):  # the first release of Phi-3
+        kind = "longrope"
+    if kind in ("default", "mrope"):  # mrope: text has one position
+        return None
+    if kind not in ("linear", "llama3", "yarn", "longrope"):
+        raise ModelError(
+            f"{where}: rope scaling {kind!r} is not supported, only default, linear, llama3, yarn,"
+            " longrope"
+        )
+    original = (
+        config.original_max_position_embeddings
+        or rope.original_max_position_embeddings
+        or config.max_position_embeddings
+    )
+    factor = rope.factor or config.max_position_embeddings / original
+    if factor <= 0 or original <= 0:
+        raise ModelError(f"{where}: rope scaling factor {factor}, original context {original}")
+    if kind == "linear":
+        return LinearScaling(factor)
+    if kind == "yarn":
+        return _yarn(rope, factor, original)
+    if kind == "longrope":
+        return _longrope(rope, factor, original, where)
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    if low is None or high is None or low >= high:
+        raise ModelError(f"{where}: llama3 rope scaling needs low_freq_factor < high_freq_factor")
+    return Llama3Scaling(factor, low, high, original)
+
+
+def _yarn(rope: RopeParameters, factor: float, original: int) -> YarnScaling:
+    def mscale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    attention_factor = rope.attention_factor
+    if attention_factor is None and rope.mscale and rope.mscale_all_dim:
+        attention_factor = mscale(rope.mscale) / mscale(rope.mscale_all_dim)
+    return YarnScaling(
+        factor=factor,
+        original_context=original,
+        attention_factor=mscale(1.0) if attention_factor is None else attention_factor,
+        beta_fast=rope.beta_fast or 32.0,
+        beta_slow=rope.beta_slow or 1.0,
+        truncate=rope.truncate,
+    )
+
+
+def _longrope(rope: RopeParameters, factor: float, original: int, where: str) -> LongRopeScaling:
+    short, long = rope.short_factor, rope.long_factor
+    if not short or not long:
+        raise ModelError(f"{where}: longrope rope scaling needs short_factor and long_factor")
+    attention_factor = rope.attention_factor
+    if attention_factor is None:
+        longer = factor > 1 and original > 1
+        attention_factor = math.sqrt(1 + math.log(factor) / math.log(original)) if longer else 1.0
+    return LongRopeScaling(tuple(short), tuple(long), original, attention_factor)

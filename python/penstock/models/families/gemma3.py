@@ -1,0 +1,111 @@
+"""Gemma 3: scaled embeddings, norms around each block and of heads, GELU, and a sliding window with
+a rotary embedding of its own in five of six layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
+from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.hf_config import HfConfig
+from penstock.models.configuration.hf_decoder import decoder_spec
+from penstock.models.configuration.hf_layers import all_but_last_of, typed_layers
+from penstock.models.configuration.hf_rope import local_rope_spec
+from penstock.models.decoder.spec import DecoderSpec, RopeSpec
+from penstock.models.decoder.tensor_names import HF_NAMES
+from penstock.quant.gguf.gguf_file import GgufFile
+
+GGUF_WINDOW_PERIOD = 6
+GGUF_LOCAL_THETA = 10_000.0
+LAYERS_OF_27B = 62
+"""The 27B model is the only one whose attention scale does not follow from its head dimension."""
+
+
+class Config(HfConfig):
+    """The keys of config.json, with the defaults of transformers' Gemma3TextConfig."""
+
+    num_key_value_heads: int | None = 4
+    head_dim: int | None = 256
+    hidden_activation: str | None = "gelu_pytorch_tanh"
+    max_position_embeddings: int = 131_072
+    tie_word_embeddings: bool | None = True
+    rope_theta: float | None = 1e6
+    rope_local_base_freq: float | None = 1e4
+    query_pre_attn_scalar: float | None = 256
+    sliding_window: int | None = 4096
+    sliding_window_pattern: int | None = 6
+    use_bidirectional_attention: bool | None = None
+
+
+def spec(config: Config, where: str) -> DecoderSpec:
+    """Return the spec of a config.json. The files' norm weights lack 1."""
+    bidirectional = bool(config.use_bidirectional_attention)
+    window = config.sliding_window
+    if window and bidirectional:
+        window = window // 2 + 1  # the config counts both sides, a LayerSpec one side and the token
+    is_sliding = all_but_last_of(config.sliding_window_pattern, where)
+    layers = typed_layers(config, where, window, is_sliding)
+    plain = decoder_spec(_llama_keys(config), where, layers)
+    scalar = config.query_pre_attn_scalar
+    return replace(
+        plain,
+        qk_norm=True,
+        local_rope=local_rope_spec(config, where, config.rope_local_base_freq),
+        attention_scale=scalar**-0.5 if scalar and scalar > 0 else None,
+        embedding_scale=max(config.hidden_size, 0) ** 0.5,
+        norm_offset=1.0,
+        sandwich_norms=True,
+        bidirectional=bidirectional or plain.bidirectional,
+    )
+
+
+def _llama_keys(config: Config) -> Config:
+    """Return the config with Gemma's keys under Llama's names. `use_bidirectional_attention`
+    overrides `is_causal`."""
+    return msgspec.structs.replace(
+        config,
+        hidden_act=config.hidden_activation or config.hidden_act,
+        is_causal=True if config.use_bidirectional_attention else config.is_causal,
+    )
+
+
+def gguf_spec(file: GgufFile) -> DecoderSpec:
+    """Return the spec of a GGUF file, which leaves much to the reader. The converter has added 1 to
+    the norm weights."""
+    plain = gguf_decoder_spec(file, window_period=GGUF_WINDOW_PERIOD)
+    scale = plain.head_dim**-0.5
+    if len(plain.layers) == LAYERS_OF_27B:
+        scale = (plain.width / plain.heads) ** -0.5
+    local_theta = file.real("gemma3.rope.freq_base_swa", GGUF_LOCAL_THETA)
+    return replace(
+        plain,
+        # Not scaled, as in Google's config.json; llama.cpp multiplies by attn_factor here too.
+        local_rope=RopeSpec(local_theta, plain.rope.rotary_dim),
+        attention_scale=plain.attention_scale or scale,
+        embedding_scale=file.real("gemma3.embedding_scale", 0.0) or plain.width**0.5,
+        sandwich_norms=True,
+        activation="gelu_tanh",
+    )
+
+
+NAMES = replace(
+    HF_NAMES,
+    attention_post_norm="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    mlp_post_norm="post_feedforward_layernorm",
+)
+FAMILY = Family(
+    hf=HfDecoder(
+        "gemma3",
+        "Gemma3ForCausalLM",
+        Config,
+        spec,
+        NAMES,
+        model_type="gemma3_text",
+        headless="Gemma3TextModel",
+        is_reranker=False,
+    ),
+    gguf=GgufDecoder("gemma3", gguf_spec),
+)

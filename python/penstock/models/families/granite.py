@@ -1,0 +1,84 @@
+"""Granite: Llama with multipliers of embeddings, attention scores, residuals and logits.
+
+The spec has no residual multiplier. A residual stream h to which each block's result is added m
+times equals m times a stream g to which it is added once. RMSNorm maps h and g to the same values,
+except that its eps must be divided by m^2; the embeddings, where g starts, are divided by m.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from penstock.base.errors import ModelError
+from penstock.models.configuration.family import Family, GgufDecoder, HfDecoder
+from penstock.models.configuration.gguf_decoder import gguf_decoder_spec
+from penstock.models.configuration.hf_config import HfConfig
+from penstock.models.configuration.hf_decoder import decoder_spec
+from penstock.models.configuration.hf_layers import uniform_layers
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.quant.gguf.gguf_file import GgufFile
+
+
+class Config(HfConfig):
+    """The keys of config.json, with the defaults of transformers' GraniteConfig."""
+
+    embedding_multiplier: float = 1.0
+    attention_multiplier: float | None = 1.0
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
+
+
+def spec(config: Config, where: str) -> DecoderSpec:
+    """Return the spec of a config.json."""
+    plain = decoder_spec(config, where, uniform_layers(config, where))
+    return with_multipliers(
+        replace(plain, attention_scale=config.attention_multiplier),
+        where,
+        embedding=config.embedding_multiplier,
+        residual=config.residual_multiplier,
+        logits_divisor=config.logits_scaling,
+    )
+
+
+def gguf_spec(file: GgufFile) -> DecoderSpec:
+    """Return the spec of a GGUF file. A scale of 0 means "not set". Positions that
+    `rope.scaling.finetuned` marks as untrained are not rotated at all."""
+    plain = gguf_decoder_spec(file, family_keys=frozenset({"residual_scale", "logit_scale"}))
+    rotary = file.boolean("granite.rope.scaling.finetuned") is not False
+    layers = tuple(replace(layer, rotary=rotary) for layer in plain.layers)
+    return with_multipliers(
+        replace(plain, layers=layers, qk_norm=False),
+        str(file.path),
+        embedding=plain.embedding_scale,
+        residual=file.real("granite.residual_scale", 0.0) or 1.0,
+        logits_divisor=file.real("granite.logit_scale", 0.0) or 1.0,
+    )
+
+
+def with_multipliers(
+    plain: DecoderSpec, where: str, *, embedding: float, residual: float, logits_divisor: float
+) -> DecoderSpec:
+    """Return `plain` with multipliers of embeddings and of blocks' results, and a divisor of
+    logits. Raises ModelError that starts with `where` if one is not positive."""
+    assert not plain.sandwich_norms and not plain.qk_norm, "these norms do not read the stream"
+    given = {
+        "embedding multiplier": embedding,
+        "residual multiplier": residual,
+        "divisor of logits": logits_divisor,
+    }
+    for name, value in given.items():
+        if not 0 < value < math.inf:
+            raise ModelError(f"{where}: {name} {value} is not positive")
+    return replace(
+        plain,
+        embedding_scale=embedding / residual,
+        norm_eps=plain.norm_eps / residual**2,
+        logit_scale=1 / logits_divisor,
+    )
+
+
+FAMILY = Family(
+    hf=HfDecoder("granite", "GraniteForCausalLM", Config, spec),
+    gguf=GgufDecoder("granite", gguf_spec, permuted_qk=True),
+)

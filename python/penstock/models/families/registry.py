@@ -1,0 +1,270 @@
+"""The registry of model families: every file of this package is one, and names itself in `FAMILY`.
+
+It finds the family of a model's files, and returns their spec, their tensor names and their kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.models.configuration.family import (
+    Family,
+    GgufDecoder,
+    GgufEncoder,
+    HfDecoder,
+    HfEncoder,
+)
+from penstock.models.configuration.text_backbone import (
+    multimodal_architecture,
+    text_backbone_config,
+)
+from penstock.models.decoder.spec import DecoderSpec
+from penstock.models.decoder.tensor_names import HF_NAMES, TensorNames
+from penstock.models.encoder.classifier import DECODER_CLASSIFIER, ClassifierSpec
+from penstock.models.encoder.spec import EncoderSpec
+from penstock.models.encoder.tensor_names import EncoderNames
+from penstock.quant.gguf.gguf_file import GgufFile, read_head
+from penstock.quant.json_file import read_json
+from penstock.quant.safetensors.quantization_config import read_scheme
+
+_F = TypeVar("_F")
+
+# 0 of a decoder means that it generates text, and 4 that it is a reranker.
+_GGUF_EMBEDDING_POOLINGS: Final = (1, 2, 3)
+_GGUF_RANK: Final = 4
+
+
+def _families() -> Iterator[Family]:
+    package = __name__.rpartition(".")[0]
+    folder = str(Path(__file__).parent)
+    for name in sorted(module.name for module in iter_modules([folder])):
+        if f"{package}.{name}" != __name__:
+            family = import_module(f"{package}.{name}").FAMILY
+            assert isinstance(family, Family), name
+            yield family
+
+
+FAMILIES: Final = tuple(_families())
+_DECODERS: Final[Sequence[HfDecoder[Any]]] = [
+    family.hf for family in FAMILIES if isinstance(family.hf, HfDecoder)
+]
+_ENCODERS: Final[Sequence[HfEncoder]] = [
+    family.hf for family in FAMILIES if isinstance(family.hf, HfEncoder)
+]
+
+_HF_FAMILIES: Final[Sequence[HfDecoder[Any] | HfEncoder]] = [*_ENCODERS, *_DECODERS]
+
+HF_ARCHITECTURES: Final = {family.architecture: family for family in _DECODERS}
+"""Architecture of a config.json -> its family, for models that generate text."""
+
+ENCODER_ARCHITECTURES: Final = {
+    name: family
+    for family in _ENCODERS
+    for name in (family.architecture, family.masked_lm_architecture)
+}
+"""The same for encoders, which only make embeddings."""
+
+_HEADLESS: Final = {family.headless_architecture: family for family in _DECODERS}
+_EMBEDDERS: Final[Mapping[str, HfDecoder[Any] | HfEncoder]] = (
+    ENCODER_ARCHITECTURES | HF_ARCHITECTURES | _HEADLESS
+)
+_RERANKERS: Final[Mapping[str, HfDecoder[Any] | HfEncoder]] = {
+    name: family for family in _HF_FAMILIES if (name := family.classifier_architecture) is not None
+}
+
+MODEL_TYPES: Final = {
+    family.model_type or family.name: family.architecture for family in _HF_FAMILIES
+}
+"""`model_type` -> the architecture of a config.json that names none."""
+
+GGUF_DECODERS: Final = {
+    family.gguf.architecture: family.gguf
+    for family in FAMILIES
+    if isinstance(family.gguf, GgufDecoder)
+}
+GGUF_ENCODERS: Final = {
+    family.gguf.architecture: family.gguf
+    for family in FAMILIES
+    if isinstance(family.gguf, GgufEncoder)
+}
+
+_HF_NAMES: Final = {family.name: family.names for family in _DECODERS} | {
+    family.gguf.architecture: family.hf.names
+    for family in FAMILIES
+    if isinstance(family.hf, HfDecoder) and family.gguf is not None
+}
+_ENCODER_NAMES: Final = {family.name: family.names for family in _ENCODERS}
+
+
+class _Named(msgspec.Struct):
+    """The keys of a config.json that select a family. `container`: the multimodal architecture
+    around the language model, if there is one."""
+
+    architectures: list[str] | None = None
+    model_type: str | None = None
+    container: str | None = None
+
+    @property
+    def candidates(self) -> list[str]:
+        """The architectures that the config names, or else the one that `model_type` means."""
+        if self.architectures or self.model_type not in MODEL_TYPES:
+            return self.architectures or []
+        return [MODEL_TYPES[self.model_type]]
+
+    @property
+    def fault(self) -> str:
+        """The reason why a config selects no family, naming both keys."""
+        names = ", ".join(self.candidates)
+        if self.container is not None:
+            return f"{self.container} over a {names or self.model_type} is not supported"
+        model_type = "" if self.model_type is None else f"model_type {self.model_type!r}"
+        if names:
+            return f"{names} is not supported" + (f" ({model_type})" if model_type else "")
+        if model_type:
+            return f"architectures names none, and {model_type} is not supported"
+        return "neither architectures nor model_type names a model"
+
+
+def spec_of_folder(folder: Path) -> DecoderSpec:
+    """Return the spec of the decoder in a Hugging Face folder. Raises ModelError naming an unknown
+    architecture or the key at fault."""
+    path = folder / "config.json"
+    return _decoder_spec(path, _family(path, HF_ARCHITECTURES))
+
+
+def embedding_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
+    """Return the spec of the encoder in a Hugging Face folder, or of the decoder whose states serve
+    as embeddings: then without its head. Raises ModelError as `spec_of_folder` does."""
+    path = folder / "config.json"
+    family = _family(path, _EMBEDDERS)
+    if isinstance(family, HfEncoder):
+        return family.read(path)
+    return _without_head(_decoder_spec(path, family))
+
+
+def reranker_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
+    """Return the spec of the body of a classifier in a Hugging Face folder. If it has token types,
+    they mark the two texts of a pair. Raises ModelError as `spec_of_folder` does."""
+    path = folder / "config.json"
+    family = _family(path, _RERANKERS)
+    if isinstance(family, HfDecoder):
+        return _without_head(_decoder_spec(path, family))
+    spec = family.read(path)
+    return replace(spec, segments=2) if spec.token_types > 1 else spec
+
+
+def classifier_of_folder(folder: Path) -> ClassifierSpec:
+    """Return the head of the reranker in a Hugging Face folder. Raises ModelError naming the key
+    that is not supported."""
+    path = folder / "config.json"
+    family = _family(path, _RERANKERS)
+    if isinstance(family, HfDecoder):
+        return DECODER_CLASSIFIER
+    assert family.classifier is not None, "only a family with a classifier is a reranker"
+    return family.classifier(path)
+
+
+def is_reranker_folder(folder: Path) -> bool:
+    """Return whether the config names a classifier of texts."""
+    named = _read_named(folder / "config.json")
+    return any(name in _RERANKERS for name in named.candidates)
+
+
+def is_encoder_folder(folder: Path) -> bool:
+    """Return whether the config names an encoder, which only makes embeddings."""
+    named = _read_named(folder / "config.json")
+    return any(name in ENCODER_ARCHITECTURES for name in named.candidates)
+
+
+def multimodal_architecture_of_folder(folder: Path) -> str | None:
+    """Return the multimodal architecture around the language model of a folder, or None."""
+    return multimodal_architecture(read_json(folder / "config.json", dict[str, Any]))
+
+
+def hf_names(spec: DecoderSpec) -> TensorNames:
+    """Return the names of a decoder's tensors in a Hugging Face folder, for a spec from either file
+    format."""
+    return _HF_NAMES.get(spec.architecture, HF_NAMES)
+
+
+def hf_encoder_names(spec: EncoderSpec) -> EncoderNames:
+    """Return the names of an encoder's tensors in a Hugging Face folder."""
+    return _ENCODER_NAMES[spec.architecture]
+
+
+def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufDecoder]:
+    """Return the spec of the decoder in a GGUF file, and its family. Raises ModelError naming an
+    unknown architecture or the key at fault."""
+    name = file.text("general.architecture")
+    family = GGUF_DECODERS.get(name)
+    if family is None:
+        known = ", ".join(sorted(GGUF_DECODERS))
+        raise ModelError(f"{file.path}: {name} is not supported, known are {known}")
+    spec = family.spec(file)
+    spec.check(str(file.path))
+    return spec, family
+
+
+def gguf_encoder_spec(file: GgufFile) -> EncoderSpec:
+    """Return the spec of the encoder in a GGUF file for which `is_gguf_encoder` is true. Raises
+    ModelError naming the key at fault."""
+    spec = GGUF_ENCODERS[file.text("general.architecture")].spec(file)
+    spec.check(str(file.path))
+    return spec
+
+
+def is_gguf_encoder(file: GgufFile) -> bool:
+    """Return whether the file holds an encoder, which only makes embeddings."""
+    return file.text("general.architecture") in GGUF_ENCODERS
+
+
+def is_gguf_embedder(path: Path) -> bool:
+    """Return whether the file holds an encoder, or a decoder whose `pooling_type` is one of an
+    embedding model. Raises ModelError."""
+    head = read_head(path)
+    name = head.get("general.architecture")
+    return name in GGUF_ENCODERS or head.get(f"{name}.pooling_type") in _GGUF_EMBEDDING_POOLINGS
+
+
+def is_gguf_reranker(path: Path) -> bool:
+    """Return whether the file holds a decoder that ranks. Raises ModelError."""
+    head = read_head(path)
+    name = head.get("general.architecture")
+    return name not in GGUF_ENCODERS and head.get(f"{name}.pooling_type") == _GGUF_RANK
+
+
+def _family(path: Path, known: Mapping[str, _F]) -> _F:
+    """Return the family that a config.json names, before the other keys are decoded: an unknown
+    model is refused by its name."""
+    read_scheme(path)
+    named = _read_named(path)
+    for name in named.candidates:
+        if name in known:
+            return known[name]
+    raise ModelError(f"{path}: {named.fault}, known are {', '.join(sorted(known))}")
+
+
+def _read_named(path: Path) -> _Named:
+    config = read_json(path, dict[str, Any])
+    named = {**text_backbone_config(config), "container": multimodal_architecture(config)}
+    try:
+        return msgspec.convert(named, _Named)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+def _decoder_spec(path: Path, family: HfDecoder[Any]) -> DecoderSpec:
+    return family.read(text_backbone_config(read_json(path, dict[str, Any])), str(path))
+
+
+def _without_head(spec: DecoderSpec) -> DecoderSpec:
+    """Return the spec of a decoder whose states are wanted, not its logits."""
+    return replace(spec, tied_head=True, logit_scale=1.0)
