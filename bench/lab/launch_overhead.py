@@ -103,7 +103,7 @@ def _ops(kind: str, folder: Path) -> TorchOps:
     else:
         ops = TritonOps("cpu", torch.bfloat16, products="invariant")
         machine, names = Machine("cuda", 90), {"triton", "reference"}
-    ops.table = KernelRegistry(all_ops(), machine, frozenset(names))
+    ops.registry = KernelRegistry(all_ops(), machine, frozenset(names))
     return ops
 
 

@@ -1,5 +1,5 @@
-"""Cubins, loaded and started by the CUDA library through the driver (csrc/cuda/modules.h), and the
-archives of them that are installed beside it."""
+"""Loads and launches cubins through the CUDA library and the driver (csrc/cuda/modules.h), and
+finds the archives of cubins that are installed beside the library."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ DRIVER = "libcuda.so.1"
 _MISALIGNED = -2
 
 _TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a"}
-"""Of the archives. Those of sm_80 serve every 8.x; the others their own capability alone."""
+"""Targets of the archives. Those of sm_80 serve every 8.x; the others only their own capability."""
 
 
 class DriverLauncher:
-    """`kernels.triton.compile.packaged_kernels.Launcher`. Raises OSError or AttributeError for a
-    library that lacks
-    the functions, RuntimeError where there is no driver."""
+    """`kernels.triton.compile.packaged_kernels.Launcher` over the CUDA library. Raises OSError or
+    AttributeError for a library that lacks the functions, RuntimeError without a driver."""
 
     def __init__(self, library: Path, device: int = 0, driver: str = DRIVER) -> None:
         loaded = ctypes.CDLL(str(library))
@@ -65,7 +64,7 @@ class DriverLauncher:
 
 
 def target_for(capability: int) -> str | None:
-    """The target whose cubins run on a GPU of that capability."""
+    """Return the target whose cubins run on a GPU of that capability."""
     return _TARGETS.get(80 if capability // 10 == 8 else capability)
 
 
@@ -74,20 +73,20 @@ def archive_name(target: str) -> str:
 
 
 def serve_installed(device: str) -> PackagedKernels | Declined:
-    """From now on let the installed kernels serve this device, if there are any."""
+    """Use the installed packaged kernels for this device from now on, if there are any."""
     found = find_packaged(torch.version.cuda, device)
     serve_packaged(found if isinstance(found, PackagedKernels) else None)
     return found
 
 
 def serve_none(reason: str) -> Declined:
-    """From now on let Triton compile all of its kernels."""
+    """Let Triton compile all of its kernels from now on."""
     serve_packaged(None)
     return Declined(reason)
 
 
 def find_packaged(cuda_version: str | None, device: str) -> PackagedKernels | Declined:
-    """The installed archive for the CUDA that torch was built for and for this device."""
+    """Return the installed archive for the CUDA version of torch and for this device, or None."""
     if cuda_version is None:
         return Declined("torch is built without CUDA")
     major = cuda_version.split(".")[0]
@@ -106,7 +105,7 @@ def find_packaged(cuda_version: str | None, device: str) -> PackagedKernels | De
 def open_packaged(
     library: Path, archive: Path, device: int = 0, driver: str = DRIVER
 ) -> PackagedKernels | Declined:
-    """The kernels of an archive, started by the library in a file."""
+    """Return the kernels of an archive, launched through the library in a file."""
     if not archive.exists():
         return Declined(f"{archive.name} is not installed")
     try:

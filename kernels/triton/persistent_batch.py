@@ -1,4 +1,4 @@
-"""The table of rows: a program a change, a program a chunk and tile of it."""
+"""The persistent batch: a program per change, or per tile of a chunk."""
 
 from __future__ import annotations
 
@@ -204,9 +204,9 @@ def prepare_step(
     chunks: int,
     block_size: int,
 ) -> None:
-    """See `kernels.ops.persistent_batch`. The tables are contiguous."""
+    """See `kernels.ops.persistent_batch`. The block tables are contiguous."""
     out = slots.inputs
-    longest = len(out.tokens) - chunks + 1  # of a chunk, where each has a token
+    longest = len(out.tokens) - chunks + 1  # of a chunk, if each has a token
     launch(
         prepare_step_kernel,
         (chunks, min(max(ceil_div(longest, _BLOCK), 1), _MOST_TILES)),

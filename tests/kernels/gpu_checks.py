@@ -128,7 +128,7 @@ def cut(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 def cut_eight_bits(op: Op, case: Case, ops: TorchOps) -> list[str]:
     """The same with a cache of float8_e4m3fn."""
-    held, _ = in_float8_cache(as_gpu_inputs(case.draw(0), ops.dtype)["cache"])
+    held, _ = in_float8_cache(as_gpu_inputs(case.make_inputs(0), ops.dtype)["cache"])
     cache = map_tensors(held, lambda tensor: tensor.to(ops.device))
     return _cut(op, {**_served(case, ops), "cache": cache}, ops)
 
@@ -164,7 +164,7 @@ def _part_of_row(step: Tensors, row: int, part: slice) -> Tensors:
 
 def rounded(op: Op, case: Case, ops: TorchOps) -> list[str]:
     """What is wrong of a case in bfloat16, the type that a GPU serves in."""
-    inputs = as_gpu_inputs(case.draw(0), torch.bfloat16)
+    inputs = as_gpu_inputs(case.make_inputs(0), torch.bfloat16)
     truth = op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
     got = op.invoke(ops, map_tensors(inputs, lambda tensor: tensor.clone().to(ops.device)))
     wrong = []
@@ -188,7 +188,7 @@ def rounded(op: Op, case: Case, ops: TorchOps) -> list[str]:
 def eight_bits(op: Op, case: Case, ops: TorchOps) -> list[str]:
     """What is wrong with a cache of float8_e4m3fn, attended to or written."""
     wide = torch.float16 if ops.dtype == torch.float32 else ops.dtype
-    inputs = as_gpu_inputs(case.draw(0), wide)
+    inputs = as_gpu_inputs(case.make_inputs(0), wide)
     if "qkv" in inputs:
         _make_exact(inputs)
     cache, meant = in_float8_cache(inputs["cache"])
@@ -242,7 +242,7 @@ def alone(op: Op, case: Case, ops: TorchOps) -> list[str]:
 def _served(case: Case, ops: TorchOps) -> dict[str, Any]:
     dtype = None if ops.dtype == torch.float32 else ops.dtype
     moved: dict[str, Any] = map_tensors(
-        as_gpu_inputs(case.draw(0), dtype), lambda tensor: tensor.to(ops.device)
+        as_gpu_inputs(case.make_inputs(0), dtype), lambda tensor: tensor.to(ops.device)
     )
     return moved
 

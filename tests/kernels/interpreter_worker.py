@@ -81,8 +81,8 @@ def main(library: str | None = None) -> None:
         check, op_name, case_name = json.loads(line)
         op = by_name[op_name]
         case = next(case for case in op.cases if case.name == case_name)
-        serving = ops.table[op_name]
-        assert serving.name == preferred, ops.table.explain()
+        serving = ops.registry[op_name]
+        assert serving.name == preferred, ops.registry.explain()
         assert check != "neighbours" or case.kind in serving.invariant_kinds or library
         if check in captured:
             answer = captured[check](op, case, served_by.get(check, ops))

@@ -33,7 +33,7 @@ def _drawn(op_name: str, case_name: str) -> tuple[dict[str, Any], tuple[torch.Te
     """The inputs of a case and what they should give, kept for the next implementation."""
     op = next(op for op in all_ops() if op.name == op_name)
     case = next(case for case in op.cases if case.name == case_name)
-    inputs = case.draw(0)
+    inputs = case.make_inputs(0)
     return inputs, op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
 
 

@@ -1,4 +1,4 @@
-"""What the trial of the CUDA library's kernels declines, over the emulated library, with kernels in
+"""What the self_test of the CUDA library's kernels declines, over the emulated library, with kernels in
 front of it that are wrong on purpose."""
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from emulated_cuda import emulated_library
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-from penstock.kernels.cuda import find_library, open_library
-from penstock.kernels.cuda import self_test as trial
+from penstock.kernels.cuda import find_library, open_library, self_test
 from penstock.kernels.cuda.library import Library
 from penstock.kernels.cuda.ops import register
 from penstock.kernels.ops import all_ops
@@ -56,8 +55,8 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def verdict(wrong: Path, trials: Path) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        patch.setattr(trial, "KERNELS", ("rms_norm", "linear", "sample", "rope_cache"))
-        return trial.declined(wrong, "cpu", trials)
+        patch.setattr(self_test, "KERNELS", ("rms_norm", "linear", "sample", "rope_cache"))
+        return self_test.rejected_kernels(wrong, "cpu", trials)
 
 
 def test_what_computes_wrongly_fails_or_ends_the_process_is_declined(
@@ -66,7 +65,7 @@ def test_what_computes_wrongly_fails_or_ends_the_process_is_declined(
     assert verdict == {
         "rms_norm": "rms_norm T2-W1536: 1 of its results are wrong",
         "linear": "linear bf16-T1-K576-N30: linear: extents that the kernel does not serve",
-        "sample": "the process that tried it ended with 3",
+        "sample": "the process that tested it ended with 3",
     }
 
 
@@ -88,9 +87,11 @@ def test_a_kernel_that_another_stands_in_for_is_not_shown_to_be_right(
 
 def test_what_does_not_end_is_declined(wrong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(trial, "KERNELS", ("prefill_attention",))
-    monkeypatch.setattr(trial, "TIMEOUT_S", 2.0)
-    assert trial.declined(wrong, "cpu") == {"prefill_attention": "it did not end within 2 s"}
+    monkeypatch.setattr(self_test, "KERNELS", ("prefill_attention",))
+    monkeypatch.setattr(self_test, "TIMEOUT_S", 2.0)
+    assert self_test.rejected_kernels(wrong, "cpu") == {
+        "prefill_attention": "it did not end within 2 s"
+    }
 
 
 # Takes its time to start, and for each kernel, but less than a deadline for any of them.
@@ -111,7 +112,7 @@ def tried_by(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path
     judge.write_text(script)
     judge.chmod(0o700)
     library.write_bytes(b"")
-    monkeypatch.setattr(trial.sys, "executable", str(judge))
+    monkeypatch.setattr(self_test.sys, "executable", str(judge))
     return library
 
 
@@ -119,8 +120,8 @@ def test_each_kernel_has_a_deadline_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = tried_by(tmp_path, monkeypatch, _SLOW_JUDGE.format(python=sys.executable))
-    monkeypatch.setattr(trial, "TIMEOUT_S", 2.0)
-    assert trial.declined(library, "cpu", tmp_path / "kept") == {}
+    monkeypatch.setattr(self_test, "TIMEOUT_S", 2.0)
+    assert self_test.rejected_kernels(library, "cpu", tmp_path / "kept") == {}
     assert list((tmp_path / "kept").glob("*.json"))
 
 
@@ -132,9 +133,9 @@ def test_what_a_process_said_before_it_ended_is_told(
         monkeypatch,
         "#!/bin/sh\necho started\necho 'Traceback\nKeyError: 1' >&2\nexit 4\n",
     )
-    monkeypatch.setattr(trial, "KERNELS", ("rms_norm",))
-    assert trial.declined(library, "cpu") == {
-        "rms_norm": "the process that tried it ended with 4: KeyError: 1"
+    monkeypatch.setattr(self_test, "KERNELS", ("rms_norm",))
+    assert self_test.rejected_kernels(library, "cpu") == {
+        "rms_norm": "the process that tested it ended with 4: KeyError: 1"
     }
 
 
@@ -142,22 +143,22 @@ def test_no_kernel_is_blamed_for_a_process_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = tried_by(tmp_path, monkeypatch, "#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(trial, "START_TIMEOUT_S", 0.2)
-    verdict = trial.declined(library, "cpu", tmp_path / "kept")
-    assert list(verdict) == list(trial.KERNELS)
-    assert all("not tried: no process for it started" in why for why in verdict.values())
+    monkeypatch.setattr(self_test, "START_TIMEOUT_S", 0.2)
+    verdict = self_test.rejected_kernels(library, "cpu", tmp_path / "kept")
+    assert list(verdict) == list(self_test.KERNELS)
+    assert all("not tested: its process did not start" in why for why in verdict.values())
     assert not (tmp_path / "kept").exists()
 
 
 def test_when_the_trial_has_taken_too_long_the_rest_is_declined_for_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "KERNELS", ("rms_norm", "linear", "sample"))
-    monkeypatch.setattr(trial, "MOST_S", -1.0)
+    monkeypatch.setattr(self_test, "KERNELS", ("rms_norm", "linear", "sample"))
+    monkeypatch.setattr(self_test, "TOTAL_S", -1.0)
     library = tmp_path / "library.so"
     library.write_bytes(b"")
-    verdict = trial.declined(library, "cpu", tmp_path / "kept")
-    assert all("not tried: those before it took" in why for why in verdict.values())
+    verdict = self_test.rejected_kernels(library, "cpu", tmp_path / "kept")
+    assert all("not tested: the kernels before it took" in why for why in verdict.values())
     assert not (tmp_path / "kept").exists()
 
 
@@ -169,7 +170,7 @@ def test_what_takes_the_device_from_its_process_is_declined_alone(
     said = [
         ({"rms_norm": "", "linear": lost}, ""),
         ({}, ""),  # before it could say a word
-        ({"sample": ""}, "the process that tried it ended with 0"),
+        ({"sample": ""}, "the process that tested it ended with 0"),
     ]
     asked: list[list[str]] = []
 
@@ -179,9 +180,9 @@ def test_what_takes_the_device_from_its_process_is_declined_alone(
         asked.append(list(names))
         return said[len(asked) - 1]
 
-    monkeypatch.setattr(trial, "KERNELS", ("rms_norm", "linear", "rope_cache", "sample"))
-    monkeypatch.setattr(trial, "_run_child", answers)
-    assert trial.declined(Path(__file__), "cpu") == {
+    monkeypatch.setattr(self_test, "KERNELS", ("rms_norm", "linear", "rope_cache", "sample"))
+    monkeypatch.setattr(self_test, "_run_child", answers)
+    assert self_test.rejected_kernels(Path(__file__), "cpu") == {
         "linear": lost,
         "rope_cache": "its process lost the device",
     }
@@ -217,9 +218,9 @@ def test_a_verdict_that_is_kept_is_not_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(trial, "_run_self_test", pytest.fail)
+    monkeypatch.setattr(self_test, "_run_self_test", pytest.fail)
     with caplog.at_level(logging.WARNING):
-        assert trial.declined(wrong, "cpu", trials) == verdict
+        assert self_test.rejected_kernels(wrong, "cpu", trials) == verdict
     assert f"the CUDA library's linear is not used: {verdict['linear']}" in caplog.text
 
 
@@ -227,10 +228,10 @@ def test_a_library_that_cannot_be_tried_is_declined_for_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(trial, "KERNELS", ("rms_norm",))
+    monkeypatch.setattr(self_test, "KERNELS", ("rms_norm",))
     library = tmp_path / "library.so"
     library.write_bytes(b"no library")
-    verdict = trial.declined(library, "cpu", tmp_path)
+    verdict = self_test.rejected_kernels(library, "cpu", tmp_path)
     assert list(verdict) == ["rms_norm"]
     assert "ended with 1: the CUDA library cannot be loaded" in verdict["rms_norm"]
     assert not list(tmp_path.glob("*.json"))

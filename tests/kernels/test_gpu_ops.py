@@ -63,8 +63,8 @@ def serving(request: pytest.FixtureRequest) -> Any:
     if request.param == "triton":
         return TritonOps("cuda:0", torch.bfloat16)
     ops = CudaOps("cuda:0", torch.bfloat16)
-    if ops.table["attention"].name != "cuda":
-        pytest.skip("; ".join(ops.table.explain()))
+    if ops.registry["attention"].name != "cuda":
+        pytest.skip("; ".join(ops.registry.explain()))
     return ops
 
 

@@ -21,7 +21,9 @@ def _imported_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["load", "op", "table", "weights", "sampling"])
+@pytest.mark.parametrize(
+    "module", ["load_ops", "registry", "ops_interface", "weights", "sampler_inputs"]
+)
 def test_contracts_import_no_torch(module: str) -> None:
     assert not {"torch", "triton"} & _imported_by(f"import penstock.kernels.{module}")
 
@@ -35,4 +37,4 @@ def test_reference_imports_no_triton_kernels() -> None:
 def test_reference_kind_is_the_bodies() -> None:
     ops = load_ops("reference")
     assert isinstance(ops, ReferenceOps)
-    assert all(": reference;" in line for line in ops.table.explain())
+    assert all(": reference;" in line for line in ops.registry.explain())

@@ -17,10 +17,10 @@ from penstock.kernels.triton.sampler.logprobs import _best, top_logprobs
 COUNTS = (0, 1, 5, 20)
 
 
-def drawn(vocabulary: int, levels: int) -> torch.Tensor:
-    """[6, V] with as many different values as `levels`, a third of them -inf."""
-    source = RandomInputs(levels)
-    logits = source.integers(0, levels, 6, vocabulary) / 2 - 1
+def drawn(vocabulary: int, num_distinct: int) -> torch.Tensor:
+    """[6, V] with as many different values as `num_distinct`, a third of them -inf."""
+    source = RandomInputs(num_distinct)
+    logits = source.integers(0, num_distinct, 6, vocabulary) / 2 - 1
     return logits.masked_fill(source.integers(0, 3, 6, vocabulary) == 0, float("-inf"))
 
 
@@ -36,10 +36,12 @@ def assert_same_bits(logits: torch.Tensor, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("levels", [1, 2, 3, 1000])
+@pytest.mark.parametrize("num_distinct", [1, 2, 3, 1000])
 @pytest.mark.parametrize("vocabulary", [20, 257, 5000])
-def test_equal_logits_are_taken_by_their_ids(vocabulary: int, levels: int, count: int) -> None:
-    assert_same_bits(drawn(vocabulary, levels), count)
+def test_equal_logits_are_taken_by_their_ids(
+    vocabulary: int, num_distinct: int, count: int
+) -> None:
+    assert_same_bits(drawn(vocabulary, num_distinct), count)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -78,7 +80,7 @@ def test_no_more_are_given_than_there_are() -> None:
 
 @pytest.mark.parametrize("case", TOP_LOGPROBS.cases, ids=lambda case: case.name)
 def test_cases_of_the_op(case: Case) -> None:
-    inputs = case.draw(0)
+    inputs = case.make_inputs(0)
     assert_same_bits(inputs["logits"], inputs["count"])
 
 

@@ -10,8 +10,8 @@ from penstock.kernels.registry import Impl, KernelRegistry, Machine, Op
 def _op(name: str = "double") -> Op:
     return Op(
         name=name,
+        signature="x float [T, W]; write out float [T, W]",
         reference=lambda x: x + x,
-        invoke=lambda ops, inputs: (),
         cases=(),
         benchmarks=(),
         tolerance={},

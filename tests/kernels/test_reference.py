@@ -234,6 +234,6 @@ def test_single_token_steps_are_the_chunk():
 @pytest.mark.parametrize("op", all_ops(), ids=lambda op: op.name)
 def test_draws_are_reproducible_and_costs_positive(op):
     for case in op.cases:
-        first, second = case.draw(1), case.draw(1)
+        first, second = case.make_inputs(1), case.make_inputs(1)
         assert repr(first) == repr(second)
         assert op.cost(first).moved_bytes > 0

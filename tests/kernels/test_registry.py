@@ -1,5 +1,5 @@
 """Every op, through the reference in float32 and through the native kernels at each of their
-levels, against the reference in float64. (Triton: `test_triton.py`.)"""
+isas, against the reference in float64. (Triton: `test_triton.py`.)"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.kernels.numpy_bridge import as_numpy, as_torch
 from penstock.kernels.ops import all_ops
 from penstock.kernels.registry import Case, Op
 
-# The emulated levels check the logic of the wide ones on any machine with AVX2, in a build that has
+# The emulated isas check the logic of the wide ones on any machine with AVX2, in a build that has
 # them (PENSTOCK_EMULATED).
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 _NEEDS: dict[str, tuple[str, ...]] = {
@@ -53,12 +53,12 @@ def _poisoned(shape: Any, dtype: Any = float, **_: Any) -> np.ndarray[Any, Any]:
 
 
 class NativeRun:
-    """Computes ops with the native kernels of one level, on two threads."""
+    """Computes ops with the native kernels of one isa, on two threads."""
 
-    def __init__(self, level: str) -> None:
-        by_level = {"avx512_bf16": "in-bf16", "amx": "by-tiles"}
-        self.rounding = by_level.get(level.removeprefix("emulated_"), "")
-        self._ops: Any = load_ops("native", pool=_native.ThreadPool(2), level=level)
+    def __init__(self, isa: str) -> None:
+        by_isa = {"avx512_bf16": "in-bf16", "amx": "by-tiles"}
+        self.rounding = by_isa.get(isa.removeprefix("emulated_"), "")
+        self._ops: Any = load_ops("native", pool=_native.ThreadPool(2), isa=isa)
 
     def __call__(self, op: Op, inputs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return as_torch(op.invoke(self._ops, as_numpy(inputs)))
@@ -66,13 +66,13 @@ class NativeRun:
 
 @pytest.fixture(scope="module", params=_NEEDS)
 def native(request: pytest.FixtureRequest) -> Iterator[NativeRun]:
-    """The native kernels of each level that this CPU can run."""
+    """The native kernels of each isa that this CPU can run."""
     flags = set(Path("/proc/cpuinfo").read_text().split())
     missing = [flag for flag in _NEEDS[request.param] if flag not in flags]
     if missing:
         pytest.skip(f"this CPU lacks {', '.join(missing)}")
     if request.param not in _native.supported_isas():
-        pytest.skip("the extension is built without this level")
+        pytest.skip("the extension is built without this isa")
     yield NativeRun(request.param)
 
 

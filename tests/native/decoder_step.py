@@ -86,11 +86,11 @@ def dense(random: np.random.Generator, rows: int, depth: int) -> Dense:
     return Dense(random.normal(0, 0.1, (rows, depth)).astype(np.float32), "f32")
 
 
-def make_model(threads: int = 2, level: str | IsaSelection | None = None) -> Model:
+def make_model(threads: int = 2, isa: str | IsaSelection | None = None) -> Model:
     from penstock import _native
 
     random = np.random.default_rng(5)
-    ops = NativeOps.eager(_native.ThreadPool(threads), level)
+    ops = NativeOps.eager(_native.ThreadPool(threads), isa)
     query, kv, dim = HEADS
     head, head_table = ops.pack_tied(affine(random, VOCAB, WIDTH))
     # q integer, k and v dense: one product of both kinds

@@ -86,6 +86,10 @@ def check_draws(kernels: Kernels, logits: np.ndarray, settings: Settings) -> Non
         assert ends[token] - masses[token] - 2e-6 <= uniform <= ends[token] + 2e-6, (seed, token)
 
 
-def normal_logits(vocabulary: int, seed: int = 0, levels: int = 0) -> np.ndarray:
+def normal_logits(vocabulary: int, seed: int = 0, num_distinct: int = 0) -> np.ndarray:
     logits = (3 * np.random.default_rng(seed).standard_normal(vocabulary)).astype(np.float32)
-    return np.round(logits * levels).astype(np.float32) / levels if levels else logits
+    return (
+        np.round(logits * num_distinct).astype(np.float32) / num_distinct
+        if num_distinct
+        else logits
+    )

@@ -1,4 +1,4 @@
-"""paged_attention at every level: against float64, and bit for bit against itself."""
+"""paged_attention at every isa: against float64, and bit for bit against itself."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check(
     query_heads, kv_heads, dim = sequences.heads
     scale = dim**-0.5
     shared_halves = sequences.keys.dtype == np.float16 and query_heads > kv_heads
-    pairs = kernels.level in IN_BF16 and shared_halves
+    pairs = kernels.isa in IN_BF16 and shared_halves
     for chunk, got in zip(chunks, attend(kernels, sequences, chunks, window), strict=True):
         want = expected(sequences, chunk, scale, window, pairs)
         most = atol + 1e-5 * np.abs(want.output) + pairs * WEIGHT_ROUNDING * want.spread
@@ -235,7 +235,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish(kernels):
 
 
 def test_wide_levels_agree_with_their_emulation():
-    pairs = [(level, f"emulated_{level}") for level in ("avx512", "avx512_bf16", "amx")]
+    pairs = [(isa, f"emulated_{isa}") for isa in ("avx512", "avx512_bf16", "amx")]
     assert_same_bits(pairs, draw_sequences((9, 3, 64), MIXED_CONTEXTS))
     assert_same_bits(pairs, draw_sequences((5, 1, 40), MIXED_CONTEXTS))
 
@@ -248,10 +248,10 @@ def test_float32_cache_and_heads_alone_are_computed_in_float32_at_every_level(he
 
 
 def assert_same_bits(pairs: list[tuple[str, str]], sequences: Sequences) -> None:
-    """Of each pair of levels that can both run here."""
+    """Of each pair of isas that can both run here."""
     for pair in pairs:
-        if all(level in ISAS for level in pair):
-            first, second = (attend(Kernels(level), sequences, MIXED) for level in pair)
+        if all(isa in ISAS for isa in pair):
+            first, second = (attend(Kernels(isa), sequences, MIXED) for isa in pair)
             for a, b in zip(first, second, strict=True):
                 np.testing.assert_array_equal(a, b)
 

@@ -112,7 +112,7 @@ def test_an_expert_that_is_not_there_is_refused(ops: NativeOps, wrong: int) -> N
 
 
 def test_more_choices_than_experts_are_refused(ops: NativeOps) -> None:
-    with pytest.raises(ValueError, match="C: exceeds E"):
+    with pytest.raises(ValueError, match="top_k: exceeds E"):
         ops.route_experts(np.ones((1, 4), np.float32), 5, True)
 
 

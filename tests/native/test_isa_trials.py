@@ -1,5 +1,5 @@
-"""The trials by which levels are chosen: matrices that are stored as the model's are, and each
-arithmetic that the levels have, by each level that can compute it."""
+"""The trials by which isas are chosen: matrices that are stored as the model's are, and each
+arithmetic that the isas have, by each isa that can compute it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from native_isas import ISAS, native
 
-from penstock.kernels.isa.choice import ROWS
+from penstock.kernels.isa.choice import MEASURED_ROWS
 from penstock.kernels.isa.instruction_sets import KernelShapes, MatrixForm, form_name
 from penstock.kernels.native import Pool
 from penstock.kernels.native.isa_trials import candidate_isas, isa_trials, random_like
@@ -50,10 +50,10 @@ def packed(matrix: Matrix) -> Any:
 def test_a_drawn_matrix_is_packed_as_the_models_own(name: str) -> None:
     own, trial = packed(stored(name)), packed(random_like(pattern(name), HEIGHT, WIDTH))
     assert (trial.shape, trial.size_bytes) == (own.shape, own.size_bytes)
-    for level in candidate_isas():
+    for isa in candidate_isas():
         for family in ("affine", "dense"):
             kernels = native.KernelSet(candidate_isas()[-1])
-            assert kernels.serves(family, level, trial) == kernels.serves(family, level, own)
+            assert kernels.serves(family, isa, trial) == kernels.serves(family, isa, own)
 
 
 @pytest.mark.parametrize("columns", [64, 96, 1056])
@@ -92,21 +92,21 @@ def shapes(
 def test_every_arithmetic_is_tried_by_its_own_level(
     forms: list[str], cache_dtype: Any, reach: Any
 ) -> None:
-    levels = [level for level in ISAS if level != "scalar"]
-    trials = isa_trials(shapes(forms, cache_dtype, reach), levels, Pool(2))
+    isas = [isa for isa in ISAS if isa != "scalar"]
+    trials = isa_trials(shapes(forms, cache_dtype, reach), isas, Pool(2))
     cells = [trial.cell for trial in trials]
     assert len(set(cells)) == len(cells)
     for trial in trials:
         trial.run()
-    products = {(cell.own, cell.isa) for cell in cells if cell.kind == "products"}
+    products = {(cell.arithmetic, cell.isa) for cell in cells if cell.kind == "products"}
     owns = {own for own, _ in products}
     assert {(own, own) for own in owns} <= products
-    assert {level for _, level in products} == set(levels)
-    for own, level in products:
-        rows = {c.rows for c in cells if (c.kind, c.own, c.isa) == ("products", own, level)}
-        assert rows == {count for count, _ in ROWS}
+    assert {isa for _, isa in products} == set(isas)
+    for own, isa in products:
+        rows = {c.rows for c in cells if (c.kind, c.arithmetic, c.isa) == ("products", own, isa)}
+        assert rows == {count for count, _ in MEASURED_ROWS}
     for kind in ("attention", "other"):
-        assert levels[-1] in {cell.own for cell in cells if cell.kind == kind}
+        assert isas[-1] in {cell.arithmetic for cell in cells if cell.kind == kind}
 
 
 def test_forms_are_told_apart_by_how_they_are_stored() -> None:

@@ -28,15 +28,15 @@ BITS = {  # of a weight: quants, and scales and minima over what shares them
 }
 
 
-def packed_bits(matrix: Affine, level: str) -> float:
-    kernels, pool = native.KernelSet(level), native.ThreadPool(1)
+def packed_bits(matrix: Affine, isa: str) -> float:
+    kernels, pool = native.KernelSet(isa), native.ThreadPool(1)
     packed = native.PackedLinear(kernels, pool, [matrix_source(matrix)])
     return 8 * packed.size_bytes / (ROWS * COLUMNS)
 
 
-@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", BITS)
-def test_bits_of_a_weight(name: str, level: str) -> None:
+def test_bits_of_a_weight(name: str, isa: str) -> None:
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
     count = ROWS * COLUMNS // kind.block * kind.size_bytes
     raw = np.random.default_rng(0).integers(0, 256, count, np.uint8)
@@ -44,7 +44,7 @@ def test_bits_of_a_weight(name: str, level: str) -> None:
         raw[:: kind.size_bytes] = 120  # an exponent that float16 scales hold
     matrix = convert(name, raw, (ROWS, COLUMNS))
     assert isinstance(matrix, Affine)
-    assert packed_bits(matrix, level) == pytest.approx(BITS[name], rel=0.01)
+    assert packed_bits(matrix, isa) == pytest.approx(BITS[name], rel=0.01)
 
 
 @pytest.mark.parametrize("form", ["iq4_nl", "iq4_xs", "mxfp4"])

@@ -33,16 +33,16 @@ from penstock.kernels.native import plan_arguments  # noqa: E402
 STEPS = [PROMPT, DECODE, MIXED, ONE, LONG]
 
 
-def eager_logits(threads: int, level: str | None) -> list[Any]:
-    model = make_model(threads, level)
+def eager_logits(threads: int, isa: str | None) -> list[Any]:
+    model = make_model(threads, isa)
     return [model.forward(model.ops, inputs) for inputs in STEPS]
 
 
-@pytest.mark.parametrize("level", native.supported_isas())
+@pytest.mark.parametrize("isa", native.supported_isas())
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_plan_gives_the_bits_of_the_eager_calls(threads: int, level: str) -> None:
-    plan = record(make_model(threads, level))
-    expected = eager_logits(1, level)
+def test_plan_gives_the_bits_of_the_eager_calls(threads: int, isa: str) -> None:
+    plan = record(make_model(threads, isa))
+    expected = eager_logits(1, isa)
     for inputs, logits in zip(STEPS, expected, strict=True):
         assert np.isfinite(logits).all() and logits.std() > 0
         np.testing.assert_array_equal(run(plan, inputs), logits)

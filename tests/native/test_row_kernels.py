@@ -1,4 +1,4 @@
-"""rms_norm, add_rms_norm, silu_mul and gather_rows at every level: against float64, and bit for
+"""rms_norm, add_rms_norm, silu_mul and gather_rows at every isa: against float64, and bit for
 bit per row."""
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ def test_gather_copies_the_rows_asked_for(kernels: Kernels) -> None:
 
 @pytest.mark.parametrize("width", [64, 130, 1000])
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("isa", ISAS)
 def test_a_row_does_not_depend_on_its_batch_nor_on_threads(
-    level: str, threads: int, width: int
+    isa: str, threads: int, width: int
 ) -> None:
     """300 rows are several tasks."""
-    one, many = Kernels(level, 1), Kernels(level, threads)
+    one, many = Kernels(isa, 1), Kernels(isa, threads)
     x, residual, weight = drawn(300, width), drawn(300, width, 1), drawn(1, width, 2)[0]
     out, total, act = poisoned(300, width), poisoned(300, width), poisoned(300, width // 2)
     many("add_rms_norm", [x, residual, weight, out, total], reals=[EPS])

@@ -35,7 +35,7 @@ def test_uniform_is_philox_as_published():
 
 @pytest.mark.parametrize("vocabulary", [*VOCABULARIES, 151936, 262144])
 def test_argmax_is_the_lowest_id_of_the_highest_logit(kernels, vocabulary):
-    logits = np.stack([normal_logits(vocabulary, seed, levels=4) for seed in range(6)])
+    logits = np.stack([normal_logits(vocabulary, seed, num_distinct=4) for seed in range(6)])
     logits[1] = 2.0
     logits[2] = -np.inf
     logits[2, -1] = -1e30
@@ -95,10 +95,10 @@ GRID = [
 ]
 
 
-@pytest.mark.parametrize("levels", [0, 2])
+@pytest.mark.parametrize("num_distinct", [0, 2])
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_draws_are_the_inverse_cdf_of_the_kept_tokens(kernels, vocabulary, levels):
-    logits = normal_logits(vocabulary, vocabulary, levels)
+def test_draws_are_the_inverse_cdf_of_the_kept_tokens(kernels, vocabulary, num_distinct):
+    logits = normal_logits(vocabulary, vocabulary, num_distinct)
     for settings in GRID:
         settings.seeds = range(24)
         check_draws(kernels, logits, settings)
@@ -173,9 +173,9 @@ def test_rows_of_one_call_keep_their_own_settings(kernels):
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-@pytest.mark.parametrize("levels", [0, 4])
-def test_top_logprobs_match_a_sorted_log_softmax(kernels, vocabulary, levels):
-    logits = np.stack([normal_logits(vocabulary, seed, levels) for seed in range(3)])
+@pytest.mark.parametrize("num_distinct", [0, 4])
+def test_top_logprobs_match_a_sorted_log_softmax(kernels, vocabulary, num_distinct):
+    logits = np.stack([normal_logits(vocabulary, seed, num_distinct) for seed in range(3)])
     logits[2, 1:] = -np.inf
     tokens, every = np.array([0, vocabulary - 1, 0], np.int32), np.arange(3, dtype=np.int32)
     x = logits.astype(np.float64)

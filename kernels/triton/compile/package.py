@@ -1,9 +1,9 @@
-"""Writes the archives of compiled kernels that a distribution brings: one for each target.
+"""Writes the archives of compiled kernels of a distribution, one per target.
 
     python -m penstock.kernels.triton.compile.package FOLDER [--targets 80,90,100] [--processes N]
 
-Needs Triton and no GPU. A kernel that could not be started as `archive` describes (scratch memory,
-clusters, parameters that lie elsewhere) is a mistake of ours: it ends the build.
+Needs Triton and no GPU. A kernel that cannot be launched as `archive` describes (scratch memory,
+clusters, another layout of parameters) is a mistake of ours: it ends the build.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ def build(
 
 
 def _leave_out_lines() -> None:
-    """Cubins without the lines of their source, which are half of one, and its place on the machine
-    that built it."""
+    """Leave out line information: it is half of a cubin, and names folders of the build machine."""
     triton.knobs.compilation.disable_line_info = True
 
 
@@ -78,7 +77,7 @@ def _compiled(work: tuple[Signature, int]) -> tuple[Cubin, bytes]:
 
 
 def expected(cubin: Cubin) -> list[tuple[int, int]]:
-    """(offset, size) of each parameter as `Cubin.layout` packs them."""
+    """Return (offset, size) of each parameter as `Cubin.layout` packs them."""
     types = (*cubin.signature.types, *["*i8"] * cubin.scratch_pointers)
     sizes = [struct.calcsize(layout([written])) for written in types]
     ends = [struct.calcsize(layout(types[: index + 1])) for index in range(len(types))]
@@ -95,13 +94,13 @@ def main(arguments: list[str] | None = None) -> None:
     capabilities = [int(target) for target in given.targets.split(",")]
     given.folder.mkdir(parents=True, exist_ok=True)
     signatures = shipped()
-    for capability in capabilities:  # one at a time: minutes go by until all are written
+    for capability in capabilities:  # one at a time, to write the first archive early
         for path in build(given.folder, signatures, [capability], given.processes):
             print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
 if __name__ == "__main__":
-    # The package registers every implementation on import.
+    # Importing the package registers every implementation.
     import penstock.kernels.triton  # noqa: F401
 
     main()

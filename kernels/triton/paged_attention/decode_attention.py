@@ -1,10 +1,11 @@
-"""Attention of short chunks (one token, or the few of a speculation) over long contexts: split-KV.
+"""Attention of short chunks (one token, or the few of speculative decoding) over long contexts:
+split-KV.
 
-The keys of a sequence are cut into chunks whose size depends on its own length alone; a persistent
-grid walks a list of (row, chunk) units that `attention_work` built on the device, so a captured
-graph serves every mix of lengths. The query heads that share a KV head, for all tokens of the
-chunk, are the rows of one tile. The program that finishes a row's last chunk adds up its parts, in
-the order of the keys; sums never depend on the batch, nor on who came last.
+The keys of a sequence are divided into splits whose size depends on its own length alone; a
+persistent grid walks a list of (row, split) units that `decode_work` built on the device, so a
+captured graph serves every mix of lengths. The query heads that share a KV head, for all tokens of
+the chunk, are the rows of one tile. The program that finishes the last split of a row adds up its
+parts, in the order of the keys; sums depend neither on the batch nor on which program was last.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from penstock.kernels.triton.paged_attention.attention_tile import (
 )
 from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, work_of
 
-_LEAST_ROWS = 16  # of a tensor-core tile
+_LEAST_ROWS = 16  # rows of a tensor-core tile
 _PARTS_A_TILE = 16
-_PROGRAMS_AN_SM = 3  # what the registers leave room for
+_PROGRAMS_AN_SM = 3  # limited by registers
 
 
 def decode_tokens(heads: tuple[int, int, int]) -> int:
-    """The most tokens of a chunk that are served here."""
+    """Return the most tokens of a chunk that are served here."""
     shared = heads[0] // heads[1]
     return max(_LEAST_ROWS, power_of_two(shared)) // shared
 
@@ -110,8 +111,8 @@ def decode_attention_kernel(
     UPCAST: tl.constexpr,
 ):
     """`parts: [units, K, lanes, D]` and `stats: [units, K, lanes, 2]` float32, highest score and
-    mass, for the rows of more than one chunk; `arrived: [R, K]` int32, zero before and after.
-    SINKS: a head has a weight more, in the first chunk of a row."""
+    mass, for rows of more than one split; `arrived: [R, K]` int32, zero before and after. SINKS: a
+    head has one more weight, in the first split of a row."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     lane, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     items = tl.load(unit_count) * KV_HEADS
@@ -157,11 +158,11 @@ def decode_attention_kernel(
             tl.store(parts + (part * DIM)[:, None] + dim[None, :], total, mask=mask)
             tl.store(stats + 2 * part, top, mask=present)
             tl.store(stats + 2 * part + 1, mass, mask=present)
-            tl.debug_barrier()  # every thread's part is written before one of them says so
+            tl.debug_barrier()  # every thread has written its part before one of them signals it
             before = tl.atomic_add(arrived + row * KV_HEADS + kv_head, 1, sem="acq_rel")
             if before == count - 1:
                 tl.debug_barrier()
-                # A row's units are neighbours, in the order of its chunks.
+                # The units of a row are neighbours, in the order of its splits.
                 earlier = (chunk - oldest // size).to(tl.int64) * KV_HEADS
                 first = (item - earlier) * lanes
                 for which in range(0, (end - start) * SHARED):
@@ -184,7 +185,7 @@ def decode_attention(
     window: int,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """Write the rows of `out` that belong to chunks of at most `decode_tokens(heads)` tokens."""
+    """Compute the rows of `out` that belong to chunks of at most `decode_tokens(heads)` tokens."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     one_token = q.shape[0] == inputs.context_lens.shape[0]

@@ -1,6 +1,9 @@
-"""What changes logits before the draw: one program a row, one stage a feature.
+"""Adjustments of logits before sampling: one program per row, one stage per feature.
 
-A stage lists each token once, so its programs' lanes never meet; a barrier divides the stages.
+A stage lists each token once, so that no two lanes of its program write one logit; a barrier
+divides the stages. `adjust_logits` reads lists; `adjust_rows` reads the state of rows on the device
+(`kernels.persistent_batch`): a row without adjustments costs its program a few loads, and the
+counts of a row with penalties are read whole.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ WHOLE = 4096
 
 @triton.jit
 def _saturated(after, before):
-    """`after`; where a finite `before` became infinite, the largest float32 of that sign."""
+    """`after`; if a finite `before` became infinite, the largest float32 of that sign."""
     LARGEST: tl.constexpr = 3.4028234663852886e38
     finite = tl.abs(before) <= LARGEST  # false for NaN
     return tl.where(finite, tl.minimum(tl.maximum(after, -LARGEST), LARGEST), after)
@@ -28,7 +31,7 @@ def _saturated(after, before):
 
 @triton.jit
 def _listed(tokens, base, end, BLOCK: tl.constexpr):
-    """BLOCK places of a list from `base` on, which of them exist, and their tokens."""
+    """BLOCK indices of a list from `base` on, a mask of the valid ones, and their tokens."""
     place = base + tl.arange(0, BLOCK)
     inside = place < end
     return place, inside, tl.load(tokens + place, mask=inside, other=0)
@@ -36,7 +39,7 @@ def _listed(tokens, base, end, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_span(row, tokens, values, begin, end, sign, BLOCK: tl.constexpr):
-    """Adds `sign` times the values at begin .. end - 1 of a list to the logits of its tokens."""
+    """Add `sign` times the values at begin .. end - 1 of a list to the logits of its tokens."""
     for base in range(begin, end, BLOCK):
         place, inside, token = _listed(tokens, base, end, BLOCK)
         before = tl.load(row + token, mask=inside, other=0.0)
@@ -76,7 +79,7 @@ def _penalize(
 
 @triton.jit
 def _mask(row, words, VOCABULARY, BLOCK: tl.constexpr):
-    """Forbids what the bits leave out; how many tokens they allow."""
+    """Set forbidden tokens to -inf; the number of allowed tokens."""
     allowed = tl.full((), 0, dtype=tl.int32)
     for base in range(0, VOCABULARY, BLOCK):
         token = base + tl.arange(0, BLOCK)
@@ -138,8 +141,7 @@ def adjust_logits_kernel(
 
 def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """See `kernels.sampler_inputs` and `sampling_operands`. `logits: [S, V]` float32, contiguous,
-    changed
-    in place."""
+    modified in place."""
     count, vocabulary = logits.shape
     barren = torch.empty(count, dtype=torch.int32, device=logits.device)
     lists = adjust_tensors(count, ceil_div(vocabulary, 32), rows, logits.device)

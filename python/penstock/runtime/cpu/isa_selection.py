@@ -18,7 +18,7 @@ from penstock.kernels.isa.choice import (
     Clock,
     SystemClock,
     Times,
-    choose,
+    choose_isas,
     measure,
 )
 from penstock.kernels.isa.instruction_sets import IsaSelection, KernelShapes, form_name
@@ -82,7 +82,7 @@ def select_isas(
         schema=SCHEMA,
         key=key,
         model_id=model.model_id,
-        levels=choose(times, levels, count / taken),
+        levels=choose_isas(times, levels, count / taken),
         microseconds=told(times),
     )
     kept = keep(home, made)
@@ -145,7 +145,9 @@ def summary(levels: IsaSelection) -> str:
 def told(times: Times) -> dict[str, float]:
     """Microseconds by kind, rows, arithmetic and level."""
     return {
-        f"{cell.kind}, {cell.rows} rows, as {cell.own}, by {cell.isa}": round(1e6 * seconds, 1)
+        f"{cell.kind}, {cell.rows} rows, as {cell.arithmetic}, by {cell.isa}": round(
+            1e6 * seconds, 1
+        )
         for cell, seconds in times.items()
     }
 

@@ -167,7 +167,7 @@ def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> To
         return TritonOps(device, dtype, dense=dense)
     trials = read_environment().home / "trials"
     without = kernels_without(settings)
-    return CudaOps(device, dtype, trials=trials, dense=dense, without=without)
+    return CudaOps(device, dtype, verdicts=trials, dense=dense, without=without)
 
 
 def place(

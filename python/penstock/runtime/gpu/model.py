@@ -51,7 +51,7 @@ class DeviceModel:
         reached("cache")
         self.adapters: SlotAdapters | None = None
         self._work = None
-        if ops.table["attention"].name in ("cuda", "triton"):
+        if ops.registry["attention"].name in ("cuda", "triton"):
             self._work = _DecodeAttentionPlans(
                 model.spec,
                 ops.device,
