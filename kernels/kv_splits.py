@@ -61,10 +61,10 @@ def split_tokens(max_model_len: int, smallest: int) -> int:
 
 def most_splits(max_model_len: int, smallest: int) -> int:
     """Return the most splits that a context of up to `max_model_len` tokens has."""
-    chunks = -(-max_model_len // split_tokens(max_model_len, smallest))
+    splits = -(-max_model_len // split_tokens(max_model_len, smallest))
     # A shorter context may have more splits, just before the size doubles.
     size = smallest
     while size < split_tokens(max_model_len, smallest):
-        chunks = max(chunks, FEW_SPLITS if size < WHOLE_SPLIT else MOST_SPLITS)
+        splits = max(splits, FEW_SPLITS if size < WHOLE_SPLIT else MOST_SPLITS)
         size *= 2
-    return chunks
+    return splits

@@ -44,20 +44,20 @@ class Adjustments(Generic[Tensor]):
     Order and arithmetic are those of `adjust_logits` in `kernels.sampler_inputs`. int32 except for
     the floats. The order of a list has no meaning, and a row names a token once.
 
-    Suppressed tokens get -inf while the position of the sampled token is below `held_until`; tokens
-    outside the vocabulary are ignored. `counts` is undefined for a row whose penalties are off.
+    Suppressed tokens get -inf while the position of the sampled token is below `suppressed_until`;
+    tokens outside the vocabulary are ignored. `counts` is undefined for a row without penalties.
     """
 
     presence: Tensor  # [N + 1] float32; 0: off
     frequency: Tensor  # [N + 1] float32; 0: off
     repetition: Tensor  # [N + 1] float32; 1: off
     num_biases: Tensor  # [N + 1]
-    num_held: Tensor  # [N + 1]
-    held_until: Tensor  # [N + 1]
+    num_suppressed: Tensor  # [N + 1]
+    suppressed_until: Tensor  # [N + 1]
     counts: Tensor  # [N + 1, V]; 0: not seen; n + 1: seen, and n times in the answer
     bias_tokens: Tensor  # [N + 1, most biases]
     bias_values: Tensor  # [N + 1, most biases] float32
-    held: Tensor  # [N + 1, most suppressed tokens]
+    suppressed: Tensor  # [N + 1, most suppressed tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class RowState(Generic[Tensor]):
     """N rows and the padding row. int32 except for the floats, and `seed`, int64."""
 
     known: Tensor  # [N + 1] number of known tokens
-    last: Tensor  # [N + 1] the last known token
+    last_token: Tensor  # [N + 1] the last known token
     tables: Tensor  # [N + 1, max_blocks]; undefined past the appended blocks
     temperature: Tensor  # [N + 1] float32
     top_k: Tensor  # [N + 1]

@@ -36,6 +36,6 @@ def in_float8_cache(
     scales = 0.5 ** torch.arange(4, 4 + drawn.keys.shape[1])
     spread = scales[:, None, None]
     parts = [part.float().nan_to_num() / spread for part in (drawn.keys, drawn.values)]
-    held = [part.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn) for part in parts]
-    meant = LayerCache(*(part.double() * spread for part in held))
-    return token_major(LayerCache(*held, scales, scales.clone())), meant
+    stored = [part.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn) for part in parts]
+    values = LayerCache(*(part.double() * spread for part in stored))
+    return token_major(LayerCache(*stored, scales, scales.clone())), values

@@ -8,14 +8,14 @@ from typing import Literal
 
 import torch
 
-from penstock.kernels.cuda.library import Declined, Library, find_library, open_library
+from penstock.kernels.cuda.library import Library, Unavailable, find_library, open_library
 from penstock.kernels.cuda.ops import register
 from penstock.kernels.cuda.self_test import rejected_kernels
 from penstock.kernels.cuda.tuning import EMULATED_CAPABILITY, tuning_of
 from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.linear_choice import capability_of
 
-__all__ = ["CudaOps", "Declined", "Library", "find_library", "open_library"]
+__all__ = ["CudaOps", "Library", "Unavailable", "find_library", "open_library"]
 
 
 class CudaOps(TritonOps):
@@ -32,7 +32,7 @@ class CudaOps(TritonOps):
         self,
         device: str = "cuda",
         dtype: torch.dtype = torch.bfloat16,
-        library: Library | Declined | None = None,
+        library: Library | Unavailable | None = None,
         rejected: Mapping[str, str] | None = None,
         verdicts: Path | None = None,
         dense: Literal["stored", "float8"] = "stored",

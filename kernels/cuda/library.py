@@ -39,7 +39,7 @@ Argument: TypeAlias = "torch.Tensor | int | float | None"
 
 
 @dataclass(frozen=True, slots=True)
-class Declined:
+class Unavailable:
     """The reason why there is no library to call."""
 
     reason: str
@@ -55,7 +55,7 @@ class Library:
             function = getattr(loaded, f"penstock_cuda_{name}")
             function.argtypes, function.restype = [*arguments, _P], _I
             tensors = arguments.count(_P)
-            assert arguments[:tensors] == [_P] * tensors, f"{name}: a number before a tensor"
+            assert arguments[:tensors] == [_P] * tensors, f"{name}: a number precedes a tensor"
             self._functions[name] = function, tensors
         self._error = loaded.penstock_cuda_error
         self._error.argtypes, self._error.restype = [_I], ctypes.c_char_p
@@ -106,26 +106,28 @@ def current_stream() -> int:
     return stream
 
 
-def open_library(path: Path) -> Library | Declined:
+def open_library(path: Path) -> Library | Unavailable:
     """Open the library in a file; return the reason if it cannot be loaded or has another ABI.
     Needs no driver."""
     try:
         loaded = ctypes.CDLL(str(path))
         number = loaded.penstock_cuda_abi()
     except (OSError, AttributeError) as error:
-        return Declined(f"the CUDA library cannot be loaded ({error})")
+        return Unavailable(f"the CUDA library cannot be loaded ({error})")
     if number != ABI:
-        return Declined(f"the CUDA library has ABI {number}, not {ABI}: install the same release")
+        return Unavailable(
+            f"the CUDA library has ABI {number}, not {ABI}: install the same release"
+        )
     return Library(path, loaded)
 
 
-def find_library(cuda_version: str | None) -> Library | Declined:
+def find_library(cuda_version: str | None) -> Library | Unavailable:
     """Open the installed library for the CUDA version that torch was built for
     (`torch.version.cuda`), or return the reason why there is none."""
     if cuda_version is None:
-        return Declined("torch is built without CUDA")
+        return Unavailable("torch is built without CUDA")
     major = cuda_version.split(".")[0]
     found = importlib.util.find_spec(f"penstock_cuda{major}")
     if found is None or found.origin is None:
-        return Declined(f"penstock-cuda{major} is not installed")
+        return Unavailable(f"penstock-cuda{major} is not installed")
     return open_library(Path(found.origin).with_name(FILE))

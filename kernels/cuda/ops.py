@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from penstock.kernels.cuda import linear as cuda_linear
-from penstock.kernels.cuda.library import Declined, Library
+from penstock.kernels.cuda.library import Library, Unavailable
 from penstock.kernels.gpu_kv_cache import is_token_major
 from penstock.kernels.ops.attention import ATTENTION
 from penstock.kernels.ops.linear import LINEAR
@@ -40,7 +40,7 @@ _QUERIES = 16  # rows of a decode tile
 _WIDEST_ROW = 32768
 
 
-def register(library: Library | Declined, rejected: Mapping[str, str] | None = None) -> None:
+def register(library: Library | Unavailable, rejected: Mapping[str, str] | None = None) -> None:
     """Register the library's implementations with the ops, or the reason why they do not serve.
     `rejected`: kernels that must not be used -> reason."""
     rejected = rejected or {}
@@ -58,8 +58,8 @@ def register(library: Library | Declined, rejected: Mapping[str, str] | None = N
         op.register(Impl("cuda", partial(call, library), why_not, pack))
 
 
-def _why_not(library: Library | Declined, rejected: str | None, machine: Machine) -> str | None:
-    if isinstance(library, Declined):
+def _why_not(library: Library | Unavailable, rejected: str | None, machine: Machine) -> str | None:
+    if isinstance(library, Unavailable):
         return library.reason
     if rejected is not None:
         return rejected
@@ -109,7 +109,7 @@ def _rope_cache(
     rotated = rope.shape[1]
     if not _cache_served(qkv, cache) or dim > 256 or dim % 8 or rotated % 4:
         return triton_rope_cache.rope_cache(qkv, rope, inputs, cache, heads, head_norm)
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     tokens = qkv.shape[0]
     out = qkv.new_empty(tokens, q_heads * dim)
     weights = (None, None) if head_norm is None else (head_norm.q_weight, head_norm.k_weight)
@@ -201,7 +201,7 @@ def _decode(
         inputs.block_tables.shape[1],
         *(cache.keys.stride(0), cache.values.stride(0)),
         *(scale / math.log(2), window, tokens * (q_heads // kv_heads)),
-        *(q_heads, kv_heads, dim, block_size, work.chunk, work.multiprocessors),
+        *(q_heads, kv_heads, dim, block_size, work.split, work.multiprocessors),
     )
 
 

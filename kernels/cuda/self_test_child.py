@@ -15,7 +15,7 @@ import torch
 
 from penstock.kernels.cases.gpu_layout import as_gpu_inputs, in_float8_cache
 from penstock.kernels.cases.random_inputs import map_tensors
-from penstock.kernels.cuda import CudaOps, Declined, Library, open_library
+from penstock.kernels.cuda import CudaOps, Library, Unavailable, open_library
 from penstock.kernels.cuda.launcher import serve_installed
 from penstock.kernels.cuda.self_test import DEVICE_LOST, STARTED
 from penstock.kernels.ops import all_ops
@@ -107,7 +107,7 @@ def _agree(ours: torch.Tensor, truth: torch.Tensor, relative: float) -> bool:
 def main(library: str, device: str, names: str, without: str) -> None:
     rejected = dict.fromkeys(filter(None, without.split(",")), "not used")
     opened = open_library(Path(library))
-    if isinstance(opened, Declined):
+    if isinstance(opened, Unavailable):
         sys.exit(opened.reason)
     if device.startswith("cuda"):
         torch.cuda.set_device(device)  # streams and modules are those of the current device

@@ -46,7 +46,7 @@ class NativeSlots:
 
     def pack(self, factors: Sequence[LinearFactors]) -> Any:
         if [len(linear) for linear in factors] != [len(rows) for _, rows in self._linears]:
-            raise ValueError("factors: must have a place for each slice of each linear layer")
+            raise ValueError("factors: must have an entry for each slice of each linear layer")
         return self.table.pack(
             [None if one is None else (one.a, one.b) for linear in factors for one in linear]
         )

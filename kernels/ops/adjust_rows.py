@@ -15,7 +15,7 @@ from penstock.kernels.persistent_batch import Adjustments
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.sampler_inputs import SeenTokens, TokenValues
 
-MOST_BIASES, MAX_COALESCED = 40, 12  # sizes of the cases
+MOST_BIASES, MOST_SUPPRESSED = 40, 12  # sizes of the cases
 
 
 def adjust_rows(
@@ -39,9 +39,9 @@ def adjust_rows(
             columns = (_array(column.reshape(1)) for column in (*penalties, repetition))
             listed = SeenTokens(_span(len(seen)), _array(seen), _array(counts), *columns)
             penalize(logit, listed, 0)
-        if position < adjust.held_until[row]:
-            held = adjust.held[row, : adjust.num_held[row]].long()
-            logit[held[(held >= 0) & (held < len(logit))]] = float("-inf")
+        if position < adjust.suppressed_until[row]:
+            suppressed = adjust.suppressed[row, : adjust.num_suppressed[row]].long()
+            logit[suppressed[(suppressed >= 0) & (suppressed < len(logit))]] = float("-inf")
 
 
 def _array(tensor: torch.Tensor) -> Any:
@@ -60,7 +60,7 @@ def random_adjustments(
     garbage."""
     kinds = torch.arange(rows + 1, dtype=torch.int32)
     kinds[rows] = 0
-    biased, penalized, held = ((kinds >> bit) & 1 for bit in range(3))
+    biased, penalized, suppressed = ((kinds >> bit) & 1 for bit in range(3))
     counts = source.integers(0, 3, rows + 1, vocabulary) * source.integers(0, 3, rows + 1, 1)
     counts[(penalized == 0)] = -1
 
@@ -76,19 +76,19 @@ def random_adjustments(
         values = source.normal(rows + 1).abs() + 0.2
         return torch.where(penalized > 0, values, torch.tensor(off))
 
-    tokens_held = listed(MAX_COALESCED)
-    tokens_held[::2, 0] = vocabulary + 3  # not in the vocabulary
+    tokens_suppressed = listed(MOST_SUPPRESSED)
+    tokens_suppressed[::2, 0] = vocabulary + 3  # not in the vocabulary
     return Adjustments(
         presence=column(0.0),
         frequency=column(0.0),
         repetition=column(1.0),
         num_biases=biased * min(MOST_BIASES, vocabulary),
-        num_held=held * min(MAX_COALESCED, vocabulary),
-        held_until=held * 20,
+        num_suppressed=suppressed * min(MOST_SUPPRESSED, vocabulary),
+        suppressed_until=suppressed * 20,
         counts=counts,
         bias_tokens=listed(MOST_BIASES),
         bias_values=source.normal(rows + 1, MOST_BIASES) * 3,
-        held=tokens_held,
+        suppressed=tokens_suppressed,
     )
 
 

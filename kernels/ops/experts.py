@@ -231,7 +231,7 @@ def _shuffling(source: RandomInputs, matrix: Float8, group: int) -> Float8:
     """Return a matrix whose rows each select a column, times a constant: a permutation within each
     group."""
     (rows, _), scale = matrix.shape, 0.004 * matrix.scale / matrix.scale.max()
-    assert rows % group == 0, "a group of results has the largest number of one of columns"
+    assert rows % group == 0, "rows must be whole groups"
     codes = np.zeros_like(matrix.codes)
     starts = range(0, rows, group)
     column = np.concatenate([start + source.numpy.permutation(group) for start in starts])

@@ -29,14 +29,14 @@ def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> 
         own = words[begin : begin + UPDATE_WORDS]
         floats = own.view(torch.float32)
         row = int(own[0])
-        state.known[row], state.last[row] = own[1], own[2]
+        state.known[row], state.last_token[row] = own[1], own[2]
         state.temperature[row], state.top_k[row] = floats[3], own[4]
         state.top_p[row], state.min_p[row] = floats[5], floats[6]
         state.seed[row] = (own[8].long() << 32) | (own[7].long() & 0xFFFFFFFF)
         adjust = state.adjust
         adjust.presence[row], adjust.frequency[row] = floats[9], floats[10]
         adjust.repetition[row], adjust.num_biases[row] = floats[11], own[12]
-        adjust.num_held[row], adjust.held_until[row] = own[13], own[14]
+        adjust.num_suppressed[row], adjust.suppressed_until[row] = own[13], own[14]
     for index in range(upload.num_runs):
         begin = upload.runs_at + index * RUN_WORDS
         row, first, count, source = words[begin : begin + RUN_WORDS].tolist()
@@ -61,7 +61,7 @@ def prepare_step(
         if carried:
             start = int(state.known[row]) - 1
         source = upload.tokens_at + first
-        out.tokens[first:end] = state.last[row] if carried else upload.words[source:][:length]
+        out.tokens[first:end] = state.last_token[row] if carried else upload.words[source:][:length]
         position = torch.arange(start, start + length, dtype=torch.int32, device=device)
         out.positions[first:end] = position
         block = state.tables[row, (position // block_size).long()]
@@ -99,7 +99,7 @@ def append_tokens(
         words = upload.words[index * CHUNK_WORDS : (index + 1) * CHUNK_WORDS].tolist()
         row, place, draft = words[0], words[4], words[5]
         if place >= 0 and draft == 0 and row < len(state.known) - 1:
-            state.last[row] = tokens[place].clamp(min=0)
+            state.last_token[row] = tokens[place].clamp(min=0)
             state.known[row] = context_lens[index] + 1
             if tokens[place] >= 0:
                 counts = state.adjust.counts[row]
@@ -112,7 +112,7 @@ def _state(source: RandomInputs, rows: int, blocks: int, block_size: int) -> Row
     tables = 1 + torch.randperm((rows + 1) * blocks, generator=source.torch).int()
     return RowState(
         known=source.integers(1, blocks * block_size, rows + 1),
-        last=source.integers(0, 100, rows + 1),
+        last_token=source.integers(0, 100, rows + 1),
         tables=tables.view(rows + 1, blocks),
         temperature=source.normal(rows + 1).abs(),
         top_k=source.integers(0, 50, rows + 1),
@@ -231,7 +231,7 @@ def _invoke_append(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     names = ("state", "upload", "context_lens", "tokens", "chunks")
     ops.append_tokens(*(inputs[name] for name in names))
     state = inputs["state"]
-    return state.known, state.last, state.adjust.counts
+    return state.known, state.last_token, state.adjust.counts
 
 
 def _cost(inputs: Inputs) -> Cost:

@@ -20,7 +20,7 @@ import torch
 from lora_base_models import write_quantized
 
 from penstock.kernels.cuda.launcher import DriverLauncher, open_packaged
-from penstock.kernels.cuda.library import Declined
+from penstock.kernels.cuda.library import Unavailable
 from penstock.kernels.triton.compile.archive import Archive, Cubin, write_archive
 from penstock.kernels.triton.compile.packaged_kernels import REQUEST, Misaligned, PackagedKernels
 from penstock.kernels.triton.compile.signature import Signature
@@ -263,7 +263,7 @@ def test_a_first_launch_that_fails_ends_the_use_of_packaged_kernels(tmp_path: Pa
         reason = packaged.start(*call)
         assert reason is not None and "CUDA_ERROR_NOT_SUPPORTED" in reason
     assert launcher.asked == 1
-    assert packaged.report().startswith("kernels are compiled as they are wanted: ")
+    assert packaged.report().startswith("kernels are compiled on first use: ")
 
 
 def test_a_later_launch_that_fails_is_an_error(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_later_launch_that_fails_is_an_error(tmp_path: Path) -> None:
 def test_what_is_no_archive_is_declined(built: tuple[Path, Path], tmp_path: Path) -> None:
     library, driver = built
     absent = open_packaged(library, tmp_path / "kernels_sm_90a.zip", 0, str(driver))
-    assert absent == Declined("kernels_sm_90a.zip is not installed")
+    assert absent == Unavailable("kernels_sm_90a.zip is not installed")
 
 
 def test_only_what_compiles_imports_triton_itself() -> None:

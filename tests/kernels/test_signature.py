@@ -31,7 +31,7 @@ KERNELS = {name: parse_signature(text) for name, text in _native.signatures().it
 OP_OF = {kernel: op for op in NATIVE_OPS.values() for kernel in op.native_kernels or (op.name,)}
 
 # Operands of native kernels that no op has: the pool's threads; and the mask of each row plus 1,
-# made from `mask_of`.
+# derived from `mask_of`.
 NATIVE_ONLY = {"threads", "mask"}
 SAME_BITS = {"uint64": "int64", "uint32": "int32", "float": "float32"}
 
@@ -65,8 +65,8 @@ def test_interface_and_dispatch_have_the_operands_of_the_op(op: Op) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_native_kernel_has_the_operands_of_its_op(kernel: str) -> None:
     """Each tensor that the kernel reads and each number is an operand of the op, or was written by
-    another kernel of the same op; each result of the op that the kernel writes is like it. Other
-    tensors that the kernel writes are scratch memory."""
+    another kernel of the same op; each result of the op that the kernel writes has its dimensions
+    and type. Other tensors that the kernel writes are scratch memory."""
     op = OP_OF[kernel]
     results = {operand.name: operand for operand in op.results}
     operands = {
@@ -106,7 +106,7 @@ def test_every_result_of_a_native_op_is_written() -> None:
 
 
 def values_of(operand: Operand, value: Any) -> Iterator[tuple[Operand, Any]]:
-    """The operand and its value; for a struct those of its fields that the value has."""
+    """Yield the operand and its value; for a struct, its fields that are not None."""
     if value is None:
         return
     if operand.kind == "Heads":
@@ -120,7 +120,8 @@ def values_of(operand: Operand, value: Any) -> Iterator[tuple[Operand, Any]]:
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor or of weights; None for a struct whose shapes no signature states."""
+    """Return the shape of a tensor or of weights; None for a struct whose shapes no signature
+    states."""
     if hasattr(value, "shape"):
         return tuple(value.shape)
     assert is_dataclass(value), value
@@ -128,7 +129,7 @@ def shape_of(value: Any) -> tuple[int, ...] | None:
 
 
 def evaluated(dim: str, sizes: dict[str, int]) -> int:
-    """The value of a sum of products of names and numbers."""
+    """Return the value of a sum of products of names and numbers."""
     return sum(
         math.prod(int(factor) if factor.isdigit() else sizes[factor] for factor in term.split("*"))
         for term in dim.split("+")
@@ -150,7 +151,7 @@ def test_inputs_of_cases_have_the_dimensions_of_the_signature(op: Op, number: in
     later = []
     for operand in op.operands:
         if operand.kind == "AdapterSlots" or operand.name not in inputs:
-            assert op.name == "lora", operand  # its test makes slots and uses the linear layer 1
+            assert op.name == "lora", operand  # its cases make the slots
             continue
         for part, value in values_of(operand, inputs[operand.name]):
             if part.kind in NUMBERS:

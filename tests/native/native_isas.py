@@ -1,4 +1,4 @@
-"""Kernels of every isa that this machine can run, called eagerly."""
+"""Kernels of every ISA that this machine can run, called eagerly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ISAS: list[str] = native.supported_isas()
 
 
 class Kernels:
-    """`call` of one isa with its own small pool."""
+    """`call` of one ISA with its own small pool."""
 
     def __init__(self, isa: str, threads: int = 2) -> None:
         self.isa = isa

@@ -1,5 +1,5 @@
-"""Where the kernels say that a isa may serve in place of another one, its bits are the same: so
-the isa of a range of rows changes no row, whoever stands beside it."""
+"""If the kernels say that an ISA may serve in place of another one, its bits are the same: the ISA
+of a range of rows changes no row, whatever the rest of the batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def family(weight: Matrix) -> str:
 
 
 def each_range(isas: list[str]) -> tuple[RowRange, ...]:
-    """The isas one after the other, each for one more row, and the last one for all others."""
+    """Return the ISAs in turn, each for one more row, and the last one for all others."""
     return (
         *(RowRange(rows, isa) for rows, isa in enumerate(isas[:6], 1)),
         RowRange(None, isas[-1]),
@@ -49,7 +49,7 @@ def rows_of(ops: NativeOps, weight: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("own", ISAS)
 @pytest.mark.parametrize("form", FORMS)
-def test_a_level_that_may_serve_products_gives_their_bits(form: str, own: str) -> None:
+def test_isa_that_may_serve_products_gives_their_bits(form: str, own: str) -> None:
     weight = matrix(form)
     alone = NativeOps.eager(Pool(2), own)
     packed = alone.pack_linear(Linear((weight,)))
@@ -63,8 +63,8 @@ def test_a_level_that_may_serve_products_gives_their_bits(form: str, own: str) -
 
 @pytest.mark.parametrize("own", ISAS)
 @pytest.mark.parametrize("form", FORMS)
-def test_a_level_that_may_not_serve_products_never_does(form: str, own: str) -> None:
-    """Whatever is asked for each range, all rows have the arithmetic of their own isa."""
+def test_isa_that_may_not_serve_products_never_does(form: str, own: str) -> None:
+    """Whatever the ranges request, all rows have the arithmetic of their own ISA."""
     alone = NativeOps.eager(Pool(2), own)
     packed = alone.pack_linear(Linear((matrix(form),)))
     expected = rows_of(alone, packed)
@@ -86,7 +86,7 @@ def test_a_level_that_may_not_serve_products_never_does(form: str, own: str) -> 
         ("bf16", "emulated_avx512_bf16", "emulated_amx"),
     ],
 )
-def test_levels_of_another_arithmetic_may_not_serve(form: str, own: str, isa: str) -> None:
+def test_isas_of_another_arithmetic_may_not_serve(form: str, own: str, isa: str) -> None:
     if not {own, isa} <= set(ISAS):
         pytest.skip("this machine or build lacks one of them")
     weight = matrix(form)
@@ -125,8 +125,8 @@ def test_experts_have_one_arithmetic_too(gate: str, down: str, own: str) -> None
 
 
 @pytest.mark.parametrize("own", FAST)
-def test_a_plan_of_several_levels_gives_the_bits_of_one(own: str) -> None:
-    """Each kind may have the arithmetic of another isa; ranges change nothing."""
+def test_a_plan_of_several_isas_gives_the_bits_of_one(own: str) -> None:
+    """Each kind may have the arithmetic of another ISA; ranges change nothing."""
     for attention, other in pairwise([*FAST, own]):
         plain = IsaSelection(own, attention, other)
         mixed = replace(plain, linear=each_range(FAST), experts=each_range(FAST))
@@ -146,6 +146,6 @@ def test_a_plan_of_several_levels_gives_the_bits_of_one(own: str) -> None:
         ({"dense": [(None, "sse9")]}, "no such level"),
     ],
 )
-def test_ranges_that_mean_nothing_are_refused(ranges: Any, says: str) -> None:
+def test_malformed_ranges_are_refused(ranges: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         native.KernelSet(by_rows=ranges)

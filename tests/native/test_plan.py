@@ -85,7 +85,7 @@ def test_block_tables_may_be_narrower_than_the_plans() -> None:
 
 
 def test_arena_reuses_memory() -> None:
-    """All temporaries of a step, laid side by side, would take several times as much."""
+    """All temporaries of a step side by side would need several times as much."""
     kept = MAX_TOKENS * (2 * 64 + 64) * 4  # the residual before and after, the queries
     assert kept < record(make_model(1)).arena_bytes < 4 * kept
 
@@ -182,7 +182,7 @@ def test_only_recorded_tensors_can_be_the_output() -> None:
         recorder.finish(np.zeros(3, np.float32))
 
 
-def test_a_plan_tensor_cannot_be_computed_at_once() -> None:
+def test_a_plan_tensor_cannot_be_computed_eagerly() -> None:
     model = make_model()
     recorder = model.ops.recorder(4, 2, 2, 1)
     with pytest.raises(TypeError, match="PlanTensor can only be recorded"):

@@ -146,7 +146,7 @@ def one_of_each(signatures: Iterable[Signature]) -> list[Signature]:
 
 def main(arguments: list[str]) -> None:
     """Print the records of the named ops; of all if there are no names."""
-    assert not interpreted(), "the interpreter has replaced the compiler"
+    assert not interpreted(), "Triton was imported as the interpreter"
     names = [argument for argument in arguments if argument != _QUICK]
     chosen = [op for op in all_ops() if "triton" in op.implementations]
     signatures = signatures_of_cases(op for op in chosen if not names or op.name in names)

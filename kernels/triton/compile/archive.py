@@ -95,9 +95,9 @@ class Archive:
             self._members = zipfile.ZipFile(path)
             index = json.loads(self._members.read(INDEX))
         except (zipfile.BadZipFile, KeyError) as error:
-            raise ValueError(f"{path.name} is no archive of kernels") from error
+            raise ValueError(f"{path.name} is not an archive of kernels") from error
         if index["form"] != FORM or index["options"] != OPTIONS:
-            raise ValueError(f"{path.name} is of another release")
+            raise ValueError(f"{path.name} is an archive of another release")
         self.target: str = index["target"]
         self.compiler: str = index["compiler"]
         self.cubins = [_cubin(**kernel) for kernel in index["kernels"]]

@@ -60,7 +60,9 @@ def _compiled(work: tuple[Signature, int]) -> tuple[Cubin, bytes]:
     assert not metadata.global_scratch_size, f"{signature.kernel} needs scratch memory"
     assert not getattr(metadata, "profile_scratch_size", 0)
     assert metadata.num_ctas == 1, f"{signature.kernel} is a cluster"
-    assert metadata.num_warps == signature.num_warps, f"{signature.kernel} has warps of its own"
+    assert metadata.num_warps == signature.num_warps, (
+        f"{signature.kernel} has another number of warps"
+    )
     kernel = getattr(import_module(signature.module), signature.kernel)
     offsets = parameters(image, metadata.name)
     cubin = Cubin(
@@ -72,7 +74,7 @@ def _compiled(work: tuple[Signature, int]) -> tuple[Cubin, bytes]:
         scratch_pointers=len(offsets) - len(signature.types),
         file=file_of(image),
     )
-    assert offsets == expected(cubin), f"{signature.kernel}: parameters lie at {offsets}"
+    assert offsets == expected(cubin), f"{signature.kernel}: parameters are at {offsets}"
     return cubin, image
 
 
@@ -89,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compile and package the Triton kernels")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--targets", default=",".join(map(str, TARGETS)))
-    parser.add_argument("--processes", type=int, default=0, help="0: one a core")
+    parser.add_argument("--processes", type=int, default=0, help="0: one per core")
     given = parser.parse_args(arguments)
     capabilities = [int(target) for target in given.targets.split(",")]
     given.folder.mkdir(parents=True, exist_ok=True)

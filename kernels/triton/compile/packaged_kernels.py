@@ -69,7 +69,7 @@ class PackagedKernels:
         self._ready: dict[tuple[Any, ...], _Ready | str] = {}
         self._known: dict[Any, tuple[int, dict[tuple[Any, ...], _Ready | str]]] = {}
         self._sources: dict[Any, str] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._started: set[int] = set()
         self._unusable: str | None = None
 
@@ -89,7 +89,7 @@ class PackagedKernels:
     def report(self) -> str:
         """Return one line: the kernels of the archive, and the use made of them."""
         if self._unusable is not None:
-            return f"kernels are compiled as they are wanted: {self._unusable}"
+            return f"kernels are compiled on first use: {self._unusable}"
         return (
             f"{len(self)} packaged kernels for {self._archive.target}: "
             f"{self.served} in use, {self.missing} compiled here"
@@ -129,7 +129,7 @@ class PackagedKernels:
             )
             self._launcher.start(ready.handle, request)
         except (Misaligned, struct.error) as error:
-            return self._tell(fn.__name__, str(error))
+            return self._log_once(fn.__name__, str(error))
         except RuntimeError as error:
             if ready.handle in self._started:
                 raise
@@ -166,11 +166,11 @@ class PackagedKernels:
                 whole = struct.Struct(REQUEST + cubin.layout.removeprefix("@"))
                 return _Ready(loaded, size, whole.pack)
             reason = loaded
-        return self._tell(fn.__name__, reason)
+        return self._log_once(fn.__name__, reason)
 
-    def _tell(self, name: str, reason: str) -> str:
-        if name not in self._told:
-            self._told.add(name)
+    def _log_once(self, name: str, reason: str) -> str:
+        if name not in self._logged:
+            self._logged.add(name)
             log.info("%s is compiled here: %s", name, reason)
         return reason
 
@@ -180,5 +180,5 @@ def _leading_tensors(arguments: tuple[Any, ...]) -> int:
     numbers."""
     are_tensors = [isinstance(argument, torch.Tensor) for argument in arguments]
     count = sum(are_tensors)
-    assert all(are_tensors[:count]), "a number stands before a tensor"
+    assert all(are_tensors[:count]), "a number precedes a tensor"
     return count

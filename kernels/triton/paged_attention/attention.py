@@ -206,7 +206,7 @@ def attention(
     `kernels.gpu_kv_cache`. A step of as many tokens as rows has at most one token per row. `decode`
     computes the rows of short chunks, `prompt` those of the others.
     """
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     out = q.new_empty(*q.shape)  # cheaper than empty_like
     decode(out, q, inputs, cache, heads, scale, window, sinks=sinks)
     if q.shape[0] != inputs.context_lens.shape[0]:
@@ -225,7 +225,7 @@ def bidirectional_attention(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `Ops.bidirectional_attention`. Layouts are those of `attention`; `bias` is contiguous."""
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     out = torch.empty_like(q)
     prefill_attention(out, q, inputs, cache, heads, scale, window, 0, both=1, bias=bias)
     return out

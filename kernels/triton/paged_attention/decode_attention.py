@@ -72,7 +72,7 @@ def _add_parts(
         "log2_scale",
         "window",
         "lanes",
-        "chunk_size",
+        "split_size",
     ]
 )
 def decode_attention_kernel(
@@ -97,7 +97,7 @@ def decode_attention_kernel(
     log2_scale,
     window,
     lanes,
-    chunk_size,
+    split_size,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -119,10 +119,10 @@ def decode_attention_kernel(
     for item in range(tl.program_id(0), items, tl.num_programs(0)):
         kv_head = item % KV_HEADS
         row = tl.load(units + item // KV_HEADS * 2)
-        chunk = tl.load(units + item // KV_HEADS * 2 + 1)
+        split = tl.load(units + item // KV_HEADS * 2 + 1)
         start, end = tl.load(starts + row), tl.load(starts + row + 1)
         context = tl.load(contexts + row)
-        size = split_tokens(context, chunk_size)
+        size = split_tokens(context, split_size)
         oldest = tl.where(window > 0, tl.maximum(context - (end - start) - window + 1, 0), 0)
         count = tl.cdiv(context, size) - oldest // size
         token = start + lane // SHARED
@@ -135,10 +135,10 @@ def decode_attention_kernel(
         if SCALED:
             scale *= tl.load(key_scales + kv_head)
         position = context - (end - token)
-        last = tl.minimum((chunk + 1) * size, context)
-        begin = tl.maximum(chunk * size, oldest // BLOCK_N * BLOCK_N)
+        last = tl.minimum((split + 1) * size, context)
+        begin = tl.maximum(split * size, oldest // BLOCK_N * BLOCK_N)
         table = tables + row.to(tl.int64) * table_width
-        is_first = chunk == oldest // size
+        is_first = split == oldest // size
         top, mass = begin_softmax(sinks, head, present, is_first, SINKS, BLOCK_M)
         total = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
         for base in range(begin, last, BLOCK_N):
@@ -163,7 +163,7 @@ def decode_attention_kernel(
             if before == count - 1:
                 tl.debug_barrier()
                 # The units of a row are neighbours, in the order of its splits.
-                earlier = (chunk - oldest // size).to(tl.int64) * KV_HEADS
+                earlier = (split - oldest // size).to(tl.int64) * KV_HEADS
                 first = (item - earlier) * lanes
                 for which in range(0, (end - start) * SHARED):
                     result = _add_parts(
@@ -202,7 +202,7 @@ def decode_attention(
         *(work.units, work.count, work.parts, work.stats, work.arrived),
         inputs.block_tables.shape[1],
         *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
-        *(scale / math.log(2), window, lanes, work.chunk),
+        *(scale / math.log(2), window, lanes, work.split),
         num_warps=4,
         num_stages=3 if dim <= 128 else 2,
         Q_HEADS=q_heads,

@@ -110,7 +110,7 @@ def rope_cache(
 ) -> torch.Tensor:
     """See `Ops.rope_cache`. `qkv` and `rope` are contiguous; the cache has the layout of
     `kernels.gpu_kv_cache`."""
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     q_heads, kv_heads, dim = heads
     all_heads = q_heads + 2 * kv_heads
     tokens = qkv.shape[0]

@@ -74,10 +74,10 @@ class OpenDevice:
 
     def report(self) -> str:
         """Of the compiled kernels, one line."""
-        from penstock.kernels.cuda.library import Declined
+        from penstock.kernels.cuda.library import Unavailable
 
-        if isinstance(self.packaged, Declined):
-            return f"kernels are compiled as they are wanted: {self.packaged.reason}"
+        if isinstance(self.packaged, Unavailable):
+            return f"kernels are compiled on first use: {self.packaged.reason}"
         return self.packaged.report()
 
 

@@ -56,7 +56,7 @@ class LogitAdjustments:
             state.bias_values[row, : len(values)] = self._link.there(values)
         if features.held is not None:
             held = features.held.tokens
-            state.held[row, : len(held)] = self._link.there(held)
+            state.suppressed[row, : len(held)] = self._link.there(held)
         if features.seen is not None:
             tokens, counts = features.seen.listed()
             own = state.counts[row]

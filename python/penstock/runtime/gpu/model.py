@@ -123,7 +123,7 @@ class _DecodeAttentionPlans:
         """Memory for steps of up to `rows` rows with one token each, by window."""
         units = self._most_units(rows, max_model_len, chunk)
         return {
-            window: self._allocate(rows, units, self._heads, window, self._device, chunk=chunk)
+            window: self._allocate(rows, units, self._heads, window, self._device, split=chunk)
             for window in self._windows
         }
 

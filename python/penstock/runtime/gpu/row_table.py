@@ -117,7 +117,7 @@ def _new_state(
 
     return RowState(
         known=room(rows),
-        last=room(rows),
+        last_token=room(rows),
         tables=room(rows, max_blocks),
         temperature=room(rows, dtype=torch.float32),
         top_k=room(rows),
@@ -129,12 +129,12 @@ def _new_state(
             frequency=room(rows, dtype=torch.float32),
             repetition=room(rows, dtype=torch.float32) + 1,
             num_biases=room(rows),
-            num_held=room(rows),
-            held_until=room(rows),
+            num_suppressed=room(rows),
+            suppressed_until=room(rows),
             counts=room(rows, vocab_size),
             bias_tokens=room(rows, MOST_BIASES),
             bias_values=room(rows, MOST_BIASES, dtype=torch.float32),
-            held=room(rows, MOST_HELD_BACK),
+            suppressed=room(rows, MOST_HELD_BACK),
         ),
     )
 
