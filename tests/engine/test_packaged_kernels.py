@@ -40,12 +40,12 @@ from pathlib import Path
 import sys
 import penstock.kernels.triton
 from penstock.kernels.triton.compile import package
-from penstock.kernels.triton.compile import packaged_signatures as shipped
+from penstock.kernels.triton.compile import packaged_signatures as wanted
 if __name__ == "__main__":
     heads = ({_WIDE.heads}, {_WIDE.kv_heads}, {_WIDE.head_dim})
-    sizes = shipped.Sizes({_WIDE.width}, heads, {_WIDE.ff}, {_WIDE.vocab}, False, blocks=True)
-    shipped.INTEGERS = {{name: shipped.INTEGERS[name] for name in ("Q8_0", "Q4_1")}}
-    package.build(Path(sys.argv[1]), shipped.shipped([sizes]), [90])
+    sizes = wanted.Sizes({_WIDE.width}, heads, {_WIDE.ff}, {_WIDE.vocab}, False, blocks=True)
+    wanted.INTEGERS = {{name: wanted.INTEGERS[name] for name in ("Q8_0", "Q4_1")}}
+    package.build(Path(sys.argv[1]), wanted.packaged_signatures([sizes]), [90])
 """
 _LAYER = {"rms_norm_kernel", "rope_cache_kernel", "attention_kernel", "decode_attention_kernel"}
 _FLOAT8 = {"quantize_float8_kernel", "linear_float8_kernel"}

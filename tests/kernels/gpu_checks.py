@@ -76,7 +76,7 @@ def small_chunks(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 def staged(op: Op, case: Case, ops: CudaOps) -> list[str]:
     """Return the errors of a product by the kernel "staged": its results, and the bits of a row
-    alone. Also with so many blocks that several share a tile, and that shares end within one."""
+    alone. Also with enough blocks that several share a tile, and that shares end within one."""
     wrong = []
     for name, blocks in (
         ("", cuda_linear.staged_blocks),

@@ -1,4 +1,4 @@
-"""The pool from Python. What happens inside it is tested in C++: thread_pool_test.cc."""
+"""The thread pool from Python; thread_pool_test.cc tests its inside in C++."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ import triton
 from penstock.kernels.triton.compile.ahead_of_time import can_run, compile_for
 from penstock.kernels.triton.compile.archive import Cubin, file_of, layout, write_archive
 from penstock.kernels.triton.compile.elf import parameters
-from penstock.kernels.triton.compile.packaged_signatures import shipped
+from penstock.kernels.triton.compile.packaged_signatures import packaged_signatures
 from penstock.kernels.triton.compile.signature import Signature, source_hash
 
 # Capability -> the target that Triton compiles for.
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     capabilities = [int(target) for target in given.targets.split(",")]
     given.folder.mkdir(parents=True, exist_ok=True)
-    signatures = shipped()
+    signatures = packaged_signatures()
     for capability in capabilities:  # one at a time, to write the first archive early
         for path in build(given.folder, signatures, [capability], given.processes):
             print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)

@@ -51,7 +51,7 @@ MOST_GROUPS = 256  # groups of a step's rows by adapter
 CACHES = (torch.bfloat16, torch.float8_e4m3fn)
 
 
-def shipped(models: Iterable[Sizes] | None = None) -> list[Signature]:
+def packaged_signatures(models: Iterable[Sizes] | None = None) -> list[Signature]:
     """Return each signature that those models launch, once. `models`: None: all `MODELS`."""
     table = KernelRegistry(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
     ops = TorchOps(table, "meta", ACTIVATIONS)
