@@ -1,4 +1,4 @@
-"""Weights on their way from a file to torch."""
+"""Conversion of weights from numpy arrays to torch tensors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-# Said of any tensor over a mapped file. Nobody writes to weights.
+# torch warns of any tensor over a read-only mapped file; weights are never written.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
 def tensor_of(array: Any) -> torch.Tensor:
-    """A numpy array as a tensor of the same memory where that is contiguous. Not to be written."""
+    """Return a numpy array as a tensor, in the same memory if the array is contiguous. Do not write
+    to it."""
     return torch.from_numpy(np.ascontiguousarray(array))

@@ -1,18 +1,18 @@
-"""The paged cache on a GPU: how it lies in memory, and how it is allocated.
+"""The paged cache on a GPU: memory layout and allocation.
 
-Tensors keep the meaning and the shapes of `LayerCache`, keys [B, K, D, P] and values [B, K, P, D]:
-only the strides differ. Keys lie token by token like values, so the keys (and the values) of one
-block and one KV head are P * D elements in one piece, which a kernel reads 16 bytes a lane: 4 KiB
-for 16 tokens of 128 bfloat16. So the declarations of the ops stay the truth, for either layout.
+Tensors keep the meaning and the shapes of `LayerCache`, keys [B, K, D, P] and values [B, K, P, D];
+only the strides differ. Keys are stored token by token like values, so that the keys (and the
+values) of one block and one KV head are P * D contiguous elements, which a kernel reads 16 bytes
+per lane: 4 KiB for 16 tokens of 128 bfloat16. So the references of the ops hold for either layout.
 
-What kernels on a GPU rely on (`token_major`): keys.stride() == (S, P * D, 1, D) and
-values.stride() == (S, P * D, D, 1), where S, the elements from a block to the next, is a multiple
-of 16; memory aligned to 16 bytes. Element types: bfloat16, float16, float32; and float8_e4m3fn with
-`key_scales` and `value_scales: [K]` float32: an element times its head's scale is the number meant.
+Kernels on a GPU rely on (`token_major`): keys.stride() == (S, P * D, 1, D) and values.stride() ==
+(S, P * D, D, 1), where S, the elements from a block to the next, is a multiple of 16; memory
+aligned to 16 bytes. Element types: bfloat16, float16, float32; and float8_e4m3fn with `key_scales`
+and `value_scales: [K]` float32: the value is an element times the scale of its head.
 
-A step's padding, for a captured graph of fixed size: a token whose slot is negative is not written
-to the cache, and a row whose context is 0, or that has no tokens, is not attended to (its results
-are undefined, and finite wherever the kernel writes them).
+Padding of a step to the fixed size of a captured graph: a token with a negative slot is not written
+to the cache; a row whose context is 0, or that has no tokens, is not attended to (its results are
+undefined, and finite if the kernel writes them).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ALIGNED_ELEMENTS = 16
 
 @dataclass(frozen=True, slots=True)
 class CacheExtents:
-    """`blocks` blocks of `block_size` tokens for each of `layers` layers of [K, D] heads."""
+    """Sizes of a cache: `blocks` blocks of `block_size` tokens for each of `layers` layers of [K,
+    D] heads."""
 
     layers: int
     blocks: int
@@ -38,35 +39,36 @@ class CacheExtents:
 
 
 def allocate_pool(extents: CacheExtents, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """The memory of all layers' caches: [L, 2, B, K, P, D], zeroed.
+    """Allocate the caches of all layers: [L, 2, B, K, P, D], zeroed.
 
-    A layer's blocks lie together, so that a step walks few of the GPU's page entries at a time.
+    The blocks of a layer are contiguous, so that a step touches few of the GPU's page entries at a
+    time.
     """
     block = (extents.kv_heads, extents.block_size, extents.dim)
     return torch.zeros(extents.layers, 2, extents.blocks, *block, dtype=dtype, device=device)
 
 
 def caches_of(pool: torch.Tensor) -> list[LayerCache[torch.Tensor]]:
-    """A cache for each layer: windows of `pool`. For float8_e4m3fn the scales are 1 until they are
-    set, in place."""
+    """Return the cache of each layer: windows of `pool`. For float8_e4m3fn the scales are 1 until
+    they are set in place."""
     return [_window(keys, values) for keys, values in pool.unbind(0)]
 
 
 def allocate_caches(
     extents: CacheExtents, dtype: torch.dtype, device: str
 ) -> list[LayerCache[torch.Tensor]]:
-    """Both in one."""
+    """Allocate a pool and return the caches in it."""
     return caches_of(allocate_pool(extents, dtype, device))
 
 
 def token_major(cache: LayerCache[torch.Tensor]) -> LayerCache[torch.Tensor]:
-    """The same contents, keys in memory token by token."""
+    """Return a copy of the cache with keys token by token."""
     keys = cache.keys.transpose(2, 3).contiguous().transpose(2, 3)
     return LayerCache(keys, cache.values.contiguous(), cache.key_scales, cache.value_scales)
 
 
 def is_token_major(cache: LayerCache[torch.Tensor]) -> bool:
-    """Whether the cache lies as kernels on a GPU read it."""
+    """Return whether the cache has the layout that kernels on a GPU read."""
     block_size, dim = cache.values.shape[2:]
     panel = block_size * dim
     (of_keys, *keys), (of_values, *values) = cache.keys.stride(), cache.values.stride()

@@ -1,7 +1,7 @@
-"""The `Ops` of a kind, importing what that kind needs and nothing of the others.
+"""Loads one implementation of `Ops`, importing only what it needs.
 
-Importing this module, or loading the native kind, imports no torch: that costs seconds, and a CPU
-server must answer sooner.
+Importing this module, or loading "native", imports no torch: that costs seconds, and a CPU server
+must start sooner.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ Kind = Literal["native", "reference", "triton"]
 
 
 def load_ops(
-    kind: Kind, *, pool: Any = None, level: str | None = None, device: str = "cuda"
+    kind: Kind, *, pool: Any = None, isa: str | None = None, device: str = "cuda"
 ) -> Ops[Any]:
-    """An eager `Ops`, with `sample` and `top_logprobs` beside its methods.
+    """Return an eager `Ops` that also has `sample` and `top_logprobs`.
 
-    "native": over numpy arrays, on `pool` (a `_native.ThreadPool`) at `level` (None: the best that
-    the CPU has). "reference": over CPU torch tensors. "triton": over torch tensors on `device`.
-    Raises ImportError where the extension, torch or triton is not installed.
+    "native": over numpy arrays, on `pool` (a `_native.ThreadPool`) with the kernels of `isa` (None:
+    the best of the CPU). "reference": over CPU torch tensors. "triton": over torch tensors on
+    `device`. Raises ImportError if the extension, torch or triton is not installed.
     """
     if kind == "native":
         from penstock.kernels.native import NativeOps
 
-        return NativeOps.eager(pool, level)
+        return NativeOps.eager(pool, isa)
     if kind == "reference":
         from penstock.kernels.reference import ReferenceOps
 

@@ -1,6 +1,6 @@
-"""What the op `lora` works over: adapters of low rank in slots of fixed number.
+"""LoRA adapters in a fixed number of slots: the operands of the op `lora`.
 
-The number and the sizes of slots are fixed when they are made; what lies in them changes between
+The number and the sizes of the slots are fixed when they are created; their contents change between
 steps, so that a captured step serves adapters that were loaded after it.
 """
 
@@ -19,25 +19,24 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class LoraFactors:
-    """Of one matrix [N, K]: `a` [R, K] and `b` [N, R], float32 in C order, finite. It adds
-    b @ (a @ x)."""
+    """The low-rank factors of one matrix [N, C]: `a` [Q, C] and `b` [N, Q], float32 in C order,
+    finite. They add b @ (a @ x)."""
 
     a: Floats
     b: Floats
 
 
 LinearFactors: TypeAlias = "tuple[LoraFactors | None, ...]"
-"""One for each slice of a linear layer; None where the adapter leaves it as it is."""
+"""The factors of each slice of a linear layer; None if the adapter does not change the slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSizes:
-    """`capacity` slots for adapters of ranks up to `max_rank`.
+    """The sizes of `capacity` slots for adapters of ranks up to `max_rank`.
 
-    `linears`: of each linear layer K and the N of its slices (q, k, v; gate, up). `storage_dtype`:
-    what the
-    factors are rounded to; a rank's row of a and column of b have a scale each, so that "i8" holds
-    127 steps of the largest.
+    `linears`: for each linear layer C, and the N of its slices (q, k, v; gate, up).
+    `storage_dtype`: the type to which the factors are rounded; each rank has a scale for its row of
+    a and one for its column of b, so that "i8" holds 127 steps of the largest element.
     """
 
     capacity: int
@@ -47,21 +46,22 @@ class SlotSizes:
 
 
 class PackedAdapter(Protocol):
-    """An adapter as the kernels of one implementation read it."""
+    """An adapter in the form that one implementation's kernels read."""
 
     @property
     def size_bytes(self) -> int: ...
 
 
 class AdapterSlots(Protocol):
-    """What `Ops.adapter_slots` makes. `install` and `clear` come between steps; `pack` may run in
-    any thread at any time."""
+    """The slots that `Ops.adapter_slots` creates. Call `install` and `clear` between steps; `pack`
+    may run in any thread at any time."""
 
     def pack(self, factors: Sequence[LinearFactors]) -> PackedAdapter:
-        """`factors[i]`: of the linear layer i. Raises ValueError for what does not fit."""
+        """Prepare an adapter; `factors[i]` belongs to the linear layer i. Raises ValueError for
+        factors that do not fit."""
 
     def install(self, slot: int, packed: Any) -> None:
-        """What `pack` of slots of these sizes gave is what `slot` adds from now on."""
+        """Make `slot` add the adapter that `pack` of slots of these sizes returned."""
 
     def clear(self, slot: int) -> None:
-        """`slot` adds nothing."""
+        """Make `slot` add nothing."""

@@ -1,4 +1,4 @@
-"""Between the registry's torch tensors and an `Ops` over numpy arrays: the native one."""
+"""Conversion between the registry's torch tensors and the native `Ops` over numpy arrays."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from penstock.kernels.cases.random_inputs import map_leaves, map_tensors
 
 
 def as_numpy(value: Any) -> Any:
-    """The same structure with every CPU tensor as an array over the same memory, so that what an
-    op writes to an argument is seen on both sides."""
+    """Return the same structure with every CPU tensor as an array over the same memory, so that
+    both sides see writes to an argument."""
     return map_tensors(value, lambda tensor: tensor.numpy())
 
 
 def as_tensors(value: Any) -> Any:
-    """The inverse: every array as a tensor over the same memory."""
+    """Return the same structure with every array as a tensor over the same memory."""
     return map_leaves(value, np.ndarray, torch.from_numpy)
 
 
 def as_torch(results: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
-    """An op's results as tensors over the same memory."""
+    """Return the results of an op as tensors over the same memory."""
     return tuple(
         torch.from_numpy(np.asarray(result)) if not isinstance(result, torch.Tensor) else result
         for result in results

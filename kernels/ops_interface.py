@@ -1,12 +1,14 @@
-"""The ops models are written over: the one interface that every implementation gives.
+"""`Ops`, the one interface of tensor operations over which models are written.
 
 `Ops` is generic in its tensor: `torch.Tensor` (reference, Triton), `numpy.ndarray` (native, eager)
-or `PlanTensor` (native, recorded into a plan). Which one serves is decided once, at engine start;
-a model never asks. Activations are float32 on a CPU and bfloat16 on a GPU: what is said to be
-float32 below is then so inside, and rounded at the end. Dimensions: T tokens of the step, R rows
-(requests) with tokens in the step, S sampled rows, W model width, H and K query and KV heads,
-D head dim, F feed-forward width, E experts, C of them chosen for a token, V vocabulary,
-B cache blocks, P tokens of a block.
+or `PlanTensor` (native, recorded into a plan). The implementation is chosen once, at engine start;
+a model does not know which one it is. Activations are float32 on a CPU and bfloat16 on a GPU: a GPU
+computes results that are float32 below in float32, and rounds them at the end.
+
+Dimensions (docs/glossary.md): T tokens of the step, R rows (requests) with tokens in the step, S
+sampled rows, W model width, H and K query and KV heads, D head dimension, F feed-forward width, E
+experts, top_k experts per token, V vocabulary, B cache blocks, P tokens of a block. A product
+multiplies [M, C] by [N, C] transposed; C are the input columns (channels). Q is the LoRA rank.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ Tensor = TypeVar("Tensor")
 
 @dataclass(frozen=True, slots=True)
 class AdapterRows(Generic[Tensor]):
-    """Which rows of a step have an adapter, as int32 tensors: rows order[starts[g] : starts[g + 1]]
-    have that of slots[g]. No slot occurs in two groups, no row twice. What lies in `order` past the
-    last start and in `slots` of empty groups is undefined."""
+    """The rows of a step that have an adapter, as int32 tensors: rows order[starts[g] : starts[g +
+    1]] have the adapter in slots[g]. No slot occurs in two groups, and no row twice. `order` past
+    the last start and `slots` of empty groups are undefined."""
 
     slots: Tensor  # [R]
     order: Tensor  # [T], or [S]
@@ -33,33 +35,33 @@ class AdapterRows(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class StepInputs(Generic[Tensor]):
-    """What a step computes, as int32 tensors. Chunk r owns tokens
-    query_starts[r] : query_starts[r + 1], which are the last ones of its context."""
+    """The tokens of a step, as int32 tensors. Chunk r is tokens query_starts[r] : query_starts[r +
+    1], the last ones of its context."""
 
     tokens: Tensor  # [T] token ids
     positions: Tensor  # [T] position of each token in its sequence
-    slots: Tensor  # [T] where the token's key and value go: block * P + offset
+    slots: Tensor  # [T] slot of the token's key and value in the cache: block * P + offset
     query_starts: Tensor  # [R + 1]
-    context_lens: Tensor  # [R] tokens of the sequence up to and with this chunk
+    context_lens: Tensor  # [R] tokens of the sequence, including this chunk
     block_tables: Tensor  # [R, max_blocks]; entries past the context are undefined
-    sample_rows: Tensor  # [S] indices into the T tokens whose logits are wanted
-    work: Any = None  # what an implementation prepared once for all layers of this step
-    adapters: AdapterRows[Tensor] | None = None  # of the tokens; None: no row has one
-    sampled_adapters: AdapterRows[Tensor] | None = None  # of the sampled rows, the same groups
+    sample_rows: Tensor  # [S] indices of the tokens whose logits are needed
+    work: Any = None  # data that an implementation prepared once for all layers of this step
+    adapters: AdapterRows[Tensor] | None = None  # of the tokens; None: no row has an adapter
+    sampled_adapters: AdapterRows[Tensor] | None = None  # of the sampled rows, in the same groups
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache(Generic[Tensor]):
-    """The paged cache of one layer: on a CPU float16 or float32, contiguous.
+    """The paged KV cache of one layer: on a CPU float16 or float32, contiguous.
 
-    Keys lie transposed inside a block, so that one vector holds the same component of P keys and
-    a score needs no horizontal sum; values lie plainly, so that an output vector holds components.
-    On a GPU the shapes are the same and the memory is another: see `kernels.gpu_kv_cache`.
+    Keys are transposed inside a block, so that one vector holds the same component of P keys and a
+    score needs no horizontal sum; values are not, so that an output vector holds components. On a
+    GPU the shapes are the same and the strides differ: see `kernels.gpu_kv_cache`.
     """
 
     keys: Tensor  # [B, K, D, P]
     values: Tensor  # [B, K, P, D]
-    key_scales: Tensor | None = None  # [K] float32, of 8-bit floats alone
+    key_scales: Tensor | None = None  # [K] float32, only for 8-bit floats
     value_scales: Tensor | None = None  # [K]
 
 
@@ -73,33 +75,36 @@ class HeadNorm:
 
 
 class Ops(Protocol[Tensor]):
-    """All results are new tensors; only `rope_cache` writes to an argument, the cache, and `lora`
-    to the result of a linear layer.
+    """The tensor operations of a model. Results are new tensors; only `rope_cache` modifies an
+    argument, the cache, and `lora` the result of a linear layer.
 
-    A row of any result depends on that row's inputs alone, bit for bit: never on the batch.
+    A row of a result depends only on the inputs of that row, bit for bit: never on the batch.
     """
 
     def pack_linear(self, weight: Linear) -> Any:
-        """Prepare a weight once, at load. The result goes to `linear`."""
+        """Prepare a weight once, at load. The result is an argument of `linear`."""
 
     def pack_head(self, weight: Linear) -> Any:
-        """As `pack_linear`, of what gives logits: `linear` of it is float32 whatever the type of
+        """Prepare the weight of the output head: its `linear` is float32 whatever the type of
         activations."""
 
     def pack_experts(self, weights: Experts) -> Any:
-        """Prepare the experts of a layer once, at load. The result goes to `experts`."""
+        """Prepare the experts of a layer once, at load. The result is an argument of `experts`."""
 
     def pack_embedding(self, table: Matrix) -> Any:
-        """Prepare an embedding table [V, W] once, at load. The result goes to `embedding`."""
+        """Prepare an embedding table [V, W] once, at load. The result is an argument of
+        `embedding`."""
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
-        """The table for `embedding`, and as the head for `linear`: one memory where that can be."""
+        """Prepare a table for `embedding` and as the head for `linear`, in one memory if
+        possible."""
 
     def adapter_slots(self, sizes: SlotSizes) -> AdapterSlots:
-        """Empty slots for adapters. The result goes to `lora`."""
+        """Create empty slots for adapters. The result is an argument of `lora`."""
 
     def constant(self, array: Any) -> Tensor:
-        """A numpy array (norm weights, the rope table) as a tensor of this implementation."""
+        """Return a numpy array (norm weights, the rope table) as a tensor of this
+        implementation."""
 
     def embedding(self, table: Any, tokens: Tensor, scale: float) -> Tensor:
         """Rows of the table times `scale`: [T] -> [T, W] float32."""
@@ -121,21 +126,20 @@ class Ops(Protocol[Tensor]):
         """s = x + residual; returns (layer_norm(s), s)."""
 
     def linear(self, x: Tensor, weight: Any) -> Tensor:
-        """x @ w.T + bias: [T, K] -> [T, N] float32.
+        """x @ w.T + bias: [T, C] -> [T, N] float32.
 
-        Float weights: float32 accumulation. Integer weights: x is quantized per row and group of
-        32 to int8, symmetric: the integers of x / (absmax / 127), half to even, with the scale
-        that fits them best; products are summed exactly per weight group; groups are summed in
-        order in float32.
+        Float weights: float32 accumulation. Integer weights: x is quantized per row and group of 32
+        to int8, symmetric: the integers of x / (absmax / 127), half to even, with the scale that
+        fits them best; products are summed exactly per weight group; groups are summed in order in
+        float32.
         """
 
     def lora(
         self, x: Tensor, y: Tensor, slots: Any, linear: int, rows: AdapterRows[Tensor]
     ) -> Tensor:
-        """y[t] += B (A x[t]) for rows with an adapter, in place: x [T, K], y [T, N] the result of
-        the linear layer of that number. Factors and products in float32 but for the rounding of
-        `SlotSizes.storage_dtype`. Returns y.
-        """
+        """y[t] += B (A x[t]) for rows with an adapter, in place: x [T, C], y [T, N] the result of
+        the linear layer with the number `linear`. Factors and products are float32, except for the
+        rounding of `SlotSizes.storage_dtype`. Returns y."""
 
     def rope_cache(
         self,
@@ -146,11 +150,12 @@ class Ops(Protocol[Tensor]):
         heads: tuple[int, int, int],
         head_norm: HeadNorm | None,
     ) -> Tensor:
-        """Normalise (if asked) and rotate q and k, store k and v in the cache, return q.
+        """Normalise (unless `head_norm` is None) and rotate q and k, store k and v in the cache,
+        return q.
 
         `qkv: [T, (H + 2 K) * D]`, `heads` = (H, K, D), `rope: [positions, rotated]` float32:
-        cosines then sines of the rotated half-dimensions, so rotated <= D and element i pairs
-        with i + rotated / 2; components past `rotated` pass through. Returns [T, H * D].
+        cosines then sines of the rotated half-dimensions, so rotated <= D and element i pairs with
+        i + rotated / 2; components past `rotated` are not rotated. Returns [T, H * D].
         """
 
     def attention(
@@ -166,8 +171,8 @@ class Ops(Protocol[Tensor]):
         """Causal attention of each token over its own sequence's cache: [T, H * D] -> [T, H * D].
 
         `window` 0: all positions up to the token's own; w: only the last w of them. `sinks: [H]`
-        float32: exp(sinks[h]) is one more term of the sum that head h divides by (arXiv 2309.17453
-        has such terms as tokens).
+        float32: exp(sinks[h]) is an additional term of the sum that head h divides by (arXiv
+        2309.17453 has such terms as tokens).
         """
 
     def bidirectional_attention(
@@ -182,10 +187,10 @@ class Ops(Protocol[Tensor]):
     ) -> Tensor:
         """Attention of each token over all of its own sequence's cache: [T, H * D] -> [T, H * D].
 
-        `window` 0: all positions; w: those at a distance below w. `bias: [H, 2 M + 1]` float32 is
-        added to the scores, after `scale`: column M + d to that of a key d positions after the
-        token, -d before it; keys farther than M have the bias of M. Sequences are computed whole:
-        a token sees what lies in the cache when the step runs.
+        `window` 0: all positions; w: those at a distance below w. `bias: [H, distances]` float32,
+        with distances = 2 m + 1, is added to the scores after `scale`: column m + d to that of a
+        key d positions after the token, -d before it; keys farther than m have the bias of m.
+        Sequences are computed whole: a token sees the cache as it is when the step runs.
         """
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
@@ -194,21 +199,20 @@ class Ops(Protocol[Tensor]):
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         """gelu(gate) * up: [T, 2 F] -> [T, F]."""
 
-    def route_experts(
-        self, logits: Tensor, per_token: int, renormalize: bool
-    ) -> tuple[Tensor, Tensor]:
-        """The `per_token` experts of each token, and their shares: [T, E] -> two [T, C], int32 and
-        float32. Those of the largest logits, in falling order, the lower number first where two are
-        equal. A share is the softmax over all E; `renormalize`: over the chosen alone.
+    def route_experts(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+        """Return the `top_k` experts of each token and their shares: [T, E] -> two [T, top_k],
+        int32 and float32. The experts have the largest logits, in descending order, the lower
+        number first among equals. A share is the softmax over all E; with `renormalize`, over the
+        chosen experts only.
         """
 
     def experts(self, x: Tensor, chosen: Tensor, shares: Tensor, weights: Any) -> Tensor:
-        """sum over c of shares[t, c] * down(act(gate(x[t]), up(x[t]))) by expert chosen[t, c], c in
-        order: [T, W], [T, C], [T, C] -> [T, W]; act: the activation of the `Experts`. No expert is
-        chosen twice for a token. Products are as in `linear`."""
+        """sum over k of shares[t, k] * down(act(gate(x[t]), up(x[t]))) by expert chosen[t, k], k in
+        order: [T, W], [T, top_k], [T, top_k] -> [T, W]; act: the activation of the `Experts`. No
+        expert is chosen twice for a token. Products are as in `linear`."""
 
     def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
-        """gelu(gate) * up, gelu by its tanh form: [T, 2 F] -> [T, F]."""
+        """gelu(gate) * up with the tanh form of gelu: [T, 2 F] -> [T, F]."""
 
     def gelu(self, x: Tensor) -> Tensor:
         """x Phi(x), Phi the distribution function of the normal distribution."""
@@ -220,7 +224,7 @@ class Ops(Protocol[Tensor]):
         """x[rows]: [T, W], [S] -> [S, W]."""
 
     def mean_rows(self, x: Tensor, starts: Tensor) -> Tensor:
-        """The means of rows starts[r] : starts[r + 1]: [T, W], [R + 1] -> [R, W]."""
+        """Mean of rows starts[r] : starts[r + 1]: [T, W], [R + 1] -> [R, W]."""
 
     def l2_normalize(self, x: Tensor) -> Tensor:
         """x / max(|x|, 1e-12), row by row: [R, W] -> [R, W]."""

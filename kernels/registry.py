@@ -1,25 +1,28 @@
-"""What an op is, who may compute it, and the one resolution of which implementation does.
+"""Ops, their implementations, and the choice of the implementation that serves.
 
-An `Op` is its reference body: a short function over torch tensors whose result, in float64, is the
-truth that every implementation is tested against. Cases and tolerances are declared beside it.
-Implementations register against an op under a name; the op declares in which order they are
-preferred. A `KernelRegistry` is built once, at engine start: for each op the first eligible
-implementation in declared order serves. There is no ranking and no fall-back at call time.
+An `Op` is its reference: a short function over torch tensors whose result in float64 is the truth
+that every implementation is tested against. Its signature, cases and tolerances are declared beside
+it. Implementations register with an op under a name; the op declares the order in which they are
+preferred. A `KernelRegistry` is built once, at engine start: the first eligible implementation in
+that order serves. There is no ranking and no fallback at call time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
+
+from penstock.kernels.signature import Operand, Signature, parse_signature
 
 Inputs = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What eligibility may depend on. `capability` is 80 or 90 on a CUDA device, 0 elsewhere.
-    `interpreted`: Triton kernels run in its interpreter, on CPU tensors."""
+    """The facts that eligibility may depend on. `capability`: CUDA compute capability times 10 (80,
+    90), 0 on a CPU. `interpreted`: Triton kernels run in its interpreter, on CPU tensors."""
 
     device: Literal["cpu", "cuda"]
     capability: int = 0
@@ -28,8 +31,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a case cannot do without: bytes read and written once, and arithmetic operations
-    (a multiply-add counts two). The roofline of a case follows from it."""
+    """The least work that a case needs: bytes read and written once, and arithmetic operations (a
+    multiply-add counts two). The roofline of a case follows from it."""
 
     moved_bytes: int
     operations: int
@@ -37,17 +40,17 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One set of inputs. `draw(seed)` gives the op's named inputs as CPU torch tensors, float32
-    where they are activations; equal seeds give equal inputs. `kind` picks the tolerance."""
+    """One set of inputs. `make_inputs(seed)` returns the op's named inputs as CPU torch tensors,
+    activations in float32; equal seeds give equal inputs. `kind` selects the tolerance."""
 
     name: str
     kind: str
-    draw: Callable[[int], dict[str, Any]]
+    make_inputs: Callable[[int], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """|got - reference| <= absolute + relative * |reference|, element by element."""
+    """|result - reference| <= absolute + relative * |reference|, element by element."""
 
     absolute: float
     relative: float
@@ -57,10 +60,10 @@ class Tolerance:
 class Impl:
     """One implementation of one op.
 
-    `call` has the signature of the op's reference body. `why_not(machine)` gives the reason why
-    it cannot serve there, or None. `pack(weight, device, dtype)` prepares a weight for `call` where
-    the op takes one. `invariant_kinds`: the kinds of case in which a row's bits are claimed not to
-    depend on the rest of the batch.
+    `call` has the signature of the op's reference. `why_not(machine)` returns the reason why it
+    cannot serve there, or None. `pack(weight, device, dtype)` prepares a weight for `call`, if the
+    op has one. `invariant_kinds`: the kinds of case in which the bits of a row must not depend on
+    the rest of the batch.
     """
 
     name: str
@@ -72,20 +75,23 @@ class Impl:
 
 @dataclass(frozen=True)
 class Op:
-    """One operation: meaning, cases and the order of its implementations.
+    """One operation: signature, meaning, cases and the order of its implementations.
 
-    `tolerance`: by kind of case; `<kind>-in-bf16` and `<kind>-by-tiles` are those of the native
-    levels which multiply operands as bf16, in pairs (and weigh products of 4-bit integers in pairs
-    of int16) or by matrix tiles, where they are wider.
+    `signature`: the operands of the reference in order, then its results, as text (see
+    `kernels.signature`); native kernels are checked against it. `native_kernels`: their names, if
+    they are not that of the op alone.
 
-    `invoke(ops, inputs)` computes a case through any `Ops` over torch tensors and returns all that
-    the op writes, as a tuple. `alone(inputs, index)` gives the inputs of token or row `index` by
-    itself, whose first results must equal row `index` of the whole; None where rows mean nothing.
+    `tolerance`: by kind of case. `<kind>-in-bf16` is that of the ISAs that multiply operands as
+    bf16, in pairs (and weigh products of 4-bit integers in pairs of int16), `<kind>-by-tiles` that
+    of the ISAs that multiply matrix tiles; both only if they are wider.
+
+    `custom_invoke`: see `invoke`. `alone(inputs, index)` returns the inputs of token or row `index`
+    alone, whose first result must equal row `index` of the whole; None if rows have no meaning.
     """
 
     name: str
+    signature: str
     reference: Callable[..., Any]
-    invoke: Callable[[Any, Inputs], tuple[Any, ...]]
     cases: tuple[Case, ...]
     benchmarks: tuple[Case, ...]
     tolerance: Mapping[str, Tolerance]
@@ -93,23 +99,50 @@ class Op:
     order: tuple[str, ...]
     pack: Callable[..., Any] | None = None
     alone: Callable[[Inputs, int], dict[str, Any]] | None = None
+    custom_invoke: Callable[[Any, Inputs], tuple[Any, ...]] | None = None
+    native_kernels: tuple[str, ...] = ()
     implementations: dict[str, Impl] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         serves_anywhere = Impl("reference", self.reference, lambda machine: None, self.pack)
         self.implementations["reference"] = serves_anywhere
 
+    @cached_property
+    def operands(self) -> Signature:
+        """The operands of the reference, in order."""
+        return tuple(one for one in parse_signature(self.signature) if one.access != "write")
+
+    @cached_property
+    def results(self) -> Signature:
+        """The tensors that the reference returns, in order."""
+        return tuple(one for one in parse_signature(self.signature) if one.access == "write")
+
+    def invoke(self, ops: Any, inputs: Inputs) -> tuple[Any, ...]:
+        """Compute a case through any `Ops` over torch tensors; return all that the op writes: its
+        results, or its first operand if it has none."""
+        if self.custom_invoke is not None:
+            return self.custom_invoke(ops, inputs)
+        operands = (self._operand(ops, operand, inputs) for operand in self.operands)
+        result = getattr(ops, self.name)(*operands)
+        if result is None:
+            return (inputs[self.operands[0].name],)
+        return result if isinstance(result, tuple) else (result,)
+
+    def _operand(self, ops: Any, operand: Operand, inputs: Inputs) -> Any:
+        value = inputs[operand.name]
+        return getattr(ops, f"pack_{self.name}")(value) if operand.kind == "packed" else value
+
     def register(self, implementation: Impl) -> None:
-        """Add an implementation. Its name must be in `order`, so that its rank is declared."""
+        """Add an implementation. Its name must be in `order`."""
         assert implementation.name in self.order, f"{self.name}: {implementation.name} has no rank"
         self.implementations[implementation.name] = implementation
 
 
 class KernelRegistry:
-    """Which implementation of each op serves, decided on construction.
+    """The implementation of each op that serves, chosen on construction.
 
-    `names`: the implementations to consider, None for all; "reference" alone gives the bodies.
-    Raises LookupError, with every reason, where an op is left without one.
+    `names`: the implementations to consider, None for all; "reference" alone gives the references.
+    Raises LookupError, with every reason, if no implementation of an op can serve.
     """
 
     def __init__(
@@ -144,7 +177,7 @@ class KernelRegistry:
         return self._serving[name]
 
     def explain(self) -> list[str]:
-        """One line per op: which implementation serves, and why the others do not."""
+        """Return one line per op: which implementation serves, and why the others do not."""
         return [
             f"{name}: {serving.name}"
             + "".join(f"; {other}: {reason}" for other, reason in self._passed_over[name])

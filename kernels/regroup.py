@@ -1,4 +1,4 @@
-"""Groups of integer weights cut into smaller ones."""
+"""Splitting the groups of integer weights into smaller ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock.kernels.weights import Affine
 
 
 def split_groups(matrix: Affine, group: int) -> Affine:
-    """The same numbers in groups of `group` columns, which repeat the scales of those that they are
-    parts of. `group` divides that of `matrix`; where it is the same, `matrix` itself."""
+    """Return the same numbers in groups of `group` columns, with repeated scales. `group` divides
+    that of `matrix`; if it is equal, return `matrix` itself."""
     if group == matrix.group:
         return matrix
     assert matrix.group % group == 0 and matrix.super_scale is None

@@ -1,13 +1,13 @@
-"""What the sampler takes and gives: the contract that reference, native and Triton share.
+"""Inputs and results of the sampler: the contract that reference, native and Triton share.
 
-The pipeline, per row, in this order: bias, presence and frequency penalty, repetition penalty,
-DRY, grammar mask; temperature, top-k, top-p, min-p, draw. The first five change the logits
-(`adjust_logits`); log-probabilities are of what they leave. A draw is counter-based: one uniform
-number from Philox 4x32-10 with key = seed and counter = position, so an answer never depends on
-its neighbours in the batch.
+The pipeline, per row, in this order: bias, presence and frequency penalty, repetition penalty, DRY,
+grammar mask; temperature, top-k, top-p, min-p, sampling. The first five adjust the logits
+(`adjust_logits`); log-probabilities are those of adjusted logits. Random numbers are counter-based:
+one uniform number from Philox 4x32-10 with key = seed and counter = position, so an answer never
+depends on the rest of the batch.
 
-What touches few tokens is a list of them, and None where no row of the batch has any: then
-nothing is paid for it.
+An adjustment of few tokens is a list of them, and None if no row of the batch has any: then it
+costs nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TokenValues:
     """A number for some tokens of each of S rows: those of row s are `tokens` and `values` at
     starts[s] .. starts[s + 1] - 1. A row names a token once; values are finite.
 
-    `starts: [S + 1] int32`, from 0 to N; `tokens: [N] int32`; `values: [N] float32`.
+    `starts: [S + 1] int32`, from 0 to the length of the lists; `tokens: int32`; `values: float32`.
     """
 
     starts: Ints
@@ -34,18 +34,18 @@ class TokenValues:
     values: Floats
 
     def row(self, index: int) -> TokenValues:
-        """Row `index` alone."""
+        """Return row `index` alone."""
         span = slice(*self.starts[index : index + 2].tolist())
         return TokenValues(_alone(span), self.tokens[span], self.values[span])
 
 
 @dataclass(frozen=True, slots=True)
 class SeenTokens:
-    """The tokens of each row's prompt and answer so far, and what their repetition costs.
+    """The tokens of each row's prompt and answer so far, and the penalties for repeating them.
 
-    `starts: [S + 1]`, `tokens: [N]` as in `TokenValues`; `counts: [N] int32`: how often the answer
-    has the token, 0 for one of the prompt alone. `presence`, `frequency`, `repetition: [S]
-    float32`; off: 0, 0 and 1. `repetition` is positive.
+    `starts`, `tokens` as in `TokenValues`; `counts: int32`: how often the answer has the token, 0
+    if only the prompt has it. `presence`, `frequency`, `repetition: [S] float32`; off: 0, 0 and 1.
+    `repetition` is positive.
     """
 
     starts: Ints
@@ -56,7 +56,7 @@ class SeenTokens:
     repetition: Floats
 
     def row(self, index: int) -> SeenTokens:
-        """Row `index` alone."""
+        """Return row `index` alone."""
         span, one = slice(*self.starts[index : index + 2].tolist()), slice(index, index + 1)
         penalties = self.presence[one], self.frequency[one], self.repetition[one]
         return SeenTokens(_alone(span), self.tokens[span], self.counts[span], *penalties)
@@ -69,10 +69,10 @@ class SamplingRows:
     `temperature` 0: greedy, the lowest id among equals. `top_k` 0: off. `top_p` 1: off; 0: greedy.
     `min_p` 0: off. `seed` uint64, `position` uint64: index of the sampled token in its sequence.
 
-    `bias` is added. `dry` is subtracted: what each token costs that would prolong a repetition.
-    `masks: [M, ceil(V / 32)] uint32`: bit i % 32 of word i / 32 is set where token i is allowed,
-    bits from V on mean nothing; `mask_of: [S] int32`: the mask of each row, -1 for none. Both or
-    neither are None.
+    `bias` is added. `dry` is subtracted: the penalty of each token that would extend a repetition.
+    `masks: [num_masks, ceil(V / 32)] uint32`: bit i % 32 of word i / 32 is set if token i is
+    allowed, bits from V on are ignored; `mask_of: [S] int32`: the mask of each row, -1 for none.
+    Both or neither are None.
     """
 
     temperature: Floats
@@ -89,12 +89,12 @@ class SamplingRows:
 
     @property
     def adjusts(self) -> bool:
-        """Whether any row's logits are changed before the draw."""
+        """Whether any row's logits are adjusted before sampling."""
         parts = (self.bias, self.seen, self.dry, self.masks)
         return any(part is not None for part in parts)
 
     def row(self, index: int) -> SamplingRows:
-        """Row `index` alone."""
+        """Return row `index` alone."""
         one = slice(index, index + 1)
         draws = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
         return SamplingRows(
@@ -112,32 +112,33 @@ def _alone(span: slice) -> Ints:
 
 
 FAILED, NOTHING_ALLOWED = -1, -2
-"""In place of a token: the row holds NaN or +inf, or nothing but -inf; its mask allows nothing."""
+"""Results in place of a token. FAILED: the row holds NaN or +inf, or only -inf. NOTHING_ALLOWED:
+its mask allows no token."""
 
 
 # adjust_logits(logits, rows) -> barren
 #   logits: [S, V] float32, modified in place. Returns [S] int32: NOTHING_ALLOWED for a row whose
-#   mask allows no token at all, else 0. Of a row, in this order:
+#   mask allows no token at all, else 0. Each row, in this order:
 #     x += bias                                          for each token of `bias`
 #     x -= presence + frequency * count                  for each of `seen` with count > 0
 #     x = x / repetition if x > 0 else x * repetition    for each of `seen`
 #     x -= dry                                           for each token of `dry`
 #     x = -inf                                           for each token that the mask forbids
 #   A finite logit stays finite until the mask: sums, products and quotients saturate at the largest
-#   float32. NaN and infinity stay what they are, unless the mask forbids them.
+#   float32. NaN and infinity are unchanged, unless the mask forbids them.
 #
 # sample(logits, rows) -> tokens
-#   adjust_logits first, in place. Returns [S] int32; FAILED where the adjusted row holds NaN or
-#   +inf, or nothing but -inf; NOTHING_ALLOWED where its mask allows no token.
+#   adjust_logits first, in place. Returns [S] int32; FAILED if the adjusted row holds NaN or +inf,
+#   or only -inf; NOTHING_ALLOWED if its mask allows no token.
 #   Candidates after temperature t: p = softmax(logits / t). top-k keeps the k highest logits, ties
 #   at the border by lowest id. top-p keeps the shortest prefix in (probability descending, id
 #   ascending) order whose mass of the top-k distribution reaches top_p, at least one. min-p keeps
-#   p >= min_p * max(p). The draw is the inverse CDF over the kept tokens in ascending id order at
+#   p >= min_p * max(p). The token is the inverse CDF over the kept tokens in ascending id order at
 #   the row's uniform number: the first kept id whose cumulative mass exceeds u * (kept mass).
 #   u = (w0 >> 8) * 2^-24, w0 the first output word of Philox with key words (seed low, seed high)
 #   and counter words (position low, position high, 0, 0).
 #
 # top_logprobs(logits, rows, tokens, count) -> (own [R], ids [R, count], logprobs [R, count])
-#   of the rows `rows: [R] int32` of adjusted logits: log_softmax before temperature. `own` float32
+#   log_softmax, before temperature, of the rows `rows: [R] int32` of adjusted logits. `own` float32
 #   is that of `tokens: [R] int32`; `ids` int32 and `logprobs` float32 are the best, the lower id
 #   first among equals. A row that cannot be sampled gives NaN, and ids of -1.

@@ -13,11 +13,11 @@ import torch.distributed as dist
 Backend = Literal["nccl", "gloo"]
 
 Sums = Literal["fastest", "ordered"]
-"""How parts are added: as the backend likes, which may depend on their size; or in the order of
-ranks, in float32 at least, and rounded once."""
+"""How `all_reduce` adds. "fastest": in the order of the backend, which may depend on the size;
+"ordered": in the order of ranks, in float32 at least, rounded once."""
 
 LOOPBACK: Final = "lo"
-"""The interface on which the ranks of one machine find each other."""
+"""The interface on which the ranks of one machine connect."""
 
 _WIDENED: Final = (torch.bfloat16, torch.float16)
 
@@ -28,8 +28,8 @@ _gather: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_int
 class TorchCommunicator:
     """`Communicator[torch.Tensor]`: the default process group of this process.
 
-    On a GPU nothing waits for the host: calls are launched on the current stream, and captured with
-    it. A graph must be replayed by all ranks alike.
+    On a GPU no call waits for the host: calls are launched on the current stream, and captured with
+    it. All ranks must replay a graph alike.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class TorchCommunicator:
     ) -> None:
         """Meet the other ranks, which give the same new file as `rendezvous`, and connect to them
         over the loopback interface. `timeout_s`: for this, and for every call that is not captured.
-        Raises RuntimeError where they do not come, or this process has a process group already.
-        """
+        Raises RuntimeError if a rank does not come, or if this process already has a process
+        group."""
         self.rank = rank
         self.count = count
         self._ordered = sums == "ordered"
@@ -66,7 +66,7 @@ class TorchCommunicator:
         )
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Communicator`: in place. gloo adds 16-bit floats as float32, rounded once."""
+        """See `Communicator`; in place. gloo adds 16-bit floats as float32, rounded once."""
         if self._ordered:
             return self._sum_in_order(x)
         if x.dtype in self._widened:
@@ -77,19 +77,19 @@ class TorchCommunicator:
         return x
 
     def all_gather(self, y: torch.Tensor, columns: int) -> torch.Tensor:
-        """See `Communicator`: the result is contiguous."""
+        """See `Communicator`; the result is contiguous."""
         width = y.shape[1]
         parts = enumerate(self._parts(y))
         kept = [part[:, : max(columns - at * width, 0)] for at, part in parts]
         return torch.cat(kept, dim=1)
 
     def broadcast(self, tokens: torch.Tensor, source: int = 0) -> torch.Tensor:
-        """What rank `source` has in `tokens`, in place and on every rank."""
+        """Copy `tokens` of rank `source` to every rank, in place."""
         dist.broadcast(tokens, source)
         return tokens
 
     def _parts(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, K] of every rank: [count, N, K]."""
+        """Gather [S, W] of every rank: [count, S, W]."""
         parts = x.new_empty(self.count, *x.shape)
         _gather(parts.flatten(0, 1), x.contiguous())
         return parts
@@ -102,6 +102,6 @@ class TorchCommunicator:
         return x.copy_(total)
 
     def close(self) -> None:
-        """Leave. Raises nothing where another rank has left before."""
+        """Leave the process group. Raises nothing if another rank has left before."""
         if dist.is_initialized():
             dist.destroy_process_group()

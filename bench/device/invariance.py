@@ -65,7 +65,7 @@ def _cut(bench: Bench, record: Record, shape: Shape) -> None:
         results.append(bench.ops.attention(of_part, part, cache, heads, heads[2] ** -0.5, 0))
     whole, *parts = results
     equal = int((whole == torch.cat(parts)).all(dim=1).sum())
-    record.line(bench.ops.table["attention"].name, rows=tokens, equal_rows=equal)
+    record.line(bench.ops.registry["attention"].name, rows=tokens, equal_rows=equal)
 
 
 def _same(record: Record, runtime: GpuRuntime, sizes: Sizes) -> None:

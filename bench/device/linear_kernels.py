@@ -46,7 +46,7 @@ def own_calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
     return {
         name: made(kernel)
         for name, kernel, most in kernels
-        if len(x) <= most and name not in bench.ops.declined
+        if len(x) <= most and name not in bench.ops.rejected
     }
 
 

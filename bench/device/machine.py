@@ -129,7 +129,7 @@ def measure(bench: Bench, record: Record) -> None:
             l2_mib=facts.L2_cache_size / 2**20,
             torch=torch.__version__,
         )
-    for serves in bench.ops.table.explain():
+    for serves in bench.ops.registry.explain():
         record.note(serves)
     found = measure_roofline(bench)
     record.line("copy", tb_s=found.bytes_s / 1e12)

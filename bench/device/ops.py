@@ -202,7 +202,7 @@ def _prefill_attention(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piec
     inputs, cache = step_of(bench, shape, [(0, tokens)])
     q = _random(bench, tokens, shape.heads * shape.head_dim)
     operations = 2 * tokens * tokens * shape.heads * shape.head_dim  # half of the square is seen
-    serving = bench.ops.table["attention"]
+    serving = bench.ops.registry["attention"]
     compared = [serving]
     if serving.name == "cuda":
         compared.append(ATTENTION.implementations["triton"])

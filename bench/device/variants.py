@@ -154,7 +154,7 @@ class _Layer:
         heads = (shape.heads, shape.kv_heads, shape.head_dim)
         rows, width = self._inputs.block_tables.shape
         units = most_units(rows, width * BLOCK, chunk)
-        work = AttentionWork.allocate(rows, units, heads, 0, self._bench.device, chunk=chunk)
+        work = AttentionWork.allocate(rows, units, heads, 0, self._bench.device, split=chunk)
         work.plan(self._inputs)
         return replace(self._inputs, work={0: work})
 

@@ -36,7 +36,7 @@ from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.compile import launch as launching
 from penstock.kernels.triton.compile.archive import Cubin
 from penstock.kernels.triton.compile.packaged_kernels import PackagedKernels
-from penstock.kernels.triton.compile.packaged_signatures import Sizes, shipped
+from penstock.kernels.triton.compile.packaged_signatures import Sizes, packaged_signatures
 from penstock.kernels.triton.compile.signature import source_hash
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
@@ -62,7 +62,7 @@ class Unloaded:
     def __init__(self, sizes: Sizes) -> None:
         self.cubins = [
             Cubin(one, _source(one.module, one.kernel), one.kernel, one.num_warps, 0, 2, "")
-            for one in shipped([sizes])
+            for one in packaged_signatures([sizes])
         ]
 
     def image(self, cubin: Cubin) -> bytes:
@@ -103,7 +103,7 @@ def _ops(kind: str, folder: Path) -> TorchOps:
     else:
         ops = TritonOps("cpu", torch.bfloat16, products="invariant")
         machine, names = Machine("cuda", 90), {"triton", "reference"}
-    ops.table = KernelRegistry(all_ops(), machine, frozenset(names))
+    ops.registry = KernelRegistry(all_ops(), machine, frozenset(names))
     return ops
 
 

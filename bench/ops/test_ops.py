@@ -58,7 +58,7 @@ def _ops_and_inputs(implementation: str, inputs: dict[str, Any]) -> tuple[Packed
 
 @pytest.mark.parametrize(("op", "case"), _CASES)
 def test_op(benchmark: Any, findings: Findings, op: Op, case: Case, implementation: str) -> None:
-    drawn = case.draw(0)
+    drawn = case.make_inputs(0)
     cost = op.cost(drawn)
     ops, inputs = _ops_and_inputs(implementation, drawn)
     benchmark(op.invoke, ops, inputs)

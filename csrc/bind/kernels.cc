@@ -1,6 +1,7 @@
 // Python binding of KernelSet: eager kernel calls on one ISA.
 #include <pybind11/stl.h>
 
+#include <map>
 #include <memory>
 
 #include "bind/bindings.h"
@@ -96,10 +97,20 @@ std::vector<std::string> supported_isas() {
     return names;
 }
 
+std::map<std::string, std::string> signature_texts() {
+    std::map<std::string, std::string> texts;
+    for (const Signature& signature : signatures()) {
+        texts.emplace(signature.kernel, signature.text);
+    }
+    return texts;
+}
+
 } // namespace
 
 void bind_kernels(py::module_& module) {
     module.def("supported_isas", &supported_isas);
+    module.def("signatures", &signature_texts,
+               "Return the signature of each kernel as text; see csrc/bind/call/signature.h.");
     py::class_<KernelSet, std::shared_ptr<KernelSet>>(module, "KernelSet")
         .def(py::init<const std::string&, const std::string&, const std::string&,
                       const KernelSet::ByRows&>(),

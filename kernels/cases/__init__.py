@@ -1,1 +1,1 @@
-"""The inputs of ops' cases: random ones, and as a GPU holds them."""
+"""Inputs of the cases of ops: random inputs, and their layout on a GPU."""

@@ -1,4 +1,4 @@
-"""A case's inputs as a GPU serves them: its types of activations and cache, and its layout."""
+"""The inputs of a case as they are on a GPU: types of activations and cache, and layout."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from penstock.kernels.gpu_kv_cache import token_major
 from penstock.kernels.ops_interface import LayerCache
 from penstock.kernels.registry import Inputs
 
-_LARGEST = 448.0  # of float8_e4m3fn
+_LARGEST = 448.0  # the largest float8_e4m3fn
 
 _ACTIVATIONS = frozenset({"x", "residual", "qkv", "q", "gate_up"})
 
 
 def as_gpu_inputs(inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str, Any]:
-    """The inputs with activations and cache in `dtype` (None: as they are), the cache token by
-    token. Norm weights, rope tables and logits stay float32."""
+    """Return the inputs with activations and cache in `dtype` (None: unchanged), the keys of the
+    cache token by token. Norm weights, rope tables and logits stay float32."""
     served = dict(inputs)
     if "cache" in served:
         served["cache"] = token_major(served["cache"])
@@ -31,11 +31,11 @@ def as_gpu_inputs(inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str,
 def in_float8_cache(
     drawn: LayerCache[torch.Tensor],
 ) -> tuple[LayerCache[torch.Tensor], LayerCache[torch.Tensor]]:
-    """A cache in eight bits, with a scale for each head, as it lies on a GPU; and what it means, in
-    float64. What nobody wrote is 0."""
+    """Return a cache in 8-bit floats in GPU layout, with a scale per KV head; and the values that
+    it holds, in float64. Slots that were not written are 0."""
     scales = 0.5 ** torch.arange(4, 4 + drawn.keys.shape[1])
     spread = scales[:, None, None]
     parts = [part.float().nan_to_num() / spread for part in (drawn.keys, drawn.values)]
-    held = [part.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn) for part in parts]
-    meant = LayerCache(*(part.double() * spread for part in held))
-    return token_major(LayerCache(*held, scales, scales.clone())), meant
+    stored = [part.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn) for part in parts]
+    values = LayerCache(*(part.double() * spread for part in stored))
+    return token_major(LayerCache(*stored, scales, scales.clone())), values

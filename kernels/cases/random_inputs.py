@@ -1,7 +1,7 @@
-"""Drawing the inputs of cases: seeded activations, weights of both kinds, paged steps.
+"""Random inputs of cases: activations, weights of all kinds, steps over a paged cache, by seed.
 
-Everything is drawn on the CPU. Memory that an op must not read is NaN, or an id that leads to NaN,
-so that reading it shows in the result.
+All tensors are on the CPU. Memory that an op must not read holds NaN, or an index that leads to
+NaN, so that reading it shows in the result.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _ACTIVATION_GROUP = 32
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The same structure (dicts, tuples, dataclasses) with `change` applied to every tensor."""
+    """Return the same structure (dicts, tuples, dataclasses) with `change` applied to every
+    tensor."""
     return map_leaves(value, torch.Tensor, change)
 
 
 def map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """The same structure with `change` applied to everything of that kind."""
+    """Return the same structure with `change` applied to every value of type `kind`."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, dict):
@@ -49,25 +50,25 @@ def map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 
 class RandomInputs:
-    """Seeded draws of torch tensors and of weights."""
+    """Random torch tensors and weights from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.torch = torch.Generator().manual_seed(seed)
         self.numpy = np.random.default_rng(seed)
 
     def normal(self, *shape: int) -> torch.Tensor:
-        """Standard normal float32."""
+        """Return standard normal float32 numbers."""
         return torch.randn(shape, generator=self.torch)
 
     def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
-        """Uniform int32 in [low, high)."""
+        """Return uniform int32 numbers in [low, high)."""
         return torch.randint(low, high, shape, generator=self.torch, dtype=torch.int32)
 
     def quantizable(self, rows: int, width: int) -> torch.Tensor:
-        """[rows, width] float32 whose int8 quantization in groups of 32 has one right answer.
+        """Return [rows, width] float32 whose int8 quantization in groups of 32 is unambiguous.
 
-        Each value lies within 0.4 quanta of an integer, and the largest of a group on 127 quanta,
-        so that every correct rounding agrees. Rows differ in magnitude; where there are several, a
+        Each value is within 0.4 quanta of an integer, and the largest of a group is 127 quanta, so
+        that every correct rounding agrees. Rows differ in magnitude; if there are several, one
         group of the first is zero.
         """
         groups = width // _ACTIVATION_GROUP
@@ -83,7 +84,7 @@ class RandomInputs:
         return values.reshape(rows, width)
 
     def dense(self, rows: int, width: int, dtype: FloatName) -> Dense:
-        """A float matrix [rows, width] with entries near 1 / sqrt(width)."""
+        """Return a float matrix [rows, width] with elements near 1 / sqrt(width)."""
         values = self.normal(rows, width) / width**0.5
         if dtype == "bf16":
             bits = values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
@@ -91,7 +92,7 @@ class RandomInputs:
         return Dense(values.numpy().astype(np.float16 if dtype == "f16" else np.float32), dtype)
 
     def affine(self, rows: int, width: int, like: str) -> Affine:
-        """An integer matrix in the form that a source format named `like` is loaded into."""
+        """Return an integer matrix in the form in which the source format `like` is loaded."""
         bits, group, zero_point, form = _AFFINE_FORMS[like]
         packed = width // 2 if bits == 4 else width
         top = 256 if bits == 4 else {"q5_0": 32, "q5_1": 32, "q5_k": 32, "q6_k": 64}.get(like, 256)
@@ -120,17 +121,17 @@ class RandomInputs:
         return Affine(bits, group, q, multiplier, lower, 0, super_scale, super_minimum)
 
     def float8(self, rows: int, width: int, block: tuple[int, int]) -> Float8:
-        """A matrix of 8-bit floats, entries near 1 / sqrt(width), whose scales differ by up to
-        eight times, so that one in the wrong place shows."""
+        """Return a matrix of 8-bit floats with elements near 1 / sqrt(width). Scales differ by up
+        to a factor of eight, so that a scale in the wrong place shows."""
         codes = (100 * self.normal(rows, width)).clamp(-448, 448).to(torch.float8_e4m3fn)
         grid = (-(-rows // block[0]), -(-width // block[1]))
         scale = 2 ** self.numpy.uniform(-1.5, 1.5, grid) / (100 * width**0.5)
         return Float8(codes.view(torch.uint8).numpy(), scale.astype(np.float32), block)
 
     def representable(self, rows: int, width: int, group: int) -> torch.Tensor:
-        """[rows, width] float32 that quantization to 8-bit floats, with a scale for each `group` of
-        columns, does not change: codes times powers of two, the largest of a group being 448.
-        Where there are several rows, a group of the first is zero."""
+        """Return [rows, width] float32 that quantization to 8-bit floats, with a scale per `group`
+        of columns, does not change: codes times powers of two; the largest of a group is 448. If
+        there are several rows, one group of the first is zero."""
         groups = -(-width // group)
         values = (100 * self.normal(rows, groups, group)).clamp(-448, 448)
         values = values.to(torch.float8_e4m3fn).float()
@@ -143,9 +144,9 @@ class RandomInputs:
         return values.reshape(rows, groups * group)[:, :width].contiguous()
 
     def step(self, chunks: Sequence[tuple[int, int]], block_size: int) -> StepInputs[Any]:
-        """A step of `chunks` (tokens in the cache before, tokens now) over scattered blocks.
+        """Return a step of `chunks` (tokens in the cache before, tokens now) over scattered blocks.
 
-        Block 0 belongs to nobody; block-table entries past a context point to it.
+        Block 0 belongs to no sequence; block-table entries past a context point to it.
         """
         contexts = [before + now for before, now in chunks]
         blocks = [-(-context // block_size) for context in contexts]
@@ -173,7 +174,7 @@ class RandomInputs:
     def cache(
         self, step: StepInputs[Any], block_size: int, heads: tuple[int, int], dtype: torch.dtype
     ) -> LayerCache[Any]:
-        """A cache of (K, D) heads that holds the contexts of `step`, and NaN everywhere else."""
+        """Return a cache of (K, D) heads with the contexts of `step`, and NaN everywhere else."""
         count = int(step.block_tables.max()) + 2
         kv_heads, dim = heads
         keys = torch.full((count, kv_heads, dim, block_size), float("nan"), dtype=dtype)

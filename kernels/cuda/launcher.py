@@ -1,5 +1,5 @@
-"""Cubins, loaded and started by the CUDA library through the driver (csrc/cuda/modules.h), and the
-archives of them that are installed beside it."""
+"""Loads and launches cubins through the CUDA library and the driver (csrc/cuda/modules.h), and
+finds the archives of cubins that are installed beside the library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from penstock.kernels.cuda.library import ABI, FILE, Declined, current_stream
+from penstock.kernels.cuda.library import ABI, FILE, Unavailable, current_stream
 from penstock.kernels.triton.compile.archive import Archive, Cubin
 from penstock.kernels.triton.compile.launch import serve_packaged
 from penstock.kernels.triton.compile.packaged_kernels import Misaligned, PackagedKernels
@@ -18,13 +18,12 @@ DRIVER = "libcuda.so.1"
 _MISALIGNED = -2
 
 _TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a"}
-"""Of the archives. Those of sm_80 serve every 8.x; the others their own capability alone."""
+"""Targets of the archives. Those of sm_80 serve every 8.x; the others only their own capability."""
 
 
 class DriverLauncher:
-    """`kernels.triton.compile.packaged_kernels.Launcher`. Raises OSError or AttributeError for a
-    library that lacks
-    the functions, RuntimeError where there is no driver."""
+    """`kernels.triton.compile.packaged_kernels.Launcher` over the CUDA library. Raises OSError or
+    AttributeError for a library that lacks the functions, RuntimeError without a driver."""
 
     def __init__(self, library: Path, device: int = 0, driver: str = DRIVER) -> None:
         loaded = ctypes.CDLL(str(library))
@@ -65,7 +64,7 @@ class DriverLauncher:
 
 
 def target_for(capability: int) -> str | None:
-    """The target whose cubins run on a GPU of that capability."""
+    """Return the target whose cubins run on a GPU of that capability."""
     return _TARGETS.get(80 if capability // 10 == 8 else capability)
 
 
@@ -73,47 +72,48 @@ def archive_name(target: str) -> str:
     return f"kernels_{target}.zip"
 
 
-def serve_installed(device: str) -> PackagedKernels | Declined:
-    """From now on let the installed kernels serve this device, if there are any."""
+def serve_installed(device: str) -> PackagedKernels | Unavailable:
+    """Use the installed packaged kernels for this device from now on, if there are any."""
     found = find_packaged(torch.version.cuda, device)
     serve_packaged(found if isinstance(found, PackagedKernels) else None)
     return found
 
 
-def serve_none(reason: str) -> Declined:
-    """From now on let Triton compile all of its kernels."""
+def serve_none(reason: str) -> Unavailable:
+    """Let Triton compile all of its kernels from now on."""
     serve_packaged(None)
-    return Declined(reason)
+    return Unavailable(reason)
 
 
-def find_packaged(cuda_version: str | None, device: str) -> PackagedKernels | Declined:
-    """The installed archive for the CUDA that torch was built for and for this device."""
+def find_packaged(cuda_version: str | None, device: str) -> PackagedKernels | Unavailable:
+    """Return the installed archive for the CUDA version of torch and for this device, or the reason
+    why there is none."""
     if cuda_version is None:
-        return Declined("torch is built without CUDA")
+        return Unavailable("torch is built without CUDA")
     major = cuda_version.split(".")[0]
     found = importlib.util.find_spec(f"penstock_cuda{major}")
     if found is None or found.origin is None:
-        return Declined(f"penstock-cuda{major} is not installed")
+        return Unavailable(f"penstock-cuda{major} is not installed")
     index = torch.device(device).index or 0
     high, low = torch.cuda.get_device_capability(index)
     target = target_for(10 * high + low)
     if target is None:
-        return Declined(f"there are no kernels for compute capability {high}.{low}")
+        return Unavailable(f"there are no kernels for compute capability {high}.{low}")
     folder = Path(found.origin).parent
     return open_packaged(folder / FILE, folder / archive_name(target), index)
 
 
 def open_packaged(
     library: Path, archive: Path, device: int = 0, driver: str = DRIVER
-) -> PackagedKernels | Declined:
-    """The kernels of an archive, started by the library in a file."""
+) -> PackagedKernels | Unavailable:
+    """Return the kernels of an archive, launched through the library in a file."""
     if not archive.exists():
-        return Declined(f"{archive.name} is not installed")
+        return Unavailable(f"{archive.name} is not installed")
     try:
         number = ctypes.CDLL(str(library)).penstock_cuda_abi()
         if number != ABI:
-            return Declined(f"the CUDA library has ABI {number}, not {ABI}")
+            return Unavailable(f"the CUDA library has ABI {number}, not {ABI}")
         launcher = DriverLauncher(library, device, driver)
         return PackagedKernels(Archive(archive), launcher, current_stream)
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
-        return Declined(str(error))
+        return Unavailable(str(error))

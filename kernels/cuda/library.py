@@ -1,8 +1,8 @@
-"""The CUDA library: found, checked and called through ctypes. Its functions: csrc/cuda/abi.h.
+"""The CUDA library: finds, checks and calls it through ctypes. Its functions: csrc/cuda/abi.h.
 
-The library is a distribution of its own, one for each CUDA major (`penstock-cuda13`): one file
-serves every torch and every Python. Which one fits says `torch.version.cuda`. Where there is none,
-or an old one, `find_library` says why; Triton serves then.
+The library is a distribution of its own, one per CUDA major version (`penstock-cuda13`), and serves
+every torch and every Python; `torch.version.cuda` says which one fits. If none is installed, or an
+old one, `find_library` returns the reason, and Triton serves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ABI = 8
 FILE = "libpenstock_cuda.so"
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
-# Arguments before the stream, which is the last of each.
+# Arguments before the stream, which is the last argument of each function.
 _SIGNATURES: dict[str, list[Any]] = {
     "rms_norm": [_P, _P, _P, _P, _P, _F, _I, _I],
     "rope_cache": [_P] * 11 + [_F] + [_I] * 6 + [_L, _L],
@@ -39,8 +39,8 @@ Argument: TypeAlias = "torch.Tensor | int | float | None"
 
 
 @dataclass(frozen=True, slots=True)
-class Declined:
-    """Why there is no library to call."""
+class Unavailable:
+    """The reason why there is no library to call."""
 
     reason: str
 
@@ -55,7 +55,7 @@ class Library:
             function = getattr(loaded, f"penstock_cuda_{name}")
             function.argtypes, function.restype = [*arguments, _P], _I
             tensors = arguments.count(_P)
-            assert arguments[:tensors] == [_P] * tensors, f"{name}: a number before a tensor"
+            assert arguments[:tensors] == [_P] * tensors, f"{name}: a number precedes a tensor"
             self._functions[name] = function, tensors
         self._error = loaded.penstock_cuda_error
         self._error.argtypes, self._error.restype = [_I], ctypes.c_char_p
@@ -66,9 +66,9 @@ class Library:
         self.emulated = loaded.penstock_cuda_runtime() == 0
 
     def call(self, name: str, *arguments: Argument) -> None:
-        """Start a kernel on the current stream. Tensors go by their address: contiguity, types and
-        devices are the caller's to check. `called` learns the name. Raises RuntimeError where the
-        launch fails."""
+        """Launch a kernel on the current stream. Tensors are passed as addresses: the caller checks
+        contiguity, types and devices. `called` records the name. Raises RuntimeError if the launch
+        fails."""
         self.called.add(name)
         function, count = self._functions[name]
         tensors: Any = arguments[:count]
@@ -80,7 +80,7 @@ class Library:
 
     def tune(self, tuning: Mapping[str, int]) -> None:
         """Use these forms of the kernels from now on, in the whole process. A captured graph keeps
-        those of its capture. Raises ValueError for a setting or value that the library, or the
+        the forms of its capture. Raises ValueError for a setting or value that the library, or the
         current device, does not have."""
         places = list(VALUES)
         for name, value in tuning.items():
@@ -90,7 +90,8 @@ class Library:
 
     @contextmanager
     def tuned(self, **tuning: int) -> Iterator[None]:
-        """Within, use these forms of the kernels: for benchmarks and tests. See `tune`."""
+        """Use these forms of the kernels inside the context: for benchmarks and tests. See
+        `tune`."""
         before = {name: self.tuning[name] for name in tuning if name in self.tuning}
         try:
             self.tune(tuning)
@@ -100,30 +101,33 @@ class Library:
 
 
 def current_stream() -> int:
-    """The raw stream, without an object around it: this is asked for at every launch."""
+    """Return the raw current stream without an object around it: every launch needs it."""
     stream: int = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
     return stream
 
 
-def open_library(path: Path) -> Library | Declined:
-    """The library in a file, if it can be loaded and speaks our ABI. Needs no driver."""
+def open_library(path: Path) -> Library | Unavailable:
+    """Open the library in a file; return the reason if it cannot be loaded or has another ABI.
+    Needs no driver."""
     try:
         loaded = ctypes.CDLL(str(path))
         number = loaded.penstock_cuda_abi()
     except (OSError, AttributeError) as error:
-        return Declined(f"the CUDA library cannot be loaded ({error})")
+        return Unavailable(f"the CUDA library cannot be loaded ({error})")
     if number != ABI:
-        return Declined(f"the CUDA library has ABI {number}, not {ABI}: install the same release")
+        return Unavailable(
+            f"the CUDA library has ABI {number}, not {ABI}: install the same release"
+        )
     return Library(path, loaded)
 
 
-def find_library(cuda_version: str | None) -> Library | Declined:
-    """The installed library for the CUDA that torch was built for, as `torch.version.cuda` gives
-    it."""
+def find_library(cuda_version: str | None) -> Library | Unavailable:
+    """Open the installed library for the CUDA version that torch was built for
+    (`torch.version.cuda`), or return the reason why there is none."""
     if cuda_version is None:
-        return Declined("torch is built without CUDA")
+        return Unavailable("torch is built without CUDA")
     major = cuda_version.split(".")[0]
     found = importlib.util.find_spec(f"penstock_cuda{major}")
     if found is None or found.origin is None:
-        return Declined(f"penstock-cuda{major} is not installed")
+        return Unavailable(f"penstock-cuda{major} is not installed")
     return open_library(Path(found.origin).with_name(FILE))

@@ -1,7 +1,7 @@
-"""Products of linear layers by the CUDA library, for few rows of bfloat16.
+"""Linear layers by the CUDA library, for few rows of bfloat16.
 
 `linear_choice` names the kernel by shape and number of rows. If the library has no form for that
-product, or its kernel was declined, Triton's implementation serves.
+product, or its kernel was rejected, Triton's implementation serves.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from penstock.kernels.triton.matmul.packed_weights import PackedDense, PackedFlo
 from penstock.kernels.triton.paged_attention.decode_work import multiprocessors
 
 STREAMED_TOKENS = 64
-"""The most rows that the kernel `linear` takes."""
+"""The most rows that the kernel `linear` computes."""
 
 STREAMED_FLOAT8_TOKENS = 16
-"""The most rows that the kernel `linear_float8` takes."""
+"""The most rows that the kernel `linear_float8` computes."""
 
 STAGED_TOKENS = 128
-"""The most rows that the kernel `staged_linear` takes."""
+"""The most rows that the kernel `staged_linear` computes."""
 
-_STAGED_ROWS = 128  # of the weight, in a tile
-_STAGE_BYTES = 128  # of a row
-_LEAST_STAGES = 8  # of a block: adding up shorter shares takes longer than multiplying them
-_MANY_STAGES = 20  # of a block, from which on two of them a multiprocessor are worth while
+_STAGED_ROWS = 128  # rows of the weight per tile
+_STAGE_BYTES = 128  # bytes of a row per stage
+_LEAST_STAGES = 8  # stages per block: summing shorter shares costs more than multiplying them
+_MANY_STAGES = 20  # stages per block from which two blocks per multiprocessor pay off
 
 
 def linear(
-    declined: Mapping[str, str],
+    rejected: Mapping[str, str],
     library: Library,
     x: torch.Tensor,
     weight: triton_linear.PackedLinear,
 ) -> torch.Tensor:
-    """See `Ops.linear`. `declined` names the kernels that are not to be used."""
+    """See `Ops.linear`. `rejected`: kernels that must not be used."""
     part, *others = weight.parts
     if others or x.dtype != torch.bfloat16:
         return triton_linear.linear(x, weight)
@@ -53,7 +53,7 @@ def linear(
         kernel = _dense_kernel(x, part)
     elif isinstance(part, PackedFloat8):
         kernel = _float8_kernel(x, part, weight.invariant)
-    if kernel is None or kernel in declined:
+    if kernel is None or kernel in rejected:
         return triton_linear.linear(x, weight)
     out = x.new_empty(len(x), part.shape[0], dtype=weight.result or x.dtype)
     _KERNELS[kernel](library, out, x, part, weight.bias)
@@ -61,7 +61,8 @@ def linear(
 
 
 def _dense_kernel(x: torch.Tensor, part: PackedDense) -> str | None:
-    """The library's kernel for a product, None for Triton's implementation."""
+    """Return the library's kernel for a product of dense weights, or None for Triton's
+    implementation."""
     tokens, width = x.shape
     choice = choose(tokens, part.shape, capability_of(x.device) if x.is_cuda else 90)
     if not x.is_cuda and choice != "staged":
@@ -74,7 +75,8 @@ def _dense_kernel(x: torch.Tensor, part: PackedDense) -> str | None:
 
 
 def _float8_kernel(x: torch.Tensor, part: PackedFloat8, invariant: bool) -> str | None:
-    """The same for weights in 8-bit floats."""
+    """Return the library's kernel for weights in 8-bit floats, or None for Triton's
+    implementation."""
     tokens, width = x.shape
     if width % FLOAT8_GROUP:
         return None
@@ -93,7 +95,8 @@ def stream(
     part: PackedDense,
     bias: torch.Tensor | None,
 ) -> None:
-    """`out: [T, N]` bfloat16 or float32 = `x: [T, K]` times `part: [N, K]`, both bfloat16."""
+    """Compute `out: [T, N]` bfloat16 or float32 = `x: [T, C]` times `part: [N, C]`, both
+    bfloat16."""
     (rows, width), to_float = part.shape, int(out.dtype == torch.float32)
     library.call("linear", out, x, part.data, bias, len(x), rows, width, to_float)
 
@@ -105,7 +108,7 @@ def stream_float8(
     part: PackedFloat8,
     bias: torch.Tensor | None,
 ) -> None:
-    """The same for weights in 8-bit floats, widened in registers."""
+    """Like `stream`, for weights in 8-bit floats, which are widened in registers."""
     (rows, width), to_float = part.shape, int(out.dtype == torch.float32)
     library.call(
         "linear_float8",
@@ -121,7 +124,7 @@ def stage(
     part: PackedDense | PackedFloat8,
     bias: torch.Tensor | None,
 ) -> None:
-    """The same for either weights and up to `STAGED_TOKENS` rows."""
+    """Like `stream`, for weights of either kind and up to `STAGED_TOKENS` rows."""
     (rows, width), tokens = part.shape, len(x)
     if isinstance(part, PackedFloat8):
         weight, scale = part.codes, part.scale
@@ -141,7 +144,8 @@ def stage(
 
 
 def staged_blocks(stages: int, multiprocessors: int) -> int:
-    """How many blocks share so many stages, whatever the number of tokens: no sum depends on it."""
+    """Return the number of blocks that share `stages` stages. It does not depend on the number of
+    tokens, so no sum does."""
     for blocks in (2 * multiprocessors, multiprocessors):
         if stages >= _MANY_STAGES * blocks:
             return blocks
@@ -152,8 +156,9 @@ _arrived: dict[int, torch.Tensor] = {}
 
 
 def _counters(weight: torch.Tensor, count: int) -> torch.Tensor:
-    """Zeros that a launch with this weight counts in and leaves as zeros, int32. Launches with one
-    weight follow each other on a stream; those with another may be under way at the same time."""
+    """Return int32 zeros in which a launch with this weight counts and which it leaves as zeros.
+    Launches with one weight follow each other on a stream; launches with another may run at the
+    same time."""
     found = _arrived.get(weight.data_ptr())
     if found is None or found.device != weight.device or len(found) < count:
         found = torch.zeros(count, dtype=torch.int32, device=weight.device)
@@ -162,7 +167,8 @@ def _counters(weight: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _scale_stride(part: PackedFloat8) -> int:
-    """From a scale to that of the next 128 columns; 0 if one serves a whole row."""
+    """Return the distance from a scale to that of the next 128 columns; 0 if one serves a whole
+    row."""
     return part.scale.shape[1] if part.grouped else 0
 
 

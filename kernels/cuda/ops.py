@@ -1,7 +1,7 @@
 """The CUDA library's implementations of the ops, registered for one loaded library.
 
-They serve bfloat16 activations. What a kernel has no form for (a head dimension, a width, a type)
-goes to Triton by its shape alone, so the choice is the same in every step.
+They serve bfloat16 activations. A call for which a kernel has no form (a head dimension, a width, a
+type) goes to Triton by its shape alone, so the choice is the same in every step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from penstock.kernels.cuda import linear as cuda_linear
-from penstock.kernels.cuda.library import Declined, Library
+from penstock.kernels.cuda.library import Library, Unavailable
 from penstock.kernels.gpu_kv_cache import is_token_major
 from penstock.kernels.ops.attention import ATTENTION
 from penstock.kernels.ops.linear import LINEAR
@@ -34,35 +34,35 @@ from penstock.kernels.triton.paged_attention.decode_work import multiprocessors,
 from penstock.kernels.triton.sampler.adjust import adjust_logits
 from penstock.kernels.triton.sampler.sampling_operands import sampling_tensors
 
-_ATTENTIONS = ("decode_attention", "prefill_attention")  # of short chunks, and of the others
+_ATTENTIONS = ("decode_attention", "prefill_attention")  # for short chunks, and for the others
 _PRODUCTS = ("linear", "linear_float8", "staged_linear")
 _QUERIES = 16  # rows of a decode tile
 _WIDEST_ROW = 32768
 
 
-def register(library: Library | Declined, declined: Mapping[str, str] | None = None) -> None:
-    """Let the ops have the library's implementations, or the reason why there are none.
-    `declined`: why which of its kernels are not to be used."""
-    declined = declined or {}
+def register(library: Library | Unavailable, rejected: Mapping[str, str] | None = None) -> None:
+    """Register the library's implementations with the ops, or the reason why they do not serve.
+    `rejected`: kernels that must not be used -> reason."""
+    rejected = rejected or {}
     for op, call, pack, kernels in (
         (RMS_NORM, _rms_norm, None, ("rms_norm",)),
         (ADD_RMS_NORM, _add_rms_norm, None, ("rms_norm",)),
         (ROPE_CACHE, _rope_cache, None, ("rope_cache",)),
-        (ATTENTION, partial(_attention, declined), None, _ATTENTIONS),
-        (LINEAR, partial(cuda_linear.linear, declined), pack_linear, _PRODUCTS),
+        (ATTENTION, partial(_attention, rejected), None, _ATTENTIONS),
+        (LINEAR, partial(cuda_linear.linear, rejected), pack_linear, _PRODUCTS),
         (SAMPLE, _sample, None, ("sample",)),
     ):
-        reasons = [declined[kernel] for kernel in kernels if kernel in declined]
+        reasons = [rejected[kernel] for kernel in kernels if kernel in rejected]
         reason = reasons[0] if len(reasons) == len(kernels) else None
         why_not = partial(_why_not, library, reason)
         op.register(Impl("cuda", partial(call, library), why_not, pack))
 
 
-def _why_not(library: Library | Declined, declined: str | None, machine: Machine) -> str | None:
-    if isinstance(library, Declined):
+def _why_not(library: Library | Unavailable, rejected: str | None, machine: Machine) -> str | None:
+    if isinstance(library, Unavailable):
         return library.reason
-    if declined is not None:
-        return declined
+    if rejected is not None:
+        return rejected
     if library.emulated:
         return None if machine.device == "cpu" else "the library is emulated, for the CPU"
     if machine.device != "cuda":
@@ -109,7 +109,7 @@ def _rope_cache(
     rotated = rope.shape[1]
     if not _cache_served(qkv, cache) or dim > 256 or dim % 8 or rotated % 4:
         return triton_rope_cache.rope_cache(qkv, rope, inputs, cache, heads, head_norm)
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     tokens = qkv.shape[0]
     out = qkv.new_empty(tokens, q_heads * dim)
     weights = (None, None) if head_norm is None else (head_norm.q_weight, head_norm.k_weight)
@@ -130,7 +130,7 @@ def _cache_served(x: torch.Tensor, cache: LayerCache[torch.Tensor]) -> bool:
 
 
 def _attention(
-    declined: Mapping[str, str],
+    rejected: Mapping[str, str],
     library: Library,
     q: torch.Tensor,
     inputs: StepInputs[torch.Tensor],
@@ -142,9 +142,9 @@ def _attention(
 ) -> torch.Tensor:
     decode: Callable[..., None] = decode_attention
     prompt: Callable[..., None] = triton_attention.prefill_attention
-    if "decode_attention" not in declined and _decode_served(q, cache, heads):
+    if "decode_attention" not in rejected and _decode_served(q, cache, heads):
         decode = partial(_decode, library)
-    if "prefill_attention" not in declined and _prompt_served(library, q, cache, heads):
+    if "prefill_attention" not in rejected and _prompt_served(library, q, cache, heads):
         prompt = partial(_prompt, library)
     return triton_attention.attention(q, inputs, cache, heads, scale, window, sinks, decode, prompt)
 
@@ -165,7 +165,8 @@ def _decode_served(
 def _prompt_served(
     library: Library, q: torch.Tensor, cache: LayerCache[torch.Tensor], heads: tuple[int, int, int]
 ) -> bool:
-    """On compute capability 9.0 alone: its products and its copies are of no other."""
+    """Return whether the prefill kernel has a form for the call. It needs compute capability 9.0
+    for its matrix instructions and copies."""
     panel = cache.values.shape[2] * heads[2]
     return (
         (library.emulated or capability_of(q.device) == 90)
@@ -200,7 +201,7 @@ def _decode(
         inputs.block_tables.shape[1],
         *(cache.keys.stride(0), cache.values.stride(0)),
         *(scale / math.log(2), window, tokens * (q_heads // kv_heads)),
-        *(q_heads, kv_heads, dim, block_size, work.chunk, work.multiprocessors),
+        *(q_heads, kv_heads, dim, block_size, work.split, work.multiprocessors),
     )
 
 
@@ -216,7 +217,7 @@ def _prompt(
     shorter: int,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """Write the rows of chunks of more than `shorter` tokens."""
+    """Compute the rows of chunks of more than `shorter` tokens."""
     blocks, _, block_size, _ = cache.values.shape
     rows, table_width = inputs.block_tables.shape
     library.call(
@@ -231,7 +232,8 @@ def _prompt(
 
 
 def _sample(library: Library, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """`logits: [S, V]` float32, contiguous, changed in place by Triton before the draw."""
+    """See `kernels.sampler_inputs`. `logits: [S, V]` float32, contiguous, adjusted in place by
+    Triton first."""
     barren = adjust_logits(logits, rows) if rows.adjusts else None
     out = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
     library.call("sample", out, logits, *sampling_tensors(rows, logits.device), *logits.shape)

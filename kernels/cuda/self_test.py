@@ -1,10 +1,9 @@
-"""Which kernels of the CUDA library serve a device: those that were tried on it and are right.
+"""The self-test of the CUDA library: which of its kernels must not serve a device.
 
-A wrong kernel may as well never end, or take its process with it. So kernels are tried in a process
-of their own (`cuda/self_test_child.py`), each of whose answers has a deadline of its own: what
-gives none is
-declined like what answers wrongly, and Triton serves. The verdict is kept in a file, so that only
-the first start with a library on a device takes the time.
+A wrong kernel may never end, or end its process. So kernels are tested in a child process
+(`cuda/self_test_child.py`), each with a deadline; one that does not answer is rejected like one
+that computes wrong results, and Triton serves instead. The verdict is kept in a file, so that only
+the first start with a library on a device spends the time.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ from penstock.kernels.cuda.tuning import TABLE
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
-"""Of one kernel, from the answer before it on."""
+"""Seconds for one kernel, from the answer before it."""
 
 START_TIMEOUT_S = 180.0
-"""Until a process can try kernels: it imports torch and Triton, perhaps from a slow disk."""
+"""Seconds until a child can test kernels: it imports torch and Triton, perhaps from a slow disk."""
 
-MOST_S = 300.0
-"""After so long no further process is started."""
+TOTAL_S = 300.0
+"""Seconds after which no further child is started."""
 
 STARTED = "started"
-"""The first line of a judge."""
+"""The first line that a child prints."""
 
 DEVICE_LOST = 86
-"""What a judge ends with whose kernel took the device from its process, so that nothing else can be
-tried in it."""
+"""Exit status of a child that can test no more because a kernel made the device unusable in its
+process."""
 
-# The library's kernels, in the order in which they are tried.
+# The library's kernels, in the order in which they are tested.
 KERNELS = (
     "rms_norm",
     "linear",
@@ -56,65 +55,65 @@ KERNELS = (
 )
 
 
-def declined(library: Path, device: str, kept_in: Path | None = None) -> dict[str, str]:
-    """Why which kernels of the library in that file are not to be used on `device`.
+def rejected_kernels(library: Path, device: str, folder: Path | None = None) -> dict[str, str]:
+    """Return the kernels of a library file that must not serve `device`, each with the reason.
 
-    Takes some seconds, and up to `TIMEOUT_S` for each kernel that does not end; no time where the
-    verdict is kept in the folder `kept_in`. One of kernels that could not be tried is not kept.
+    Takes some seconds, plus up to `TIMEOUT_S` for each kernel that does not end; no time if
+    `folder` has the verdict. A verdict is not kept if a kernel could not be tested.
     """
-    kept = None if kept_in is None else kept_in / f"{_digest(library, device)}.json"
-    verdict = None if kept is None else _read(kept)
+    path = None if folder is None else folder / f"{_digest(library, device)}.json"
+    verdict = None if path is None else _read(path)
     if verdict is None:
-        verdict, untried = _run_self_test(library, device)
-        # Where nothing is right the kernels may not be what is wrong: others may fill the device.
-        if kept is not None and not untried and len(verdict) < len(KERNELS):
-            _write(kept, verdict)
+        verdict, untested = _run_self_test(library, device)
+        # If no kernel is right, the cause may be elsewhere: other processes may fill the device.
+        if path is not None and not untested and len(verdict) < len(KERNELS):
+            _write(path, verdict)
     for name, reason in verdict.items():
         log.warning("the CUDA library's %s is not used: %s", name, reason)
     return verdict
 
 
 def _digest(library: Path, device: str) -> str:
-    """Of what the verdict depends on."""
+    """Hash the facts on which the verdict depends."""
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
     facts = f"{name}\n{torch.__version__}\n".encode()
     tuning = TABLE.read_bytes()  # other forms of the kernels are other code
     return hashlib.sha256(facts + tuning + library.read_bytes()).hexdigest()[:32]
 
 
-def _read(kept: Path) -> dict[str, str] | None:
+def _read(path: Path) -> dict[str, str] | None:
     try:
-        verdict = json.loads(kept.read_text())
+        verdict = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
     return verdict if isinstance(verdict, dict) else None
 
 
-def _write(kept: Path, verdict: dict[str, str]) -> None:
+def _write(path: Path, verdict: dict[str, str]) -> None:
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(verdict))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(verdict))
     except OSError as error:
         log.info("the verdict on the CUDA library is not kept: %s", error)
 
 
 class _NotStarted(Exception):
-    """A process came to try nothing. The message says why."""
+    """A child that tested no kernel. The message says why."""
 
 
 def _run_self_test(library: Path, device: str) -> tuple[dict[str, str], list[str]]:
-    """Starts a process for all kernels, and one more for those after each that ended it. Also gives
-    the kernels that nobody came to try, which are declined like the others."""
+    """Start a child for all kernels, and another for the rest after each kernel that ended one.
+    Return the verdict and the kernels that could not be tested, which are rejected too."""
     verdict: dict[str, str] = {}
     left = list(KERNELS)
-    deadline_s = time.monotonic() + MOST_S
+    deadline_s = time.monotonic() + TOTAL_S
     while left:
         try:
             if time.monotonic() > deadline_s:
-                raise _NotStarted(f"those before it took more than {MOST_S:.0f} s")
+                raise _NotStarted(f"the kernels before it took more than {TOTAL_S:.0f} s")
             answers, ending = _run_child(library, device, left, list(verdict))
         except _NotStarted as reason:
-            return verdict | dict.fromkeys(left, f"it was not tried: {reason}"), left
+            return verdict | dict.fromkeys(left, f"it was not tested: {reason}"), left
         verdict |= {name: found_error for name, found_error in answers.items() if found_error}
         left = [name for name in left if name not in answers]
         if left and (ending or not answers):
@@ -125,8 +124,8 @@ def _run_self_test(library: Path, device: str) -> tuple[dict[str, str], list[str
 def _run_child(
     library: Path, device: str, names: list[str], without: list[str]
 ) -> tuple[dict[str, str], str]:
-    """What a process says of kernels in their order, "" of one that is right; and how it ended, ""
-    where the last one that it speaks of is to blame. Raises _NotStarted."""
+    """Test kernels in a child. Return its answers in order, "" for a kernel that is right; and how
+    the child ended, "" if the last kernel that it answered for is the cause. Raises _NotStarted."""
     command = [sys.executable, "-m", "penstock.kernels.cuda.self_test_child", str(library), device]
     command += [",".join(names), ",".join(without)]
     answers: dict[str, str] = {}
@@ -135,13 +134,13 @@ def _run_child(
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as child,
     ):
         assert child.stdout is not None
-        said: SimpleQueue[str | None] = SimpleQueue()
-        threading.Thread(target=_pass_on, args=(child.stdout, said), daemon=True).start()
+        lines: SimpleQueue[str | None] = SimpleQueue()
+        threading.Thread(target=_read_lines, args=(child.stdout, lines), daemon=True).start()
         try:
-            if not _has_started(said):
+            if not _has_started(lines):
                 code = child.wait()
-                raise _NotStarted(f"the process for it ended with {code}{_last_words(errors)}")
-            while (line := said.get(timeout=TIMEOUT_S)) is not None:
+                raise _NotStarted(f"its process ended with {code}{_last_line(errors)}")
+            while (line := lines.get(timeout=TIMEOUT_S)) is not None:
                 name, _, found_error = line.partition(" ")
                 if name in names:
                     answers[name] = found_error
@@ -152,32 +151,31 @@ def _run_child(
             child.kill()
         if code == DEVICE_LOST:
             return answers, ""
-        return answers, f"the process that tried it ended with {code}{_last_words(errors)}"
+        return answers, f"the process that tested it ended with {code}{_last_line(errors)}"
 
 
-def _last_words(errors: IO[bytes]) -> str:
-    """The last line of what a process that has ended wrote there, after ": "; "" where it wrote
-    nothing."""
+def _last_line(errors: IO[bytes]) -> str:
+    """Return ": " and the last line of a file, or "" if it is empty."""
     errors.seek(0)
     written = errors.read().decode(errors="replace").strip()
     return f": {written.splitlines()[-1]}" if written else ""
 
 
-def _has_started(said: SimpleQueue[str | None]) -> bool:
-    """Whether a judge says so, before it ends. What else is printed first is not heard. Raises
-    _NotStarted where it takes too long."""
+def _has_started(lines: SimpleQueue[str | None]) -> bool:
+    """Wait for a child to print STARTED; return False if it ends before. Other lines are ignored.
+    Raises _NotStarted if it takes too long."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     try:
-        while (line := said.get(timeout=max(0.0, deadline_s - time.monotonic()))) is not None:
+        while (line := lines.get(timeout=max(0.0, deadline_s - time.monotonic()))) is not None:
             if line == STARTED:
                 return True
     except Empty:
-        raise _NotStarted(f"no process for it started within {START_TIMEOUT_S:.0f} s") from None
+        raise _NotStarted(f"its process did not start within {START_TIMEOUT_S:.0f} s") from None
     return False
 
 
-def _pass_on(stdout: IO[bytes], said: SimpleQueue[str | None]) -> None:
-    """In a thread: every line that a judge says, then None."""
+def _read_lines(stdout: IO[bytes], lines: SimpleQueue[str | None]) -> None:
+    """Put every line that a child prints into a queue, then None. Runs in a thread."""
     for line in stdout:
-        said.put(line.decode(errors="replace").rstrip("\n"))
-    said.put(None)
+        lines.put(line.decode(errors="replace").rstrip("\n"))
+    lines.put(None)

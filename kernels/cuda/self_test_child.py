@@ -1,9 +1,8 @@
-"""Says that it has started; then tries kernels of the CUDA library on small cases and says a line
-of each: its name, and what is wrong with it.
+"""Child process of `cuda/self_test.py`: tests kernels of the CUDA library on small cases.
 
-Started by `cuda/self_test.py`: python -m penstock.kernels.cuda.self_test_child LIBRARY DEVICE
-NAMES WITHOUT,
-names separated by commas; those of WITHOUT are not used.
+Prints `STARTED`, then a line per kernel: its name, and what is wrong with it. Called as python -m
+penstock.kernels.cuda.self_test_child LIBRARY DEVICE NAMES WITHOUT; names are separated by commas,
+and kernels in WITHOUT are not used.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 
 from penstock.kernels.cases.gpu_layout import as_gpu_inputs, in_float8_cache
 from penstock.kernels.cases.random_inputs import map_tensors
-from penstock.kernels.cuda import CudaOps, Declined, Library, open_library
+from penstock.kernels.cuda import CudaOps, Library, Unavailable, open_library
 from penstock.kernels.cuda.launcher import serve_installed
 from penstock.kernels.cuda.self_test import DEVICE_LOST, STARTED
 from penstock.kernels.ops import all_ops
@@ -25,7 +24,7 @@ from penstock.kernels.registry import Inputs, Op
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.linear_choice import staged
 
-# Of each kernel, cases that it computes wherever the library serves.
+# For each kernel, cases that it computes wherever the library serves.
 _CASES = {
     "rms_norm": (("rms_norm", "T2-W1536"), ("add_rms_norm", "T3-W576")),
     "linear": (("linear", "bf16-T1-K576-N30"), ("linear", "bf16-T12-K64-N48")),
@@ -49,24 +48,24 @@ _CASES = {
     "decode_attention": (("attention", "decode-f16"), ("attention", "decode-long-window")),
     "prefill_attention": (("attention", "prompt-f16"), ("attention", "prompt-window-f16")),
 }
-# Those that also have a cache of eight bits.
+# Kernels that are also tested with a cache of 8-bit floats.
 _EIGHT_BITS = ("rope_cache", "decode_attention", "prefill_attention")
 
 
 def found_error(kernel: str, ops: TorchOps, library: Library) -> str:
-    """What is wrong with the first case of a kernel that is not right, "" where all are. A case
-    that another kernel computed shows nothing."""
+    """Describe the first case that a kernel computes wrongly; "" if all are right. A case that
+    another kernel computed proves nothing."""
     by_name = {op.name: op for op in all_ops()}
     for op_name, case_name in _CASES[kernel]:
         op = by_name[op_name]
         case = next(case for case in op.cases if case.name == case_name)
-        drawn = as_gpu_inputs(case.draw(0), torch.bfloat16)
-        trials = [("", drawn, drawn)]
+        inputs = as_gpu_inputs(case.make_inputs(0), torch.bfloat16)
+        forms = [("", inputs, inputs)]
         if kernel in _EIGHT_BITS:
-            held, meant = in_float8_cache(drawn["cache"])
-            eight = ", cache of eight bits"
-            trials.append((eight, {**drawn, "cache": held}, {**drawn, "cache": meant}))
-        for form, given, exact in trials:
+            stored, values = in_float8_cache(inputs["cache"])
+            form = ", 8-bit cache"
+            forms.append((form, {**inputs, "cache": stored}, {**inputs, "cache": values}))
+        for form, given, exact in forms:
             library.called.discard(kernel)
             try:
                 with staged() if kernel == "staged_linear" else nullcontext():
@@ -81,7 +80,7 @@ def found_error(kernel: str, ops: TorchOps, library: Library) -> str:
 
 
 def _wrong_results(op: Op, given: Inputs, exact: Inputs, ops: TorchOps) -> int:
-    """How many results of `given` are not those of `exact` in float64."""
+    """Return how many results of `given` differ from those of `exact` in float64."""
     doubled = map_tensors(exact, lambda t: t.double() if t.is_floating_point() else t.clone())
     truth = op.invoke(ReferenceOps(torch.float64), doubled)
     got = op.invoke(ops, map_tensors(given, lambda t: t.clone().to(ops.device)))
@@ -97,7 +96,7 @@ def _wrong_results(op: Op, given: Inputs, exact: Inputs, ops: TorchOps) -> int:
 
 
 def _agree(ours: torch.Tensor, truth: torch.Tensor, relative: float) -> bool:
-    """Up to a rounding: terms of a sum are rounded, so its error is of their size."""
+    """Compare up to a rounding: terms of a sum are rounded, so the error has their size."""
     if not ours.is_floating_point():
         return torch.equal(ours, truth.to(ours.dtype))
     size = max(1.0, float(truth.nan_to_num(posinf=0, neginf=0).square().mean().sqrt()))
@@ -106,14 +105,14 @@ def _agree(ours: torch.Tensor, truth: torch.Tensor, relative: float) -> bool:
 
 
 def main(library: str, device: str, names: str, without: str) -> None:
-    declined = dict.fromkeys(filter(None, without.split(",")), "not used")
+    rejected = dict.fromkeys(filter(None, without.split(",")), "not used")
     opened = open_library(Path(library))
-    if isinstance(opened, Declined):
+    if isinstance(opened, Unavailable):
         sys.exit(opened.reason)
     if device.startswith("cuda"):
-        torch.cuda.set_device(device)  # streams and modules are those of the current one
+        torch.cuda.set_device(device)  # streams and modules are those of the current device
         serve_installed(device)
-    ops = CudaOps(device, torch.bfloat16, opened, declined)
+    ops = CudaOps(device, torch.bfloat16, opened, rejected)
     print(STARTED, flush=True)
     for name in names.split(","):
         print(name, found_error(name, ops, opened), flush=True)
@@ -122,7 +121,7 @@ def main(library: str, device: str, names: str, without: str) -> None:
 
 
 def _device_is_lost(device: str) -> bool:
-    """Whether every later call of this process will fail, as after an illegal address."""
+    """Return whether every later call of this process will fail, as after an illegal address."""
     if not device.startswith("cuda"):
         return False
     try:

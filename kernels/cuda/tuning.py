@@ -28,7 +28,7 @@ OF_OPS: dict[str, tuple[str, ...]] = {
     "attention": ("decode_programs",),
     "sample": ("sample_loads",),
 }
-"""The settings that decide about the kernel of an op."""
+"""The settings that select the kernel of an op."""
 
 EMULATED_CAPABILITY = 90
 """The emulation runs the kernels of compute capability 9.0."""
@@ -36,7 +36,7 @@ EMULATED_CAPABILITY = 90
 
 @cache
 def tuning_of(capability: int) -> dict[str, int]:
-    """The value of each setting on GPUs of a capability (90 for 9.0)."""
+    """Return the value of each setting on GPUs of a capability (90 for 9.0)."""
     table: dict[str, dict[str, int]] = json.loads(TABLE.read_text())
     chosen = table.get(str(capability), {})
     unknown = sorted(chosen.keys() - DEFAULTS.keys())

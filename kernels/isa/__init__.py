@@ -1,1 +1,1 @@
-"""The instruction sets of CPU kernels, and how a model's are chosen."""
+"""The instruction sets (ISAs) of CPU kernels, and the choice of a model's ISAs."""

@@ -1,7 +1,7 @@
-"""Chooses the levels of a model from measured times. Knows no kernel: trials are given.
+"""Chooses the ISAs of a model from measured times. Knows no kernels: it receives the trials.
 
-The widest level of the machine serves unless another one is faster by a tenth: where two are even,
-noise decides nothing, and machines of one kind choose alike.
+The widest ISA of the machine serves unless another one is faster by a tenth: noise then decides
+nothing if two are even, and machines of one kind choose alike.
 """
 
 from __future__ import annotations
@@ -15,46 +15,47 @@ from typing import Final, Literal, Protocol, TypeAlias
 from penstock.kernels.isa.instruction_sets import IsaSelection, RowRange
 
 BUDGET_S: Final = 0.09
-"""No trial begins after so long: then all of the measurement takes at most a tenth of a second."""
+"""Seconds after which no trial starts: the whole measurement then costs at most a tenth of a
+second."""
 
-ROWS: Final[tuple[tuple[int, int | None], ...]] = ((1, 1), (4, 7), (16, 31), (64, None))
-"""Rows that products are measured with, and the most rows that each of them speaks for. More than
-the last go through a plan in blocks of about so many."""
+MEASURED_ROWS: Final[tuple[tuple[int, int | None], ...]] = ((1, 1), (4, 7), (16, 31), (64, None))
+"""(rows, most rows): products are measured with `rows` rows, and that time counts for up to `most
+rows`. A plan processes more rows than the last in blocks of about that size."""
 
-_MARGIN: Final = 0.9  # of the default's time: what a rival has to stay below
+_MARGIN: Final = 0.9  # share of the default's time below which a rival wins
 _MOST_ROUNDS: Final = 12
-_LEAST_RUNS: Final = 3  # of a trial, after the one that warms it up
-_HOPELESS: Final = 2.5  # times slower than the fastest: measured no more
+_LEAST_RUNS: Final = 3  # runs of a trial, after the first
+_HOPELESS: Final = 2.5  # times slower than the fastest: not measured further
 
 Kind: TypeAlias = Literal["products", "attention", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is measured: the work of a kind, with the arithmetic of the level `own`, computed by
-    `isa` wherever that gives the same bits, over `rows` rows."""
+    """One measurement: work of `kind` with the bits of the ISA `arithmetic`, computed by `isa`
+    wherever that gives the same bits, over `rows` rows."""
 
     kind: Kind
-    own: str
+    arithmetic: str
     isa: str
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`run` computes the cell once."""
+    """A function to time: `run` computes the cell once."""
 
     cell: Cell
     run: Callable[[], object]
 
 
 class Clock(Protocol):
-    """Seconds."""
+    """A source of time, in seconds."""
 
     def now(self) -> float: ...
 
     def seconds(self, trial: Trial) -> float:
-        """Run a trial and tell how long it took."""
+        """Run a trial and return its duration."""
         ...
 
 
@@ -71,15 +72,15 @@ class SystemClock:
 
 
 Times: TypeAlias = Mapping[Cell, float]
-"""Seconds of each trial."""
+"""Seconds of each cell."""
 
 
 def measure(trials: Sequence[Trial], clock: Clock, deadline: float) -> dict[Cell, float] | None:
-    """Seconds of each trial: the lower quartile of its runs, for what disturbs a run only adds.
-    None where `deadline` came before every trial that may win had runs enough.
+    """Return the seconds of each trial: the lower quartile of its runs, since disturbances only add
+    time. None if `deadline` came before every promising trial had enough runs.
 
-    Rounds run every trial once, forwards and backwards in turn, so that what slows the machine for
-    a while slows all alike. The first run of a trial warms up.
+    A round runs every trial once, alternately forwards and backwards, so that a temporary slowdown
+    of the machine affects all alike. The first run of a trial warms up.
     """
     samples: dict[Cell, list[float]] = {trial.cell: [] for trial in trials}
     running = list(trials)
@@ -93,20 +94,20 @@ def measure(trials: Sequence[Trial], clock: Clock, deadline: float) -> dict[Cell
     return _quartiles(samples)
 
 
-def choose(times: Times, levels: Sequence[str], experts_spread: float = 1.0) -> IsaSelection:
-    """The fastest of `levels` (narrowest first) for each kind, and for each range of rows.
+def choose_isas(times: Times, isas: Sequence[str], experts_spread: float = 1.0) -> IsaSelection:
+    """Return the fastest of `isas` (narrowest first) for each kind, and for each range of rows.
 
-    One arithmetic is chosen for all products of the model, by the geometric mean over the ranges of
-    what they take; within that arithmetic each range has a level of its own. `experts_spread`:
-    tokens of a step for each row that one expert gets.
+    All products of the model have one arithmetic, chosen by the geometric mean of their times over
+    the ranges; each range has the fastest ISA that gives its bits. `experts_spread`: tokens of a
+    step per row of an expert.
     """
-    products = _arithmetic("products", times, levels)
-    ranges = _ranges(products, times, levels)
+    products = _arithmetic("products", times, isas)
+    ranges = _ranges(products, times, isas)
     spread = tuple(_spread(one, experts_spread) for one in ranges)
     return IsaSelection(
         products=products,
-        attention=_arithmetic("attention", times, levels),
-        other=_arithmetic("other", times, levels),
+        attention=_arithmetic("attention", times, isas),
+        other=_arithmetic("other", times, isas),
         linear=ranges,
         experts=spread if experts_spread > 1 else (),
     )
@@ -123,8 +124,8 @@ def _quartiles(samples: Mapping[Cell, list[float]]) -> dict[Cell, float]:
 
 
 def _hopeful(running: Sequence[Trial], samples: Mapping[Cell, list[float]]) -> list[Trial]:
-    """The trials that are not far slower than another of the same kind and rows. A first run tells
-    nothing."""
+    """Return the trials that are not far slower than another of the same kind and rows. First runs
+    do not count."""
     fastest: dict[tuple[Kind, int], float] = {}
     for cell, taken in samples.items():
         alike = cell.kind, cell.rows
@@ -137,45 +138,44 @@ def _hopeful(running: Sequence[Trial], samples: Mapping[Cell, list[float]]) -> l
     ]
 
 
-def _arithmetic(kind: Kind, times: Times, levels: Sequence[str]) -> str:
-    """The level that this kind of work is computed like; the widest one of those whose bits are
-    the same."""
-    mine = {cell.own for cell in times if cell.kind == kind}
-    owns = [level for level in reversed(levels) if level in mine]
+def _arithmetic(kind: Kind, times: Times, isas: Sequence[str]) -> str:
+    """Return the ISA whose bits this kind of work has: the widest of those with the same bits."""
+    mine = {cell.arithmetic for cell in times if cell.kind == kind}
+    arithmetics = [isa for isa in reversed(isas) if isa in mine]
     rows = {cell.rows for cell in times if cell.kind == kind}
-    best, best_score = owns[0] if owns else levels[-1], _MARGIN
-    for own in owns[1:]:
+    best, best_score = arithmetics[0] if arithmetics else isas[-1], _MARGIN
+    for arithmetic in arithmetics[1:]:
         ratios = [
-            min(_each(kind, own, count, times).values())
-            / min(_each(kind, owns[0], count, times).values())
+            min(_each(kind, arithmetic, count, times).values())
+            / min(_each(kind, arithmetics[0], count, times).values())
             for count in rows
         ]
         score = math.prod(ratios) ** (1 / len(ratios))
         if score < best_score:
-            best, best_score = own, score
+            best, best_score = arithmetic, score
     return best
 
 
-def _each(kind: Kind, own: str, rows: int, times: Times) -> dict[str, float]:
-    """Seconds by level."""
+def _each(kind: Kind, arithmetic: str, rows: int, times: Times) -> dict[str, float]:
+    """Return the seconds of each ISA."""
     return {
         cell.isa: seconds
         for cell, seconds in times.items()
-        if (cell.kind, cell.own, cell.rows) == (kind, own, rows)
+        if (cell.kind, cell.arithmetic, cell.rows) == (kind, arithmetic, rows)
     }
 
 
-def _ranges(own: str, times: Times, levels: Sequence[str]) -> tuple[RowRange, ...]:
-    """The level of each range of rows; none where `own` serves them all."""
+def _ranges(arithmetic: str, times: Times, isas: Sequence[str]) -> tuple[RowRange, ...]:
+    """Return the ISA of each range of rows; none if `arithmetic` serves them all."""
     ranges: list[RowRange] = []
-    for rows, most_rows in ROWS:
-        each = _each("products", own, rows, times)
+    for rows, most_rows in MEASURED_ROWS:
+        each = _each("products", arithmetic, rows, times)
         if not each:
             return ()
-        level = min(each, key=lambda one: (each[one], -levels.index(one)))
-        if each[level] >= _MARGIN * each[own]:
-            level = own
-        if ranges and ranges[-1].level == level:
+        isa = min(each, key=lambda one: (each[one], -isas.index(one)))
+        if each[isa] >= _MARGIN * each[arithmetic]:
+            isa = arithmetic
+        if ranges and ranges[-1].level == isa:
             ranges.pop()
-        ranges.append(RowRange(most_rows, level))
-    return () if [one.level for one in ranges] == [own] else tuple(ranges)
+        ranges.append(RowRange(most_rows, isa))
+    return () if [one.level for one in ranges] == [arithmetic] else tuple(ranges)

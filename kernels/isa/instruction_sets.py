@@ -1,4 +1,4 @@
-"""The instruction-set levels whose kernels serve one model on a CPU."""
+"""The instruction sets whose kernels serve one model on a CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from penstock.kernels.weights import Dense, Float8, Matrix
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """`level` serves calls of at most `most_rows` rows; None: of any number."""
+    """The ISA `level` for calls of at most `most_rows` rows; None: any number. (The file of kept
+    choices has the same field names.)"""
 
     most_rows: int | None
     level: str
@@ -18,12 +19,12 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class IsaSelection:
-    """Three levels give a model its arithmetic: `products` (linear layers and experts), `attention`
-    and `other` (norms, activations, rotary embedding, sampling, ...).
+    """The ISAs of a model. Three give it its arithmetic: `products` (linear layers and experts),
+    `attention` and `other` (norms, activations, rotary embedding, sampling, ...).
 
-    The ranges, `linear` of linear layers, speed products up and change no bit: the level of a range
-    serves a call only where the kernels can tell that it gives the bits of `products`. They ascend,
-    and the last one is unlimited; without ranges `products` serves.
+    The ranges of rows, `linear` and `experts`, make products faster without changing bits: the ISA
+    of a range serves a call only if the kernels know that it gives the bits of `products`. They
+    ascend, and the last is unlimited; without ranges `products` serves.
     """
 
     products: str
@@ -33,18 +34,19 @@ class IsaSelection:
     experts: tuple[RowRange, ...] = ()
 
     @classmethod
-    def all_of(cls, level: str) -> IsaSelection:
-        """Every kernel of one level."""
-        return cls(level, level, level)
+    def all_of(cls, isa: str) -> IsaSelection:
+        """Return the selection of one ISA for every kernel."""
+        return cls(isa, isa, isa)
 
     @property
     def arithmetic(self) -> str:
-        """Names what of a choice may change bits: "avx512", "avx512_bf16.avx512.avx512"."""
-        levels = (self.products, self.attention, self.other)
-        return levels[0] if len(set(levels)) == 1 else ".".join(levels)
+        """A name of the parts of a selection that may change bits: "avx512",
+        "avx512_bf16.avx512.avx512"."""
+        isas = (self.products, self.attention, self.other)
+        return isas[0] if len(set(isas)) == 1 else ".".join(isas)
 
     def by_rows(self) -> dict[str, list[tuple[int | None, str]]]:
-        """The ranges as the extension takes them."""
+        """Return the ranges as the extension expects them."""
         families = {"affine": self.linear, "dense": self.linear, "experts": self.experts}
         return {
             family: [(one.most_rows, one.level) for one in ranges]
@@ -54,8 +56,8 @@ class IsaSelection:
 
 @dataclass(frozen=True, slots=True)
 class MatrixForm:
-    """Matrices [rows, columns] of a model that are stored alike. `pattern`: a few whole blocks that
-    are stored so; `rows`: of the tallest one; `elements`: of all together."""
+    """Matrices [rows, columns] of a model that are stored alike. `pattern`: a few whole blocks in
+    that form; `rows`: of the tallest matrix; `elements`: total of all."""
 
     pattern: Matrix
     rows: int
@@ -65,9 +67,9 @@ class MatrixForm:
 
 @dataclass(frozen=True, slots=True)
 class KernelShapes:
-    """What the speed of a model's kernels depends on. `heads`: query heads, KV heads, head
-    dimension; `reach`: whether a token sees those after it; `experts`: how many there are, and how
-    many of them a token takes; `inner`: columns between the products of a feed-forward."""
+    """The shapes on which the speed of a model's kernels depends. `heads`: query heads, KV heads,
+    head dimension; `reach`: "both" if a token sees later tokens; `experts`: number of experts, and
+    of experts per token; `inner`: columns between the products of a feed-forward layer."""
 
     forms: tuple[MatrixForm, ...]
     heads: tuple[int, int, int]
@@ -79,12 +81,12 @@ class KernelShapes:
 
 
 def form_name(pattern: Matrix) -> str:
-    """How a matrix is stored: "f16", "4 bits in groups of 32, f16 scales and minima"."""
+    """Describe how a matrix is stored: "f16", "4 bits in groups of 32, f16 scales and minima"."""
     if isinstance(pattern, Dense):
         return pattern.dtype
     if isinstance(pattern, Float8):
         return "f8"
     minima = " and minima" if pattern.minimum is not None else ""
-    levels = "two-level " if pattern.super_scale is not None else f"{pattern.scale.dtype} "
+    form = "two-level " if pattern.super_scale is not None else f"{pattern.scale.dtype} "
     zero = f", zero {pattern.zero_point}" if pattern.zero_point else ""
-    return f"{pattern.bits} bits in groups of {pattern.group}, {levels}scales{minima}{zero}"
+    return f"{pattern.bits} bits in groups of {pattern.group}, {form}scales{minima}{zero}"

@@ -1,4 +1,4 @@
-"""What changes logits, as the kernel takes it: an empty list for a feature that no row uses."""
+"""The operands of the kernel `adjust_logits`: an empty list for a feature that no row uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _NO_VALUES = np.empty(0, np.float32)
 
 
 def adjust_operands(shape: tuple[int, ...], rows: SamplingRows) -> Arrays:
-    """The tensors between logits of `shape` [S, V] and the result; see adjust_logits.inl.h."""
+    """Return the tensors between logits of `shape` [S, V] and the result; see
+    adjust_logits.inl.h."""
     count, vocabulary = shape
     return [
         *_listed(rows.bias, count),

@@ -1,6 +1,6 @@
-"""Where a call goes: to the kernel at once, or into a plan.
+"""Backends of kernel calls: run a kernel at once, or record it into a plan.
 
-A backend makes result tensors and takes calls; the ops are written once over both.
+A backend creates result tensors and receives calls, so that the ops are written once for both.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ Array = npt.NDArray[np.generic]
 
 
 class CallBackend(Protocol, Generic[Tensor]):
-    """`kernels` and `pool` are the extension's."""
+    """Creates tensors and receives kernel calls. `kernels` and `pool` are objects of the
+    extension."""
 
     kernels: Any
     pool: Any
 
     def empty(self, like: Tensor, columns: int, dtype: str = "float32") -> Tensor:
-        """A new [rows of `like`, columns] tensor."""
+        """Create a [rows of `like`, columns] tensor."""
 
     def between(self, starts: Tensor, columns: int) -> Tensor:
-        """A new float32 tensor with a row for each span between two neighbours of `starts`."""
+        """Create a float32 tensor with a row for each pair of neighbours in `starts`."""
 
     def scratch(self, extent: int, dtype: str = "float32") -> Tensor:
-        """A new vector whose extent is the same in every step."""
+        """Create a vector whose extent is the same in every step."""
 
     def call(
         self,
@@ -48,7 +49,7 @@ LINE_BYTES = 64
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
-    """An undefined array whose data starts on a cache line, as kernels want of quantized rows."""
+    """Return an undefined array that starts on a cache line, as kernels need for quantized rows."""
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(num_bytes + LINE_BYTES, dtype=np.uint8)
     start = -memory.ctypes.data % LINE_BYTES
@@ -83,7 +84,7 @@ class EagerBackend:
 
 
 class PlanRecorder:
-    """Records each call; constants and caches are numpy arrays, everything else a PlanTensor."""
+    """Records each call. Constants and caches are numpy arrays, everything else is a PlanTensor."""
 
     def __init__(
         self, kernels: Any, pool: Any, max_tokens: int, max_rows: int, max_samples: int

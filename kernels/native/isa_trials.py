@@ -1,6 +1,6 @@
-"""The work by which the levels of a model are chosen: its own kernels over its own shapes.
+"""The work that is timed to choose a model's ISAs: its own kernels over its own shapes.
 
-Every trial is a small plan, replayed as a step is. Its matrices have the forms and the columns of
+Every trial is a small plan, replayed like a step. Its matrices have the formats and the columns of
 the model's, in the same proportions, and fewer rows.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _native
-from penstock.kernels.isa.choice import ROWS, Cell, Kind, Trial
+from penstock.kernels.isa.choice import MEASURED_ROWS, Cell, Kind, Trial
 from penstock.kernels.isa.instruction_sets import IsaSelection, KernelShapes, MatrixForm, RowRange
 from penstock.kernels.native.ops import NativeOps, PlanOps, plan_arguments
 from penstock.kernels.ops_interface import LayerCache, StepInputs
@@ -31,30 +31,30 @@ from penstock.kernels.weights import (
 )
 
 _PANEL: Final = 16
-_TOKENS: Final = ROWS[-1][0]  # of the largest trial
-_ELEMENTS: Final = 1 << 18  # of all products of a trial
-_MOST_ELEMENTS: Final = 1 << 19  # of a matrix that is to have a panel for every thread
-_FEW_ROWS: Final = 4  # up to so many, products are repeated
-_REPEATS: Final = 8  # times, so that their time stands out from that of a call
-_MOST_FORMS: Final = 3  # that are measured, those with the most elements
-_LEAST_SHARE: Final = 0.25  # of the elements that a level has to serve to be worth a trial
-_CONTEXT: Final = 320  # tokens that attention looks back: more than one of its spans
-_CHUNK: Final = 32  # tokens of a prompt in a trial of attention
+_TOKENS: Final = MEASURED_ROWS[-1][0]  # tokens of the largest trial
+_ELEMENTS: Final = 1 << 18  # elements of all products of a trial
+_MOST_ELEMENTS: Final = 1 << 19  # elements of a matrix that needs a panel for every thread
+_FEW_ROWS: Final = 4  # most rows for which products are repeated
+_REPEATS: Final = 8  # repetitions, so that their time stands out from that of a call
+_MOST_FORMS: Final = 3  # forms that are measured: those with the most elements
+_LEAST_SHARE: Final = 0.25  # share of the elements that an ISA must serve to be worth a trial
+_CONTEXT: Final = 320  # tokens of context: more than one span of attention
+_CHUNK: Final = 32  # prompt tokens in a trial of attention
 _ATTENTION_SUMS: Final = (
     1 << 22
-)  # multiply-adds of scores in a trial of attention, if one head allows
-_INNER: Final = 1024  # columns of other kernels at most
-_NORMS: Final = 4  # of a trial of theirs
+)  # most multiply-adds of scores in a trial of attention with several heads
+_INNER: Final = 1024  # most columns of other kernels
+_NORMS: Final = 4  # norms in a trial of other kernels
 
 Array = npt.NDArray[Any]
 Body = Callable[[PlanOps], Any]
-"""Records what is measured; gives the last result."""
+"""Records the measured work; returns the last result."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A linear layer, that is computed `repeats` times, packed for each of the levels, and its
-    input [_PANEL, columns]."""
+    """A linear layer that is computed `repeats` times, packed for each of the ISAs, and its input
+    [_PANEL, columns]."""
 
     family: str
     elements: int
@@ -62,54 +62,55 @@ class _Product:
     x: Array
     packed: dict[str, Any]
 
-    def served_by(self, own: str, level: str) -> bool:
-        """Whether `level` computes it with the bits of `own`, packed for that."""
-        return bool(_native.KernelSet(own).serves(self.family, level, self.packed[own]))
+    def served_by(self, arithmetic: str, isa: str) -> bool:
+        """Return whether `isa` computes it with the bits of `arithmetic` from weights packed for
+        that."""
+        return bool(_native.KernelSet(arithmetic).serves(self.family, isa, self.packed[arithmetic]))
 
 
 def candidate_isas() -> list[str]:
-    """The levels that may serve here, narrowest first. The scalar one only where there is no
-    other: a vector level does the same work with fewer instructions."""
+    """Return the ISAs that may serve here, narrowest first. `scalar` only if there is no other: a
+    vector ISA does the same work with fewer instructions."""
     real = [name for name in _native.supported_isas() if not name.startswith("emulated")]
     return [name for name in real if name != "scalar"] or real
 
 
-def isa_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) -> list[Trial]:
-    """The trials for a model of these shapes, over `levels` (narrowest first). Raises ValueError
-    for shapes that the kernels refuse."""
+def isa_trials(shapes: KernelShapes, isas: Sequence[str], pool: Any) -> list[Trial]:
+    """Return the trials for a model of these shapes, over `isas` (narrowest first). Raises
+    ValueError for shapes that the kernels refuse."""
     makers = (_product_trials, _attention_trials, _other_trials)
-    return [trial for make in makers for trial in make(shapes, levels, pool)]
+    return [trial for make in makers for trial in make(shapes, isas, pool)]
 
 
-def _product_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) -> Iterator[Trial]:
-    products = _products(shapes.forms, levels, pool)
+def _product_trials(shapes: KernelShapes, isas: Sequence[str], pool: Any) -> Iterator[Trial]:
+    products = _products(shapes.forms, isas, pool)
     total = sum(one.elements for one in products)
 
     def agree(a: str, b: str) -> bool:
         return all(one.served_by(a, b) and one.served_by(b, a) for one in products)
 
-    for own in _distinct(levels, agree):
+    for arithmetic in _distinct(isas, agree):
 
-        def body(plan: PlanOps, own: str = own, repeats: int = 1) -> Any:
+        def body(plan: PlanOps, arithmetic: str = arithmetic, repeats: int = 1) -> Any:
             out = None
             for one in products:
                 x = plan.gather_rows(one.x, plan.inputs.tokens)
                 for _ in range(one.repeats * repeats):
-                    out = plan.linear(x, one.packed[own])
+                    out = plan.linear(x, one.packed[arithmetic])
             return out
 
-        for level in levels:
-            served = sum(one.elements for one in products if one.served_by(own, level))
-            if level == own or served >= _LEAST_SHARE * total:
-                chosen = replace(IsaSelection.all_of(own), linear=(RowRange(None, level),))
+        for isa in isas:
+            served = sum(one.elements for one in products if one.served_by(arithmetic, isa))
+            if isa == arithmetic or served >= _LEAST_SHARE * total:
+                chosen = replace(IsaSelection.all_of(arithmetic), linear=(RowRange(None, isa),))
                 ops = NativeOps.eager(pool, chosen)
                 once, often = _plan(ops, body), _plan(ops, partial(body, repeats=_REPEATS))
-                for rows, _ in ROWS:
+                for rows, _ in MEASURED_ROWS:
                     plan = often if rows <= _FEW_ROWS else once
-                    yield _trial(Cell("products", own, level, rows), plan, _apart(rows))
+                    yield _trial(Cell("products", arithmetic, isa, rows), plan, _apart(rows))
 
 
-def _products(forms: Sequence[MatrixForm], levels: Sequence[str], pool: Any) -> list[_Product]:
+def _products(forms: Sequence[MatrixForm], isas: Sequence[str], pool: Any) -> list[_Product]:
     measured = sorted(forms, key=lambda form: -form.elements)[:_MOST_FORMS]
     total = sum(form.elements for form in measured)
     products = []
@@ -119,7 +120,7 @@ def _products(forms: Sequence[MatrixForm], levels: Sequence[str], pool: Any) -> 
         rows = min(form.rows, max(wanted // form.columns, for_threads, _PANEL))
         linear = Linear((random_like(form.pattern, rows // _PANEL * _PANEL or rows, form.columns),))
         elements = linear.shape[0] * form.columns
-        packed = {level: NativeOps.eager(pool, level).pack_linear(linear) for level in levels}
+        packed = {isa: NativeOps.eager(pool, isa).pack_linear(linear) for isa in isas}
         family = "dense" if isinstance(form.pattern, Dense) else "affine"
         repeats = max(1, round(wanted / elements))
         products.append(
@@ -128,7 +129,7 @@ def _products(forms: Sequence[MatrixForm], levels: Sequence[str], pool: Any) -> 
     return products
 
 
-def _attention_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) -> Iterator[Trial]:
+def _attention_trials(shapes: KernelShapes, isas: Sequence[str], pool: Any) -> Iterator[Trial]:
     heads = _fewer_heads(shapes.heads)
     query, shared, dim = heads
     halves = shapes.cache_dtype == "float16" and query > shared
@@ -147,10 +148,10 @@ def _attention_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) ->
         return plan.attention(x, plan.inputs, cache, heads, 1.0, 0)
 
     steps = [_apart(1, blocks), _together(_CHUNK, blocks)]
-    yield from _of_each_arithmetic("attention", _distinct(levels, agree), pool, body, steps)
+    yield from _of_each_arithmetic("attention", _distinct(isas, agree), pool, body, steps)
 
 
-def _other_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) -> Iterator[Trial]:
+def _other_trials(shapes: KernelShapes, isas: Sequence[str], pool: Any) -> Iterator[Trial]:
     inner = min(shapes.inner, _INNER)
     numbers, weight = _numbers(2 * inner), np.ones(inner, np.float32)
 
@@ -164,24 +165,28 @@ def _other_trials(shapes: KernelShapes, levels: Sequence[str], pool: Any) -> Ite
         return rows
 
     steps = [_apart(1), _apart(_TOKENS)]
-    yield from _of_each_arithmetic("other", _distinct(levels, agree), pool, body, steps)
+    yield from _of_each_arithmetic("other", _distinct(isas, agree), pool, body, steps)
 
 
 def _of_each_arithmetic(
-    kind: Kind, owns: Sequence[str], pool: Any, body: Body, steps: Sequence[StepInputs[Array]]
+    kind: Kind,
+    arithmetics: Sequence[str],
+    pool: Any,
+    body: Body,
+    steps: Sequence[StepInputs[Array]],
 ) -> Iterator[Trial]:
-    for own in owns:
-        plan = _plan(NativeOps.eager(pool, own), body, steps[0].block_tables.shape[1])
+    for arithmetic in arithmetics:
+        plan = _plan(NativeOps.eager(pool, arithmetic), body, steps[0].block_tables.shape[1])
         for step in steps:
-            yield _trial(Cell(kind, own, own, len(step.tokens)), plan, step)
+            yield _trial(Cell(kind, arithmetic, arithmetic, len(step.tokens)), plan, step)
 
 
-def _distinct(levels: Sequence[str], agree: Callable[[str, str], bool]) -> list[str]:
-    """The widest level of each arithmetic."""
+def _distinct(isas: Sequence[str], agree: Callable[[str, str], bool]) -> list[str]:
+    """Return the widest ISA of each arithmetic."""
     found: list[str] = []
-    for level in reversed(levels):
-        if not any(agree(one, level) for one in found):
-            found.append(level)
+    for isa in reversed(isas):
+        if not any(agree(one, isa) for one in found):
+            found.append(isa)
     return found
 
 
@@ -196,13 +201,13 @@ def _trial(cell: Cell, plan: Any, step: StepInputs[Array]) -> Trial:
 
 
 def _numbers(columns: int) -> Array:
-    """[_PANEL, columns] of some size or other."""
+    """Return [_PANEL, columns] of numbers of about size one."""
     count = _PANEL * columns
     return np.sin(np.arange(count, dtype=np.float32)).reshape(_PANEL, columns)
 
 
 def random_like(pattern: Matrix, rows: int, columns: int) -> Matrix:
-    """A matrix [rows, columns] that is stored as `pattern` is."""
+    """Return a matrix [rows, columns] that is stored like `pattern`."""
     assert not isinstance(pattern, Float8), "the CPU has no products of 8-bit floats"
     if isinstance(pattern, Dense):
         return Dense(np.zeros((rows, columns), pattern.data.dtype), pattern.dtype)
@@ -223,8 +228,8 @@ def random_like(pattern: Matrix, rows: int, columns: int) -> Matrix:
 
 
 def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
-    """Values such as quants of this kind have, for packing looks at them: 4-bit tables are of few,
-    and those of 5 and 6 bits are packed as such."""
+    """Return values like those of quants of this kind, since packing depends on them: 4-bit tables
+    have few values, and 5- and 6-bit quants are packed as such."""
     if pattern.bits == 4:
         return np.arange(256, dtype=np.uint8)
     if pattern.zero_point == FLOAT4_ZERO:
@@ -237,7 +242,7 @@ def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
 
 
 def _fewer_heads(heads: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Heads that share keys as the model's do."""
+    """Return fewer heads that share keys as the model's do."""
     query, shared, dim = heads
     group = query // shared
     most = max(1, _ATTENTION_SUMS // (group * dim * _CONTEXT * _CHUNK))
@@ -246,12 +251,12 @@ def _fewer_heads(heads: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _apart(rows: int, blocks: int = 1) -> StepInputs[Array]:
-    """The last token of each of `rows` sequences, which share their blocks."""
+    """Return a step of the last token of each of `rows` sequences, which share their blocks."""
     return _step(np.arange(rows + 1), np.full(rows, _CONTEXT), blocks)
 
 
 def _together(tokens: int, blocks: int) -> StepInputs[Array]:
-    """The last tokens of one sequence."""
+    """Return a step of the last tokens of one sequence."""
     return _step(np.array([0, tokens]), np.array([_CONTEXT]), blocks)
 
 

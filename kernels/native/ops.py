@@ -6,7 +6,8 @@ calls.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from penstock.kernels.lora_slots import AdapterSlots, SlotSizes
 from penstock.kernels.native.adjust_operands import adjust_operands
 from penstock.kernels.native.backend import CallBackend, EagerBackend, PlanRecorder
 from penstock.kernels.native.pack import NativeSlots, matrix_source
+from penstock.kernels.native.row_ops import row_ops
 from penstock.kernels.ops_interface import AdapterRows, HeadNorm, LayerCache, StepInputs
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.weights import Experts, Linear, Matrix
@@ -26,14 +28,19 @@ Pool = _native.ThreadPool
 
 
 class BackendOps(Generic[Tensor]):
-    """The ops over any backend. See `kernels.ops_interface.Ops` for what each means."""
+    """The ops over any backend. Meanings: `kernels.ops_interface.Ops`. The ops without a method
+    here come from `row_ops`."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, op: str) -> Callable[..., Any]: ...
 
     def __init__(self, backend: CallBackend[Tensor]) -> None:
         self._backend = backend
 
     @property
-    def level(self) -> str:
-        """The instruction-set level whose arithmetic products have."""
+    def isa(self) -> str:
+        """The ISA whose arithmetic products have."""
         return str(self._backend.kernels.isa)
 
     def pack_linear(self, weight: Linear) -> Any:
@@ -56,11 +63,11 @@ class BackendOps(Generic[Tensor]):
         return _native.PackedExperts(*packed, weights.activation)
 
     def pack_embedding(self, table: Matrix) -> Any:
-        """The same packed form as that of a head."""
+        """Pack the table like a head."""
         return self._pack(Linear((table,)), rows=True)
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
-        """One packed form serves both."""
+        """Pack the table once for both."""
         packed = self._pack(Linear((table,)), rows=True)
         return packed, packed
 
@@ -71,30 +78,6 @@ class BackendOps(Generic[Tensor]):
         out = self._backend.empty(tokens, table.shape[1])
         self._backend.call("embedding", [tokens, out], reals=[scale], weight=table)
         return out
-
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        out = self._backend.empty(x, _columns(x))
-        self._backend.call("rms_norm", [x, weight, out], reals=[eps])
-        return out
-
-    def add_rms_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        out, total = (self._backend.empty(x, _columns(x)) for _ in range(2))
-        self._backend.call("add_rms_norm", [x, residual, weight, out, total], reals=[eps])
-        return out, total
-
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        out = self._backend.empty(x, _columns(x))
-        self._backend.call("layer_norm", [x, weight, bias, out], reals=[eps])
-        return out
-
-    def add_layer_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        out, total = (self._backend.empty(x, _columns(x)) for _ in range(2))
-        self._backend.call("add_layer_norm", [x, residual, weight, bias, out, total], reals=[eps])
-        return out, total
 
     def linear(self, x: Tensor, weight: Any) -> Tensor:
         out = self._backend.empty(x, weight.shape[0])
@@ -177,21 +160,9 @@ class BackendOps(Generic[Tensor]):
             self._backend.call("biased_attention", [*tensors, bias], [*heads, window], [scale])
         return out
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        out = self._backend.empty(gate_up, _columns(gate_up) // 2)
-        self._backend.call("silu_mul", [gate_up, out])
-        return out
-
-    def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        out = self._backend.empty(gate_up, _columns(gate_up) // 2)
-        self._backend.call("gelu_mul", [gate_up, out])
-        return out
-
-    def route_experts(
-        self, logits: Tensor, per_token: int, renormalize: bool
-    ) -> tuple[Tensor, Tensor]:
-        chosen = self._backend.empty(logits, per_token, "int32")
-        shares = self._backend.empty(logits, per_token)
+    def route_experts(self, logits: Tensor, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+        chosen = self._backend.empty(logits, top_k, "int32")
+        shares = self._backend.empty(logits, top_k)
         self._backend.call("route_experts", [logits, chosen, shares], [int(renormalize)])
         return chosen, shares
 
@@ -210,47 +181,21 @@ class BackendOps(Generic[Tensor]):
         self._backend.call("experts", tensors, [self._backend.pool.threads], weight=weights)
         return out
 
-    def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
-        out = self._backend.empty(gate_up, _columns(gate_up) // 2)
-        self._backend.call("gelu_tanh_mul", [gate_up, out])
-        return out
 
-    def gelu(self, x: Tensor) -> Tensor:
-        out = self._backend.empty(x, _columns(x))
-        self._backend.call("gelu", [x, out])
-        return out
-
-    def tanh(self, x: Tensor) -> Tensor:
-        out = self._backend.empty(x, _columns(x))
-        self._backend.call("tanh", [x, out])
-        return out
-
-    def mean_rows(self, x: Tensor, starts: Tensor) -> Tensor:
-        out = self._backend.between(starts, _columns(x))
-        self._backend.call("mean_rows", [x, starts, out])
-        return out
-
-    def l2_normalize(self, x: Tensor) -> Tensor:
-        out = self._backend.empty(x, _columns(x))
-        self._backend.call("l2_normalize", [x, out])
-        return out
-
-    def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
-        out = self._backend.empty(rows, _columns(x))
-        self._backend.call("gather_rows", [x, rows, out])
-        return out
+for _name, _op in row_ops():
+    setattr(BackendOps, _name, _op)
 
 
 class NativeOps(BackendOps[npt.NDArray[Any]]):
     """Eager ops over numpy arrays, and the sampler."""
 
     @classmethod
-    def eager(cls, pool: Pool, level: str | IsaSelection | None = None) -> NativeOps:
-        """`level`: of all kernels, or the levels of each kind; None: the widest that the CPU has.
-        Raises ValueError for one it lacks."""
-        if not isinstance(level, IsaSelection):
-            level = IsaSelection.all_of(level or "auto")
-        kernels = _native.KernelSet(level.products, level.attention, level.other, level.by_rows())
+    def eager(cls, pool: Pool, isa: str | IsaSelection | None = None) -> NativeOps:
+        """Return ops on `pool`. `isa`: that of all kernels, or those of each kind; None: the widest
+        of the CPU. Raises ValueError for an ISA that the CPU lacks."""
+        if not isinstance(isa, IsaSelection):
+            isa = IsaSelection.all_of(isa or "auto")
+        kernels = _native.KernelSet(isa.products, isa.attention, isa.other, isa.by_rows())
         return cls(EagerBackend(kernels, pool))
 
     def recorder(
@@ -262,16 +207,16 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         *,
         adapters: bool = False,
     ) -> PlanOps:
-        """Ops of the same level and pool that record a step of at most these sizes; with
-        `adapters` the inputs have groups of rows."""
+        """Return ops with the same ISA and pool that record a step of at most these sizes; with
+        `adapters` its inputs have groups of rows."""
         backend = PlanRecorder(
             self._backend.kernels, self._backend.pool, max_tokens, max_rows, max_samples
         )
         return PlanOps(backend, max_blocks, adapters=adapters)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
-        """[S, V], modified in place -> [S] token ids; negative where there is none. See
-        `kernels.sampler_inputs`."""
+        """Return a token per row: [S, V], modified in place -> [S] int32; negative if a row has
+        none. See `kernels.sampler_inputs`."""
         barren = self.adjust_logits(logits, rows) if rows.adjusts else None
         tokens = np.empty(len(logits), dtype=np.int32)
         if rows.temperature.any():
@@ -287,7 +232,8 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
     def adjust_logits(
         self, logits: npt.NDArray[np.float32], rows: SamplingRows
     ) -> npt.NDArray[np.int32]:
-        """[S, V], modified in place -> [S]: NOTHING_ALLOWED or 0. See `kernels.sampler_inputs`."""
+        """Adjust logits: [S, V], modified in place -> [S]: NOTHING_ALLOWED or 0. See
+        `kernels.sampler_inputs`."""
         barren = np.empty(len(logits), dtype=np.int32)
         self._backend.call("adjust_logits", [logits, *adjust_operands(logits.shape, rows), barren])
         return barren
@@ -299,8 +245,8 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         tokens: npt.NDArray[np.int32],
         count: int,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Of the rows `rows` of adjusted logits [S, V]: own [R], ids and logprobs [R, count]. See
-        `kernels.sampler_inputs`."""
+        """Return log-probabilities of the rows `rows` of adjusted logits [S, V]: own [R], ids and
+        logprobs [R, count]. See `kernels.sampler_inputs`."""
         own = np.empty(len(rows), dtype=np.float32)
         ids = np.empty((len(rows), count), dtype=np.int32)
         logprobs = np.empty((len(rows), count), dtype=np.float32)
@@ -309,7 +255,7 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
 
 
 class PlanOps(BackendOps[Any]):
-    """Ops that record. `inputs` are the step's; `finish` gives the plan."""
+    """Ops that record. `inputs` are those of the step; `finish` returns the plan."""
 
     def __init__(self, backend: PlanRecorder, max_blocks: int, *, adapters: bool) -> None:
         super().__init__(backend)
@@ -325,15 +271,15 @@ class PlanOps(BackendOps[Any]):
             )
 
     def finish(self, output: Any, shared: Any = None) -> Any:
-        """The plan whose `run(tokens, positions, slots, query_starts, context_lens, block_tables,
-        sample_rows, adapters)` gives `output`, valid until the next run: of it, or of a plan that
-        was `shared` and whose memory it uses. `adapters`: slots, order, starts, and order and
-        starts of the sampled rows, where they were recorded."""
+        """Return the plan whose `run(tokens, positions, slots, query_starts, context_lens,
+        block_tables, sample_rows, adapters)` returns `output`, valid until the next run of this
+        plan, or of the plan `shared`, whose memory it uses. `adapters`: slots, order, starts, and
+        order and starts of the sampled rows, if they were recorded."""
         return self._recorder.finish(self._backend.pool, output, shared)
 
 
 def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
-    """What `run` of a plan takes of a step, in its order."""
+    """Return the arguments of a plan's `run` for a step, in order."""
     arguments = (
         inputs.tokens,
         inputs.positions,
@@ -350,7 +296,7 @@ def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
 
 
 def _flat(bias: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:
-    """[E, N] biases of experts as those of all their rows, one after another."""
+    """Concatenate the [E, N] biases of experts."""
     return None if bias is None else np.ascontiguousarray(bias).reshape(-1)
 
 

@@ -1,4 +1,4 @@
-"""Weights as the extension takes them."""
+"""Weights in the form that the extension packs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _LARGEST_GROUP = 32
 
 
 def matrix_source(matrix: Matrix) -> Any:
-    """A matrix for packing; borrows its arrays, but for the scales of coarse groups, which panels
-    repeat for each 32 columns. 8-bit floats are bfloat16 by then: what opened the model saw to
-    it."""
+    """Return a matrix for packing. It borrows the arrays, except for the scales of coarse groups,
+    which panels repeat per 32 columns. The loader has converted 8-bit floats to bfloat16."""
     assert not isinstance(matrix, Float8), "the CPU has no products of 8-bit floats"
     if isinstance(matrix, Dense):
         dtype = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[matrix.dtype]
@@ -37,7 +36,7 @@ def matrix_source(matrix: Matrix) -> Any:
 
 
 class NativeSlots:
-    """`kernels.lora_slots.AdapterSlots` of the extension. `table` is what its kernels take."""
+    """`kernels.lora_slots.AdapterSlots` of the extension. `table` is the operand of its kernels."""
 
     def __init__(self, sizes: SlotSizes) -> None:
         self._linears = sizes.linears
@@ -47,7 +46,7 @@ class NativeSlots:
 
     def pack(self, factors: Sequence[LinearFactors]) -> Any:
         if [len(linear) for linear in factors] != [len(rows) for _, rows in self._linears]:
-            raise ValueError("factors: must have a place for each slice of each linear layer")
+            raise ValueError("factors: must have an entry for each slice of each linear layer")
         return self.table.pack(
             [None if one is None else (one.a, one.b) for linear in factors for one in linear]
         )

@@ -1,4 +1,4 @@
-"""The activations of a feed-forward layer, gated by silu or gelu, and plain: gelu, tanh."""
+"""Activations of a feed-forward layer: silu or gelu times a gate, and plain gelu and tanh."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def gelu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """gelu(gate) * up for gate_up = [gate | up], gelu by its tanh form: [T, 2 F] -> [T, F]."""
+    """gelu(gate) * up for gate_up = [gate | up], with the tanh form of gelu: [T, 2 F] -> [T, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return torch.nn.functional.gelu(gate, approximate="tanh") * up
 
@@ -39,25 +39,25 @@ def tanh(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x)
 
 
-def _draw_plain(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+def _plain_inputs(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         x = RandomInputs(seed).normal(tokens, width) * 3
         extremes = torch.tensor([-200.0, -10.0, -5.5, -0.0, 5.5, 200.0])
         x[0, : min(6, width)] = extremes[: min(6, width)]
         return {"x": x}
 
-    return draw
+    return make_inputs
 
 
-def _draw(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+def _inputs(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         gate_up = RandomInputs(seed).normal(tokens, 2 * width) * 4
-        # Where exp overflows or vanishes in float32, silu must still be x or 0.
+        # silu must be x or 0 even if exp overflows or vanishes in float32.
         extremes = torch.tensor([-200.0, -90.0, -0.0, 0.0, 90.0, 200.0])
         gate_up[0, : min(6, width)] = extremes[: min(6, width)]
         return {"gate_up": gate_up}
 
-    return draw
+    return make_inputs
 
 
 def _cost(inputs: Inputs) -> Cost:
@@ -70,11 +70,11 @@ _ORDER = ("triton", "native", "reference")
 
 SILU_MUL = Op(
     name="silu_mul",
+    signature="gate_up float [T, 2*F]; write out float [T, F]",
     reference=silu_mul,
-    invoke=lambda ops, inputs: (ops.silu_mul(inputs["gate_up"]),),
-    cases=tuple(Case(f"T{t}-F{w}", "float", _draw(t, w)) for t, w in _SHAPES),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _inputs(t, w)) for t, w in _SHAPES),
     benchmarks=tuple(
-        Case(f"{model}-T{tokens}", "float", _draw(tokens, width))
+        Case(f"{model}-T{tokens}", "float", _inputs(tokens, width))
         for model, width in (("smollm2", 1536), ("qwen1.5b", 8960))
         for tokens in (1, 512)
     ),
@@ -85,10 +85,10 @@ SILU_MUL = Op(
 )
 GELU_MUL = Op(
     name="gelu_mul",
+    signature="gate_up float [T, 2*F]; write out float [T, F]",
     reference=gelu_mul,
-    invoke=lambda ops, inputs: (ops.gelu_mul(inputs["gate_up"]),),
-    cases=tuple(Case(f"T{t}-F{w}", "float", _draw(t, w)) for t, w in _SHAPES),
-    benchmarks=(Case("modernbert-T512", "float", _draw(512, 1152)),),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _inputs(t, w)) for t, w in _SHAPES),
+    benchmarks=(Case("modernbert-T512", "float", _inputs(512, 1152)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
     cost=_cost,
     order=_ORDER,
@@ -96,10 +96,10 @@ GELU_MUL = Op(
 )
 GELU_TANH_MUL = Op(
     name="gelu_tanh_mul",
+    signature="gate_up float [T, 2*F]; write out float [T, F]",
     reference=gelu_tanh_mul,
-    invoke=lambda ops, inputs: (ops.gelu_tanh_mul(inputs["gate_up"]),),
-    cases=tuple(Case(f"T{t}-F{w}", "float", _draw(t, w)) for t, w in _SHAPES),
-    benchmarks=(Case("gemma270m-T512", "float", _draw(512, 2048)),),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _inputs(t, w)) for t, w in _SHAPES),
+    benchmarks=(Case("gemma270m-T512", "float", _inputs(512, 2048)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
     cost=_cost,
     order=_ORDER,
@@ -107,10 +107,10 @@ GELU_TANH_MUL = Op(
 )
 GELU = Op(
     name="gelu",
+    signature="x float [T, F]; write out float [T, F]",
     reference=gelu,
-    invoke=lambda ops, inputs: (ops.gelu(inputs["x"]),),
-    cases=tuple(Case(f"T{t}-F{w}", "float", _draw_plain(t, w)) for t, w in _SHAPES),
-    benchmarks=(Case("minilm-T512", "float", _draw_plain(512, 1536)),),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _plain_inputs(t, w)) for t, w in _SHAPES),
+    benchmarks=(Case("minilm-T512", "float", _plain_inputs(512, 1536)),),
     tolerance={"float": Tolerance(1e-6, 1e-5)},
     cost=lambda inputs: Cost(8 * inputs["x"].numel(), 20 * inputs["x"].numel()),
     order=_ORDER,
@@ -118,10 +118,10 @@ GELU = Op(
 )
 TANH = Op(
     name="tanh",
+    signature="x float [T, F]; write out float [T, F]",
     reference=tanh,
-    invoke=lambda ops, inputs: (ops.tanh(inputs["x"]),),
-    cases=tuple(Case(f"T{t}-F{w}", "float", _draw_plain(t, w)) for t, w in _SHAPES),
-    benchmarks=(Case("minilm-R64", "float", _draw_plain(64, 384)),),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _plain_inputs(t, w)) for t, w in _SHAPES),
+    benchmarks=(Case("minilm-R64", "float", _plain_inputs(64, 384)),),
     tolerance={"float": Tolerance(1e-6, 1e-5)},
     cost=lambda inputs: Cost(8 * inputs["x"].numel(), 16 * inputs["x"].numel()),
     order=_ORDER,

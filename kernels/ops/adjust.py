@@ -1,4 +1,4 @@
-"""Changing logits before the draw, as `kernels/sampler_inputs.py` states it."""
+"""Adjusting logits before sampling, as `kernels/sampler_inputs.py` specifies."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ import numpy as np
 
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.ops.adjust_reference import adjust_logits
-from penstock.kernels.ops.sampling_cases import draw_features, plain_rows
+from penstock.kernels.ops.sampling_cases import plain_rows, random_features
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.sampler_inputs import SamplingRows
 
 
-def _drawn(rows: int, vocabulary: int, features: str) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+def _inputs(rows: int, vocabulary: int, features: str) -> Callable[[int], dict[str, Any]]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         logits = source.normal(rows, vocabulary) * 3
-        return {"logits": logits, "rows": draw_features(source, rows, vocabulary, features)}
+        return {"logits": logits, "rows": random_features(source, rows, vocabulary, features)}
 
-    return draw
+    return make_inputs
 
 
-def _draw_hard(seed: int) -> dict[str, Any]:
-    """Infinities, NaN and numbers near the largest, under every feature; a mask of no token."""
+def _hard_inputs(seed: int) -> dict[str, Any]:
+    """Return infinities, NaN and numbers near the largest, under every feature; and an empty
+    mask."""
     source = RandomInputs(seed)
     logits = source.normal(6, 40) * 3
     logits[:, :10] *= 1e38
     logits[:, 10::7] = float("-inf")
     logits[1, 11::7] = float("inf")
     logits[2, 12::7] = float("nan")
-    rows = draw_features(source, 6, 40, "bias+seen+dry+mask")
+    rows = random_features(source, 6, 40, "bias+seen+dry+mask")
     assert rows.masks is not None and rows.mask_of is not None and rows.seen is not None
     rows.seen.repetition[3:5] = 1e-20, 1e20
     rows.masks[0], rows.mask_of[5] = 0, 0
-    rows.masks[:, 1] |= np.uint32(0xFFFFFF00)  # beyond the vocabulary
+    rows.masks[:, 1] |= np.uint32(0xFFFFFF00)  # bits beyond the vocabulary
     return {"logits": logits, "rows": rows}
 
 
@@ -49,7 +50,7 @@ def _invoke(ops: Any, inputs: Inputs) -> tuple[Any, ...]:
 
 
 def _cost(inputs: Inputs) -> Cost:
-    """Listed tokens are read and written; a mask passes over its whole row."""
+    """Listed tokens are read and written; a mask reads and writes its whole row."""
     rows: SamplingRows = inputs["rows"]
     lists = (rows.bias, rows.seen, rows.dry)
     listed = sum(len(part.tokens) for part in lists if part is not None)
@@ -59,31 +60,32 @@ def _cost(inputs: Inputs) -> Cost:
     return Cost(4 * count + 16 * listed + 8 * elements, 4 * listed + elements)
 
 
-def _draw_nothing(seed: int) -> dict[str, Any]:
+def _plain_inputs(seed: int) -> dict[str, Any]:
     source = RandomInputs(seed)
     return {"logits": source.normal(3, 50), "rows": plain_rows(source, 3)}
 
 
 ADJUST_LOGITS = Op(
     name="adjust_logits",
+    signature="update logits float32 [S, V]; rows SamplingRows; write barren int32 [S]",
     reference=adjust_logits,
-    invoke=_invoke,
+    custom_invoke=_invoke,
     cases=(
-        Case("nothing", "float", _draw_nothing),
-        Case("bias", "float", _drawn(4, 100, "bias")),
-        Case("seen", "float", _drawn(5, 333, "seen")),
-        Case("dry", "float", _drawn(4, 333, "dry")),
-        Case("mask", "float", _drawn(5, 333, "mask")),
-        Case("mask-whole-words", "float", _drawn(3, 96, "mask")),
-        Case("mask-one-over", "float", _drawn(3, 97, "mask")),
-        Case("mask-wide", "float", _drawn(3, 9001, "mask")),
-        Case("all", "float", _drawn(7, 1111, "bias+seen+dry+mask")),
-        Case("all-wide", "float", _drawn(3, 9000, "bias+seen+dry+mask")),
-        Case("tiny-vocabulary", "float", _drawn(3, 2, "bias+seen+dry+mask")),
-        Case("hard-numbers", "float", _draw_hard),
+        Case("nothing", "float", _plain_inputs),
+        Case("bias", "float", _inputs(4, 100, "bias")),
+        Case("seen", "float", _inputs(5, 333, "seen")),
+        Case("dry", "float", _inputs(4, 333, "dry")),
+        Case("mask", "float", _inputs(5, 333, "mask")),
+        Case("mask-whole-words", "float", _inputs(3, 96, "mask")),
+        Case("mask-one-over", "float", _inputs(3, 97, "mask")),
+        Case("mask-wide", "float", _inputs(3, 9001, "mask")),
+        Case("all", "float", _inputs(7, 1111, "bias+seen+dry+mask")),
+        Case("all-wide", "float", _inputs(3, 9000, "bias+seen+dry+mask")),
+        Case("tiny-vocabulary", "float", _inputs(3, 2, "bias+seen+dry+mask")),
+        Case("hard-numbers", "float", _hard_inputs),
     ),
     benchmarks=tuple(
-        Case(f"{features}-16x49152", "float", _drawn(16, 49152, features))
+        Case(f"{features}-16x49152", "float", _inputs(16, 49152, features))
         for features in ("bias", "seen", "dry", "mask", "bias+seen+dry+mask")
     ),
     tolerance={"float": Tolerance(4e-6, 1e-6)},

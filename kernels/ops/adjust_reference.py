@@ -1,4 +1,4 @@
-"""The meaning of what changes logits before the draw: bias, penalties, DRY, mask."""
+"""Reference of the adjustments of logits before sampling: bias, penalties, DRY, mask."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def penalize(row: torch.Tensor, seen: SeenTokens, index: int) -> None:
 
 
 def _saturated(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """`after` with what was finite kept finite, as a float32."""
+    """Return `after`, keeping finite logits finite in float32."""
     return torch.where(before.isfinite(), after.clamp(-_LARGEST, _LARGEST), after)

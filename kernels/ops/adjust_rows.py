@@ -1,4 +1,4 @@
-"""Changing logits before the draw from what a device keeps of its rows: see
+"""Adjusting logits before sampling, from the state of rows on a device: see
 `kernels.persistent_batch`."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.kernels.persistent_batch import Adjustments
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.sampler_inputs import SeenTokens, TokenValues
 
-MOST_BIASES, MAX_COALESCED = 40, 12  # of the cases
+MOST_BIASES, MOST_SUPPRESSED = 40, 12  # sizes of the cases
 
 
 def adjust_rows(
@@ -24,8 +24,8 @@ def adjust_rows(
     rows: torch.Tensor,
     positions: torch.Tensor,
 ) -> None:
-    """Change `logits: [S, V]` in place by what `adjust` has of `rows: [S]`, for the tokens drawn at
-    `positions: [S]`."""
+    """Adjust `logits: [S, V]` in place by the columns of `rows: [S]` in `adjust`, for the tokens
+    sampled at `positions: [S]`."""
     for logit, row, position in zip(logits, rows.tolist(), positions.tolist(), strict=True):
         biases = int(adjust.num_biases[row])
         if biases:
@@ -39,9 +39,9 @@ def adjust_rows(
             columns = (_array(column.reshape(1)) for column in (*penalties, repetition))
             listed = SeenTokens(_span(len(seen)), _array(seen), _array(counts), *columns)
             penalize(logit, listed, 0)
-        if position < adjust.held_until[row]:
-            held = adjust.held[row, : adjust.num_held[row]].long()
-            logit[held[(held >= 0) & (held < len(logit))]] = float("-inf")
+        if position < adjust.suppressed_until[row]:
+            suppressed = adjust.suppressed[row, : adjust.num_suppressed[row]].long()
+            logit[suppressed[(suppressed >= 0) & (suppressed < len(logit))]] = float("-inf")
 
 
 def _array(tensor: torch.Tensor) -> Any:
@@ -55,44 +55,45 @@ def _span(count: int) -> Any:
 def random_adjustments(
     source: RandomInputs, rows: int, vocabulary: int
 ) -> Adjustments[torch.Tensor]:
-    """Of `rows` rows, and of the one that fills up, which has nothing: row r has a bias where bit 0
-    of r is set, penalties for bit 1, tokens held back for bit 2. What a row lacks is garbage."""
+    """Return the adjustments of `rows` rows, and of the padding row, which has none. Row r has a
+    bias if bit 0 of r is set, penalties for bit 1, suppressed tokens for bit 2. Unused entries are
+    garbage."""
     kinds = torch.arange(rows + 1, dtype=torch.int32)
     kinds[rows] = 0
-    biased, penalized, held = ((kinds >> bit) & 1 for bit in range(3))
+    biased, penalized, suppressed = ((kinds >> bit) & 1 for bit in range(3))
     counts = source.integers(0, 3, rows + 1, vocabulary) * source.integers(0, 3, rows + 1, 1)
     counts[(penalized == 0)] = -1
 
     def listed(width: int) -> torch.Tensor:
-        """Distinct tokens, as far as there are so many."""
+        """Return distinct tokens per row, as far as the vocabulary has enough."""
         few = min(width, vocabulary)
-        drawn = [torch.randperm(vocabulary, generator=source.torch)[:few] for _ in kinds]
+        chosen = [torch.randperm(vocabulary, generator=source.torch)[:few] for _ in kinds]
         tokens = torch.full((rows + 1, width), -9, dtype=torch.int32)
-        tokens[:, :few] = torch.stack(drawn).int()
+        tokens[:, :few] = torch.stack(chosen).int()
         return tokens
 
     def column(off: float) -> torch.Tensor:
         values = source.normal(rows + 1).abs() + 0.2
         return torch.where(penalized > 0, values, torch.tensor(off))
 
-    tokens_held = listed(MAX_COALESCED)
-    tokens_held[::2, 0] = vocabulary + 3  # no token of the vocabulary
+    tokens_suppressed = listed(MOST_SUPPRESSED)
+    tokens_suppressed[::2, 0] = vocabulary + 3  # not in the vocabulary
     return Adjustments(
         presence=column(0.0),
         frequency=column(0.0),
         repetition=column(1.0),
         num_biases=biased * min(MOST_BIASES, vocabulary),
-        num_held=held * min(MAX_COALESCED, vocabulary),
-        held_until=held * 20,
+        num_suppressed=suppressed * min(MOST_SUPPRESSED, vocabulary),
+        suppressed_until=suppressed * 20,
         counts=counts,
         bias_tokens=listed(MOST_BIASES),
         bias_values=source.normal(rows + 1, MOST_BIASES) * 3,
-        held=tokens_held,
+        suppressed=tokens_suppressed,
     )
 
 
-def _drawn(rows: int, places: int, vocabulary: int) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+def _inputs(rows: int, places: int, vocabulary: int) -> Callable[[int], dict[str, Any]]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         logits = source.normal(places, vocabulary) * 3
         logits[:, ::7] = float("-inf")
@@ -103,18 +104,18 @@ def _drawn(rows: int, places: int, vocabulary: int) -> Callable[[int], dict[str,
             "positions": source.integers(10, 30, places).long(),
         }
 
-    return draw
+    return make_inputs
 
 
-def _draw_hard(seed: int) -> dict[str, Any]:
-    """Infinities, NaN and numbers near the largest."""
-    inputs = _drawn(8, 8, 90)(seed)
+def _hard_inputs(seed: int) -> dict[str, Any]:
+    """Return infinities, NaN and numbers near the largest."""
+    inputs = _inputs(8, 8, 90)(seed)
     inputs["rows"] = torch.arange(8, dtype=torch.int32)
     logits, adjust = inputs["logits"], inputs["adjust"]
     logits[:, :20] *= 1e38
     logits[1, 21::7] = float("inf")
     logits[7, 22::7] = float("nan")
-    for row in (2, 6):  # a difference of near numbers would be blown up
+    for row in (2, 6):  # a large factor would magnify the rounding of a difference of near numbers
         adjust.presence[row] = adjust.frequency[row] = 0
     adjust.repetition[2], adjust.repetition[6] = 1e-20, 1e20
     return inputs
@@ -126,13 +127,9 @@ def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
     return {**inputs, **columns}
 
 
-def _invoke(ops: Any, inputs: Inputs) -> tuple[Any, ...]:
-    ops.adjust_rows(*(inputs[name] for name in ("logits", "adjust", "rows", "positions")))
-    return (inputs["logits"],)
-
-
 def _cost(inputs: Inputs) -> Cost:
-    """The counts of a row with penalties are read; its seen logits are read and written."""
+    """The counts of a row with penalties are read; the logits of its seen tokens are read and
+    written."""
     rows = inputs["rows"].long()
     penalized = int((inputs["adjust"].repetition[rows] != 1).sum())
     elements = penalized * inputs["logits"].shape[1]
@@ -141,16 +138,18 @@ def _cost(inputs: Inputs) -> Cost:
 
 ADJUST_ROWS = Op(
     name="adjust_rows",
+    signature=(
+        "update logits float32 [S, V]; adjust Adjustments; rows int32 [S]; positions int64 [S]"
+    ),
     reference=adjust_rows,
-    invoke=_invoke,
     cases=(
-        Case("few", "float", _drawn(8, 9, 100)),
-        Case("wide", "float", _drawn(8, 9, 9001)),
-        Case("tiny-vocabulary", "float", _drawn(4, 4, 2)),
-        Case("hard-numbers", "float", _draw_hard),
+        Case("few", "float", _inputs(8, 9, 100)),
+        Case("wide", "float", _inputs(8, 9, 9001)),
+        Case("tiny-vocabulary", "float", _inputs(4, 4, 2)),
+        Case("hard-numbers", "float", _hard_inputs),
     ),
     benchmarks=tuple(
-        Case(f"{places}x151936", "float", _drawn(8, places, 151936)) for places in (1, 16, 64)
+        Case(f"{places}x151936", "float", _inputs(8, places, 151936)) for places in (1, 16, 64)
     ),
     tolerance={"float": Tolerance(4e-6, 1e-6)},
     cost=_cost,

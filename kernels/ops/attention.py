@@ -1,4 +1,4 @@
-"""Attention over the paged cache: causal, any mix of prompt chunks and single tokens in one call;
+"""Attention over the paged cache: causal, over any mix of prefill chunks and decodes in one call;
 and bidirectional, over whole sequences."""
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def attention(
     window: int,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Each token over its own sequence up to itself: [T, H * D] -> [T, H * D].
+    """Causal attention of each token over its own sequence: [T, H * D] -> [T, H * D].
 
-    Query head h reads KV head h // (H / K). `window` 0: no limit; w: the last w positions.
-    `sinks: [H]`: scores of something that head h sees too, and that has no value.
+    Query head h reads KV head h // (H / K). `window` 0: no limit; w: the last w positions. `sinks:
+    [H]`: the score of an additional key per head that has no value.
     """
 
     def hidden(own: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
@@ -47,10 +47,11 @@ def bidirectional_attention(
     window: int,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Each token over all tokens of its own sequence: [T, H * D] -> [T, H * D].
+    """Attention of each token over all tokens of its own sequence: [T, H * D] -> [T, H * D].
 
-    `window` 0: no limit; w: the positions at a distance below w. `bias: [H, 2 M + 1]`: column M + d
-    is added to the score of the key d positions after the token; M and -M stand for all farther.
+    `window` 0: no limit; w: the positions at a distance below w. `bias: [H, distances]` with
+    distances = 2 m + 1: column m + d is added to the score of the key d positions after the token;
+    columns 0 and 2 m also apply to all farther keys.
     """
 
     def hidden(own: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
@@ -69,7 +70,7 @@ def _attention(
     bias: torch.Tensor | None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`hidden(position of the token, positions of the keys)`: which keys it does not see."""
+    """`hidden(position of the token, positions of the keys)` returns which keys are masked."""
     _, kv_heads, dim = heads
     block_size = cache.keys.shape[-1]
     starts = inputs.query_starts.tolist()
@@ -96,7 +97,7 @@ def _attention(
     return out
 
 
-def _draw(
+def _inputs(
     chunks: Sequence[tuple[int, int]],
     heads: tuple[int, int, int],
     block_size: int,
@@ -105,20 +106,20 @@ def _draw(
     farthest: int = 0,
     with_sinks: bool = False,
 ) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         q_heads, kv_heads, dim = heads
         step = source.step(chunks, block_size)
         bias = source.normal(q_heads, 2 * farthest + 1) if farthest else None
         sinks = None
-        if with_sinks:  # from ones that nothing is left beside to ones that take nothing
+        if with_sinks:  # from sinks that take all weight to sinks that take none
             sinks = torch.from_numpy(
                 source.numpy.permutation(np.linspace(12, -12, q_heads))
             ).float()
         return {
             "sinks": sinks,
             "bias": bias,
-            # Twice the usual spread makes peaked weights, as real heads have.
+            # Twice the usual spread gives peaked weights, as real heads have.
             "q": 2 * source.normal(len(step.tokens), q_heads * dim),
             "inputs": step,
             "cache": source.cache(step, block_size, (kv_heads, dim), dtype),
@@ -127,12 +128,7 @@ def _draw(
             "window": window,
         }
 
-    return draw
-
-
-_COMMON = ("q", "inputs", "cache", "heads", "scale", "window")
-_NAMES = (*_COMMON, "sinks")
-_BOTH = (*_COMMON, "bias")
+    return make_inputs
 
 
 def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
@@ -141,7 +137,7 @@ def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
 
 
 def _rest_of_row(inputs: Inputs, index: int) -> dict[str, Any]:
-    """The step of token `index` and those that follow it in its sequence."""
+    """Return the step of token `index` and those that follow it in its sequence."""
     step = inputs["inputs"]
     row = int((step.query_starts[1:] <= index).sum())
     rest = slice(index, int(step.query_starts[row + 1]))
@@ -186,12 +182,13 @@ def _sinks(
     dtype: torch.dtype,
     window: int = 0,
 ) -> Case:
-    return Case(f"sinks-{name}", kind, _draw(chunks, heads, 16, dtype, window, with_sinks=True))
+    return Case(f"sinks-{name}", kind, _inputs(chunks, heads, 16, dtype, window, with_sinks=True))
 
 
 _MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
-_LONG = ((599, 1), (255, 1), (1, 1), (256, 1))  # on both sides of where long ones are cut
-# More units than programs of any emulated grid, of contexts that are cut and that are not.
+# On both sides of the split length.
+_LONG = ((599, 1), (255, 1), (1, 1), (256, 1))
+# More units than programs of any emulated grid, of split and unsplit contexts.
 _MANY = tuple((length, 1) for length in (*range(0, 40, 3), 300, 90, 513, 7))
 _WHOLE = ((0, 5), (0, 1), (0, 64), (0, 33), (0, 300))
 _F16, _F32 = torch.float16, torch.float32
@@ -199,39 +196,42 @@ _F16, _F32 = torch.float16, torch.float32
 _TOLERANCE = {
     "f32": Tolerance(2e-5, 2e-5),
     "f16": Tolerance(3e-3, 3e-3),
-    # Where all operands are rounded to bf16, each by up to 2^-8 of itself, 1.6e-3 at random: scores
-    # of size 2 are off by 5e-3 at random, which their weights are by as much; these and the values
-    # by one rounding more.
+    # All operands are rounded to bf16, each by up to 2^-8 of itself, 1.6e-3 at random: scores of
+    # size 2 are off by 5e-3 at random, and their weights by as much; weights and values are off by
+    # one rounding more.
     "f16-in-bf16": Tolerance(3e-2, 2**-7),
     "f16-by-tiles": Tolerance(3e-2, 2**-7),
 }
 
 ATTENTION = Op(
     name="attention",
+    signature=(
+        "q float [T, H*D]; inputs StepInputs; cache LayerCache; heads Heads; real scale; "
+        "integer window; optional sinks float32 [H]; write out float [T, H*D]"
+    ),
     reference=attention,
-    invoke=lambda ops, inputs: (ops.attention(*(inputs[name] for name in _NAMES)),),
     cases=(
-        Case("first-token", "f32", _draw(((0, 1),), (4, 2, 32), 16, _F32)),
-        Case("decode-f16", "f16", _draw(((99, 1), (15, 1), (0, 1)), (9, 3, 64), 16, _F16)),
-        Case("mixed-f32", "f32", _draw(_MIXED, (9, 3, 64), 16, _F32)),
-        Case("mixed-f16", "f16", _draw(_MIXED, (9, 3, 64), 16, _F16)),
-        Case("prompt-f16", "f16", _draw(((0, 150),), (4, 2, 64), 16, _F16)),
-        Case("window-f32", "f32", _draw(_MIXED, (4, 1, 32), 16, _F32, window=9)),
-        Case("window-f16", "f16", _draw(((200, 1), (60, 40)), (4, 4, 64), 16, _F16, window=64)),
-        Case("multi-query-128", "f32", _draw(_MIXED, (12, 2, 128), 16, _F32)),
-        Case("one-group-96", "f32", _draw(((17, 4), (2, 1)), (2, 2, 96), 16, _F32)),
-        Case("wide-256", "f16", _draw(((20, 3), (33, 1)), (4, 1, 256), 16, _F16)),
-        Case("block-32", "f32", _draw(_MIXED, (4, 2, 64), 32, _F32)),
-        Case("decode-long", "f32", _draw(_LONG, (4, 2, 32), 16, _F32)),
-        Case("decode-long-window", "f16", _draw(_LONG, (8, 2, 64), 16, _F16, window=300)),
-        Case("decode-many", "f16", _draw(_MANY, (4, 2, 64), 16, _F16)),
-        Case("decode-long-128", "f16", _draw((*_LONG, (1100, 1)), (8, 2, 128), 32, _F16)),
+        Case("first-token", "f32", _inputs(((0, 1),), (4, 2, 32), 16, _F32)),
+        Case("decode-f16", "f16", _inputs(((99, 1), (15, 1), (0, 1)), (9, 3, 64), 16, _F16)),
+        Case("mixed-f32", "f32", _inputs(_MIXED, (9, 3, 64), 16, _F32)),
+        Case("mixed-f16", "f16", _inputs(_MIXED, (9, 3, 64), 16, _F16)),
+        Case("prompt-f16", "f16", _inputs(((0, 150),), (4, 2, 64), 16, _F16)),
+        Case("window-f32", "f32", _inputs(_MIXED, (4, 1, 32), 16, _F32, window=9)),
+        Case("window-f16", "f16", _inputs(((200, 1), (60, 40)), (4, 4, 64), 16, _F16, window=64)),
+        Case("multi-query-128", "f32", _inputs(_MIXED, (12, 2, 128), 16, _F32)),
+        Case("one-group-96", "f32", _inputs(((17, 4), (2, 1)), (2, 2, 96), 16, _F32)),
+        Case("wide-256", "f16", _inputs(((20, 3), (33, 1)), (4, 1, 256), 16, _F16)),
+        Case("block-32", "f32", _inputs(_MIXED, (4, 2, 64), 32, _F32)),
+        Case("decode-long", "f32", _inputs(_LONG, (4, 2, 32), 16, _F32)),
+        Case("decode-long-window", "f16", _inputs(_LONG, (8, 2, 64), 16, _F16, window=300)),
+        Case("decode-many", "f16", _inputs(_MANY, (4, 2, 64), 16, _F16)),
+        Case("decode-long-128", "f16", _inputs((*_LONG, (1100, 1)), (8, 2, 128), 32, _F16)),
         Case(
             "prompt-window-f16",
             "f16",
-            _draw(((137, 190), (0, 40)), (6, 2, 128), 32, _F16, window=150),
+            _inputs(((137, 190), (0, 40)), (6, 2, 128), 32, _F16, window=150),
         ),
-        Case("mixed-long", "f16", _draw((*_LONG, (290, 70)), (4, 1, 64), 16, _F16)),
+        Case("mixed-long", "f16", _inputs((*_LONG, (290, 70)), (4, 1, 64), 16, _F16)),
         _sinks("mixed-f32", "f32", _MIXED, (9, 3, 64), _F32),
         _sinks("own-heads-f16", "f16", _MIXED, (4, 4, 64), _F16),
         _sinks("decode-long", "f16", _LONG, (16, 2, 64), _F16),
@@ -240,7 +240,7 @@ ATTENTION = Op(
         _sinks("mixed-long", "f16", (*_LONG, (290, 70)), (8, 1, 64), _F16),
     ),
     benchmarks=tuple(
-        Case(f"{model}-{name}", "f16", _draw(chunks, heads, 16, _F16))
+        Case(f"{model}-{name}", "f16", _inputs(chunks, heads, 16, _F16))
         for model, heads in (("smollm2", (9, 3, 64)), ("qwen1.5b", (12, 2, 128)))
         for name, chunks in (
             ("decode-1x512", ((511, 1),)),
@@ -252,31 +252,36 @@ ATTENTION = Op(
     tolerance=_TOLERANCE,
     cost=_cost,
     order=("cuda", "triton", "native", "reference"),
+    native_kernels=("paged_attention", "sink_attention"),
     alone=_alone,
 )
 BIDIRECTIONAL_ATTENTION = Op(
     name="bidirectional_attention",
+    signature=(
+        "q float [T, H*D]; inputs StepInputs; cache LayerCache; heads Heads; real scale; "
+        "integer window; optional bias float32 [H, distances]; write out float [T, H*D]"
+    ),
     reference=bidirectional_attention,
-    invoke=lambda ops, inputs: (ops.bidirectional_attention(*(inputs[name] for name in _BOTH)),),
     cases=(
-        Case("one-token", "f32", _draw(((0, 1),), (4, 4, 32), 16, _F32)),
-        Case("whole-f32", "f32", _draw(_WHOLE, (4, 4, 32), 16, _F32)),
-        Case("whole-f16", "f16", _draw(_WHOLE, (9, 3, 64), 16, _F16)),
-        Case("ends-f32", "f32", _draw(_MIXED, (4, 2, 64), 16, _F32)),
-        Case("window-f32", "f32", _draw(_WHOLE, (4, 1, 32), 16, _F32, window=9)),
-        Case("wide-window-f32", "f32", _draw(((0, 700),), (2, 2, 64), 16, _F32, window=280)),
-        Case("one-group-96", "f32", _draw(((0, 70), (0, 2)), (2, 2, 96), 16, _F32)),
-        Case("bias-f32", "f32", _draw(_WHOLE, (4, 4, 32), 16, _F32, farthest=127)),
-        Case("short-bias-f16", "f16", _draw(_WHOLE, (4, 2, 64), 16, _F16, farthest=3)),
-        Case("bias-window-f32", "f32", _draw(_MIXED, (4, 1, 32), 16, _F32, 40, farthest=60)),
+        Case("one-token", "f32", _inputs(((0, 1),), (4, 4, 32), 16, _F32)),
+        Case("whole-f32", "f32", _inputs(_WHOLE, (4, 4, 32), 16, _F32)),
+        Case("whole-f16", "f16", _inputs(_WHOLE, (9, 3, 64), 16, _F16)),
+        Case("ends-f32", "f32", _inputs(_MIXED, (4, 2, 64), 16, _F32)),
+        Case("window-f32", "f32", _inputs(_WHOLE, (4, 1, 32), 16, _F32, window=9)),
+        Case("wide-window-f32", "f32", _inputs(((0, 700),), (2, 2, 64), 16, _F32, window=280)),
+        Case("one-group-96", "f32", _inputs(((0, 70), (0, 2)), (2, 2, 96), 16, _F32)),
+        Case("bias-f32", "f32", _inputs(_WHOLE, (4, 4, 32), 16, _F32, farthest=127)),
+        Case("short-bias-f16", "f16", _inputs(_WHOLE, (4, 2, 64), 16, _F16, farthest=3)),
+        Case("bias-window-f32", "f32", _inputs(_MIXED, (4, 1, 32), 16, _F32, 40, farthest=60)),
     ),
     benchmarks=(
-        Case("mpnet-2x256", "f32", _draw(((0, 256),) * 2, (12, 12, 64), 16, _F32, farthest=127)),
-        Case("minilm-16x32", "f32", _draw(((0, 32),) * 16, (12, 12, 32), 16, _F32)),
-        Case("minilm-2x256", "f32", _draw(((0, 256),) * 2, (12, 12, 32), 16, _F32)),
+        Case("mpnet-2x256", "f32", _inputs(((0, 256),) * 2, (12, 12, 64), 16, _F32, farthest=127)),
+        Case("minilm-16x32", "f32", _inputs(((0, 32),) * 16, (12, 12, 32), 16, _F32)),
+        Case("minilm-2x256", "f32", _inputs(((0, 256),) * 2, (12, 12, 32), 16, _F32)),
     ),
     tolerance=_TOLERANCE,
     cost=_bidirectional_cost,
     order=("triton", "native", "reference"),
+    native_kernels=("bidirectional_attention", "biased_attention"),
     alone=_rest_of_row,
 )

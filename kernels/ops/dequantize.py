@@ -1,4 +1,4 @@
-"""What the stored weights mean, in real numbers."""
+"""Dequantization: stored weights as real numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _per_group(multiplier: Any, super_scale: Any, group: int, dtype: torch.dtype) -> torch.Tensor:
-    """[N, ceil(K / group)] factors; two-level ones are multiplied out."""
+    """Return [N, ceil(C / group)] factors; two-level factors are multiplied out."""
     factors = _tensor(multiplier, dtype)
     if super_scale is None:
         return factors
@@ -25,7 +25,7 @@ def _per_group(multiplier: Any, super_scale: Any, group: int, dtype: torch.dtype
 
 
 def integers(weight: Affine) -> torch.Tensor:
-    """The stored integers, one a byte: [N, K] uint8."""
+    """Return the stored integers, one per byte: [N, C] uint8."""
     q = tensor_of(weight.q)
     if weight.bits == 8:
         return q
@@ -33,7 +33,7 @@ def integers(weight: Affine) -> torch.Tensor:
 
 
 def scales(weight: Affine, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scale and the minimum of every group: two [N, ceil(K / group)] of `dtype`."""
+    """Return scale and minimum of every group: two [N, ceil(C / group)] of `dtype`."""
     scale = _per_group(weight.scale, weight.super_scale, weight.group, dtype)
     if weight.minimum is None:
         return scale, -weight.zero_point * scale
@@ -41,7 +41,7 @@ def scales(weight: Affine, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tens
 
 
 def dequantize(matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
-    """The matrix as [N, K] of `dtype` on the CPU."""
+    """Return the matrix as [N, C] of `dtype` on the CPU."""
     if isinstance(matrix, Dense):
         if matrix.dtype == "bf16":
             bits = np.ascontiguousarray(matrix.data).view(np.int16)
@@ -58,14 +58,14 @@ def dequantize(matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _spread(matrix: Float8, dtype: torch.dtype) -> torch.Tensor:
-    """[N, K]: the scale of every element."""
+    """Return the scale of every element: [N, C]."""
     rows, columns = matrix.block
     spread = _tensor(matrix.scale, dtype).repeat_interleave(rows, 0).repeat_interleave(columns, 1)
     return spread[: matrix.shape[0], : matrix.shape[1]]
 
 
 def stored_bytes(matrix: Matrix) -> int:
-    """Bytes that the matrix takes as given, scales included."""
+    """Return the bytes of the matrix as stored, scales included."""
     if isinstance(matrix, Dense):
         return int(matrix.data.nbytes)
     if isinstance(matrix, Float8):

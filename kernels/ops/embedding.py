@@ -14,24 +14,19 @@ from penstock.kernels.weights import Affine, Matrix
 
 
 def pack_embedding(table: Matrix, device: str = "cpu", dtype: Any = torch.float32) -> torch.Tensor:
-    """The table as [V, W] of `dtype`, dequantized."""
+    """Return the table as [V, C] of `dtype`, dequantized."""
     return dequantize(table, dtype).to(device)
 
 
 def embedding(table: torch.Tensor, tokens: torch.Tensor, scale: float) -> torch.Tensor:
-    """Rows of the table times `scale`: [V, W], [T] int32 -> [T, W]."""
+    """Rows of the table times `scale`: [V, C], [T] int32 -> [T, C]."""
     return table[tokens.long()] * scale
 
 
-def _invoke(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    table = ops.pack_embedding(inputs["table"])
-    return (ops.embedding(table, inputs["tokens"], inputs["scale"]),)
-
-
-def _draw(
+def _inputs(
     like: str, vocabulary: int, width: int, tokens: int, scale: float = 1.0
 ) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         table: Matrix
         if like in ("f32", "f16", "bf16"):
@@ -42,7 +37,7 @@ def _draw(
         ids[-1] = vocabulary - 1
         return {"table": table, "tokens": ids, "scale": scale}
 
-    return draw
+    return make_inputs
 
 
 def _cost(inputs: Inputs) -> Cost:
@@ -54,14 +49,14 @@ def _cost(inputs: Inputs) -> Cost:
 
 EMBEDDING = Op(
     name="embedding",
+    signature="table packed [V, C]; tokens int32 [T]; real scale; write out float [T, C]",
     reference=embedding,
-    invoke=_invoke,
     pack=pack_embedding,
     cases=tuple(
         Case(
             f"{like}-{vocabulary}x{width}-T{tokens}",
             "float",
-            _draw(like, vocabulary, width, tokens),
+            _inputs(like, vocabulary, width, tokens),
         )
         for like, vocabulary, width, tokens in (
             ("f32", 50, 64, 1),
@@ -83,12 +78,12 @@ EMBEDDING = Op(
         )
     )
     + tuple(
-        Case(f"{like}-scaled", "float", _draw(like, 40, 288, 5, scale=288**0.5))
+        Case(f"{like}-scaled", "float", _inputs(like, 40, 288, 5, scale=288**0.5))
         for like in ("f32", "q8_0")
     ),
     benchmarks=(
-        Case("smollm2-q8_0-T512", "float", _draw("q8_0", 49152, 576, 512)),
-        Case("smollm2-f16-T512", "float", _draw("f16", 49152, 576, 512)),
+        Case("smollm2-q8_0-T512", "float", _inputs("q8_0", 49152, 576, 512)),
+        Case("smollm2-f16-T512", "float", _inputs("f16", 49152, 576, 512)),
     ),
     tolerance={"float": Tolerance(1e-6, 1e-6)},
     cost=_cost,

@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts a token goes to, and what these make of it."""
+"""Mixture of experts: routing tokens to experts, and the experts' feed-forward layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.kernels.weights import ExpertActivation, Experts, Float8, Linear, 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceExperts:
-    """Of each expert its two linear layers."""
+    """The two linear layers of each expert."""
 
     gate_up: tuple[ReferenceLinear, ...]
     down: tuple[ReferenceLinear, ...]
@@ -48,8 +48,8 @@ def pack_experts(
 
 
 def swiglu_oai(gate_up: torch.Tensor) -> torch.Tensor:
-    """(up + 1) * gate * sigmoid(1.702 * gate) of gate up to 7 and up within -7 and 7:
-    [T, 2 F] -> [T, F]."""
+    """(up + 1) * gate * sigmoid(1.702 * gate) with gate clamped to 7 and up to -7 .. 7: [T, 2 F] ->
+    [T, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     gate, up = gate.clamp(max=7), up.clamp(-7, 7)
     return (up + 1) * gate * torch.sigmoid(1.702 * gate)
@@ -59,20 +59,20 @@ _ACTIVATIONS = {"silu": silu_mul, "swiglu_oai": swiglu_oai}
 
 
 def route_experts(
-    logits: torch.Tensor, per_token: int, renormalize: bool
+    logits: torch.Tensor, top_k: int, renormalize: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[T, E] -> the experts of the largest logits, the lower number first where two are equal
-    [T, C] int32, and their shares [T, C]: the softmax over all, or over the chosen."""
+    """Return the experts of the largest logits, the lower number first among equals, and their
+    shares, the softmax over all or over the chosen: [T, E] -> [T, top_k] int32, [T, top_k]."""
     ordered, order = torch.sort(logits, dim=-1, descending=True, stable=True)
-    weights = torch.softmax(ordered[:, :per_token] if renormalize else ordered, dim=-1)
-    return order[:, :per_token].int(), weights[:, :per_token]
+    weights = torch.softmax(ordered[:, :top_k] if renormalize else ordered, dim=-1)
+    return order[:, :top_k].int(), weights[:, :top_k]
 
 
 def experts(
     x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: ReferenceExperts
 ) -> torch.Tensor:
-    """sum over c of shares[t, c] * down(act(gate(x[t]), up(x[t]))): [T, W] -> [T, W]. What goes
-    into a product may be rounded as in `linear`."""
+    """sum over k of shares[t, k] * down(act(gate(x[t]), up(x[t]))): [T, W] -> [T, W]. Operands of
+    products may be rounded as in `linear`."""
     activate = _ACTIVATIONS[weights.activation]
     parts = x.new_zeros(*chosen.shape, x.shape[1])
     for number, (gate_up, down) in enumerate(zip(weights.gate_up, weights.down, strict=True)):
@@ -82,46 +82,47 @@ def experts(
     return (parts * shares[:, :, None].to(x.dtype)).sum(dim=1)
 
 
-def _draw_logits(
-    tokens: int, count: int, per_token: int, renormalize: bool, levels: int = 0
+def _router_inputs(
+    tokens: int, count: int, top_k: int, renormalize: bool, num_distinct: int = 0
 ) -> Callable[[int], dict[str, Any]]:
-    """`levels`: of so few different logits that most are equal to others."""
+    """`num_distinct`: the number of distinct logits, few enough for ties."""
 
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         logits = source.normal(tokens, count) * 3
-        if levels:
-            logits = source.integers(0, levels, tokens, count).float() / 2
+        if num_distinct:
+            logits = source.integers(0, num_distinct, tokens, count).float() / 2
         logits[0, 0] = -1e30  # a share that vanishes
-        return {"logits": logits, "per_token": per_token, "renormalize": renormalize}
+        return {"logits": logits, "top_k": top_k, "renormalize": renormalize}
 
-    return draw
+    return make_inputs
 
 
-def _routing(tokens: int, count: int, per_token: int, renormalize: bool, levels: int = 0) -> Case:
+def _routing(tokens: int, count: int, top_k: int, renormalize: bool, num_distinct: int = 0) -> Case:
     form = "-renormalized" if renormalize else ""
-    name = f"T{tokens}-E{count}-C{per_token}{form}{'-ties' if levels else ''}"
-    return Case(name, "float", _draw_logits(tokens, count, per_token, renormalize, levels))
+    name = f"T{tokens}-E{count}-C{top_k}{form}{'-ties' if num_distinct else ''}"
+    return Case(name, "float", _router_inputs(tokens, count, top_k, renormalize, num_distinct))
 
 
 ROUTE_EXPERTS = Op(
     name="route_experts",
-    reference=route_experts,
-    invoke=lambda ops, inputs: ops.route_experts(
-        inputs["logits"], inputs["per_token"], inputs["renormalize"]
+    signature=(
+        "logits float32 [T, E]; integer top_k; integer renormalize; "
+        "write chosen int32 [T, top_k]; write shares float32 [T, top_k]"
     ),
+    reference=route_experts,
     cases=(
         _routing(1, 128, 8, True),
         _routing(5, 8, 2, True),
         _routing(7, 60, 4, False),
         _routing(3, 4, 4, True),
-        _routing(4, 33, 6, True, levels=3),
+        _routing(4, 33, 6, True, num_distinct=3),
         _routing(2, 1, 1, False),
     ),
     benchmarks=(_routing(1, 128, 8, True), _routing(512, 128, 8, True)),
     tolerance={"float": Tolerance(1e-6, 1e-5)},
     cost=lambda inputs: Cost(
-        4 * inputs["logits"].numel() + 8 * len(inputs["logits"]) * inputs["per_token"],
+        4 * inputs["logits"].numel() + 8 * len(inputs["logits"]) * inputs["top_k"],
         4 * inputs["logits"].numel(),
     ),
     order=("triton", "native", "reference"),
@@ -136,7 +137,7 @@ _ONE = 0x38  # the code of 1
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Of a mixture: E experts, C of them for a token, F and W."""
+    """The sizes of a mixture: E, top_k, F and W."""
 
     count: int
     per_token: int
@@ -155,13 +156,13 @@ def _matrices(
     return tuple(source.affine(rows, width, like) for _ in range(count))
 
 
-def _draw(
+def _inputs(
     like: Mapping[str, str], tokens: int, sizes: _Sizes, favourites: int = 0, oai: bool = False
 ) -> Callable[[int], dict[str, Any]]:
-    """`favourites`: only so many experts are ever chosen. `oai`: experts as gpt-oss has them, some
-    of whose gates and ups are beyond the limits."""
+    """`favourites`: the number of experts that are ever chosen. `oai`: experts like those of
+    gpt-oss, with some gates and ups beyond the limits."""
 
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         logits = source.normal(tokens, sizes.count)
         if favourites:
@@ -187,19 +188,19 @@ def _draw(
             "weights": weights,
         }
 
-    return draw
+    return make_inputs
 
 
-def _draw_float8(
+def _float8_inputs(
     like: str, tokens: int, sizes: _Sizes, form: str
 ) -> Callable[[int], dict[str, Any]]:
-    """More rows for an expert than are multiplied as they are, in activations that 8 bits hold
-    exactly. `form`: "rounded": any activations; "nan": one of them is NaN; "exact": what lies
-    between the products is held exactly, too."""
-    draw_any = _draw(dict.fromkeys(("gate", "up", "down"), like), tokens, sizes)
+    """More rows per expert than are multiplied without rounding, with activations that 8 bits hold
+    exactly. `form`: "rounded": any activations; "nan": one of them is NaN; "exact": the operands of
+    the second product are held exactly, too."""
+    any_inputs = _inputs(dict.fromkeys(("gate", "up", "down"), like), tokens, sizes)
 
-    def draw(seed: int) -> dict[str, Any]:
-        inputs, source = draw_any(seed), RandomInputs(seed + 1)
+    def make_inputs(seed: int) -> dict[str, Any]:
+        inputs, source = any_inputs(seed), RandomInputs(seed + 1)
         if form == "rounded":
             return inputs
         group = sizes.width if like == "f8_row" else FLOAT8_GROUP
@@ -215,21 +216,22 @@ def _draw_float8(
             inputs["weights"] = Experts(gate, up, weights.down)
         return inputs
 
-    return draw
+    return make_inputs
 
 
 def _last_column(matrix: Float8) -> Float8:
-    """64 times the last of the columns, in each row: what silu leaves as it is where that is no
-    less than 1/2."""
+    """Return 64 times the last column in each row: silu leaves it unchanged if it is at least
+    1/2."""
     codes = np.zeros_like(matrix.codes)
     codes[:, -1] = _ONE
     return Float8(codes, np.full_like(matrix.scale, 64.0), matrix.block)
 
 
 def _shuffling(source: RandomInputs, matrix: Float8, group: int) -> Float8:
-    """Each row a column, times a constant: those of a group in another order."""
+    """Return a matrix whose rows each select a column, times a constant: a permutation within each
+    group."""
     (rows, _), scale = matrix.shape, 0.004 * matrix.scale / matrix.scale.max()
-    assert rows % group == 0, "a group of results has the largest number of one of columns"
+    assert rows % group == 0, "rows must be whole groups"
     codes = np.zeros_like(matrix.codes)
     starts = range(0, rows, group)
     column = np.concatenate([start + source.numpy.permutation(group) for start in starts])
@@ -248,7 +250,7 @@ def _case(
     favourites: int = 0,
     oai: bool = False,
 ) -> Case:
-    """`name` starts with the format of the gates, and of all where no other is said."""
+    """`name` starts with the format of the gates, and of all matrices unless another is given."""
     gate = name.partition("-")[0]
     like = {"gate": gate, "up": up or gate, "down": down or gate}
     formats = set(like.values())
@@ -259,19 +261,19 @@ def _case(
     else:
         kind = "mixed" if integer and floats else "integer" if integer else floats[0]
     title = f"{name}-T{tokens}-E{sizes.count}-C{sizes.per_token}-F{sizes.ff}-W{sizes.width}"
-    return Case(title, kind, _draw(like, tokens, sizes, favourites, oai))
+    return Case(title, kind, _inputs(like, tokens, sizes, favourites, oai))
 
 
 def _float8_case(like: str, tokens: int, sizes: _Sizes, form: str = "") -> Case:
-    """Of products on 8-bit tensor cores; see `_draw_float8`."""
+    """A case of products on 8-bit tensor cores; see `_float8_inputs`."""
     size = f"T{tokens}-E{sizes.count}-C{sizes.per_token}-F{sizes.ff}-W{sizes.width}"
     name = f"{like}-narrow-{form + '-' if form else ''}{size}"
     kind = "float8-rounded" if form == "rounded" else "float8"
-    return Case(name, kind, _draw_float8(like, tokens, sizes, form))
+    return Case(name, kind, _float8_inputs(like, tokens, sizes, form))
 
 
 def _cost(inputs: Inputs) -> Cost:
-    """The weights of the experts that are chosen alone."""
+    """Only the weights of chosen experts are read."""
     weights, chosen = inputs["weights"], inputs["chosen"]
     _, ff, width = weights.shape
     moved = sum(
@@ -288,15 +290,11 @@ _A3B = _Sizes(count=128, per_token=8, ff=768, width=2048)
 
 EXPERTS = Op(
     name="experts",
-    reference=experts,
-    invoke=lambda ops, inputs: (
-        ops.experts(
-            inputs["x"],
-            inputs["chosen"],
-            inputs["shares"],
-            ops.pack_experts(inputs["weights"]),
-        ),
+    signature=(
+        "x float [T, W]; chosen int32 [T, top_k]; shares float32 [T, top_k]; "
+        "weights packed [E, F, W]; write out float [T, W]"
     ),
+    reference=experts,
     pack=pack_experts,
     cases=(
         _case("f32", 1, _Sizes(4, 2, 24, 32)),
@@ -350,10 +348,10 @@ EXPERTS = Op(
         "bf16": Tolerance(3e-2, 2e-2),
         "float8": Tolerance(1e-4, 2e-5),
         "float8-on-tensor-cores": Tolerance(3e-2, 1e-2),  # see `linear`: measured, 1.6e-2
-        # what goes into three products by up to 2^-4 each: y by 4.5 % of its size, which is 2, and
-        # of some tokens four times that
+        # the operands of three products are off by up to 2^-4 each: y, of size 2, by 4.5 %, and for
+        # some tokens by four times that
         "float8-rounded": Tolerance(1.0, 0.0),
-        # what lies between the products may be rounded to a neighbouring integer
+        # operands of the second product may be rounded to a neighbouring integer
         "integer": Tolerance(2e-2, 1e-3),
         "mixed": Tolerance(2e-2, 2e-3),
     },

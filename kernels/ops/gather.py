@@ -1,4 +1,4 @@
-"""The rows whose logits are wanted."""
+"""Selects the rows whose logits are needed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return x[rows.long()]
 
 
-def _draw(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+def _inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         wanted = source.integers(0, tokens, rows)
         wanted[-1:] = tokens - 1
         return {"x": source.normal(tokens, width), "rows": wanted}
 
-    return draw
+    return make_inputs
 
 
 def _cost(inputs: Inputs) -> Cost:
@@ -33,10 +33,10 @@ def _cost(inputs: Inputs) -> Cost:
 
 GATHER_ROWS = Op(
     name="gather_rows",
+    signature="x float [T, W]; rows int32 [S]; write out float [S, W]",
     reference=gather_rows,
-    invoke=lambda ops, inputs: (ops.gather_rows(inputs["x"], inputs["rows"]),),
     cases=tuple(
-        Case(f"T{tokens}-W{width}-S{rows}", "exact", _draw(tokens, width, rows))
+        Case(f"T{tokens}-W{width}-S{rows}", "exact", _inputs(tokens, width, rows))
         for tokens, width, rows in (
             (1, 32, 1),
             (17, 100, 5),
@@ -45,7 +45,7 @@ GATHER_ROWS = Op(
             (3, 1100, 2),
         )
     ),
-    benchmarks=(Case("smollm2-T512-S32", "exact", _draw(512, 576, 32)),),
+    benchmarks=(Case("smollm2-T512-S32", "exact", _inputs(512, 576, 32)),),
     tolerance={"exact": Tolerance(0.0, 0.0)},
     cost=_cost,
     order=("triton", "native", "reference"),

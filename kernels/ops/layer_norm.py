@@ -10,8 +10,6 @@ import torch
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
-_EPS = 1e-5
-
 
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
@@ -29,31 +27,22 @@ def add_layer_norm(
     return layer_norm(total, weight, bias, eps), total
 
 
-def _draw(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+def _inputs(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
-        # Rows lie away from zero, where a variance by squares would cancel.
+        # Rows are far from zero, so that a variance by squares would cancel.
         x = source.normal(tokens, width) * torch.exp(source.normal(tokens, 1)) + 3
         if tokens > 1:
-            x[0] = 0  # the row that only eps keeps from a division by zero
+            x[0] = 0  # only eps keeps this row from a division by zero
         return {
             "x": x,
             "residual": source.normal(tokens, width),
             "weight": source.normal(width),
             "bias": source.normal(width),
+            "eps": 1e-5,
         }
 
-    return draw
-
-
-def _invoke_norm(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    return (ops.layer_norm(inputs["x"], inputs["weight"], inputs["bias"], _EPS),)
-
-
-def _invoke_add_norm(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    names = ("x", "residual", "weight", "bias")
-    normed, total = ops.add_layer_norm(*(inputs[name] for name in names), _EPS)
-    return normed, total
+    return make_inputs
 
 
 def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
@@ -70,17 +59,21 @@ def _cost(tensors: int, operations: int) -> Callable[[Inputs], Cost]:
 
 
 _CASES = tuple(
-    Case(f"T{tokens}-W{width}", "float", _draw(tokens, width))
+    Case(f"T{tokens}-W{width}", "float", _inputs(tokens, width))
     for tokens, width in ((1, 32), (3, 384), (17, 100), (2, 1024), (5, 64))
 )
-_BENCHMARKS = tuple(Case(f"minilm-T{tokens}", "float", _draw(tokens, 384)) for tokens in (32, 512))
+_BENCHMARKS = tuple(
+    Case(f"minilm-T{tokens}", "float", _inputs(tokens, 384)) for tokens in (32, 512)
+)
 _TOLERANCE = {"float": Tolerance(1e-5, 1e-5)}
 _ORDER = ("triton", "native", "reference")
 
 LAYER_NORM = Op(
     name="layer_norm",
+    signature=(
+        "x float [T, W]; weight float32 [W]; bias float32 [W]; real eps; write out float [T, W]"
+    ),
     reference=layer_norm,
-    invoke=_invoke_norm,
     cases=_CASES,
     benchmarks=_BENCHMARKS,
     tolerance=_TOLERANCE,
@@ -90,8 +83,11 @@ LAYER_NORM = Op(
 )
 ADD_LAYER_NORM = Op(
     name="add_layer_norm",
+    signature=(
+        "x float [T, W]; residual float [T, W]; weight float32 [W]; bias float32 [W]; "
+        "real eps; write out float [T, W]; write sum float [T, W]"
+    ),
     reference=add_layer_norm,
-    invoke=_invoke_add_norm,
     cases=_CASES,
     benchmarks=_BENCHMARKS,
     tolerance=_TOLERANCE,

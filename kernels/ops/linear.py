@@ -1,5 +1,5 @@
-"""Matrix products with float weights, of which those in 8 bits may see activations in 8 bits; and
-with affine integers times int8 activations."""
+"""Matrix products with float weights, and with affine integers times int8 activations. Weights in
+8-bit floats may be multiplied by activations in 8-bit floats."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from penstock.kernels.ops.dequantize import dequantize, stored_bytes
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.weights import Affine, Linear, Matrix
 
-# Activations are quantized in groups of this many, whatever the group of the weight.
+# Number of activations that share a scale, whatever the group of the weight.
 ACTIVATION_GROUP = 32
 
-# Where scales of 8-bit floats belong to groups of columns, so do those of the activations.
+# Number of activations that share a scale if the scales of 8-bit weights belong to groups of
+# columns.
 FLOAT8_GROUP = 128
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceLinear:
-    """Dequantized weights: of each part a [N, K] and whether its products are over integers."""
+    """Dequantized weights: each part [N, C], and whether its products are over integers."""
 
     parts: tuple[tuple[torch.Tensor, bool], ...]
     bias: torch.Tensor | None
@@ -39,8 +40,8 @@ def pack_linear(weight: Linear, device: str = "cpu", dtype: Any = torch.float32)
 
 
 def quantized(x: torch.Tensor) -> torch.Tensor:
-    """x [T, K] rounded to what int8 activations can hold: per row and group of 32 the integers of
-    x * (127 / absmax), half to even, times the scale that fits them to x with least squares."""
+    """Round x [T, C] to the values of int8 activations: per row and group of 32 the integers of x *
+    (127 / absmax), half to even, times the scale that fits them to x with least squares."""
     grouped = x.unflatten(-1, (-1, ACTIVATION_GROUP))
     step = grouped.abs().amax(dim=-1, keepdim=True) / 127
     quanta = torch.round(grouped / torch.where(step > 0, step, 1))
@@ -50,12 +51,12 @@ def quantized(x: torch.Tensor) -> torch.Tensor:
 
 
 def linear(x: torch.Tensor, weight: ReferenceLinear) -> torch.Tensor:
-    """x @ w.T + bias: [T, K] -> [T, N]; parts of integers see quantized x. So may parts of 8-bit
-    floats: x rounded to 8-bit floats itself, half to even, with the scale absmax / 448 of each row
-    or, where the weight's scales belong to groups of columns, of each group of a row.
+    """x @ w.T + bias: [T, C] -> [T, N]. Integer parts multiply quantized x. Parts of 8-bit floats
+    may multiply x rounded to 8-bit floats, half to even, with the scale absmax / 448 of each row
+    or, if the scales of the weight belong to groups of columns, of each group of a row.
 
-    That sums are exact per group and ordered over groups concerns rounding alone, which float64
-    does not show.
+    Sums are exact per group and ordered over groups; that affects only rounding, which float64 does
+    not show.
     """
     columns = [(quantized(x) if integer else x) @ part.T for part, integer in weight.parts]
     y = torch.cat(columns, dim=-1)
@@ -75,12 +76,12 @@ def _matrix(source: RandomInputs, rows: int, width: int, like: str) -> Matrix:
     return source.affine(rows, width, like)
 
 
-def _draw(
+def _inputs(
     like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = ""
 ) -> Callable[[int], dict[str, Any]]:
-    """`like`: one format for all parts, or one for each, separated by '+'."""
+    """`like`: one format for all parts, or one per part, separated by '+'."""
 
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         formats = like.split("+") * (len(rows) if "+" not in like else 1)
         parts = tuple(
@@ -89,15 +90,15 @@ def _draw(
         offset = source.normal(sum(rows)).numpy() if bias else None
         return {"x": source.quantizable(tokens, width), "weight": Linear(parts, offset)}
 
-    return draw
+    return make_inputs
 
 
-def _draw_float8(
+def _float8_inputs(
     like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = "", rounded: str = ""
 ) -> Callable[[int], dict[str, Any]]:
-    """Activations that 8 bits hold exactly; with `rounded`, any."""
+    """Activations that 8 bits hold exactly; with `rounded`, any activations."""
 
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         parts = tuple(_matrix(source, n, width, like) for n in rows)
         group = _FLOAT8_BLOCKS[like][1] or width
@@ -105,52 +106,52 @@ def _draw_float8(
         offset = source.normal(sum(rows)).numpy() if bias else None
         return {"x": x, "weight": Linear(parts, offset)}
 
-    return draw
+    return make_inputs
 
 
-def _draw_float8_nan(like: str, tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
-    """One activation is NaN: its row must be, and no other."""
-    draw_numbers = _draw_float8(like, tokens, width, (40,))
+def _float8_nan_inputs(like: str, tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
+    """One activation is NaN: only its row of results must be NaN."""
+    inputs_of = _float8_inputs(like, tokens, width, (40,))
 
-    def draw(seed: int) -> dict[str, Any]:
-        inputs = draw_numbers(seed)
+    def make_inputs(seed: int) -> dict[str, Any]:
+        inputs = inputs_of(seed)
         inputs["x"][1, width // 2] = float("nan")
         return inputs
 
-    return draw
+    return make_inputs
 
 
-def _draw_ties(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
-    """Every activation lies exactly between two quanta: only half-to-even gives the result."""
+def _tied_inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
+    """Every activation is exactly between two quanta: only half-to-even gives the result."""
 
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         quanta = source.integers(-126, 126, tokens, width).float() + 0.5
         quanta[:, ::ACTIVATION_GROUP] = 127.0
         weight = Linear((source.affine(rows, width, "q8_0"),))
         return {"x": quanta / 64, "weight": weight}
 
-    return draw
+    return make_inputs
 
 
-def _draw_with_nan(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
-    """One activation is NaN: its row must be, and no other."""
+def _nan_inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
+    """One activation is NaN: only its row of results must be NaN."""
 
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         x = source.quantizable(tokens, width)
         x[1, width // 2] = float("nan")
         return {"x": x, "weight": Linear((source.affine(rows, width, "q4_1"),))}
 
-    return draw
+    return make_inputs
 
 
-# Of 4 bits with scales of one level, which some processors round.
+# 4-bit formats whose scales have one level; some processors round these scales.
 _NIBBLES = {"q4_0", "q4_1", "int4_g128", "int4_g96_minima"}
 
 
 def _kind(like: str) -> str:
-    """The loosest tolerance among the formats of the parts."""
+    """Return the loosest tolerance among the formats of the parts."""
     formats = like.split("+")
     integer = "nibbles" if set(formats) <= _NIBBLES else "integer"
     return next((kind for kind in ("bf16", "f16", "f32") if kind in formats), integer)
@@ -159,7 +160,7 @@ def _kind(like: str) -> str:
 def _case(like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = "") -> Case:
     shape = "+".join(map(str, rows))
     name = f"{like}-T{tokens}-K{width}-N{shape}{'-' + bias if bias else ''}"
-    return Case(name, _kind(like), _draw(like, tokens, width, rows, bias))
+    return Case(name, _kind(like), _inputs(like, tokens, width, rows, bias))
 
 
 def _float8_case(
@@ -167,8 +168,8 @@ def _float8_case(
 ) -> Case:
     extras = "".join(f"-{word}" for word in (bias, rounded) if word)
     name = f"{like}-T{tokens}-K{width}-N{'+'.join(map(str, rows))}{extras}"
-    draw = _draw_float8(like, tokens, width, rows, bias, rounded)
-    return Case(name, "float8-rounded" if rounded else "float8", draw)
+    make_inputs = _float8_inputs(like, tokens, width, rows, bias, rounded)
+    return Case(name, "float8-rounded" if rounded else "float8", make_inputs)
 
 
 def _cost(inputs: Inputs) -> Cost:
@@ -188,7 +189,7 @@ def _benchmarks() -> tuple[Case, ...]:
         "qwen1.5b-down": (8960, (1536,)),
     }
     return tuple(
-        Case(f"{model}-{like}-T{tokens}", _kind(like), _draw(like, tokens, width, rows))
+        Case(f"{model}-{like}-T{tokens}", _kind(like), _inputs(like, tokens, width, rows))
         for model, (width, rows) in shapes.items()
         for like in ("q4_1", "q8_0", "bf16")
         for tokens in ((1, 16) if model.endswith("head") else (1, 16, 512))
@@ -197,8 +198,8 @@ def _benchmarks() -> tuple[Case, ...]:
 
 LINEAR = Op(
     name="linear",
+    signature="x float [T, C]; weight packed [N, C]; write out float [T, N]",
     reference=linear,
-    invoke=lambda ops, inputs: (ops.linear(inputs["x"], ops.pack_linear(inputs["weight"])),),
     pack=pack_linear,
     cases=(
         _case("f32", 1, 32, (1,)),
@@ -253,11 +254,11 @@ LINEAR = Op(
         _float8_case("f8_group", 17, 256, (40, 8)),
         _float8_case("f8_row", 24, 512, (64,), "", "rounded"),
         _float8_case("f8_tile", 24, 512, (130,), "", "rounded"),
-        Case("f8_tile-nan", "float8", _draw_float8_nan("f8_tile", 18, 256)),
-        Case("f8_row-nan", "float8", _draw_float8_nan("f8_row", 18, 256)),
-        Case("f8_row-nan-few", "float8", _draw_float8_nan("f8_row", 3, 256)),
-        Case("q8_0-half-way", "integer", _draw_ties(3, 64, 12)),
-        Case("q4_1-nan", "nibbles", _draw_with_nan(4, 96, 12)),
+        Case("f8_tile-nan", "float8", _float8_nan_inputs("f8_tile", 18, 256)),
+        Case("f8_row-nan", "float8", _float8_nan_inputs("f8_row", 18, 256)),
+        Case("f8_row-nan-few", "float8", _float8_nan_inputs("f8_row", 3, 256)),
+        Case("q8_0-half-way", "integer", _tied_inputs(3, 64, 12)),
+        Case("q4_1-nan", "nibbles", _nan_inputs(4, 96, 12)),
     ),
     benchmarks=_benchmarks(),
     tolerance={
@@ -265,8 +266,8 @@ LINEAR = Op(
         "f16": Tolerance(3e-3, 1e-3),  # x may be rounded to the weights' own format
         "bf16": Tolerance(3e-2, 1e-2),
         "integer": Tolerance(1e-4, 1e-5),
-        # Minima and the sums they are multiplied by have 16 bits each: where these products, of
-        # size 30, cancel others, they are off by up to 2^-16 of themselves.
+        # Minima and the sums that they multiply have 16 bits each: if these products, of size 30,
+        # cancel others, they are off by up to 2^-16 of themselves.
         "integer-by-tiles": Tolerance(5e-4, 1e-5),
         "nibbles": Tolerance(1e-4, 1e-5),
         "nibbles-by-tiles": Tolerance(5e-4, 1e-5),
@@ -276,9 +277,10 @@ LINEAR = Op(
         # Tensor cores of compute capability 9.0 align the terms of a sum of 8-bit floats to its
         # largest and keep 14 bits: up to 4.5e-3 was measured, sums of size 3 have terms of size 10.
         "float8-on-tensor-cores": Tolerance(1e-2, 1e-2),
-        "float8-rounded": Tolerance(0.3, 0.0),  # x by up to 2^-4 each: y, of size 3, by 2.6 %
+        "float8-rounded": Tolerance(0.3, 0.0),  # x is off by up to 2^-4, y (size 3) by 2.6 %
     },
     cost=_cost,
     order=("cuda", "triton", "native", "reference"),
+    native_kernels=("quantize_rows", "linear_affine", "linear_dense"),
     alone=lambda inputs, index: {**inputs, "x": inputs["x"][index : index + 1]},
 )

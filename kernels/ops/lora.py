@@ -1,4 +1,4 @@
-"""Adapters of low rank, many of them in one call."""
+"""LoRA: low-rank updates by many adapters in one call (arXiv 2106.09685)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ReferenceAdapter:
 
 
 class ReferenceSlots:
-    """`kernels.lora_slots.AdapterSlots` that round nothing but to `dtype`."""
+    """`kernels.lora_slots.AdapterSlots` that only convert factors to `dtype`."""
 
     def __init__(
         self, sizes: SlotSizes, device: str = "cpu", dtype: torch.dtype = torch.float32
@@ -81,7 +81,7 @@ def lora(
 def _factors(
     source: RandomInputs, rank: int, width: int, rows: int, storage_dtype: StorageDtype
 ) -> LoraFactors:
-    """Factors that `storage_dtype` holds exactly, so that only the arithmetic is on trial."""
+    """Return factors that `storage_dtype` holds exactly, so that only the arithmetic is tested."""
     a, b = source.normal(rank, width).numpy() / width**0.5, source.normal(rows, rank).numpy()
     if storage_dtype == "f16":
         a, b = a.astype(np.float16), b.astype(np.float16)
@@ -93,7 +93,8 @@ def _factors(
 
 
 def group_rows(slots: Sequence[int], num_groups: int) -> AdapterRows[torch.Tensor]:
-    """The groups of rows of these slots, -1 for none; what is undefined leads astray."""
+    """Return the groups of rows with these slots, -1 for none. Undefined entries are out of
+    range."""
     used = sorted({slot for slot in slots if slot >= 0})
     order = [row for slot in used for row, own in enumerate(slots) if own == slot]
     counts = [slots.count(slot) for slot in used] + [0] * (num_groups - len(used))
@@ -104,7 +105,7 @@ def group_rows(slots: Sequence[int], num_groups: int) -> AdapterRows[torch.Tenso
     )
 
 
-def _draw(
+def _inputs(
     slots: tuple[int, ...],
     ranks: Mapping[int, int],
     width: int,
@@ -112,10 +113,10 @@ def _draw(
     storage_dtype: StorageDtype,
     missing: int | None = None,
 ) -> Callable[[int], dict[str, Any]]:
-    """`slots`: of each row; `ranks`: of each slot that holds something; `missing`: a slice that the
-    first of them leaves out."""
+    """`slots`: that of each row; `ranks`: that of each occupied slot; `missing`: a slice that the
+    first adapter does not change."""
 
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         installed = {}
         for slot, rank in ranks.items():
@@ -135,7 +136,7 @@ def _draw(
             "slots": slots,
         }
 
-    return draw
+    return make_inputs
 
 
 def _invoke(ops: Any, inputs: Inputs) -> tuple[Any, ...]:
@@ -173,8 +174,8 @@ def _case(
     storage_dtype: StorageDtype = "f32",
     missing: int | None = None,
 ) -> Case:
-    draw = _draw(slots, ranks, width, rows, storage_dtype, missing)
-    return Case(f"{storage_dtype}-{name}", _kind(storage_dtype), draw)
+    make_inputs = _inputs(slots, ranks, width, rows, storage_dtype, missing)
+    return Case(f"{storage_dtype}-{name}", _kind(storage_dtype), make_inputs)
 
 
 def _kind(storage_dtype: StorageDtype) -> str:
@@ -193,7 +194,7 @@ def _benchmarks() -> tuple[Case, ...]:
         Case(
             f"smollm2-{name}-{storage_dtype}-{adapters}of16",
             _kind(storage_dtype),
-            _draw(
+            _inputs(
                 tuple(row % adapters for row in range(16)),
                 dict.fromkeys(range(adapters), 16),
                 width,
@@ -209,8 +210,12 @@ def _benchmarks() -> tuple[Case, ...]:
 
 LORA = Op(
     name="lora",
+    signature=(
+        "x float [T, C]; update y float [T, N]; slots AdapterSlots; integer linear; "
+        "rows AdapterRows"
+    ),
     reference=lora,
-    invoke=_invoke,
+    custom_invoke=_invoke,
     pack=ReferenceSlots,
     cases=(
         _case("rank1", (0,), {0: 1}, 32, (8,)),
@@ -229,7 +234,7 @@ LORA = Op(
     benchmarks=_benchmarks(),
     tolerance={
         "float": Tolerance(1e-4, 2e-5),
-        "i8": Tolerance(5e-4, 2e-5),  # x and A x may be rounded to 16 bits, over a number per row
+        "i8": Tolerance(5e-4, 2e-5),  # x and A x may be rounded to 16 bits with one scale per row
     },
     cost=_cost,
     order=("triton", "native", "reference"),

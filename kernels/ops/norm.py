@@ -10,8 +10,6 @@ import torch
 from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
-_EPS = 1e-5
-
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x^2) + eps) * weight: [T, W], [W] -> [T, W]."""
@@ -26,24 +24,20 @@ def add_rms_norm(
     return rms_norm(total, weight, eps), total
 
 
-def _draw(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+def _inputs(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         x = source.normal(tokens, width) * torch.exp(source.normal(tokens, 1))
         if tokens > 1:
-            x[0] = 0  # the row that only eps keeps from a division by zero
-        return {"x": x, "residual": source.normal(tokens, width), "weight": source.normal(width)}
+            x[0] = 0  # only eps keeps this row from a division by zero
+        return {
+            "x": x,
+            "residual": source.normal(tokens, width),
+            "weight": source.normal(width),
+            "eps": 1e-5,
+        }
 
-    return draw
-
-
-def _invoke_norm(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    return (ops.rms_norm(inputs["x"], inputs["weight"], _EPS),)
-
-
-def _invoke_add_norm(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    normed, total = ops.add_rms_norm(inputs["x"], inputs["residual"], inputs["weight"], _EPS)
-    return normed, total
+    return make_inputs
 
 
 def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
@@ -60,11 +54,11 @@ def _cost(tensors: int, operations: int) -> Callable[[Inputs], Cost]:
 
 
 _CASES = tuple(
-    Case(f"T{tokens}-W{width}", "float", _draw(tokens, width))
+    Case(f"T{tokens}-W{width}", "float", _inputs(tokens, width))
     for tokens, width in ((1, 32), (3, 576), (17, 100), (2, 1536), (5, 64))
 )
 _BENCHMARKS = tuple(
-    Case(f"{model}-T{tokens}", "float", _draw(tokens, width))
+    Case(f"{model}-T{tokens}", "float", _inputs(tokens, width))
     for model, width in (("smollm2", 576), ("qwen1.5b", 1536))
     for tokens in (1, 512)
 )
@@ -73,8 +67,8 @@ _ORDER = ("cuda", "triton", "native", "reference")
 
 RMS_NORM = Op(
     name="rms_norm",
+    signature="x float [T, W]; weight float32 [W]; real eps; write out float [T, W]",
     reference=rms_norm,
-    invoke=_invoke_norm,
     cases=_CASES,
     benchmarks=_BENCHMARKS,
     tolerance=_TOLERANCE,
@@ -84,8 +78,11 @@ RMS_NORM = Op(
 )
 ADD_RMS_NORM = Op(
     name="add_rms_norm",
+    signature=(
+        "x float [T, W]; residual float [T, W]; weight float32 [W]; real eps; "
+        "write out float [T, W]; write sum float [T, W]"
+    ),
     reference=add_rms_norm,
-    invoke=_invoke_add_norm,
     cases=_CASES,
     benchmarks=_BENCHMARKS,
     tolerance=_TOLERANCE,

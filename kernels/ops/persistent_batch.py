@@ -1,5 +1,4 @@
-"""The table of rows on a device: taking changes in, building a step, letting sampled tokens
-join."""
+"""The persistent batch on a device: applying changes, building a step, appending sampled tokens."""
 
 from __future__ import annotations
 
@@ -23,21 +22,21 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> None:
-    """Rows become what the host knows of them; then runs of blocks join them."""
+    """Set rows to the values in the upload, then append runs of blocks to them."""
     words = upload.words
     for index in range(upload.num_updates):
         begin = upload.updates_at + index * UPDATE_WORDS
         own = words[begin : begin + UPDATE_WORDS]
         floats = own.view(torch.float32)
         row = int(own[0])
-        state.known[row], state.last[row] = own[1], own[2]
+        state.known[row], state.last_token[row] = own[1], own[2]
         state.temperature[row], state.top_k[row] = floats[3], own[4]
         state.top_p[row], state.min_p[row] = floats[5], floats[6]
         state.seed[row] = (own[8].long() << 32) | (own[7].long() & 0xFFFFFFFF)
         adjust = state.adjust
         adjust.presence[row], adjust.frequency[row] = floats[9], floats[10]
         adjust.repetition[row], adjust.num_biases[row] = floats[11], own[12]
-        adjust.num_held[row], adjust.held_until[row] = own[13], own[14]
+        adjust.num_suppressed[row], adjust.suppressed_until[row] = own[13], own[14]
     for index in range(upload.num_runs):
         begin = upload.runs_at + index * RUN_WORDS
         row, first, count, source = words[begin : begin + RUN_WORDS].tolist()
@@ -51,7 +50,7 @@ def prepare_step(
     chunks: int,
     block_size: int,
 ) -> None:
-    """The inputs of a step of the first `chunks` chunks, and the sampling columns of its draws."""
+    """Write the inputs of a step of the first `chunks` chunks, and the columns of its sampling."""
     out, device = slots.inputs, upload.words.device
     out.query_starts[0] = 0
     for index in range(chunks):
@@ -62,7 +61,7 @@ def prepare_step(
         if carried:
             start = int(state.known[row]) - 1
         source = upload.tokens_at + first
-        out.tokens[first:end] = state.last[row] if carried else upload.words[source:][:length]
+        out.tokens[first:end] = state.last_token[row] if carried else upload.words[source:][:length]
         position = torch.arange(start, start + length, dtype=torch.int32, device=device)
         out.positions[first:end] = position
         block = state.tables[row, (position // block_size).long()]
@@ -93,14 +92,14 @@ def append_tokens(
     tokens: torch.Tensor,
     chunks: int,
 ) -> None:
-    """`tokens: [S]` sampled in a step of `chunks` chunks join the rows of those without a draft,
-    and
-    are counted; in place of one that could not be sampled, token 0, which is not counted."""
+    """Append `tokens: [S]`, sampled in a step of `chunks` chunks, to the rows of chunks without
+    draft tokens, and count them. A token that could not be sampled is appended as 0 and not
+    counted."""
     for index in range(chunks):
         words = upload.words[index * CHUNK_WORDS : (index + 1) * CHUNK_WORDS].tolist()
         row, place, draft = words[0], words[4], words[5]
         if place >= 0 and draft == 0 and row < len(state.known) - 1:
-            state.last[row] = tokens[place].clamp(min=0)
+            state.last_token[row] = tokens[place].clamp(min=0)
             state.known[row] = context_lens[index] + 1
             if tokens[place] >= 0:
                 counts = state.adjust.counts[row]
@@ -108,11 +107,12 @@ def append_tokens(
 
 
 def _state(source: RandomInputs, rows: int, blocks: int, block_size: int) -> RowState[torch.Tensor]:
-    """`rows` rows that know some tokens each, over scattered blocks, and the one that fills up."""
+    """Return `rows` rows with some known tokens each, over scattered blocks, and the padding
+    row."""
     tables = 1 + torch.randperm((rows + 1) * blocks, generator=source.torch).int()
     return RowState(
         known=source.integers(1, blocks * block_size, rows + 1),
-        last=source.integers(0, 100, rows + 1),
+        last_token=source.integers(0, 100, rows + 1),
         tables=tables.view(rows + 1, blocks),
         temperature=source.normal(rows + 1).abs(),
         top_k=source.integers(0, 50, rows + 1),
@@ -124,7 +124,7 @@ def _state(source: RandomInputs, rows: int, blocks: int, block_size: int) -> Row
 
 
 def _slots(chunks: int, tokens: int, places: int, blocks: int) -> StepBuffers[torch.Tensor]:
-    """Room for a step, filled with what no step has."""
+    """Return buffers of a step, filled with values that no step has."""
 
     def room(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.full(shape, -7, dtype=dtype)
@@ -151,12 +151,12 @@ def _slots(chunks: int, tokens: int, places: int, blocks: int) -> StepBuffers[to
     )
 
 
-# start (None: carried), length, draft (None: draws nothing), first scored position and their number
+# start (None: device), length, draft tokens (None: samples nothing), first scored position, scores
 _ChunkSpec = tuple["int | None", int, "int | None", int, int]
 
 
-def _draw_step(rows: int, blocks: int, block_size: int, chunks: Sequence[_ChunkSpec]) -> Any:
-    def draw(seed: int) -> dict[str, Any]:
+def _step_inputs(rows: int, blocks: int, block_size: int, chunks: Sequence[_ChunkSpec]) -> Any:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         state = _state(source, rows, blocks, block_size)
         order = torch.randperm(rows, generator=source.torch)[: len(chunks)].tolist()
@@ -180,11 +180,11 @@ def _draw_step(rows: int, blocks: int, block_size: int, chunks: Sequence[_ChunkS
             "context_lens": source.integers(1, 60, len(chunks)),
         }
 
-    return draw
+    return make_inputs
 
 
-def _draw_changes(rows: int, blocks: int, updated: int, runs: int) -> Callable[[int], Any]:
-    def draw(seed: int) -> dict[str, Any]:
+def _changes_inputs(rows: int, blocks: int, updated: int, runs: int) -> Callable[[int], Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         state = _state(source, rows, blocks, 16)
         chosen = torch.randperm(rows, generator=source.torch).tolist()
@@ -206,11 +206,11 @@ def _draw_changes(rows: int, blocks: int, updated: int, runs: int) -> Callable[[
         words = torch.cat([part.int() for part in parts])
         return {"state": state, "upload": Upload(words, 0, updates_at, updated, runs_at, runs)}
 
-    return draw
+    return make_inputs
 
 
 def _columns(value: Any) -> tuple[torch.Tensor, ...]:
-    """The tensors of a dataclass and of those in it."""
+    """Return the tensors of a dataclass and of those in it."""
     found: list[torch.Tensor] = []
     map_tensors(value, found.append)
     return tuple(found)
@@ -231,7 +231,7 @@ def _invoke_append(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     names = ("state", "upload", "context_lens", "tokens", "chunks")
     ops.append_tokens(*(inputs[name] for name in names))
     state = inputs["state"]
-    return state.known, state.last, state.adjust.counts
+    return state.known, state.last_token, state.adjust.counts
 
 
 def _cost(inputs: Inputs) -> Cost:
@@ -256,46 +256,55 @@ _MIXED: tuple[_ChunkSpec, ...] = (
 )
 _EXACT = {"exact": Tolerance(0.0, 0.0)}
 _ORDER = ("triton", "reference")
-_DECODES = {f"decode-{n}": _draw_step(n, 64, 16, (_CARRIED,) * n) for n in (1, 32, 256)}
+_DECODES = {f"decode-{n}": _step_inputs(n, 64, 16, (_CARRIED,) * n) for n in (1, 32, 256)}
 
 UPDATE_ROWS = Op(
     name="update_rows",
+    signature="update state RowState; upload Upload",
     reference=update_rows,
-    invoke=_invoke_update,
+    custom_invoke=_invoke_update,
     cases=tuple(
-        Case(f"{updated}-rows-{runs}-runs", "exact", _draw_changes(8, 300, updated, runs))
+        Case(f"{updated}-rows-{runs}-runs", "exact", _changes_inputs(8, 300, updated, runs))
         for updated, runs in ((0, 1), (1, 0), (5, 7))
     ),
-    benchmarks=(Case("32-rows-32-runs", "exact", _draw_changes(256, 64, 32, 32)),),
+    benchmarks=(Case("32-rows-32-runs", "exact", _changes_inputs(256, 64, 32, 32)),),
     tolerance=_EXACT,
     cost=_cost,
     order=_ORDER,
 )
 PREPARE_STEP = Op(
     name="prepare_step",
-    reference=prepare_step,
-    invoke=_invoke_prepare,
-    cases=(
-        Case("decode-1", "exact", _draw_step(3, 9, 16, (_CARRIED,))),
-        Case("decode-filled-up", "exact", _draw_step(3, 9, 16, (_CARRIED,) * 5)),
-        Case("mixed", "exact", _draw_step(9, 9, 16, _MIXED)),
-        Case("long-chunk", "exact", _draw_step(2, 40, 64, ((300, 1500, 0, 0, 0), _CARRIED))),
-        Case("blocks-of-4", "exact", _draw_step(9, 30, 4, _MIXED)),
+    signature=(
+        "state RowState; upload Upload; update slots StepBuffers; integer chunks; "
+        "integer block_size"
     ),
-    benchmarks=tuple(Case(name, "exact", draw) for name, draw in _DECODES.items()),
+    reference=prepare_step,
+    custom_invoke=_invoke_prepare,
+    cases=(
+        Case("decode-1", "exact", _step_inputs(3, 9, 16, (_CARRIED,))),
+        Case("decode-filled-up", "exact", _step_inputs(3, 9, 16, (_CARRIED,) * 5)),
+        Case("mixed", "exact", _step_inputs(9, 9, 16, _MIXED)),
+        Case("long-chunk", "exact", _step_inputs(2, 40, 64, ((300, 1500, 0, 0, 0), _CARRIED))),
+        Case("blocks-of-4", "exact", _step_inputs(9, 30, 4, _MIXED)),
+    ),
+    benchmarks=tuple(Case(name, "exact", make_inputs) for name, make_inputs in _DECODES.items()),
     tolerance=_EXACT,
     cost=_cost_of_step,
     order=_ORDER,
 )
 APPEND_TOKENS = Op(
     name="append_tokens",
-    reference=append_tokens,
-    invoke=_invoke_append,
-    cases=(
-        Case("decode-filled-up", "exact", _draw_step(3, 9, 16, (_CARRIED,) * 5)),
-        Case("mixed", "exact", _draw_step(9, 9, 16, _MIXED)),
+    signature=(
+        "update state RowState; upload Upload; context_lens int32 [R]; tokens int32 [S]; "
+        "integer chunks"
     ),
-    benchmarks=tuple(Case(name, "exact", draw) for name, draw in _DECODES.items()),
+    reference=append_tokens,
+    custom_invoke=_invoke_append,
+    cases=(
+        Case("decode-filled-up", "exact", _step_inputs(3, 9, 16, (_CARRIED,) * 5)),
+        Case("mixed", "exact", _step_inputs(9, 9, 16, _MIXED)),
+    ),
+    benchmarks=tuple(Case(name, "exact", make_inputs) for name, make_inputs in _DECODES.items()),
     tolerance=_EXACT,
     cost=lambda inputs: Cost(20 * inputs["chunks"], 0),
     order=_ORDER,

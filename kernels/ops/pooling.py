@@ -24,23 +24,23 @@ def l2_normalize(x: torch.Tensor) -> torch.Tensor:
     return x / x.norm(dim=-1, keepdim=True).clamp(min=_LEAST_LENGTH)
 
 
-def _draw_mean(lengths: Sequence[int], width: int) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+def _mean_inputs(lengths: Sequence[int], width: int) -> Callable[[int], dict[str, Any]]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         starts = torch.tensor([0, *lengths]).cumsum(0).int()
         return {"x": RandomInputs(seed).normal(sum(lengths), width), "starts": starts}
 
-    return draw
+    return make_inputs
 
 
-def _draw_normalize(rows: int, width: int) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+def _normalize_inputs(rows: int, width: int) -> Callable[[int], dict[str, Any]]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         x = source.normal(rows, width) * torch.exp(source.normal(rows, 1))
         if rows > 1:
             x[0] = 0
         return {"x": x}
 
-    return draw
+    return make_inputs
 
 
 def _mean_alone(inputs: Inputs, index: int) -> dict[str, Any]:
@@ -60,14 +60,14 @@ _ORDER = ("triton", "native", "reference")
 
 MEAN_ROWS = Op(
     name="mean_rows",
+    signature="x float [T, W]; starts int32 [R+1]; write out float [R, W]",
     reference=mean_rows,
-    invoke=lambda ops, inputs: (ops.mean_rows(inputs["x"], inputs["starts"]),),
     cases=(
-        Case("one-token", "float", _draw_mean((1,), 32)),
-        Case("mixed", "float", _draw_mean((5, 1, 17, 64), 384)),
-        Case("odd-width", "float", _draw_mean((3, 130, 2), 100)),
+        Case("one-token", "float", _mean_inputs((1,), 32)),
+        Case("mixed", "float", _mean_inputs((5, 1, 17, 64), 384)),
+        Case("odd-width", "float", _mean_inputs((3, 130, 2), 100)),
     ),
-    benchmarks=(Case("minilm-16x32", "float", _draw_mean((32,) * 16, 384)),),
+    benchmarks=(Case("minilm-16x32", "float", _mean_inputs((32,) * 16, 384)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
     cost=_mean_cost,
     order=_ORDER,
@@ -75,13 +75,13 @@ MEAN_ROWS = Op(
 )
 L2_NORMALIZE = Op(
     name="l2_normalize",
+    signature="x float [R, W]; write out float [R, W]",
     reference=l2_normalize,
-    invoke=lambda ops, inputs: (ops.l2_normalize(inputs["x"]),),
     cases=tuple(
-        Case(f"R{rows}-W{width}", "float", _draw_normalize(rows, width))
+        Case(f"R{rows}-W{width}", "float", _normalize_inputs(rows, width))
         for rows, width in ((1, 32), (4, 384), (9, 100), (3, 1024))
     ),
-    benchmarks=(Case("minilm-R32", "float", _draw_normalize(32, 384)),),
+    benchmarks=(Case("minilm-R32", "float", _normalize_inputs(32, 384)),),
     tolerance={"float": Tolerance(1e-6, 1e-5)},
     cost=lambda inputs: Cost(8 * inputs["x"].numel(), 3 * inputs["x"].numel()),
     order=_ORDER,

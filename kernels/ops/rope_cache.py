@@ -14,7 +14,7 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def rotate(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-    """x [T, heads, D] rotated by rope [T, rotated]: cosines, then sines of the half-dimensions."""
+    """Rotate x [T, heads, D] by rope [T, rotated]: cosines, then sines of the half-dimensions."""
     rotated = rope.shape[-1]
     cosine, sine = rope[:, None].chunk(2, dim=-1)
     first, second = x[..., :rotated].chunk(2, dim=-1)
@@ -45,13 +45,13 @@ def rope_cache(
 
 
 def _rope_table(positions: int, rotated: int) -> torch.Tensor:
-    """[positions, rotated] cosines then sines, base 10000."""
+    """Return [positions, rotated]: cosines, then sines, base 10000."""
     frequency = 10000.0 ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
     angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequency)
     return torch.cat((angles.cos(), angles.sin()), dim=1).float()
 
 
-def _draw(
+def _inputs(
     chunks: Sequence[tuple[int, int]],
     heads: tuple[int, int, int],
     block_size: int,
@@ -59,7 +59,7 @@ def _draw(
     rotated: int,
     norm: str = "",
 ) -> Callable[[int], dict[str, Any]]:
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         q_heads, kv_heads, dim = heads
         step = source.step(chunks, block_size)
@@ -74,7 +74,7 @@ def _draw(
             "head_norm": head_norm,
         }
 
-    return draw
+    return make_inputs
 
 
 def _invoke(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -84,7 +84,7 @@ def _invoke(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
 
 
 def single_token(step: StepInputs[torch.Tensor], index: int) -> StepInputs[torch.Tensor]:
-    """The step in which token `index` is decoded by itself."""
+    """Return the step in which token `index` is decoded alone."""
     row = int((step.query_starts[1:] <= index).sum())
     token = slice(index, index + 1)
     return StepInputs(
@@ -116,25 +116,31 @@ _F16, _F32 = torch.float16, torch.float32
 
 ROPE_CACHE = Op(
     name="rope_cache",
+    signature=(
+        "qkv float [T, H*D+2*K*D]; rope float32 [positions, rotated]; inputs StepInputs; "
+        "update cache LayerCache; heads Heads; optional head_norm HeadNorm; "
+        "write out float [T, H*D]"
+    ),
     reference=rope_cache,
-    invoke=_invoke,
+    custom_invoke=_invoke,
     cases=(
-        Case("decode-9x3x64", "float", _draw(((40, 1),), (9, 3, 64), 16, _F16, 64)),
-        Case("mixed-9x3x64", "float", _draw(_MIXED, (9, 3, 64), 16, _F16, 64)),
-        Case("mixed-f32", "float", _draw(_MIXED, (4, 2, 32), 16, _F32, 32)),
-        Case("head-norm", "float", _draw(_MIXED, (4, 2, 128), 16, _F16, 128, "norm")),
-        Case("partial", "float", _draw(_MIXED, (2, 2, 96), 16, _F32, 48)),
-        Case("partial-head-norm", "float", _draw(_MIXED, (2, 1, 64), 32, _F32, 32, "norm")),
-        Case("wide-256", "float", _draw(((3, 4), (0, 1)), (4, 1, 256), 16, _F16, 256)),
+        Case("decode-9x3x64", "float", _inputs(((40, 1),), (9, 3, 64), 16, _F16, 64)),
+        Case("mixed-9x3x64", "float", _inputs(_MIXED, (9, 3, 64), 16, _F16, 64)),
+        Case("mixed-f32", "float", _inputs(_MIXED, (4, 2, 32), 16, _F32, 32)),
+        Case("head-norm", "float", _inputs(_MIXED, (4, 2, 128), 16, _F16, 128, "norm")),
+        Case("partial", "float", _inputs(_MIXED, (2, 2, 96), 16, _F32, 48)),
+        Case("partial-head-norm", "float", _inputs(_MIXED, (2, 1, 64), 32, _F32, 32, "norm")),
+        Case("wide-256", "float", _inputs(((3, 4), (0, 1)), (4, 1, 256), 16, _F16, 256)),
     ),
     benchmarks=(
-        Case("smollm2-T1", "float", _draw(((511, 1),), (9, 3, 64), 16, _F16, 64)),
-        Case("smollm2-T512", "float", _draw(((0, 512),), (9, 3, 64), 16, _F16, 64)),
-        Case("qwen1.5b-T512", "float", _draw(((0, 512),), (12, 2, 128), 16, _F16, 128)),
+        Case("smollm2-T1", "float", _inputs(((511, 1),), (9, 3, 64), 16, _F16, 64)),
+        Case("smollm2-T512", "float", _inputs(((0, 512),), (9, 3, 64), 16, _F16, 64)),
+        Case("qwen1.5b-T512", "float", _inputs(((0, 512),), (12, 2, 128), 16, _F16, 128)),
     ),
-    # The key "f16" is for results of that type: what the cache holds.
+    # The key "f16" is for results of that type: the contents of the cache.
     tolerance={"float": Tolerance(1e-5, 1e-5), "f16": Tolerance(1e-4, 1e-3)},
     cost=_cost,
     order=("cuda", "triton", "native", "reference"),
+    native_kernels=("rope_cache", "norm_rope_cache"),
     alone=_alone,
 )

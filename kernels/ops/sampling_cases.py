@@ -1,4 +1,4 @@
-"""Inputs of the samplers, drawn where every correct implementation gives the same token."""
+"""Inputs of the samplers for which every correct implementation gives the same token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from penstock.kernels.sampler_inputs import SamplingRows, SeenTokens, TokenValue
 
 
 def _rows(source: RandomInputs, rows: int, settings: str, vocabulary: int) -> SamplingRows:
-    """Parameters of `rows` rows: "greedy", "mixed", or the names of what is on, joined by '+'."""
-    draw = source.numpy
+    """Return the parameters of `rows` rows: "greedy", "mixed", or the names of what is on, joined
+    by '+'."""
+    generator = source.numpy
     on = {name: name in settings or settings == "mixed" for name in ("top_k", "top_p", "min_p")}
-    temperature = np.zeros(rows) if settings == "greedy" else draw.uniform(0.3, 2.0, rows)
-    top_k = draw.integers(1, max(vocabulary // 2, 2), rows) if on["top_k"] else np.zeros(rows)
-    top_p = draw.uniform(0.2, 0.99, rows) if on["top_p"] else np.ones(rows)
-    min_p = draw.uniform(0.01, 0.3, rows) if on["min_p"] else np.zeros(rows)
+    temperature = np.zeros(rows) if settings == "greedy" else generator.uniform(0.3, 2.0, rows)
+    top_k = generator.integers(1, max(vocabulary // 2, 2), rows) if on["top_k"] else np.zeros(rows)
+    top_p = generator.uniform(0.2, 0.99, rows) if on["top_p"] else np.ones(rows)
+    min_p = generator.uniform(0.01, 0.3, rows) if on["min_p"] else np.zeros(rows)
     if settings == "mixed" and rows >= 6:
         temperature[0], top_k[1], top_p[2], min_p[3], top_k[4], top_p[5] = 0, 0, 1, 0, 1, 0
     return SamplingRows(
@@ -30,14 +31,14 @@ def _rows(source: RandomInputs, rows: int, settings: str, vocabulary: int) -> Sa
         top_k.astype(np.int32),
         top_p.astype(np.float32),
         min_p.astype(np.float32),
-        draw.integers(0, 2**64, rows, dtype=np.uint64),
-        draw.integers(0, 2**40, rows, dtype=np.uint64),
+        generator.integers(0, 2**64, rows, dtype=np.uint64),
+        generator.integers(0, 2**40, rows, dtype=np.uint64),
     )
 
 
 def _away_from_borders(logits: torch.Tensor, rows: SamplingRows) -> SamplingRows:
-    """`rows` with positions moved on, and then top-p, until small errors in the sums change no
-    token: every correct implementation gives the reference's."""
+    """Return `rows` with other positions, and then other top-p, chosen so that small errors in the
+    sums change no token: every correct implementation gives the reference's."""
     exact = logits.double()
     adjust_logits(exact, rows)
     top_p, position = rows.top_p.copy(), rows.position.copy()
@@ -47,12 +48,12 @@ def _away_from_borders(logits: torch.Tensor, rows: SamplingRows) -> SamplingRows
             if attempt % 20 == 19 and 0 < top_p[row] < 1:
                 top_p[row] *= 0.97
             fields = (rows.temperature[row], rows.top_k[row], float(top_p[row]), rows.min_p[row])
-            draw = float(uniform(rows.seed[one], position[one])[0])
+            number = float(uniform(rows.seed[one], position[one])[0])
             near = {
                 sample_row(exact[row], *map(float, fields[:1]), int(fields[1]), p, m, u)
                 for p in (_nudge(fields[2], -1), _nudge(fields[2], 1))
                 for m in (float(fields[3]) * (1 - 1e-5), float(fields[3]) * (1 + 1e-5))
-                for u in (draw * (1 - 3e-5), draw * (1 + 3e-5))
+                for u in (number * (1 - 3e-5), number * (1 + 3e-5))
             }
             if len(near) == 1:
                 break
@@ -64,39 +65,41 @@ def _nudge(top_p: float, direction: int) -> float:
     return top_p if top_p in (0.0, 1.0) else top_p * (1 + direction * 3e-5)
 
 
-def draw_logits(
-    rows: int, vocabulary: int, settings: str, levels: int = 0, features: str = ""
+def random_logits(
+    rows: int, vocabulary: int, settings: str, num_distinct: int = 0, features: str = ""
 ) -> Callable[[int], dict[str, Any]]:
-    """`levels` > 0 rounds the logits to so many values, which makes ties at every border.
-    `features`: what changes the logits before, joined by '+'."""
+    """`num_distinct` > 0: the number of distinct logits, which gives ties at every border.
+    `features`: the adjustments before sampling, joined by '+'."""
 
-    def draw(seed: int) -> dict[str, Any]:
+    def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         logits = source.normal(rows, vocabulary) * 3
-        if levels:
-            logits = (logits * levels / 12).round() * 12 / levels
+        if num_distinct:
+            logits = (logits * num_distinct / 12).round() * 12 / num_distinct
         chosen = _rows(source, rows, settings, vocabulary)
         chosen = _with_features(chosen, source, vocabulary, features)
         return {"logits": logits, "rows": _away_from_borders(logits, chosen)}
 
-    return draw
+    return make_inputs
 
 
 def plain_rows(source: RandomInputs, rows: int) -> SamplingRows:
-    """Rows that draw at a temperature and change no logit."""
+    """Return rows that sample at a temperature and adjust no logit."""
     return _rows(source, rows, "temperature", 0)
 
 
-def draw_features(source: RandomInputs, rows: int, vocabulary: int, features: str) -> SamplingRows:
-    """`plain_rows` with the `features` of "bias+seen+dry+mask"; the last row of several has none of
-    them but the first one's mask."""
+def random_features(
+    source: RandomInputs, rows: int, vocabulary: int, features: str
+) -> SamplingRows:
+    """Return `plain_rows` with the `features` of "bias+seen+dry+mask". The last of several rows has
+    only the mask of the first."""
     return _with_features(plain_rows(source, rows), source, vocabulary, features)
 
 
 def _with_features(
     plain: SamplingRows, source: RandomInputs, vocabulary: int, features: str
 ) -> SamplingRows:
-    rows, draw = len(plain.temperature), source.numpy
+    rows, generator = len(plain.temperature), source.numpy
     values: dict[str, Any] = {}
     if "bias" in features:
         values["bias"] = _token_values(source, rows, vocabulary, -5, 5)
@@ -105,16 +108,16 @@ def _with_features(
         values["seen"] = SeenTokens(
             starts,
             tokens,
-            draw.integers(0, 5, len(tokens)).astype(np.int32),
-            draw.uniform(-2, 2, rows).astype(np.float32),
-            draw.uniform(-2, 2, rows).astype(np.float32),
-            draw.uniform(0.7, 1.6, rows).astype(np.float32),
+            generator.integers(0, 5, len(tokens)).astype(np.int32),
+            generator.uniform(-2, 2, rows).astype(np.float32),
+            generator.uniform(-2, 2, rows).astype(np.float32),
+            generator.uniform(0.7, 1.6, rows).astype(np.float32),
         )
     if "dry" in features:
         values["dry"] = _token_values(source, rows, vocabulary, 0.1, 20)
     if "mask" in features:
         words, count = -(-vocabulary // 32), max(rows // 2, 1)
-        masks = draw.integers(0, 2**32, (count, words), dtype=np.uint32)
+        masks = generator.integers(0, 2**32, (count, words), dtype=np.uint32)
         masks[0, ::3], masks[0, 1::3] = 0xFFFFFFFF, 0
         masks[:, 0] |= 1
         values["masks"] = masks
@@ -132,7 +135,8 @@ def _token_values(
 
 
 def _some_tokens(source: RandomInputs, rows: int, vocabulary: int) -> tuple[Any, Any]:
-    """Starts and distinct tokens, up to half of the vocabulary; none for the last of several."""
+    """Return starts and distinct tokens, up to half of the vocabulary; none for the last of several
+    rows."""
     most = min(max(vocabulary // 2, 1), 2000)
     lengths = source.numpy.integers(1, most + 1, rows)
     if rows > 1:
@@ -142,8 +146,8 @@ def _some_tokens(source: RandomInputs, rows: int, vocabulary: int) -> tuple[Any,
     return starts.astype(np.int32), np.concatenate(tokens).astype(np.int32)
 
 
-def draw_unusable(seed: int) -> dict[str, Any]:
-    """A row with NaN, one with +inf, one of -inf alone; and good rows with -inf in them."""
+def unusable_logits(seed: int) -> dict[str, Any]:
+    """Return a row with NaN, one with +inf, one of only -inf; and usable rows with -inf."""
     source = RandomInputs(seed)
     logits = source.normal(6, 70)
     logits[0, 69], logits[1, 3], logits[2] = float("nan"), float("inf"), float("-inf")
@@ -154,9 +158,9 @@ def draw_unusable(seed: int) -> dict[str, Any]:
     return {"logits": logits, "rows": _away_from_borders(logits, rows)}
 
 
-def draw_barren(seed: int) -> dict[str, Any]:
-    """Masks of no token (but for bits beyond the vocabulary), of one token, and of none but
-    tokens that are -inf; and what an unusable number does where it is forbidden."""
+def barren_logits(seed: int) -> dict[str, Any]:
+    """Return rows whose mask allows no token (except bits beyond the vocabulary), one token, or
+    only tokens that are -inf; and rows whose mask forbids NaN."""
     source = RandomInputs(seed)
     logits = source.normal(6, 70)
     logits[2, 5], logits[3, 6], logits[4, 6] = float("-inf"), float("nan"), float("nan")

@@ -1,4 +1,4 @@
-"""The meaning of the draw: Philox, the pipeline of one row, log-probabilities."""
+"""Reference of sampling: Philox, the pipeline of one row, log-probabilities."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SHIFT = np.uint64(32)
 
 
 def philox(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[npt.NDArray[np.uint64], ...]:
-    """Philox 4x32-10 (Salmon et al., SC 2011): four words from four counter and two key words,
-    all uint64 arrays of 32-bit values."""
+    """Philox 4x32-10 (Salmon et al., SC 2011): four words from four counter and two key words, all
+    uint64 arrays of 32-bit values."""
     c0, c1, c2, c3 = (np.atleast_1d(np.asarray(word, dtype=np.uint64)) for word in counter)
     k0, k1 = (np.atleast_1d(np.asarray(word, dtype=np.uint64)) for word in key)
     for _ in range(10):
@@ -31,7 +31,7 @@ def philox(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[npt.NDArray[
 def uniform(
     seed: npt.NDArray[np.uint64], position: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.float64]:
-    """The number in [0, 1), a multiple of 2^-24, of each (seed, position)."""
+    """Return the number in [0, 1), a multiple of 2^-24, of each (seed, position)."""
     zero = np.zeros_like(position)
     counter = (position & _LOW, position >> _SHIFT, zero, zero)
     first, *_ = philox(counter, (seed & _LOW, seed >> _SHIFT))
@@ -39,7 +39,7 @@ def uniform(
 
 
 def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """The token of each row: [S, V], adjusted in place -> [S] int32, negative where there is
+    """Return the token of each row: [S, V], adjusted in place -> [S] int32, negative if a row has
     none."""
     barren = adjust_logits(logits, rows)
     samples = uniform(_bits(rows.seed), _bits(rows.position))
@@ -59,7 +59,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def _bits(column: Any) -> npt.NDArray[np.uint64]:
-    """A column of numbers, or the tensor of a device that holds their bits."""
+    """Return a column of numbers, or the bits of a device tensor, as uint64."""
     array = column.cpu().numpy() if isinstance(column, torch.Tensor) else column
     return np.asarray(array).view(np.uint64)
 
@@ -67,8 +67,8 @@ def _bits(column: Any) -> npt.NDArray[np.uint64]:
 def sample_row(
     logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float, number: float
 ) -> int:
-    """The token of one row [V] at the uniform number `number`, or FAILED."""
-    highest = logits.max()  # NaN if any is
+    """Return the token of one row [V] for the uniform number `number`, or FAILED."""
+    highest = logits.max()  # NaN if any logit is
     if not torch.isfinite(highest):
         return FAILED
     if temperature == 0 or top_p == 0:
@@ -89,8 +89,8 @@ def sample_row(
 def top_logprobs(
     logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of the rows `rows` of [S, V]: the log-probability of `tokens`, and the ids and
-    log-probabilities of the `count` best, the lower id first among equals."""
+    """For the rows `rows` of [S, V], return the log-probability of `tokens`, and the ids and
+    log-probabilities of the `count` best tokens, the lower id first among equals."""
     chosen = logits[rows.long()]
     logprobs = chosen.log_softmax(dim=1)
     values, ids = (part[:, :count] for part in torch.sort(logprobs, descending=True, stable=True))

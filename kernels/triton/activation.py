@@ -1,4 +1,4 @@
-"""Gated and plain activations, a tile of one row a program."""
+"""Gated and plain activations; a program computes a tile of one row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _gelu(x):
 
 @triton.jit
 def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATE: tl.constexpr):
-    """act(gate) * up; GATE: 0 silu, 1 gelu by its tanh form, 2 gelu."""
+    """act(gate) * up; GATE: 0 silu, 1 the tanh form of gelu, 2 gelu."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -42,7 +42,7 @@ def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATE: t
 
 @triton.jit
 def plain_kernel(out, x, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TANH: tl.constexpr):
-    """tanh(x) where TANH, else gelu(x)."""
+    """tanh(x) if TANH, else gelu(x)."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -53,7 +53,7 @@ def plain_kernel(out, x, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TANH: tl.cons
 
 def _gated(gate: int) -> Callable[[torch.Tensor], torch.Tensor]:
     def gated(gate_up: torch.Tensor) -> torch.Tensor:
-        """See `Ops.silu_mul` and its kin. `gate_up` is contiguous."""
+        """See `Ops.silu_mul`, `Ops.gelu_mul` and `Ops.gelu_tanh_mul`. `gate_up` is contiguous."""
         tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(tokens, width)
         grid = (tokens, ceil_div(width, _BLOCK))

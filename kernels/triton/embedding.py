@@ -1,4 +1,4 @@
-"""Rows of an embedding table, a tile of one row a program; integers are dequantized on the way."""
+"""Rows of an embedding table; a program computes a tile of one row. Integers are dequantized."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, slots=True)
 class PackedTable:
-    """An embedding table, and the type of the rows it gives."""
+    """An embedding table, and the type of its result."""
 
     matrix: Packed
     dtype: torch.dtype

@@ -1,8 +1,8 @@
-"""`triton` and `tl` for the files that write kernels: Triton where it is installed.
+"""`triton` and `tl` for the files that contain kernels: Triton if it is installed.
 
-Where it is not, the packaged cubins serve (`packaged`), and a kernel is only its name, its
-parameters and its source: nothing here compiles or interprets it. So a file with kernels imports
-both names from here, and uses neither outside kernels but for `@triton.jit`.
+If it is not, the packaged cubins serve (`packaged_kernels`), and a kernel is only its name, its
+parameters and its source: it can be neither compiled nor interpreted. So a file with kernels
+imports both names from here, and uses them only inside kernels and as `@triton.jit`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ except ImportError:
     INSTALLED = False
 
     class _Written:
-        """A kernel that nothing here can compile."""
+        """A kernel that cannot be compiled here."""
 
         def __init__(self, fn: Callable[..., Any]) -> None:
             self.fn = fn
@@ -28,7 +28,7 @@ except ImportError:
             self.arg_names = list(inspect.signature(fn).parameters)
 
     class _Absent:
-        """What is used of `triton` when a file is imported."""
+        """The parts of `triton` that are used when a file is imported."""
 
         @staticmethod
         def jit(

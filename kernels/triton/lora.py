@@ -1,11 +1,11 @@
-"""Adapters of low rank: segments of rows with one adapter, two launches for all slices of a layer.
+"""LoRA: segments of rows with one adapter, two launches for all slices of a layer.
 
-The grids are sized by what the slots can hold, and a program finds its rows and its factors through
-tables on the device: a captured launch serves whatever is installed later. Programs past the rows
-or the rank at hand end at once.
+The grids are sized by the capacity of the slots, and a program finds its rows and its factors
+through tables on the device: a captured launch serves any adapter that is installed later. Programs
+past the number of rows or the rank end at once.
 
-The columns of x are summed in parts, and then these, in order: one order, whatever the segment. Few
-rows have a program for each part, or a handful of multiprocessors would do all of the work.
+The columns of x are summed in parts, and the parts in order: one order for any segment. With few
+rows each part has its own program, or a few multiprocessors would do all of the work.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ALIGNED_ITEMS = 16
 
 
 class TritonAdapter:
-    """One piece of host memory for all factors, and the bytes at which those of each slice begin:
-    a [R, K] and b [R, N] over powers of two whose product is `scale` [slices, max_rank]. For a GPU
-    it is pinned, so that a copy of it makes nobody wait."""
+    """One piece of host memory for all factors, and the byte offsets of those of each slice: a [Q,
+    C] and b [Q, N] divided by powers of two whose product is `scale` [slices, max_rank]. For a GPU
+    it is pinned, so that its copy does not block."""
 
     def __init__(
         self, factors: Sequence[LinearFactors], max_rank: int, device: str, dtype: torch.dtype
@@ -63,17 +63,18 @@ class TritonAdapter:
 
     @property
     def size_bytes(self) -> int:
-        """Of the factors: what `scale` and the rest of a slot take is there from the start."""
+        """Bytes of the factors; `scale` and the other tables of a slot are allocated in advance."""
         return self.memory.nbytes
 
 
 def _hosted(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """In memory that `device` copies from by itself."""
+    """Copy to memory from which `device` copies asynchronously."""
     return tensor.pin_memory() if device.startswith("cuda") else tensor
 
 
 def _units(rows: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """For each row the power of two that brings its largest element into 1..2; 1 for float32."""
+    """Return for each row the power of two that scales its largest element to 1..2; 1 for
+    float32."""
     largest = np.abs(rows).max(axis=1)
     if dtype == torch.float32:
         return np.ones_like(largest)
@@ -83,9 +84,8 @@ def _units(rows: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 class TritonSlots:
-    """`kernels.lora_slots.AdapterSlots` on a device; "i8" is kept in 16 bits, which cost a device
-    less than
-    widening. What `install` and `clear` write, they write when the current stream gets there."""
+    """`kernels.lora_slots.AdapterSlots` on a device; "i8" is stored in 16 bits, which cost a device
+    less than widening. The writes of `install` and `clear` are ordered on the current stream."""
 
     def __init__(
         self, sizes: SlotSizes, device: str = "cuda", dtype: torch.dtype = torch.float32
@@ -123,7 +123,8 @@ class TritonSlots:
 
 
 def _shape_of(rows: tuple[int, ...], unit: int, device: str) -> torch.Tensor:
-    """Of each slice its outputs, and its first output column, in units: [slices, 2] int32."""
+    """Return for each slice its outputs, and its first output column, in units: [slices, 2]
+    int32."""
     columns = np.cumsum([0, *rows[:-1]])
     shapes = np.stack([rows, columns], axis=1) // unit
     return torch.tensor(shapes, dtype=torch.int32, device=device)
@@ -134,9 +135,9 @@ def _segment(
     starts, slots, order, ranks, block, groups, num_slices, piece,
     MOST_GROUPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The rows of `block` in the list of blocks of all groups: their places in the order, which of
-    these there are, the rows, their slot's entry in the tables and its rank. Past the last block
-    there are none, and the rank is 0."""
+    """The rows of `block` in the list of blocks of all groups: their indices in the order, a mask
+    of the valid ones, the rows, their slot's entry in the tables and its rank. Past the last block
+    the mask is empty and the rank is 0."""
     group = tl.arange(0, MOST_GROUPS)
     known = group < groups
     begin = tl.load(starts + group, mask=known, other=0)
@@ -157,7 +158,7 @@ def _segment(
 
 @triton.jit
 def _factor(places, index, HALF: tl.constexpr):
-    """The factor whose address is at `index`: each begins at a multiple of 16 bytes."""
+    """The factor whose address is at `index`; factors start at a multiple of 16 bytes."""
     address = tl.load(places + index)
     if HALF:
         factor = address.to(tl.pointer_type(tl.float16))
@@ -176,8 +177,8 @@ def lora_shrink_kernel(
     UNIT: tl.constexpr, HALF: tl.constexpr, MOST_GROUPS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """inner = scale * (x @ a^T), of `units * UNIT` columns of x in PARTS parts. inner: [parts that
-    have programs of their own, rows, slices, ranks in whole blocks]."""
+    """inner = scale * (x @ a^T), over `units * UNIT` columns of x in PARTS parts. inner: [parts
+    with their own programs, rows, slices, ranks in whole blocks]."""
     # TF32 holds 16-bit floats exactly.
     EXACT: tl.constexpr = HALF and x.dtype.element_ty != tl.float32
     PRECISION: tl.constexpr = "tf32" if EXACT else "ieee"
@@ -221,7 +222,7 @@ def lora_expand_kernel(
     UNIT: tl.constexpr, HALF: tl.constexpr, MOST_GROUPS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """y += inner @ b^T, where the slice of y lies. PARTS: that inner has. y has `units * UNIT`
+    """y += inner @ b^T, in the columns of each slice. PARTS: parts of inner. y has `units * UNIT`
     columns."""
     # Three products of TF32 differ from one of float32 in its last bit or two.
     PRECISION: tl.constexpr = "tf32x3" if HALF else "ieee"
@@ -299,7 +300,8 @@ def lora(
 
 
 def _most_groups(groups: int) -> int:
-    """What a kernel is compiled for: 32, 256, 2048 and so on, so that few kernels serve all."""
+    """Round the number of groups up to 32, 256, 2048 and so on, so that few compiled kernels serve
+    all."""
     most = _FEW_GROUPS
     while most < groups:
         most *= 8

@@ -1,4 +1,4 @@
-"""RMSNorm, one program a row; the row stays in registers between the sum and the scaling."""
+"""RMSNorm, one program per row; the row stays in registers between the sum and the scaling."""
 
 from __future__ import annotations
 

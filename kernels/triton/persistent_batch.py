@@ -1,4 +1,4 @@
-"""The table of rows: a program a change, a program a chunk and tile of it."""
+"""The persistent batch: a program per change, or per tile of a chunk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _float(word):
 @triton.jit(do_not_specialize=["updates_at", "updates", "runs_at", "table_width"])
 def update_rows_kernel(
     known,
-    last,
+    last_token,
     tables,
     temperature,
     top_k,
@@ -40,8 +40,8 @@ def update_rows_kernel(
     frequency,
     repetition,
     num_biases,
-    num_held,
-    held_until,
+    num_suppressed,
+    suppressed_until,
     words,
     updates_at,
     updates,
@@ -56,7 +56,7 @@ def update_rows_kernel(
         own = words + updates_at + index * UPDATE
         row = tl.load(own).to(tl.int64)
         tl.store(known + row, tl.load(own + 1))
-        tl.store(last + row, tl.load(own + 2))
+        tl.store(last_token + row, tl.load(own + 2))
         tl.store(temperature + row, _float(own + 3))
         tl.store(top_k + row, tl.load(own + 4))
         tl.store(top_p + row, _float(own + 5))
@@ -67,8 +67,8 @@ def update_rows_kernel(
         tl.store(frequency + row, _float(own + 10))
         tl.store(repetition + row, _float(own + 11))
         tl.store(num_biases + row, tl.load(own + 12))
-        tl.store(num_held + row, tl.load(own + 13))
-        tl.store(held_until + row, tl.load(own + 14))
+        tl.store(num_suppressed + row, tl.load(own + 13))
+        tl.store(suppressed_until + row, tl.load(own + 14))
     else:
         run = words + runs_at + (index - updates) * RUN
         row, first = tl.load(run).to(tl.int64), tl.load(run + 1)
@@ -97,7 +97,7 @@ def prepare_step_kernel(
     rows,
     words,
     known,
-    last,
+    last_token,
     tables,
     row_temperature,
     row_top_k,
@@ -117,7 +117,7 @@ def prepare_step_kernel(
     row = tl.load(own).to(tl.int64)
     given, length, first = tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
     start = tl.where(given < 0, tl.load(known + row) - 1, given)
-    sampled = tl.load(last + row)
+    sampled = tl.load(last_token + row)
     num_sent = tl.where(given < 0, 0, length)
     table = tables + row * table_width
     for base in range(tile * BLOCK, length, stride):
@@ -165,7 +165,7 @@ def prepare_step_kernel(
 
 @triton.jit(do_not_specialize=["rows", "vocabulary"])
 def append_tokens_kernel(
-    known, last, counts, words, context_lens, tokens, rows, vocabulary, CHUNK: tl.constexpr
+    known, last_token, counts, words, context_lens, tokens, rows, vocabulary, CHUNK: tl.constexpr
 ):
     index = tl.program_id(0)
     own = words + index * CHUNK
@@ -173,7 +173,7 @@ def append_tokens_kernel(
     place, draft = tl.load(own + 4), tl.load(own + 5)
     if (place >= 0) & (draft == 0) & (row < rows):
         token = tl.load(tokens + place)
-        tl.store(last + row, tl.maximum(token, 0))
+        tl.store(last_token + row, tl.maximum(token, 0))
         tl.store(known + row, tl.load(context_lens + index) + 1)
         count = counts + row * vocabulary + token
         seen = tl.load(count, mask=token >= 0, other=0)
@@ -186,10 +186,10 @@ def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> 
     launch(
         update_rows_kernel,
         (upload.num_updates + upload.num_runs,),
-        *(state.known, state.last, state.tables, state.temperature),
+        *(state.known, state.last_token, state.tables, state.temperature),
         *(state.top_k, state.top_p, state.min_p, state.seed),
         *(adjust.presence, adjust.frequency, adjust.repetition),
-        *(adjust.num_biases, adjust.num_held, adjust.held_until, upload.words),
+        *(adjust.num_biases, adjust.num_suppressed, adjust.suppressed_until, upload.words),
         *(upload.updates_at, upload.num_updates, upload.runs_at, state.tables.shape[1]),
         UPDATE=UPDATE_WORDS,
         RUN=RUN_WORDS,
@@ -204,9 +204,9 @@ def prepare_step(
     chunks: int,
     block_size: int,
 ) -> None:
-    """See `kernels.ops.persistent_batch`. The tables are contiguous."""
+    """See `kernels.ops.persistent_batch`. The block tables are contiguous."""
     out = slots.inputs
-    longest = len(out.tokens) - chunks + 1  # of a chunk, where each has a token
+    longest = len(out.tokens) - chunks + 1  # of a chunk, if each has a token
     launch(
         prepare_step_kernel,
         (chunks, min(max(ceil_div(longest, _BLOCK), 1), _MOST_TILES)),
@@ -214,7 +214,7 @@ def prepare_step(
         *(out.block_tables, out.sample_rows),
         *(slots.temperature, slots.top_k, slots.top_p, slots.min_p, slots.seed, slots.position),
         slots.rows,
-        *(upload.words, state.known, state.last, state.tables, state.temperature),
+        *(upload.words, state.known, state.last_token, state.tables, state.temperature),
         *(state.top_k, state.top_p, state.min_p, state.seed),
         *(upload.tokens_at, state.tables.shape[1], out.block_tables.shape[1]),
         CHUNK=CHUNK_WORDS,
@@ -234,7 +234,7 @@ def append_tokens(
     launch(
         append_tokens_kernel,
         (chunks,),
-        *(state.known, state.last, state.adjust.counts, upload.words, context_lens, tokens),
+        *(state.known, state.last_token, state.adjust.counts, upload.words, context_lens, tokens),
         *(len(state.known) - 1, state.adjust.counts.shape[1]),
         num_warps=1,
         CHUNK=CHUNK_WORDS,

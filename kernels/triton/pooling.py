@@ -1,4 +1,5 @@
-"""Means over sequences and vectors of length one, a tile of columns or a row a program."""
+"""Means over sequences and vectors of length one; a program computes a tile of columns, or a
+row."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class IdleOps(TritonOps):
 
     def __init__(self, products: Products, dense: Dense) -> None:
         super().__init__("cpu", torch.bfloat16, products=products, dense=dense)
-        self.table = KernelRegistry(
+        self.registry = KernelRegistry(
             all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"})
         )
 

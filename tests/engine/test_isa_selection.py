@@ -14,7 +14,7 @@ from scheduled_requests import generate, poison, requests_over
 from penstock import _native
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, Environment
-from penstock.kernels.isa.choice import ROWS, Cell, SystemClock
+from penstock.kernels.isa.choice import MEASURED_ROWS, Cell, SystemClock
 from penstock.kernels.isa.instruction_sets import IsaSelection, RowRange
 from penstock.kernels.native.isa_trials import candidate_isas
 from penstock.models.hub.sources import files_at
@@ -79,7 +79,7 @@ def test_each_isa_of_this_machine_can_be_selected(
     assert all(alike.values())
     serving = {one.level for one in levels.linear} or {levels.products}
     assert serving == {level}
-    assert {cell.rows for cell in clock.runs if cell.kind == "products"} == {r for r, _ in ROWS}
+    assert {cell.rows for cell in clock.runs if cell.kind == "products"} == {r for r, _ in MEASURED_ROWS}
 
 
 @needs_several_isas

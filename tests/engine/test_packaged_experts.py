@@ -41,7 +41,7 @@ from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.compile.launch import record_launches
-from penstock.kernels.triton.compile.packaged_signatures import Sizes, shipped
+from penstock.kernels.triton.compile.packaged_signatures import Sizes, packaged_signatures
 from penstock.kernels.triton.compile.signature import Signature
 
 ROWS = 4
@@ -76,7 +76,7 @@ class RecordingOps(TritonOps):
 
 @pytest.fixture(scope="module")
 def packaged() -> set[Signature]:
-    return set(shipped([SIZES]))
+    return set(packaged_signatures([SIZES]))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from penstock.quant.gguf.ggml_blocks import CONVERTERS
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-from penstock.kernels.triton.compile import packaged_signatures as shipped
+from penstock.kernels.triton.compile import packaged_signatures
 
 ROWS, WIDTH = 3, 512
 
@@ -34,19 +34,21 @@ def _matrix(kind: str, rows: int, width: int) -> Affine:
     return matrix
 
 
-@pytest.mark.parametrize("kind", shipped.INTEGERS)
+@pytest.mark.parametrize("kind", packaged_signatures.INTEGERS)
 def test_a_type_is_packaged_in_its_gpu_layout(kind: str) -> None:
     held = pack_matrix(_matrix(kind, ROWS, WIDTH), "cpu", torch.bfloat16)
     assert isinstance(held, PackedAffine)
-    assert _form(shipped.INTEGERS[kind].packed(ROWS, WIDTH)) == _form(held)
+    assert _form(packaged_signatures.INTEGERS[kind].packed(ROWS, WIDTH)) == _form(held)
 
 
-@pytest.mark.parametrize("kind", shipped.INTEGERS)
+@pytest.mark.parametrize("kind", packaged_signatures.INTEGERS)
 def test_experts_are_packaged_in_their_gpu_layout(kind: str) -> None:
     inner, outer = _matrix(kind, WIDTH, WIDTH), _matrix(kind, WIDTH, WIDTH)
     held = pack_experts(Experts((inner,) * 3, (inner,) * 3, (outer,) * 3), "cpu", torch.bfloat16)
     stacks = (*held.gate_up, held.down)
-    expected = [shipped.INTEGERS[kind].stacked(3, rows, WIDTH) for rows in (2 * WIDTH, WIDTH)]
+    expected = [
+        packaged_signatures.INTEGERS[kind].stacked(3, rows, WIDTH) for rows in (2 * WIDTH, WIDTH)
+    ]
     assert [_form(one) for one in expected] == [_form(one) for one in stacks]  # type: ignore[arg-type]
 
 

@@ -20,7 +20,7 @@ import torch
 from lora_base_models import write_quantized
 
 from penstock.kernels.cuda.launcher import DriverLauncher, open_packaged
-from penstock.kernels.cuda.library import Declined
+from penstock.kernels.cuda.library import Unavailable
 from penstock.kernels.triton.compile.archive import Archive, Cubin, write_archive
 from penstock.kernels.triton.compile.packaged_kernels import REQUEST, Misaligned, PackagedKernels
 from penstock.kernels.triton.compile.signature import Signature
@@ -40,12 +40,12 @@ from pathlib import Path
 import sys
 import penstock.kernels.triton
 from penstock.kernels.triton.compile import package
-from penstock.kernels.triton.compile import packaged_signatures as shipped
+from penstock.kernels.triton.compile import packaged_signatures as wanted
 if __name__ == "__main__":
     heads = ({_WIDE.heads}, {_WIDE.kv_heads}, {_WIDE.head_dim})
-    sizes = shipped.Sizes({_WIDE.width}, heads, {_WIDE.ff}, {_WIDE.vocab}, False, blocks=True)
-    shipped.INTEGERS = {{name: shipped.INTEGERS[name] for name in ("Q8_0", "Q4_1")}}
-    package.build(Path(sys.argv[1]), shipped.shipped([sizes]), [90])
+    sizes = wanted.Sizes({_WIDE.width}, heads, {_WIDE.ff}, {_WIDE.vocab}, False, blocks=True)
+    wanted.INTEGERS = {{name: wanted.INTEGERS[name] for name in ("Q8_0", "Q4_1")}}
+    package.build(Path(sys.argv[1]), wanted.packaged_signatures([sizes]), [90])
 """
 _LAYER = {"rms_norm_kernel", "rope_cache_kernel", "attention_kernel", "decode_attention_kernel"}
 _FLOAT8 = {"quantize_float8_kernel", "linear_float8_kernel"}
@@ -265,7 +265,7 @@ def test_a_first_launch_that_fails_ends_the_use_of_packaged_kernels(tmp_path: Pa
         reason = packaged.start(*call)
         assert reason is not None and "CUDA_ERROR_NOT_SUPPORTED" in reason
     assert launcher.asked == 1
-    assert packaged.report().startswith("kernels are compiled as they are wanted: ")
+    assert packaged.report().startswith("kernels are compiled on first use: ")
 
 
 def test_a_later_launch_that_fails_is_an_error(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_later_launch_that_fails_is_an_error(tmp_path: Path) -> None:
 def test_an_invalid_archive_is_declined(built: tuple[Path, Path], tmp_path: Path) -> None:
     library, driver = built
     absent = open_packaged(library, tmp_path / "kernels_sm_90a.zip", 0, str(driver))
-    assert absent == Declined("kernels_sm_90a.zip is not installed")
+    assert absent == Unavailable("kernels_sm_90a.zip is not installed")
 
 
 def test_only_the_compiler_imports_triton_directly() -> None:

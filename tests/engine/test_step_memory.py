@@ -49,7 +49,7 @@ class MetaOps(TritonOps):
     def __init__(self, dense: Literal["stored", "float8"]) -> None:
         super().__init__("cpu", torch.bfloat16, dense=dense)
         self.device = "meta"
-        self.table = KernelRegistry(
+        self.registry = KernelRegistry(
             all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"})
         )
 

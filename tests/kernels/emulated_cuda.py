@@ -13,7 +13,7 @@ SOURCES = Path(__file__).parents[2] / "csrc"
 
 
 def emulated_library(config: pytest.Config) -> Path:
-    """The library, built when its sources have changed. Skips where there is no compiler."""
+    """Return the library, built if its sources have changed. Skips without a compiler."""
     units = sorted(SOURCES.glob("cuda/**/*.cu"))
     read = [*units, *sorted(SOURCES.glob("cuda/**/*.[ch]*"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in read)).hexdigest()
@@ -27,7 +27,7 @@ def emulated_library(config: pytest.Config) -> Path:
 
 
 def compile_emulated(units: list[Path], to: Path) -> None:
-    """A shared library of these kernels and of the emulation."""
+    """Compile a shared library of these kernels and of the emulation."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
     command = [

@@ -1,4 +1,4 @@
-"""What a step on a GPU relies on: the served type, units listed once, padding."""
+"""Checks of the properties that a step on a GPU relies on: bfloat16, units listed once, padding."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Cache = LayerCache[torch.Tensor]
 
 
 def prepared(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """What differs when the units are listed once, into memory for larger steps, and used for
-    several layers, from calls that list their own."""
+    """Return the differences between calls that list their own units, and calls of several layers
+    that share a list made once, in memory for larger steps."""
     inputs = _served(case, ops)
     (alone,) = op.invoke(ops, inputs)
     heads, step, window = inputs["heads"], inputs["inputs"], inputs["window"]
@@ -49,7 +49,8 @@ def prepared(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 
 def every_form(op: Op, case: Case, ops: CudaOps) -> list[str]:
-    """Forms of the CUDA library's kernels that give other bits than the form that serves."""
+    """Return the forms of the CUDA library's kernels whose bits differ from the form that
+    serves."""
     assert isinstance(ops.library, Library)
     names = OF_OPS[op.name]
     expected = op.invoke(ops, _served(case, ops))
@@ -64,7 +65,7 @@ def every_form(op: Op, case: Case, ops: CudaOps) -> list[str]:
 
 
 def small_chunks(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """Complaints about decode attention that cuts short contexts into smaller chunks."""
+    """Return the errors of decode attention that divides short contexts into smaller splits."""
     wrong = []
     for size in SIZES:
         with forced_splits(size):
@@ -74,8 +75,8 @@ def small_chunks(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 
 def staged(op: Op, case: Case, ops: CudaOps) -> list[str]:
-    """What is wrong with a product by the kernel "staged": its results, the bits of a row alone.
-    Also with so many blocks that several share a tile, and that shares end within one."""
+    """Return the errors of a product by the kernel "staged": its results, and the bits of a row
+    alone. Also with enough blocks that several share a tile, and that shares end within one."""
     wrong = []
     for name, blocks in (
         ("", cuda_linear.staged_blocks),
@@ -103,7 +104,7 @@ def _wrong_staged(op: Op, case: Case, ops: CudaOps) -> list[str]:
 
 
 def padded(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """What differs when rows without tokens, and tokens without a slot, fill the step up."""
+    """Return the differences that padding makes: rows without tokens, and tokens without a slot."""
     inputs = _served(case, ops)
     expected = op.invoke(ops, inputs)
     name = "q" if "q" in inputs else "qkv"
@@ -121,14 +122,14 @@ def padded(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 
 def cut(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """Whether a row of the longest chunk changes when the chunk is computed in two parts, both
-    longer than what decode attention takes."""
+    """Return the rows of the longest chunk that change when it is computed in two parts, both
+    longer than decode attention serves."""
     return _cut(op, _served(case, ops), ops)
 
 
 def cut_eight_bits(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """The same with a cache of float8_e4m3fn."""
-    held, _ = in_float8_cache(as_gpu_inputs(case.draw(0), ops.dtype)["cache"])
+    """Like `cut`, with a cache of float8_e4m3fn."""
+    held, _ = in_float8_cache(as_gpu_inputs(case.make_inputs(0), ops.dtype)["cache"])
     cache = map_tensors(held, lambda tensor: tensor.to(ops.device))
     return _cut(op, {**_served(case, ops), "cache": cache}, ops)
 
@@ -148,7 +149,7 @@ def _cut(op: Op, inputs: dict[str, Any], ops: TorchOps) -> list[str]:
 
 
 def _part_of_row(step: Tensors, row: int, part: slice) -> Tensors:
-    """The step of some neighbouring tokens of one row."""
+    """Return the step of some neighbouring tokens of one row."""
     later = int(step.query_starts[row + 1]) - part.stop
     starts = torch.tensor([0, part.stop - part.start]).to(step.query_starts)
     return dataclasses.replace(
@@ -163,8 +164,8 @@ def _part_of_row(step: Tensors, row: int, part: slice) -> Tensors:
 
 
 def rounded(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """What is wrong of a case in bfloat16, the type that a GPU serves in."""
-    inputs = as_gpu_inputs(case.draw(0), torch.bfloat16)
+    """Return the errors of a case in bfloat16, the type in which a GPU serves."""
+    inputs = as_gpu_inputs(case.make_inputs(0), torch.bfloat16)
     truth = op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
     got = op.invoke(ops, map_tensors(inputs, lambda tensor: tensor.clone().to(ops.device)))
     wrong = []
@@ -175,7 +176,7 @@ def rounded(op: Op, case: Case, ops: TorchOps) -> list[str]:
             continue
         if ours.dtype not in (torch.bfloat16, torch.float32):
             wrong.append(f"result {index} is {ours.dtype}")
-        # Terms of a sum are rounded, so its error is of their size.
+        # Terms of a sum are rounded, so its error has their size.
         size = max(1.0, float(expected.nan_to_num(posinf=0, neginf=0).square().mean().sqrt()))
         close = torch.isclose(
             ours.cpu().double(), expected, rtol=2e-2, atol=2e-2 * size, equal_nan=True
@@ -186,13 +187,13 @@ def rounded(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 
 def eight_bits(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """What is wrong with a cache of float8_e4m3fn, attended to or written."""
+    """Return the errors of attention over, or of writes to, a cache of float8_e4m3fn."""
     wide = torch.float16 if ops.dtype == torch.float32 else ops.dtype
-    inputs = as_gpu_inputs(case.draw(0), wide)
+    inputs = as_gpu_inputs(case.make_inputs(0), wide)
     if "qkv" in inputs:
         _make_exact(inputs)
     cache, meant = in_float8_cache(inputs["cache"])
-    if "q" in inputs:  # NaN where nobody wrote
+    if "q" in inputs:  # NaN in slots that were not written
         cache.keys.view(torch.uint8)[inputs["cache"].keys.isnan()] = 0x7F
         cache.values.view(torch.uint8)[inputs["cache"].values.isnan()] = 0x7F
     truth = op.invoke(ReferenceOps(torch.float64), in_float64({**inputs, "cache": meant}))
@@ -208,8 +209,8 @@ def eight_bits(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 
 def rounded_weights(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """What is wrong where `ops` round dense weights to 8 bits: that costs each of them up to 2^-4,
-    and so a product 2.6 % of its size, and the three of an expert 4.5 %."""
+    """Return the errors of a case with dense weights rounded to 8 bits: each is off by up to 2^-4,
+    so a product by 2.6 % of its size, and the three of an expert by 4.5 %."""
     most = {"linear": 0.04, "experts": 0.065}[op.name]
     inputs = _served(case, ops)
     (truth,) = op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
@@ -219,15 +220,15 @@ def rounded_weights(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 
 def _make_exact(inputs: dict[str, Any]) -> None:
-    """Small integers that no rotation changes: Triton's interpreter (3.9) loses the carry where
-    rounding to eight bits overflows the mantissa."""
+    """Return small integers that no rotation changes: Triton's interpreter (3.9) loses the carry if
+    rounding to 8-bit floats overflows the mantissa."""
     inputs["qkv"] = inputs["qkv"].round().clamp(-8, 8)
     cosines, sines = inputs["rope"].chunk(2, dim=1)
     inputs["rope"] = torch.cat((torch.ones_like(cosines), torch.zeros_like(sines)), dim=1)
 
 
 def alone(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """Whether the first or the last row changes when it is computed by itself."""
+    """Return which of the first and the last row change when computed alone."""
     assert op.alone is not None
     inputs = _served(case, ops)
     together = op.invoke(ops, inputs)[0]
@@ -242,13 +243,13 @@ def alone(op: Op, case: Case, ops: TorchOps) -> list[str]:
 def _served(case: Case, ops: TorchOps) -> dict[str, Any]:
     dtype = None if ops.dtype == torch.float32 else ops.dtype
     moved: dict[str, Any] = map_tensors(
-        as_gpu_inputs(case.draw(0), dtype), lambda tensor: tensor.to(ops.device)
+        as_gpu_inputs(case.make_inputs(0), dtype), lambda tensor: tensor.to(ops.device)
     )
     return moved
 
 
 def _padded(step: Tensors, rows: int) -> Tensors:
-    """With `rows` rows of one token that is of no sequence."""
+    """Return the step with padding up to `rows` rows of one token."""
 
     def grown(values: torch.Tensor, filler: int) -> torch.Tensor:
         return torch.cat((values, values.new_full((rows, *values.shape[1:]), filler)))

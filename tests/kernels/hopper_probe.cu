@@ -1,4 +1,4 @@
-// Kernels that use what csrc/cuda/hopper.h has, for its emulation's tests: as meant, and wrongly.
+// Kernels over csrc/cuda/hopper.h for the tests of its emulation: correct ones and wrong ones.
 #include "cuda/tensor_map.h"
 
 #include "cuda/launch.h"
@@ -20,7 +20,7 @@ struct Maps {
     TensorMap left, right;
 };
 
-// What is left out, to see that it is noticed.
+// The step that a wrong kernel leaves out; the test must notice.
 enum Omission { kNothing, kWaitForCopy, kWaitForProducts, kExpectedBytes, kReader, kLaterPhase };
 
 __device__ Memory& memory_of() {
@@ -103,7 +103,7 @@ int map_of(TensorMap& map, const void* base, int rows) {
 
 } // namespace
 
-// `blocks`: products come late in even ones and at once in odd ones; the last one's result stays.
+// `blocks`: products arrive late in even blocks and at once in odd ones; the result is that of the last.
 extern "C" int probe_scores(float* out, const void* left, const void* right, int blocks,
                             int omission) {
     Maps maps;

@@ -1,8 +1,8 @@
-"""The worker in which Triton interprets: it answers checks asked on stdin, a JSON line each.
+"""The worker process in which Triton interprets: it answers checks from stdin, one JSON line each.
 
 Triton reads its switch when it is imported, and the compiler cannot be used beside the interpreter;
 so this is a process of its own, started with TRITON_INTERPRET=1. With the path of an emulated CUDA
-library as argument, its kernels serve what they have.
+library as argument, the library's kernels serve where they can.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _answer(check: Callable[..., list[Any]], op: Op, case: Case, ops: TritonOps)
 
 def main(library: str | None = None) -> None:
     assert INTERPRETED
-    # Makes torch fill what is allocated with NaN or the largest integer.
+    # torch fills allocated memory with NaN or the largest integer.
     torch.use_deterministic_algorithms(True)
     assert torch.utils.deterministic.fill_uninitialized_memory
     torch.set_num_threads(1)
@@ -81,8 +81,8 @@ def main(library: str | None = None) -> None:
         check, op_name, case_name = json.loads(line)
         op = by_name[op_name]
         case = next(case for case in op.cases if case.name == case_name)
-        serving = ops.table[op_name]
-        assert serving.name == preferred, ops.table.explain()
+        serving = ops.registry[op_name]
+        assert serving.name == preferred, ops.registry.explain()
         assert check != "neighbours" or case.kind in serving.invariant_kinds or library
         if check in captured:
             answer = captured[check](op, case, served_by.get(check, ops))

@@ -1,5 +1,5 @@
-"""Comparing one implementation with the reference in float64, shared by the test files here and by
-the worker process in which Triton interprets."""
+"""Comparison of an implementation with the reference in float64, for the tests here and for the
+worker process in which Triton interprets."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from penstock.kernels.ops import all_ops
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.registry import Case, Op
 
-# Computes an op on inputs of its own, through one implementation.
+# Computes an op on the given inputs through one implementation.
 Run = Callable[[Op, dict[str, Any]], tuple[torch.Tensor, ...]]
 
 
 def in_float64(value: Any) -> Any:
-    """The same inputs with every float tensor in float64."""
+    """Return the same inputs with every float tensor in float64."""
     return map_tensors(value, lambda t: t.double() if t.is_floating_point() else t.clone())
 
 
 def copied(value: Any) -> Any:
-    """The same inputs in memory of their own, for ops that write to an argument."""
+    """Return a copy of the inputs, for ops that modify an argument."""
     return map_tensors(value, torch.clone)
 
 
 @functools.cache
-def _drawn(op_name: str, case_name: str) -> tuple[dict[str, Any], tuple[torch.Tensor, ...]]:
-    """The inputs of a case and what they should give, kept for the next implementation."""
+def _case_results(op_name: str, case_name: str) -> tuple[dict[str, Any], tuple[torch.Tensor, ...]]:
+    """Return the inputs of a case and its expected results, cached for the next implementation."""
     op = next(op for op in all_ops() if op.name == op_name)
     case = next(case for case in op.cases if case.name == case_name)
-    inputs = case.draw(0)
+    inputs = case.make_inputs(0)
     return inputs, op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
 
 
 def differences(op: Op, case: Case, run: Run, rounding: str = "") -> list[str]:
-    """What is wrong with an implementation on this case, a line for each result that differs.
+    """Return the errors of an implementation on this case, a line per wrong result.
 
-    `rounding`: what the implementation rounds to; kinds for which the op declares a tolerance of
-    `<kind>-<rounding>` have that one.
+    `rounding`: the rounding of the implementation; a kind for which the op declares a tolerance of
+    `<kind>-<rounding>` has that one.
     """
-    inputs, expected = _drawn(op.name, case.name)
+    inputs, expected = _case_results(op.name, case.name)
     got = run(op, copied(inputs))
     wrong = []
     for index, (ours, truth) in enumerate(zip(got, expected, strict=True)):
@@ -55,7 +55,7 @@ def differences(op: Op, case: Case, run: Run, rounding: str = "") -> list[str]:
         tolerance = op.tolerance.get(f"{kind}-{rounding}", op.tolerance[kind])
         if not ours.dtype.is_floating_point and ours.dtype != truth.dtype:
             wrong.append(f"result {index}: {ours.dtype}, not {truth.dtype}")
-        # The truth is NaN only by intent: a row that holds one, a cache slot that nobody wrote.
+        # The truth is NaN only on purpose: a row with NaN, or a cache slot that was not written.
         close = torch.isclose(
             ours.double(),
             truth.double(),
@@ -70,9 +70,9 @@ def differences(op: Op, case: Case, run: Run, rounding: str = "") -> list[str]:
 
 
 def neighbours_matter(op: Op, case: Case, run: Run) -> list[int]:
-    """Of the first and the last row, those whose bits change when computed alone."""
+    """Return which of the first and the last row change bits when computed alone."""
     assert op.alone is not None
-    inputs, _ = _drawn(op.name, case.name)
+    inputs, _ = _case_results(op.name, case.name)
     together = run(op, copied(inputs))[0]
     changed = []
     for index in sorted({0, len(together) - 1}):

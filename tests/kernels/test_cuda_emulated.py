@@ -24,7 +24,7 @@ _CASES = [
     for op in all_ops()
     if "cuda" in op.order
     for case in op.cases
-    # What these have no CUDA form for is Triton's, and tested there.
+    # Triton serves, and its tests cover, calls for which these have no CUDA form.
     if op.name != "linear" or case.kind in ("f32", "f16", "bf16", "float8")
 ]
 _DECODED = [
@@ -56,7 +56,7 @@ _FORMS = [
 ]
 
 
-# Chunks longer than what decode attention takes.
+# Chunks longer than decode attention serves.
 _PROMPTS = {
     "attention-prompt-f16",
     "attention-prompt-window-f16",
@@ -82,7 +82,8 @@ def library(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def ask(library: Path) -> Iterator[Ask]:
-    """Asks a worker for a check of one case; what CUDA does not serve is interpreted there."""
+    """Ask a worker for a check of one case; Triton's interpreter serves the calls that CUDA does
+    not."""
     with interpreter_worker(str(library)) as question:
         yield question
 
@@ -128,7 +129,9 @@ def test_rows_of_a_prompt_do_not_depend_on_its_chunks(ask: Ask, op: Op, case: Ca
 
 
 @pytest.mark.parametrize(("op", "case"), _PROMPT_CASES)
-def test_nor_do_they_with_a_cache_of_eight_bits(ask: Ask, op: Op, case: Case) -> None:
+def test_rows_of_a_prompt_do_not_depend_on_its_chunks_in_8_bits(
+    ask: Ask, op: Op, case: Case
+) -> None:
     assert ask("cut_eight_bits", op, case) == []
 
 
@@ -137,7 +140,7 @@ def test_each_prompt_is_a_case() -> None:
 
 
 @pytest.mark.parametrize(("op", "case"), _PROMPT_CASES[:1])
-def test_padding_changes_no_prompt(ask: Ask, op: Op, case: Case) -> None:
+def test_padding_changes_no_prefill(ask: Ask, op: Op, case: Case) -> None:
     assert ask("padded", op, case) == []
 
 

@@ -1,4 +1,4 @@
-"""The emulation of what csrc/cuda/hopper.h has: right results of right kernels, and notice of wrong
+"""The emulation of csrc/cuda/hopper.h: right results of right kernels, and detection of wrong
 ones."""
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _NOTHING, _WAIT_FOR_COPY, _WAIT_FOR_PRODUCTS, _EXPECTED_BYTES, _READER, _LATER_P
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The probe's library."""
+    """The library of the probe."""
     built = tmp_path_factory.mktemp("hopper") / "probe.so"
     compile_emulated([_PROBE], built)
     return built
 
 
-def _drawn(rows: int, columns: int = 128) -> torch.Tensor:
+def _random(rows: int, columns: int = 128) -> torch.Tensor:
     source = torch.Generator().manual_seed(rows)
     return torch.randn(rows, columns, generator=source).bfloat16()
 
 
 def _scores(path: Path, blocks: int, omission: int) -> tuple[torch.Tensor, torch.Tensor]:
-    left, right, out = _drawn(64), _drawn(128), torch.full((64, 128), float("nan"))
+    left, right, out = _random(64), _random(128), torch.full((64, 128), float("nan"))
     probe = ctypes.CDLL(str(path)).probe_scores
     places = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (out, left, right)]
     assert probe(*places, blocks, omission) == 0
@@ -46,7 +46,7 @@ def test_product_of_two_copied_matrices(path: Path, blocks: int) -> None:
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("columns", [64, 128])
 def test_product_of_registers_and_a_matrix_by_rows(path: Path, columns: int, blocks: int) -> None:
-    weights, right, out = _drawn(64), _drawn(128), torch.full((64, columns), float("nan"))
+    weights, right, out = _random(64), _random(128), torch.full((64, columns), float("nan"))
     probe = ctypes.CDLL(str(path)).probe_outputs
     places = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (out, weights, right)]
     assert probe(*places, columns, blocks) == 0

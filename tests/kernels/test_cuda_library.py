@@ -1,4 +1,5 @@
-"""The CUDA library as shipped: built by nvcc, loaded without a driver; and how it is found."""
+"""The CUDA library as packaged: built by nvcc, loaded without a driver, and found when
+installed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-from penstock.kernels.cuda.library import ABI, Declined, Library, find_library, open_library
+from penstock.kernels.cuda.library import ABI, Library, Unavailable, find_library, open_library
 from penstock.kernels.cuda.ops import register
 from penstock.kernels.ops import all_ops
 from penstock.kernels.registry import KernelRegistry, Machine
@@ -28,7 +29,7 @@ def _declared() -> set[str]:
 
 
 def _shared_object(folder: Path, source: str) -> Path:
-    """A library of that C source, as a loader may meet it."""
+    """Compile a library from that C source."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -83,15 +84,15 @@ def test_the_number_of_the_abi_is_one_on_both_sides() -> None:
     assert f"#define PENSTOCK_CUDA_ABI {ABI}\n" in _HEADER.read_text()
 
 
-def test_a_library_of_another_abi_is_declined(tmp_path: Path) -> None:
+def test_library_of_another_abi_is_unavailable(tmp_path: Path) -> None:
     path = _shared_object(tmp_path, f"int penstock_cuda_abi(void) {{ return {ABI + 1}; }}")
     declined = open_library(path)
-    assert declined == Declined(
+    assert declined == Unavailable(
         f"the CUDA library has ABI {ABI + 1}, not {ABI}: install the same release"
     )
 
 
-def test_what_is_no_library_is_declined(tmp_path: Path) -> None:
+def test_file_that_is_no_library_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "no.so").write_text("no library")
     for path in (
         tmp_path / "no.so",
@@ -99,13 +100,13 @@ def test_what_is_no_library_is_declined(tmp_path: Path) -> None:
         _shared_object(tmp_path, "int other;"),
     ):
         declined = open_library(path)
-        assert isinstance(declined, Declined) and "cannot be loaded" in declined.reason
+        assert isinstance(declined, Unavailable) and "cannot be loaded" in declined.reason
 
 
-def test_the_reason_without_a_library_reaches_the_table() -> None:
-    assert find_library(None) == Declined("torch is built without CUDA")
+def test_registry_explains_why_there_is_no_library() -> None:
+    assert find_library(None) == Unavailable("torch is built without CUDA")
     absent = find_library("99.1")
-    assert absent == Declined("penstock-cuda99 is not installed")
+    assert absent == Unavailable("penstock-cuda99 is not installed")
     register(absent)
     table = KernelRegistry(
         all_ops(), Machine("cuda", 90), frozenset({"cuda", "triton", "reference"})

@@ -1,4 +1,5 @@
-"""What nvcc makes of the kernels for sm_90a: the instructions that are meant, in registers."""
+"""Machine code of the kernels for sm_90a, as nvcc compiles it: the intended instructions, in
+registers."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ _SOURCES = Path(__file__).parents[2] / "csrc"
 
 
 _KERNELS = [(64, "Bf16"), (64, "E4m3"), (128, "Bf16"), (128, "E4m3")]  # by head size and cache
-_KEPT_REGISTERS = 40  # what the threads that do not multiply are left with
+_KEPT_REGISTERS = 40  # registers left to the threads that do not multiply
 _LINE = re.compile(r"^\s+/\*(\w+)\*/\s+(@!?U?P\w+ )?([A-Z][\w.]*)([^;]*);", re.M)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """`predicate`: "" where it is always executed."""
+    """`predicate`: "" if it is always executed."""
 
     address: int
     predicate: str
@@ -33,7 +34,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Code:
-    """What ptxas said, and the instructions of each kernel."""
+    """The messages of ptxas, and the instructions of each kernel."""
 
     report: str
     instructions: dict[tuple[int, str], list[Instruction]]
@@ -44,7 +45,7 @@ class Code:
 
 @pytest.fixture(scope="module")
 def prompt(tmp_path_factory: pytest.TempPathFactory) -> Code:
-    """The prompt attention kernels."""
+    """The prefill attention kernels."""
     dump = shutil.which("cuobjdump") or str(
         Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     )
@@ -90,7 +91,7 @@ def test_three_groups_of_threads_fit_a_multiprocessor(prompt: Code) -> None:
 
 
 def _reached(instructions: list[Instruction], start: int) -> list[Instruction]:
-    """What may be executed from there on."""
+    """Return the instructions that may be executed from there on."""
     places = {one.address: index for index, one in enumerate(instructions)}
     seen: set[int] = set()
     left = [start]
@@ -113,7 +114,7 @@ def _reached(instructions: list[Instruction], start: int) -> list[Instruction]:
 
 
 @pytest.mark.parametrize("kernel", _KERNELS)
-def test_threads_that_do_not_multiply_use_what_they_keep(
+def test_producer_threads_stay_within_their_registers(
     prompt: Code, kernel: tuple[int, str]
 ) -> None:
     instructions = prompt.instructions[kernel]
@@ -138,7 +139,7 @@ def test_products_and_copies_are_those_of_the_hardware(
     prompt: Code, kernel: tuple[int, str]
 ) -> None:
     counts, (dim, _) = prompt.counts(kernel), kernel
-    # Scores and outputs stand twice: for the first or the last tile of keys, and in the loop.
+    # Scores and outputs exist twice: for the first or the last tile of keys, and in the loop.
     expected: Counter[str] = Counter()
     expected["HGMMA.64x128x16.F32.BF16"] += 2 * dim // 16
     expected[f"HGMMA.64x{dim}x16.F32.BF16"] += 2 * 128 // 16

@@ -26,7 +26,7 @@ _TOUCHES_MEMORY = re.compile("LDG|STG|ATOM|RED|LDGSTS|UTMALDG|UBLKCP|EXIT")
 
 
 def _functions(source: str, folder: Path) -> dict[str, list[str]]:
-    """The instructions of each kernel of a file, as nvcc compiles it for sm_90a."""
+    """Return the instructions of each kernel of a file, as nvcc compiles it for sm_90a."""
     dump = shutil.which("cuobjdump") or str(
         Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     )
@@ -46,7 +46,7 @@ def _functions(source: str, folder: Path) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", _KERNELS)
-def test_nothing_but_weights_is_touched_before_the_wait(source: str, tmp_path: Path) -> None:
+def test_only_weights_are_read_before_the_wait(source: str, tmp_path: Path) -> None:
     functions = _functions(source, tmp_path)
     assert functions
     for name, instructions in functions.items():
@@ -55,7 +55,7 @@ def test_nothing_but_weights_is_touched_before_the_wait(source: str, tmp_path: P
         before = instructions[: instructions.index(_WAIT)]
         touched = [one for one in before if _TOUCHES_MEMORY.match(one)]
         if source == "linear/stream_linear":
-            # Of four chunks two rows each: on their way before the wait, or it gains nothing.
+            # Two rows for each of four chunks: in flight before the wait, or it gains nothing.
             assert len(touched) == 8, name
             assert all(one.endswith("CONSTANT") for one in touched), name
         else:

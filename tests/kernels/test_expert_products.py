@@ -1,4 +1,4 @@
-"""Which kernel multiplies experts in 8-bit floats follows from the rows that each has."""
+"""The kernel that multiplies experts in 8-bit floats follows from the rows per expert."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stack(rows: int, width: int) -> Float8Stack:
 
 
 def launched(tokens: int, ff: int = 256, *, invariant: bool = False) -> list[Launch]:
-    """What a step launches for both of its products."""
+    """Return the kernels that a step launches for both products."""
     x = torch.empty(tokens, 128, dtype=torch.bfloat16)
     chosen = torch.zeros(tokens, PER_TOKEN, dtype=torch.int32)
     weights = PackedExperts((stack(2 * ff, 128),), stack(128, ff), invariant)
@@ -61,7 +61,7 @@ def test_a_gpu_without_8_bit_tensor_cores_widens(monkeypatch: pytest.MonkeyPatch
         assert kernels(2048, invariant=invariant) == ["widen_experts_kernel"] * 2
 
 
-def test_what_was_measured_of_experts_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_table_of_experts_selects_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {"90-float8-experts": {"512x128": [[300, "widen"]]}}
     monkeypatch.setattr(linear_choice, "_measured", lambda key: tables.get(key, {}))
     assert kernels(512) == ["widen_experts_kernel", "experts_float8_kernel"]

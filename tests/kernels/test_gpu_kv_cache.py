@@ -1,4 +1,4 @@
-"""How a cache lies on a GPU: the shapes of `LayerCache`, keys token by token in memory."""
+"""Layout of the cache on a GPU: the shapes of `LayerCache`, keys token by token in memory."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def test_layers_are_windows_of_one_zeroed_pool():
     )
 
 
-def test_the_keys_of_a_head_and_block_are_one_piece():
+def test_keys_of_a_head_and_block_are_contiguous():
     (cache, *_) = allocate_caches(_EXTENTS, torch.bfloat16, "cpu")
     piece = cache.keys[3, 1].transpose(0, 1)
     assert piece.is_contiguous() and piece.shape == (16, 8)
 
 
-def test_eight_bit_caches_have_a_scale_for_each_head():
+def test_8_bit_caches_have_a_scale_per_head():
     cache = allocate_caches(_EXTENTS, torch.float8_e4m3fn, "cpu")[0]
     assert cache.key_scales is not None and cache.value_scales is not None
     assert cache.key_scales.tolist() == [1, 1] and cache.key_scales is not cache.value_scales
 
 
-def test_conversion_keeps_the_meaning_and_changes_the_memory():
+def test_token_major_changes_only_the_strides():
     source = RandomInputs(0)
-    drawn = source.cache(source.step(((0, 20),), 16), 16, (2, 8), torch.float32)
-    assert not is_token_major(drawn)
-    converted = token_major(drawn)
+    plain = source.cache(source.step(((0, 20),), 16), 16, (2, 8), torch.float32)
+    assert not is_token_major(plain)
+    converted = token_major(plain)
     assert is_token_major(converted)
-    assert torch.equal(converted.keys.nan_to_num(), drawn.keys.nan_to_num())
-    assert torch.equal(converted.values.nan_to_num(), drawn.values.nan_to_num())
+    assert torch.equal(converted.keys.nan_to_num(), plain.keys.nan_to_num())
+    assert torch.equal(converted.values.nan_to_num(), plain.values.nan_to_num())

@@ -1,5 +1,5 @@
-"""Every op with a kernel of a GPU on one, over the registry's own cases: Triton's kernels in
-float32, the CUDA library's and Triton's in bfloat16."""
+"""Every op with a GPU kernel, on a GPU, over the registry's cases: Triton's kernels in float32, the
+CUDA library's and Triton's in bfloat16."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def test_a_kernel_on_a_gpu_matches_the_reference_in_float64(ops: Any, op: Op, ca
 
 @pytest.fixture(scope="module", params=["cuda", "triton"])
 def serving(request: pytest.FixtureRequest) -> Any:
-    """What serves in bfloat16, with and without the CUDA library."""
+    """The ops that serve in bfloat16, with and without the CUDA library."""
     from penstock.kernels.cuda import CudaOps
     from penstock.kernels.triton import TritonOps
 
     if request.param == "triton":
         return TritonOps("cuda:0", torch.bfloat16)
     ops = CudaOps("cuda:0", torch.bfloat16)
-    if ops.table["attention"].name != "cuda":
-        pytest.skip("; ".join(ops.table.explain()))
+    if ops.registry["attention"].name != "cuda":
+        pytest.skip("; ".join(ops.registry.explain()))
     return ops
 
 
@@ -92,7 +92,9 @@ def test_rows_of_a_prompt_do_not_depend_on_its_chunks(serving: Any, op: Op, case
 
 
 @pytest.mark.parametrize(("op", "case"), _PROMPTS)
-def test_nor_do_they_with_a_cache_of_eight_bits(serving: Any, op: Op, case: Case) -> None:
+def test_rows_of_a_prompt_do_not_depend_on_its_chunks_in_8_bits(
+    serving: Any, op: Op, case: Case
+) -> None:
     if torch.cuda.get_device_capability()[0] < 9:
         pytest.skip("8-bit floats need compute capability 9.0")
     assert cut_eight_bits(op, case, serving) == []

@@ -1,4 +1,4 @@
-"""How many chunks a context has at most, which memory is set aside for."""
+"""The most splits of a context, for which memory is allocated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.kernels.kv_splits import (
 
 
 @pytest.mark.parametrize("smallest", SIZES)
-def test_no_shorter_context_has_more_chunks(smallest: int) -> None:
+def test_no_shorter_context_has_more_splits(smallest: int) -> None:
     most = 0
     for context in range(1, 40_000):
         most = max(most, -(-context // split_tokens(context, smallest)))
@@ -27,14 +27,14 @@ def test_no_shorter_context_has_more_chunks(smallest: int) -> None:
 
 
 @pytest.mark.parametrize("smallest", SIZES)
-def test_a_chunk_is_a_small_one_only_where_few_hold_the_context(smallest: int) -> None:
+def test_splits_are_small_only_if_few_hold_the_context(smallest: int) -> None:
     for context in (1, smallest, 1024, 2048, 4096, 16_384, 131_072):
         size = split_tokens(context, smallest)
         count = -(-context // size)
         assert count <= (FEW_SPLITS if size < WHOLE_SPLIT else MOST_SPLITS)
 
 
-def test_another_size_is_in_force_for_a_while() -> None:
+def test_forced_split_size_is_temporary() -> None:
     before = smallest_split()
     with forced_splits(64):
         assert smallest_split() == 64

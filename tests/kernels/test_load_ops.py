@@ -1,4 +1,4 @@
-"""What loading a kind of ops brings with it."""
+"""Modules that loading each kind of ops imports."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def _imported_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["load", "op", "table", "weights", "sampling"])
-def test_contracts_import_no_torch(module: str) -> None:
+@pytest.mark.parametrize(
+    "module", ["load_ops", "registry", "ops_interface", "weights", "sampler_inputs"]
+)
+def test_interfaces_import_no_torch(module: str) -> None:
     assert not {"torch", "triton"} & _imported_by(f"import penstock.kernels.{module}")
 
 
@@ -32,7 +34,7 @@ def test_reference_imports_no_triton_kernels() -> None:
     assert "penstock.kernels.triton" not in modules
 
 
-def test_reference_kind_is_the_bodies() -> None:
+def test_reference_kind_is_served_by_the_references() -> None:
     ops = load_ops("reference")
     assert isinstance(ops, ReferenceOps)
-    assert all(": reference;" in line for line in ops.table.explain())
+    assert all(": reference;" in line for line in ops.registry.explain())

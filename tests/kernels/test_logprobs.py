@@ -1,4 +1,4 @@
-"""What a GPU gives of log-probabilities has the bits of the reference, and sorts no vocabulary."""
+"""Log-probabilities on a GPU have the bits of the reference, without sorting the vocabulary."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from penstock.kernels.triton.sampler.logprobs import _best, top_logprobs
 COUNTS = (0, 1, 5, 20)
 
 
-def drawn(vocabulary: int, levels: int) -> torch.Tensor:
-    """[6, V] with as many different values as `levels`, a third of them -inf."""
-    source = RandomInputs(levels)
-    logits = source.integers(0, levels, 6, vocabulary) / 2 - 1
+def random_logits(vocabulary: int, num_distinct: int) -> torch.Tensor:
+    """Return [6, V] with `num_distinct` distinct values, a third of them -inf."""
+    source = RandomInputs(num_distinct)
+    logits = source.integers(0, num_distinct, 6, vocabulary) / 2 - 1
     return logits.masked_fill(source.integers(0, 3, 6, vocabulary) == 0, float("-inf"))
 
 
@@ -36,15 +36,17 @@ def assert_same_bits(logits: torch.Tensor, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("levels", [1, 2, 3, 1000])
+@pytest.mark.parametrize("num_distinct", [1, 2, 3, 1000])
 @pytest.mark.parametrize("vocabulary", [20, 257, 5000])
-def test_equal_logits_are_taken_by_their_ids(vocabulary: int, levels: int, count: int) -> None:
-    assert_same_bits(drawn(vocabulary, levels), count)
+def test_equal_logits_are_taken_by_their_ids(
+    vocabulary: int, num_distinct: int, count: int
+) -> None:
+    assert_same_bits(random_logits(vocabulary, num_distinct), count)
 
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_logits_that_round_to_one_logprob_are_equal(count: int) -> None:
-    """Steps that a sum of exponentials swallows."""
+    """Steps smaller than the rounding of a sum of exponentials."""
     logits = torch.arange(400, dtype=torch.float32).expand(3, -1) * 1e-7
     logits = torch.cat((logits, torch.full((3, 1), 40.0)), dim=1)
     assert len(logits[0].unique()) > len(logits.log_softmax(dim=1)[0].unique())
@@ -52,7 +54,7 @@ def test_logits_that_round_to_one_logprob_are_equal(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_where_fewer_tokens_are_allowed_than_asked_for(count: int) -> None:
+def test_fewer_tokens_allowed_than_requested(count: int) -> None:
     logits = torch.full((2, 50), float("-inf"))
     logits[0, [7, 30]], logits[1, 49] = 0.0, -0.0
     assert_same_bits(logits, count)
@@ -72,18 +74,18 @@ def test_rows_that_cannot_be_sampled(count: int) -> None:
     assert_same_bits(logits, count)
 
 
-def test_no_more_are_given_than_there_are() -> None:
+def test_matches_are_limited_to_those_that_exist() -> None:
     assert_same_bits(RandomInputs(4).normal(2, 7), 20)
 
 
 @pytest.mark.parametrize("case", TOP_LOGPROBS.cases, ids=lambda case: case.name)
 def test_cases_of_the_op(case: Case) -> None:
-    inputs = case.draw(0)
+    inputs = case.make_inputs(0)
     assert_same_bits(inputs["logits"], inputs["count"])
 
 
 class Called(TorchDispatchMode):
-    """Names of torch's ops that were called."""
+    """The names of torch's ops that were called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +97,7 @@ class Called(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("count", "selected"), [(0, set()), (5, {"topk"})])
-def test_the_best_are_selected_where_any_are_asked_for(count: int, selected: set[str]) -> None:
+def test_best_tokens_are_selected_only_on_request(count: int, selected: set[str]) -> None:
     with Called() as called:
         top_logprobs(
             RandomInputs(5).normal(2, 64), torch.tensor([1, 0]), torch.tensor([3, 4]), count

@@ -1,4 +1,4 @@
-"""Rows of a large step have the bits of the same rows in a small one, where the parts of a sum have
+"""Rows of a large step have the bits of the same rows in a small one, whose parts of a sum have
 programs of their own. On a GPU in the types that it serves; without one, interpreted."""
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DEVICE, DTYPE, ERROR = ("cuda", torch.bfloat16, 2e-2) if ON_GPU else ("cpu", tor
 FUSED_PROJECTIONS, RANK, TOKENS = (48, 32), 20, 37
 
 
-def drawn(*shape: int) -> torch.Tensor:
+def random(*shape: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(5).standard_normal(shape, dtype=np.float32))
 
 
 def added(x: torch.Tensor, factors: tuple[LoraFactors, ...]) -> torch.Tensor:
-    """What an adapter of these factors adds to rows of zeros."""
+    """Return the result of an adapter with these factors on rows of zeros."""
     slots = kernels.TritonSlots(
         SlotSizes(1, RANK, ((x.shape[1], FUSED_PROJECTIONS),), "f16"), DEVICE
     )
@@ -41,8 +41,8 @@ def added(x: torch.Tensor, factors: tuple[LoraFactors, ...]) -> torch.Tensor:
 def test_rows_of_a_large_step_have_the_bits_of_a_small_one(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = drawn(TOKENS, width).to(DTYPE)
-    pairs = [(drawn(RANK, width).half(), drawn(rows, RANK).half()) for rows in FUSED_PROJECTIONS]
+    x = random(TOKENS, width).to(DTYPE)
+    pairs = [(random(RANK, width).half(), random(rows, RANK).half()) for rows in FUSED_PROJECTIONS]
     factors = tuple(LoraFactors(a.float().numpy(), b.float().numpy()) for a, b in pairs)
     small = added(x.to(DEVICE), factors)
     monkeypatch.setattr(kernels, "_FEW_ROWS", TOKENS - 1)
@@ -52,5 +52,5 @@ def test_rows_of_a_large_step_have_the_bits_of_a_small_one(
 
 
 @pytest.mark.skipif(INTERPRETED or ON_GPU, reason="it is what this test starts")
-def test_so_they_have_interpreted() -> None:
+def test_rows_of_a_large_step_have_the_bits_of_a_small_one_interpreted() -> None:
     passes_interpreted(__file__)

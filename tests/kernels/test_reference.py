@@ -1,4 +1,4 @@
-"""The reference bodies against facts from outside: published vectors, torch's own functions."""
+"""The references against external facts: published vectors, torch's own functions."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def _rows(count, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0):
     )
 
 
-def test_draws_follow_the_distribution():
+def test_samples_follow_the_distribution():
     probabilities = torch.tensor([0.4, 0.25, 0.2, 0.1, 0.05], dtype=torch.float64)
     draws = 4000
     tokens = sample(probabilities.log().repeat(draws, 1), _rows(draws, seed=11))
     counts = torch.bincount(tokens.long(), minlength=5).double()
     expected = probabilities * draws
     chi_square = float(((counts - expected) ** 2 / expected).sum())
-    assert chi_square < 18.5  # 4 degrees of freedom: exceeded once in a thousand seeds
+    assert chi_square < 18.5  # 4 degrees of freedom: exceeded by one in a thousand seeds
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_draws_follow_the_distribution():
         ({"top_p": 0.39}, {3}),  # 3 alone reaches it
         ({"top_p": 0.6}, {1, 3}),
         ({"min_p": 0.5}, {1, 3}),
-        ({"top_k": 4, "top_p": 0.86}, {0, 1, 3}),  # 0.77 of the 0.89 that top-k leaves
+        ({"top_k": 4, "top_p": 0.86}, {0, 1, 3}),  # 0.77 of the 0.89 that top-k keeps
         ({"top_p": 0.0}, {3}),
         ({"temperature": 0.0}, {3}),
     ],
@@ -96,7 +96,7 @@ def test_filters_keep_exactly_what_the_contract_says(settings, allowed):
 
 
 def _listed(*rows):
-    """Each row: token -> number."""
+    """Return the lists of rows given as token -> number."""
     starts = np.cumsum([0, *map(len, rows)]).astype(np.int32)
     tokens = np.array([token for row in rows for token in row], np.int32)
     values = np.array([value for row in rows for value in row.values()], np.float32)
@@ -104,7 +104,8 @@ def _listed(*rows):
 
 
 def test_logits_are_changed_in_the_documented_order():
-    """2 gets bias, both penalties of two occurrences, repetition, DRY; 1 is of the prompt alone."""
+    """Token 2 gets bias, both penalties of two occurrences, repetition, DRY; only the prompt has
+    token 1."""
     seen = SeenTokens(
         np.array([0, 2], np.int32),
         np.array([1, 2], np.int32),
@@ -128,14 +129,14 @@ def test_logits_are_changed_in_the_documented_order():
     )
 
 
-def test_a_mask_of_no_token_is_told_from_unusable_logits():
-    masks = np.array([[0b01], [0b1000]], np.uint32)  # the second allows what there is not
+def test_empty_mask_and_unusable_logits_give_different_codes():
+    masks = np.array([[0b01], [0b1000]], np.uint32)  # the second is out of range
     rows = replace(_rows(4), masks=masks, mask_of=np.array([0, 1, 0, -1], np.int32))
     logits = torch.tensor([[0.0, 1.0], [0.0, 1.0], [-np.inf, 1.0], [0.0, np.nan]])
     assert sample(logits, rows).tolist() == [0, NOTHING_ALLOWED, FAILED, FAILED]
 
 
-def test_a_row_of_a_batch_stands_alone():
+def test_a_row_does_not_depend_on_its_batch():
     rows = replace(_rows(3), bias=_listed({5: 1.0}, {}, {6: 2.0, 7: 3.0}))
     last = rows.row(2)
     assert last.position.tolist() == [2] and last.seen is None
@@ -161,7 +162,7 @@ def test_top_logprobs_match_log_softmax():
     torch.testing.assert_close(values, best.values)
 
 
-def test_affine_weights_mean_what_the_layout_says():
+def test_affine_weights_follow_the_documented_layout():
     q = np.array([[0x21, 0x43] + [0] * 14], np.uint8)
     scale, minimum = np.array([[0.5]], np.float16), np.array([[-1.0]], np.float16)
     direct = dequantize(Affine(4, 32, q, scale, minimum), torch.float64)
@@ -232,8 +233,8 @@ def test_single_token_steps_are_the_chunk():
 
 
 @pytest.mark.parametrize("op", all_ops(), ids=lambda op: op.name)
-def test_draws_are_reproducible_and_costs_positive(op):
+def test_inputs_are_reproducible_and_costs_positive(op):
     for case in op.cases:
-        first, second = case.draw(1), case.draw(1)
+        first, second = case.make_inputs(1), case.make_inputs(1)
         assert repr(first) == repr(second)
         assert op.cost(first).moved_bytes > 0

@@ -1,97 +1,69 @@
-"""Every op, through the reference in float32 and through the native kernels at each of their
-levels, against the reference in float64. (Triton: `test_triton.py`.)"""
+"""The choice of the implementation that serves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import pytest
-import torch
-from kernel_checks import differences, neighbours_matter
 
-from penstock import _native
-from penstock.kernels.load_ops import load_ops
-from penstock.kernels.numpy_bridge import as_numpy, as_torch
-from penstock.kernels.ops import all_ops
-from penstock.kernels.registry import Case, Op
-
-# The emulated levels check the logic of the wide ones on any machine with AVX2, in a build that has
-# them (PENSTOCK_EMULATED).
-_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
-_NEEDS: dict[str, tuple[str, ...]] = {
-    "scalar": (),
-    "neon": ("asimddp",),
-    "avx2": ("avx2", "fma", "f16c"),
-    "avx_vnni": ("avx2", "fma", "f16c", "avx_vnni"),
-    "emulated_avx512": ("avx2", "fma", "f16c"),
-    "emulated_avx512_bf16": ("avx2", "fma", "f16c"),
-    "emulated_amx": ("avx2", "fma", "f16c"),
-    "avx512": _AVX512,
-    "avx512_bf16": (*_AVX512, "avx512_bf16"),
-    "amx": ("avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
-}
-_CASES = [
-    pytest.param(op, case, id=f"{op.name}-{case.name}") for op in all_ops() for case in op.cases
-]
-_NATIVE_CASES = [
-    param
-    for param in _CASES
-    if "native" in param.values[0].order
-    # A CPU is given 8-bit floats as bfloat16.
-    and not param.values[1].kind.startswith("float8")
-]
-_ROW_CASES = [param for param in _NATIVE_CASES if param.values[0].alone is not None]
+from penstock.kernels.registry import Impl, KernelRegistry, Machine, Op
 
 
-def _poisoned(shape: Any, dtype: Any = float, **_: Any) -> np.ndarray[Any, Any]:
-    """What `np.empty` may give at worst: NaN, or the largest integer."""
-    kind = np.dtype(dtype)
-    return np.full(shape, np.nan if kind.kind == "f" else np.iinfo(kind).max, dtype=kind)
+def _op(name: str = "double") -> Op:
+    return Op(
+        name=name,
+        signature="x float [T, W]; write out float [T, W]",
+        reference=lambda x: x + x,
+        cases=(),
+        benchmarks=(),
+        tolerance={},
+        cost=lambda inputs: None,
+        order=("fast", "plain", "reference"),
+    )
 
 
-class NativeRun:
-    """Computes ops with the native kernels of one level, on two threads."""
-
-    def __init__(self, level: str) -> None:
-        by_level = {"avx512_bf16": "in-bf16", "amx": "by-tiles"}
-        self.rounding = by_level.get(level.removeprefix("emulated_"), "")
-        self._ops: Any = load_ops("native", pool=_native.ThreadPool(2), level=level)
-
-    def __call__(self, op: Op, inputs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-        return as_torch(op.invoke(self._ops, as_numpy(inputs)))
+def _impl(name, reason=None):
+    return Impl(name, lambda x: 2 * x, lambda machine: reason)
 
 
-@pytest.fixture(scope="module", params=_NEEDS)
-def native(request: pytest.FixtureRequest) -> Iterator[NativeRun]:
-    """The native kernels of each level that this CPU can run."""
-    flags = set(Path("/proc/cpuinfo").read_text().split())
-    missing = [flag for flag in _NEEDS[request.param] if flag not in flags]
-    if missing:
-        pytest.skip(f"this CPU lacks {', '.join(missing)}")
-    if request.param not in _native.supported_isas():
-        pytest.skip("the extension is built without this level")
-    yield NativeRun(request.param)
+def test_first_eligible_implementation_in_declared_order_serves():
+    op = _op()
+    op.register(_impl("plain"))
+    op.register(_impl("fast"))
+    assert KernelRegistry((op,), Machine("cpu"))["double"].name == "fast"
 
 
-@pytest.mark.parametrize(("op", "case"), _CASES)
-def test_reference_in_float32_is_within_tolerance(op: Op, case: Case) -> None:
-    ops = load_ops("reference")
-    assert differences(op, case, lambda op, inputs: op.invoke(ops, inputs)) == []
+def test_ineligible_implementation_is_passed_over_with_its_reason():
+    op = _op()
+    op.register(_impl("fast", reason="needs a CUDA device"))
+    registry = KernelRegistry((op,), Machine("cpu"))
+    assert registry["double"].name == "reference"
+    assert registry.explain() == [
+        "double: reference; fast: needs a CUDA device; plain: not registered"
+    ]
 
 
-@pytest.mark.parametrize(("op", "case"), _NATIVE_CASES)
-def test_native_matches_the_reference_in_float64(
-    native: NativeRun, op: Op, case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(np, "empty", _poisoned)
-    assert differences(op, case, native, native.rounding) == []
+def test_eligibility_sees_the_machine():
+    op = _op()
+    needs_90 = Impl("fast", abs, lambda machine: None if machine.capability >= 90 else "needs 90")
+    op.register(needs_90)
+    assert KernelRegistry((op,), Machine("cuda", 90))["double"].name == "fast"
+    assert KernelRegistry((op,), Machine("cuda", 80))["double"].name == "reference"
 
 
-@pytest.mark.parametrize(("op", "case"), _ROW_CASES)
-def test_native_row_alone_has_the_bits_of_the_row_in_the_batch(
-    native: NativeRun, op: Op, case: Case
-) -> None:
-    assert neighbours_matter(op, case, native) == []
+def test_names_restrict_the_choice():
+    op = _op()
+    op.register(_impl("fast"))
+    registry = KernelRegistry((op,), Machine("cpu"), frozenset({"reference"}))
+    assert registry["double"].call(4) == 8
+    assert "fast: not asked for" in registry.explain()[0]
+
+
+def test_op_without_an_eligible_implementation_is_refused_with_all_reasons():
+    op = _op()
+    op.register(_impl("fast", reason="too old"))
+    with pytest.raises(LookupError, match=r"double.*fast: too old; plain: not registered"):
+        KernelRegistry((op,), Machine("cpu"), frozenset({"fast", "plain"}))
+
+
+def test_implementation_without_a_declared_rank_is_a_mistake():
+    with pytest.raises(AssertionError, match="no rank"):
+        _op().register(_impl("unheard-of"))

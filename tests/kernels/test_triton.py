@@ -1,4 +1,4 @@
-"""The Triton kernels in Triton's interpreter, on CPU, over the registry's own cases."""
+"""The Triton kernels in Triton's interpreter, on CPU, over the registry's cases."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from tests.support.triton_interpreter import Ask, interpreter_worker
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-# What is claimed of rows, stated here because the parent process does not import the kernels.
-# Float products are left out: in the interpreter they are numpy's, whose sums depend on the row.
+# The invariant kinds of each implementation, repeated here because the parent process does not
+# import the kernels. Float products are left out: in the interpreter they are numpy's, whose sums
+# depend on the row.
 _INVARIANT_KINDS = {
     "embedding": ("float",),
     "rms_norm": ("float",),
@@ -51,7 +52,7 @@ _INVARIANT_CASES = [
 
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Ask]:
-    """Asks the interpreting worker for a check of one case."""
+    """Ask the interpreting worker for a check of one case."""
     with interpreter_worker() as question:
         yield question
 
@@ -84,7 +85,7 @@ def test_padding_changes_nothing(ask: Ask, op: Op, case: Case) -> None:
     assert ask("padded", op, case) == []
 
 
-# A case of each op that a decoder's step has.
+# One case of each op in a decoder's step.
 _SERVED = {
     "embedding": "bf16-50x64-T17",
     "rms_norm": "T17-W100",
@@ -95,7 +96,7 @@ _SERVED = {
     "rope_cache": "head-norm",
     "attention": "decode-long-window",
 }
-# And of a model that has more.
+# Cases of models with more features.
 _SERVED_TOO = {"experts-bf16-oai-T5-E4-C2-F64-W96", "attention-sinks-decode-window"}
 _SERVED_CASES = [
     param for param in _CASES if param.id in {*map("-".join, _SERVED.items()), *_SERVED_TOO}
@@ -122,7 +123,7 @@ _DENSE = {
 
 
 @pytest.mark.parametrize(("op", "case"), [param for param in _CASES if param.id in _DENSE])
-def test_dense_weights_are_rounded_to_8_bits_where_asked(ask: Ask, op: Op, case: Case) -> None:
+def test_dense_weights_are_rounded_to_8_bits_on_request(ask: Ask, op: Op, case: Case) -> None:
     assert ask("rounded_weights", op, case) == []
 
 

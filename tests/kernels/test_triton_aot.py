@@ -21,14 +21,14 @@ _TARGETS = {"sm_80", "sm_90a"}
 # An A100 has no 8-bit floats.
 _NOT_FOR_SM_80 = {"quantize_float8_kernel", "linear_float8_kernel", "experts_float8_kernel"}
 
-pytestmark = pytest.mark.timeout(900)  # minutes of compiling, on a shared core
+pytestmark = pytest.mark.timeout(900)  # minutes of compilation, on a shared core
 
 Compile = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
 def compiled(request: pytest.FixtureRequest) -> Compile:
-    """Runs the compilation ahead of time, with its cache beside pytest's own."""
+    """Compile ahead of time, with the cache in pytest's temporary folder."""
     cache = request.config.cache
     assert cache is not None
 
@@ -60,8 +60,8 @@ def _check(records: list[dict[str, Any]]) -> None:
     for record in records:
         assert record["cubin_bytes"] > 0
         assert record["ptx_target"].rstrip(",") == record["target"]
-        # What a block may have on an A100; kernels are meant for both. What is compiled for sm_80
-        # serves 8.6 and 8.9 too, whose blocks have less.
+        # Shared memory of a block on an A100; kernels must run on both. Kernels for sm_80 serve 8.6
+        # and 8.9 too, whose blocks have less.
         most_kib = 99 if record["target"] == "sm_80" else 163
         assert record["shared_bytes"] <= most_kib * 1024
 
@@ -84,8 +84,8 @@ def test_each_signature_compiles_for_each_target(compiled: Compile) -> None:
 
 @pytest.mark.slow
 def test_no_value_of_an_integer_makes_a_kernel_of_its_own() -> None:
-    """Neither where Triton compiles a kernel when it is first wanted, for which it would look at 1
-    and at multiples of 16: a step would wait for it."""
+    """Also not when Triton compiles a kernel on first use, for which it would examine 1 and
+    multiples of 16: a step would wait for it."""
     from penstock.kernels.ops import all_ops
     from penstock.kernels.triton.compile.ahead_of_time import signatures_of_cases
 

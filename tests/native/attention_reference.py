@@ -1,4 +1,4 @@
-"""Steps of attention over a poisoned paged cache, and their float64 reference."""
+"""Attention steps over a poisoned paged cache, and their float64 reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-POISON_BLOCK = 0  # all NaN; what a table holds where its entries are undefined
+POISON_BLOCK = 0  # all NaN; undefined entries of block tables point here
 
 
 @dataclass
@@ -27,14 +27,14 @@ class Sequences:
         return self.keys.shape[3]
 
 
-def draw_sequences(
+def random_sequences(
     heads: tuple[int, int, int],
     contexts: Sequence[int],
     block_size: int = 16,
     dtype: npt.DTypeLike = np.float16,
     seed: int = 0,
 ) -> Sequences:
-    """Random sequences over scattered blocks; every slot that holds no token is NaN."""
+    """Return random sequences over scattered blocks; every slot without a token is NaN."""
     random = np.random.default_rng(seed)
     query_heads, kv_heads, dim = heads
     used = [-(-context // block_size) for context in contexts]
@@ -66,7 +66,7 @@ class Chunk:
 
 
 def round_bf16(x: npt.NDArray) -> npt.NDArray[np.float64]:
-    """x in float32 rounded to bf16, half to even."""
+    """Return x in float32 rounded to bf16, half to even."""
     bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
     return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
@@ -74,8 +74,9 @@ def round_bf16(x: npt.NDArray) -> npt.NDArray[np.float64]:
 
 @dataclass
 class Expected:
-    """Of a chunk [tokens, H * D] in float64. `spread`: the mean distance of the values that a token
-    sees from its output, by their weights: weights off by e of themselves move it by e * spread."""
+    """The expected result of a chunk [tokens, H * D] in float64. `spread`: the mean distance, by
+    their weights, of the values that a token sees from its output: a relative error e of the
+    weights moves it by e * spread."""
 
     output: npt.NDArray
     spread: npt.NDArray
@@ -89,7 +90,7 @@ def expected(
     place = np.arange(chunk.end)
     block = sequences.tables[chunk.row, place // sequences.block_size]
     offset = place % sequences.block_size
-    # To the power of two, as the kernel's own scale is.
+    # A power of two, like the kernel's own scale.
     factor = np.float32(scale) * np.float32(np.log2(np.e))
     queries = sequences.queries[chunk.row][chunk.begin : chunk.end]
     queries = (queries * factor).reshape(len(queries), query_heads, dim)

@@ -14,7 +14,7 @@ from penstock.kernels.ops_interface import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.weights import Affine, Dense, Linear
 
 WIDTH, FEED, VOCAB = 64, 96, 200
-HEADS = (4, 2, 16)  # query heads, KV heads, head dim
+HEADS = (4, 2, 16)  # query heads, KV heads, head dimension
 BLOCKS, BLOCK_TOKENS, MAX_BLOCKS = 12, 16, 6
 POSITIONS = MAX_BLOCKS * BLOCK_TOKENS
 LAYERS = 2
@@ -22,7 +22,8 @@ MAX_TOKENS, MAX_ROWS = 144, 8
 
 
 def inputs_of(chunks: list[tuple[list[int], int, int]]) -> StepInputs[npt.NDArray[np.int32]]:
-    """A step of chunks (block table, context length, tokens of the chunk); each is sampled once."""
+    """Return a step of chunks (block table, context length, tokens of the chunk); each is sampled
+    once."""
     positions, slots, starts, rows = [], [], [0], []
     for table, context, num_tokens in chunks:
         for position in range(context - num_tokens, context):
@@ -46,13 +47,13 @@ PROMPT = inputs_of([([3, 5], 20, 20), ([1], 9, 9)])
 DECODE = inputs_of([([3, 5], 21, 1), ([1], 10, 1)])
 MIXED = inputs_of([([3, 5], 22, 1), ([7, 2, 4], 40, 40), ([1], 11, 1)])
 ONE = inputs_of([([3, 5], 23, 1)])
-# So many tokens that one or two threads take them through the plan in blocks of rows.
+# Enough tokens for one or two threads to run the plan in blocks of rows.
 LONG = inputs_of([([0, 6, 8, 9, 10, 11], 96, 96), ([7, 2, 4], 44, 4), ([1, 3, 5], 36, 36)])
 
 
 @dataclass
 class Model:
-    """Packed weights and a cache of its own. `forward` gives logits [S, VOCAB]."""
+    """Packed weights and a cache. `forward` returns logits [S, VOCAB]."""
 
     ops: NativeOps
     caches: list[LayerCache[Any]]
@@ -86,11 +87,11 @@ def dense(random: np.random.Generator, rows: int, depth: int) -> Dense:
     return Dense(random.normal(0, 0.1, (rows, depth)).astype(np.float32), "f32")
 
 
-def make_model(threads: int = 2, level: str | IsaSelection | None = None) -> Model:
+def make_model(threads: int = 2, isa: str | IsaSelection | None = None) -> Model:
     from penstock import _native
 
     random = np.random.default_rng(5)
-    ops = NativeOps.eager(_native.ThreadPool(threads), level)
+    ops = NativeOps.eager(_native.ThreadPool(threads), isa)
     query, kv, dim = HEADS
     head, head_table = ops.pack_tied(affine(random, VOCAB, WIDTH))
     # q integer, k and v dense: one product of both kinds
@@ -120,5 +121,5 @@ def record(model: Model) -> Any:
 
 
 def run(plan: Any, inputs: StepInputs[Any]) -> npt.NDArray[np.float32]:
-    """The logits of a replay, copied out of the plan's memory."""
+    """Return the logits of a replay, copied from the plan's memory."""
     return np.array(plan.run(*plan_arguments(inputs)))

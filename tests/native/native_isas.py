@@ -1,4 +1,4 @@
-"""Kernels of every level that this machine can run, called eagerly."""
+"""Kernels of every ISA that this machine can run, called eagerly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ISAS: list[str] = native.supported_isas()
 
 
 class Kernels:
-    """`call` of one level with its own small pool."""
+    """`call` of one ISA with its own small pool."""
 
-    def __init__(self, level: str, threads: int = 2) -> None:
-        self.level = level
-        self._set = native.KernelSet(level)
+    def __init__(self, isa: str, threads: int = 2) -> None:
+        self.isa = isa
+        self._set = native.KernelSet(isa)
         self._pool = native.ThreadPool(threads)
 
     def __call__(

@@ -1,4 +1,4 @@
-"""A float64 sampler by full sorts, and what a native draw may differ from it: rounding."""
+"""A float64 sampler by full sorts, and the rounding by which native samples may differ from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Settings:
 
 
 def sample(kernels: Kernels, logits: np.ndarray, settings: Settings) -> np.ndarray:
-    """One row of logits [V] drawn at each seed, or rows [S, V] at S seeds."""
+    """Sample one row of logits [V] at each seed, or rows [S, V] at S seeds."""
     seeds = np.asarray(settings.seeds, np.uint64)
     rows = np.ascontiguousarray(np.broadcast_to(logits, (len(seeds), logits.shape[-1])), np.float32)
 
@@ -45,7 +45,7 @@ def sample(kernels: Kernels, logits: np.ndarray, settings: Settings) -> np.ndarr
 
 
 def kept_masses(logits: np.ndarray, s: Settings) -> np.ndarray:
-    """[V] probabilities of the draw in float64, by a full sort."""
+    """Return the probabilities [V] of sampling in float64, by a full sort."""
     x = logits.astype(np.float64)
     order = np.lexsort((np.arange(len(x)), -x))
     if 0 < s.top_k < len(x):
@@ -76,8 +76,9 @@ def philox_uniform(seed: int, position: int) -> float:
     return (counter[0] >> 8) * 2.0**-24
 
 
-def check_draws(kernels: Kernels, logits: np.ndarray, settings: Settings) -> None:
-    """Each draw is the inverse CDF at its uniform number, give or take the rounding of sums."""
+def check_samples(kernels: Kernels, logits: np.ndarray, settings: Settings) -> None:
+    """Check that each token is the inverse CDF at its uniform number, up to the rounding of
+    sums."""
     masses = kept_masses(logits, settings)
     ends = np.cumsum(masses)
     for seed, token in zip(settings.seeds, sample(kernels, logits, settings), strict=True):
@@ -86,6 +87,10 @@ def check_draws(kernels: Kernels, logits: np.ndarray, settings: Settings) -> Non
         assert ends[token] - masses[token] - 2e-6 <= uniform <= ends[token] + 2e-6, (seed, token)
 
 
-def normal_logits(vocabulary: int, seed: int = 0, levels: int = 0) -> np.ndarray:
+def normal_logits(vocabulary: int, seed: int = 0, num_distinct: int = 0) -> np.ndarray:
     logits = (3 * np.random.default_rng(seed).standard_normal(vocabulary)).astype(np.float32)
-    return np.round(logits * levels).astype(np.float32) / levels if levels else logits
+    return (
+        np.round(logits * num_distinct).astype(np.float32) / num_distinct
+        if num_distinct
+        else logits
+    )

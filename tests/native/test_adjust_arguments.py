@@ -73,7 +73,7 @@ def test_masks_that_do_not_fit_are_refused(words: int, mask_of: np.ndarray, mess
         adjust(replace(PLAIN, masks=masks, mask_of=mask_of))
 
 
-def test_rows_without_a_mask_or_list_stay_as_they_are() -> None:
+def test_rows_without_adjustments_are_unchanged() -> None:
     masks = np.array([[0b10, 0]], np.uint32)
     rows = replace(PLAIN, masks=masks, mask_of=ints(-1, 0), bias=listed(ints(0, 0, 1), ints(1)))
     logits = adjust(rows)

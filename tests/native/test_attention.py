@@ -1,4 +1,4 @@
-"""paged_attention at every level: against float64, and bit for bit against itself."""
+"""paged_attention with every ISA: against float64, and bit for bit against itself."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import itertools
 
 import numpy as np
 import pytest
-from attention_reference import Chunk, Sequences, draw_sequences, expected
+from attention_reference import Chunk, Sequences, expected, random_sequences
 from native_isas import ISAS, Kernels
 
-# Large enough for every step here to be split, and none.
+# Limits that split every step here, and none.
 SPLIT, WHOLE = 1 << 22, 0
 
-# Levels that multiply a float16 cache whose heads are shared in bf16, in pairs or by matrix tiles.
-# There weights are rounded as well, by at most 2^-8 of themselves, which dividing by their sum may
-# raise as much again.
+# ISAs that multiply a float16 cache with shared heads in bf16, in pairs or by matrix tiles. They
+# round weights as well, by at most 2^-8 of themselves, which dividing by their sum may double.
 IN_BF16 = ("avx512_bf16", "emulated_avx512_bf16", "amx", "emulated_amx")
 WEIGHT_ROUNDING = 2**-8 * (1 + 2**-7)
 
@@ -33,7 +32,7 @@ def attend(
     partial_floats: int = SPLIT,
     sinks: np.ndarray | None = None,
 ) -> list[np.ndarray]:
-    """One step over the chunks; the result of each [tokens, H * D]."""
+    """Compute one step over the chunks; return the result of each [tokens, H * D]."""
     queries = np.concatenate([sequences.queries[c.row][c.begin : c.end] for c in chunks])
     starts = np.cumsum([0, *(c.end - c.begin for c in chunks)]).astype(np.int32)
     out = np.full_like(queries, np.nan)
@@ -64,7 +63,7 @@ def check(
     query_heads, kv_heads, dim = sequences.heads
     scale = dim**-0.5
     shared_halves = sequences.keys.dtype == np.float16 and query_heads > kv_heads
-    pairs = kernels.level in IN_BF16 and shared_halves
+    pairs = kernels.isa in IN_BF16 and shared_halves
     for chunk, got in zip(chunks, attend(kernels, sequences, chunks, window), strict=True):
         want = expected(sequences, chunk, scale, window, pairs)
         most = atol + 1e-5 * np.abs(want.output) + pairs * WEIGHT_ROUNDING * want.spread
@@ -79,38 +78,38 @@ MIXED_CONTEXTS = [chunk.end for chunk in MIXED]
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("dim", [32, 40, 64, 72, 80, 96, 128, 160, 192, 256])
 def test_mixed_chunks_match_float64_for_every_head_dim(kernels, dim, dtype):
-    check(kernels, draw_sequences((3, 1, dim), MIXED_CONTEXTS, dtype=dtype), MIXED)
+    check(kernels, random_sequences((3, 1, dim), MIXED_CONTEXTS, dtype=dtype), MIXED)
 
 
 @pytest.mark.parametrize(
     "heads", [(1, 1), (4, 4), (4, 2), (9, 3), (5, 1), (8, 1), (14, 2), (24, 1)]
 )
 def test_query_heads_share_their_kv_head(kernels, heads):
-    check(kernels, draw_sequences((*heads, 64), MIXED_CONTEXTS), MIXED)
+    check(kernels, random_sequences((*heads, 64), MIXED_CONTEXTS), MIXED)
 
 
 @pytest.mark.parametrize("block_size", [16, 32, 64, 128])
 def test_block_sizes_match_float64(kernels, block_size):
-    check(kernels, draw_sequences((4, 2, 64), MIXED_CONTEXTS, block_size), MIXED)
+    check(kernels, random_sequences((4, 2, 64), MIXED_CONTEXTS, block_size), MIXED)
 
 
 @pytest.mark.parametrize("window", [1, 2, 9, 16, 63, 64, 65, 100, 300, 1000])
 def test_window_hides_older_keys(kernels, window):
     contexts = [1, 40, 130, 600]
     chunks = [Chunk(0, 0, 1), Chunk(1, 0, 40), Chunk(2, 129, 130), Chunk(3, 520, 600)]
-    check(kernels, draw_sequences((3, 1, 32), contexts), chunks, window)
+    check(kernels, random_sequences((3, 1, 32), contexts), chunks, window)
 
 
 @pytest.mark.parametrize("context", [1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 512, 700])
 def test_decode_at_the_borders_of_tiles_and_spans(kernels, context):
-    check(kernels, draw_sequences((9, 3, 64), [context]), [Chunk(0, context - 1, context)])
+    check(kernels, random_sequences((9, 3, 64), [context]), [Chunk(0, context - 1, context)])
 
 
 @pytest.mark.parametrize("window", [0, 48, 300])
 @pytest.mark.parametrize("heads", [(9, 3, 64), (2, 2, 40), (4, 2, 40), (8, 1, 128)])
 def test_bits_do_not_depend_on_how_a_sequence_is_computed(kernels, heads, window):
     length = 330
-    sequences = draw_sequences(heads, [length, 45, 280])
+    sequences = random_sequences(heads, [length, 45, 280])
     (whole,) = attend(kernels, sequences, [Chunk(0, 0, length)], window)
     assert np.isfinite(whole).all()
     for sizes in ([1, 7, 100, 150, 72], [257, 73], [64] * 5 + [10], [5, 3, 1] * 36 + [6]):
@@ -135,7 +134,7 @@ def test_bits_do_not_depend_on_how_a_sequence_is_computed(kernels, heads, window
 @pytest.mark.parametrize("heads", [(9, 3, 64), (2, 2, 40)])
 def test_bits_beside_sinks_do_not_depend_on_how_a_sequence_is_computed(kernels, heads, window):
     length, sinks = 330, np.linspace(-3, 9, heads[0], dtype=np.float32)
-    sequences = draw_sequences(heads, [length, 280])
+    sequences = random_sequences(heads, [length, 280])
     (whole,) = attend(kernels, sequences, [Chunk(0, 0, length)], window, sinks=sinks)
     for position in (0, 17, 255, 256, 329):
         token, other = Chunk(0, position, position + 1), Chunk(1, 279, 280)
@@ -146,10 +145,10 @@ def test_bits_beside_sinks_do_not_depend_on_how_a_sequence_is_computed(kernels, 
             np.testing.assert_array_equal(got[0], whole[position])
 
 
-def test_a_sink_takes_its_share_of_what_a_head_sees(kernels):
-    """Of equal scores; and nothing where it weighs nothing."""
+def test_a_sink_takes_its_share_of_the_weight(kernels):
+    """Scores are equal. A sink without weight changes nothing."""
     heads = (4, 2, 64)
-    sequences = draw_sequences(heads, [300], dtype=np.float32)
+    sequences = random_sequences(heads, [300], dtype=np.float32)
     sequences.queries[0][:] = 0
     plain = attend(kernels, sequences, [Chunk(0, 0, 300)])[0]
     none = np.full(4, -np.inf, np.float32)
@@ -163,10 +162,10 @@ def test_a_sink_takes_its_share_of_what_a_head_sees(kernels):
 
 
 @pytest.mark.parametrize("window", [0, 700])
-def test_prompts_whose_cache_is_larger_than_the_second_level(kernels, window):
-    """There the next tile is fetched ahead; a task has as many rows as it may."""
+def test_prompts_whose_cache_exceeds_the_level_2_cache(kernels, window):
+    """The kernel then prefetches the next tile; a task has the most rows that it may have."""
     length, begin = 1100, 1000
-    sequences = draw_sequences((4, 2, 128), [length, 40])
+    sequences = random_sequences((4, 2, 128), [length, 40])
     chunks = [Chunk(1, 0, 40), Chunk(0, begin, length)]
     check(kernels, sequences, chunks, window)
     whole = attend(kernels, sequences, chunks, window)[1]
@@ -175,8 +174,8 @@ def test_prompts_whose_cache_is_larger_than_the_second_level(kernels, window):
         np.testing.assert_array_equal(part, whole[first - begin : end - begin])
 
 
-def test_bits_do_not_depend_on_where_the_blocks_lie(kernels):
-    sequences = draw_sequences((9, 3, 64), [300])
+def test_bits_do_not_depend_on_the_placement_of_blocks(kernels):
+    sequences = random_sequences((9, 3, 64), [300])
     chunk = [Chunk(0, 290, 300)]
     before = attend(kernels, sequences, chunk)[0]
     order = np.random.default_rng(1).permutation(len(sequences.keys))
@@ -195,7 +194,7 @@ def test_bits_do_not_depend_on_where_the_blocks_lie(kernels):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("position", [70, 71])
 def test_later_tokens_of_the_chunk_do_not_leak(kernels, position, dtype):
-    sequences = draw_sequences((3, 1, 64), [100], dtype=dtype)
+    sequences = random_sequences((3, 1, 64), [100], dtype=dtype)
     before = attend(kernels, sequences, [Chunk(0, 0, 100)])[0]
     poison(sequences, position)
     after = attend(kernels, sequences, [Chunk(0, 0, 100)])[0]
@@ -209,7 +208,7 @@ def test_later_tokens_of_the_chunk_do_not_leak(kernels, position, dtype):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("position", [70, 71])
 def test_tokens_before_the_window_do_not_leak(kernels, position, dtype):
-    sequences = draw_sequences((3, 1, 64), [120], dtype=dtype)
+    sequences = random_sequences((3, 1, 64), [120], dtype=dtype)
     before = attend(kernels, sequences, [Chunk(0, 0, 120)], window=20)[0]
     poison(sequences, position)
     free = position + 20
@@ -222,43 +221,43 @@ def test_tokens_before_the_window_do_not_leak(kernels, position, dtype):
 
 
 def poison(sequences: Sequences, position: int) -> None:
-    """Key and value of a position that no finite weight makes finite."""
+    """Set key and value of a position to NaN, which no finite weight makes finite."""
     block, offset = sequences.tables[0, position // 16], position % 16
     sequences.keys[block, :, :, offset] = np.nan
     sequences.values[block, :, offset] = np.inf
 
 
 def test_scores_far_apart_neither_overflow_nor_vanish(kernels):
-    sequences = draw_sequences((2, 1, 32), [400], dtype=np.float32)
+    sequences = random_sequences((2, 1, 32), [400], dtype=np.float32)
     sequences.queries[0] *= 300.0
     check(kernels, sequences, [Chunk(0, 0, 400)], atol=2e-3)
 
 
-def test_wide_levels_agree_with_their_emulation():
-    pairs = [(level, f"emulated_{level}") for level in ("avx512", "avx512_bf16", "amx")]
-    assert_same_bits(pairs, draw_sequences((9, 3, 64), MIXED_CONTEXTS))
-    assert_same_bits(pairs, draw_sequences((5, 1, 40), MIXED_CONTEXTS))
+def test_wide_isas_agree_with_their_emulation():
+    pairs = [(isa, f"emulated_{isa}") for isa in ("avx512", "avx512_bf16", "amx")]
+    assert_same_bits(pairs, random_sequences((9, 3, 64), MIXED_CONTEXTS))
+    assert_same_bits(pairs, random_sequences((5, 1, 40), MIXED_CONTEXTS))
 
 
 @pytest.mark.parametrize(("heads", "dtype"), [((9, 3, 64), np.float32), ((4, 4, 64), np.float16)])
-def test_float32_cache_and_heads_alone_are_computed_in_float32_at_every_level(heads, dtype):
+def test_float32_caches_and_unshared_heads_are_computed_in_float32_by_every_isa(heads, dtype):
     pairs = [("avx512", "avx512_bf16"), ("emulated_avx512", "emulated_avx512_bf16")]
     pairs.append(("emulated_avx512", "emulated_amx"))
-    assert_same_bits(pairs, draw_sequences(heads, MIXED_CONTEXTS, dtype=dtype))
+    assert_same_bits(pairs, random_sequences(heads, MIXED_CONTEXTS, dtype=dtype))
 
 
 def assert_same_bits(pairs: list[tuple[str, str]], sequences: Sequences) -> None:
-    """Of each pair of levels that can both run here."""
+    """Compare each pair of ISAs that can both run here."""
     for pair in pairs:
-        if all(level in ISAS for level in pair):
-            first, second = (attend(Kernels(level), sequences, MIXED) for level in pair)
+        if all(isa in ISAS for isa in pair):
+            first, second = (attend(Kernels(isa), sequences, MIXED) for isa in pair)
             for a, b in zip(first, second, strict=True):
                 np.testing.assert_array_equal(a, b)
 
 
-def test_blocks_may_lie_apart(kernels):
-    """As windows of a pool that other layers share."""
-    sequences = draw_sequences((3, 1, 64), MIXED_CONTEXTS)
+def test_blocks_may_be_strided(kernels):
+    """Blocks are windows of a pool that other layers share."""
+    sequences = random_sequences((3, 1, 64), MIXED_CONTEXTS)
     want = attend(kernels, sequences, MIXED)
     apart = dataclasses.replace(
         sequences, keys=window_of(sequences.keys), values=window_of(sequences.values)
@@ -268,7 +267,7 @@ def test_blocks_may_lie_apart(kernels):
 
 
 def window_of(cache: np.ndarray) -> np.ndarray:
-    """The same cache as the middle one of three in one array, between NaN."""
+    """Return the same cache as the middle of three in one array, between NaN."""
     pool = np.full((len(cache), 3, *cache.shape[1:]), np.nan, cache.dtype)
     pool[:, 1] = cache
     return pool[:, 1]

@@ -1,4 +1,4 @@
-"""The native mixture of experts: the bits of its linear layers, and choices that lead nowhere."""
+"""The native mixture of experts: the bits of its linear layers, and invalid choices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.kernels.weights import Experts, Linear
 COUNT, FF, WIDTH = 5, 32, 256
 
 
-def drawn(gate: str, down: str) -> Experts:
+def random_experts(gate: str, down: str) -> Experts:
     source = RandomInputs(3)
 
     def matrices(rows: int, width: int, like: str) -> tuple[Any, ...]:
@@ -40,8 +40,8 @@ def ops(request: pytest.FixtureRequest) -> NativeOps:
 def test_an_expert_has_the_bits_of_its_linear_layers(
     ops: NativeOps, tokens: int, gate: str, down: str
 ) -> None:
-    """Of one choice each, whose share is 1. Some expert has more rows than a task takes."""
-    weights = drawn(gate, down)
+    """One expert per token, whose share is 1. Some expert has more rows than a task computes."""
+    weights = random_experts(gate, down)
     source = RandomInputs(1)
     x = source.normal(tokens, WIDTH).numpy()
     chosen = np.maximum(source.integers(0, COUNT, tokens, 1).numpy(), 0)
@@ -61,7 +61,7 @@ def test_an_expert_has_the_bits_of_its_linear_layers(
 def test_experts_with_biases_have_the_bits_of_linear_layers_with_them(
     ops: NativeOps, gate: str, down: str
 ) -> None:
-    weights, source = drawn(gate, down), RandomInputs(4)
+    weights, source = random_experts(gate, down), RandomInputs(4)
     opening = source.normal(COUNT, 2 * FF).numpy()
     closing = source.normal(COUNT, WIDTH).numpy()
     biased = replace(weights, gate_up_bias=opening, down_bias=closing)
@@ -76,21 +76,21 @@ def test_experts_with_biases_have_the_bits_of_linear_layers_with_them(
         assert got[rows].tobytes() == ops.linear(inner, ops.pack_linear(last)).tobytes()
 
 
-def test_not_a_number_stays_one_beyond_the_limits_of_an_activation(ops: NativeOps) -> None:
-    weights = replace(drawn("f32", "f32"), activation="swiglu_oai")
+def test_nan_stays_nan_through_a_clamped_activation(ops: NativeOps) -> None:
+    weights = replace(random_experts("f32", "f32"), activation="swiglu_oai")
     x = np.full((1, WIDTH), np.nan, np.float32)
     chosen, shares = np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32)
     assert np.isnan(ops.experts(x, chosen, shares, ops.pack_experts(weights))).all()
 
 
-def test_an_activation_that_is_not_known_is_refused(ops: NativeOps) -> None:
-    weights = replace(drawn("f32", "f32"), activation="gelu")  # type: ignore[arg-type]
+def test_unknown_activation_is_refused(ops: NativeOps) -> None:
+    weights = replace(random_experts("f32", "f32"), activation="gelu")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="activation: must be silu or swiglu_oai, not gelu"):
         ops.pack_experts(weights)
 
 
 def test_choices_are_summed_with_their_shares(ops: NativeOps) -> None:
-    weights = ops.pack_experts(drawn("f32", "f32"))
+    weights = ops.pack_experts(random_experts("f32", "f32"))
     x = RandomInputs(2).normal(4, WIDTH).numpy()
     chosen = np.array([[0, 1], [1, 0], [4, 2], [3, 3]], np.int32)
     shares = np.array([[0.25, 0.75], [0.75, 0.25], [1, 0], [0.5, 0.5]], np.float32)
@@ -104,20 +104,20 @@ def test_choices_are_summed_with_their_shares(ops: NativeOps) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, COUNT])
-def test_an_expert_that_is_not_there_is_refused(ops: NativeOps, wrong: int) -> None:
+def test_expert_out_of_range_is_refused(ops: NativeOps, wrong: int) -> None:
     chosen = np.array([[0, 1], [2, wrong]], np.int32)
     x, shares = np.ones((2, WIDTH), np.float32), np.ones((2, 2), np.float32)
     with pytest.raises(ValueError, match=rf"experts: chosen: {wrong} is not in 0..{COUNT - 1}"):
-        ops.experts(x, chosen, shares, ops.pack_experts(drawn("f32", "f32")))
+        ops.experts(x, chosen, shares, ops.pack_experts(random_experts("f32", "f32")))
 
 
 def test_more_choices_than_experts_are_refused(ops: NativeOps) -> None:
-    with pytest.raises(ValueError, match="C: exceeds E"):
+    with pytest.raises(ValueError, match="top_k: exceeds E"):
         ops.route_experts(np.ones((1, 4), np.float32), 5, True)
 
 
-def test_experts_that_are_not_alike_are_refused(ops: NativeOps) -> None:
-    good, other = drawn("f32", "f32"), RandomInputs(0).dense(FF + 1, WIDTH, "f32")
+def test_experts_of_different_sizes_are_refused(ops: NativeOps) -> None:
+    good, other = random_experts("f32", "f32"), RandomInputs(0).dense(FF + 1, WIDTH, "f32")
     for gate in ((*good.gate[:-1], other), good.gate[:-1]):
         pairs = Experts(gate, good.up[: len(gate)], good.down)
         with pytest.raises(ValueError, match="experts: "):
@@ -125,7 +125,7 @@ def test_experts_that_are_not_alike_are_refused(ops: NativeOps) -> None:
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
-def test_odd_logits_choose_experts_that_are_there_and_differ(ops: NativeOps, odd: float) -> None:
+def test_nan_and_infinite_logits_choose_valid_distinct_experts(ops: NativeOps, odd: float) -> None:
     logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(0)).numpy()
     logits[1], logits[2, 4], logits[3, ::2] = odd, odd, odd
     logits[4, 0] = -odd

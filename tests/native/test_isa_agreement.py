@@ -1,5 +1,5 @@
-"""Where the kernels say that a level may serve in place of another one, its bits are the same: so
-the level of a range of rows changes no row, whoever stands beside it."""
+"""If the kernels say that an ISA may serve in place of another one, its bits are the same: the ISA
+of a range of rows changes no row, whatever the rest of the batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.kernels.weights import Affine, Experts, Linear, Matrix
 WIDTH, COLUMNS = 256, 96
 ROWS = [1, 2, 7, 8, 16, 31, 40]
 FORMS = ["q4_0", "q4_1", "q4_k", "q5_k", "q6_k", "q8_0", "iq4_xs", "mxfp4", "f32", "f16", "bf16"]
-FAST = [level for level in ISAS if level != "scalar"]
+FAST = [isa for isa in ISAS if isa != "scalar"]
 
 
 def matrix(form: str, rows: int = COLUMNS, width: int = WIDTH) -> Matrix:
@@ -34,11 +34,11 @@ def family(weight: Matrix) -> str:
     return "affine" if isinstance(weight, Affine) else "dense"
 
 
-def each_range(levels: list[str]) -> tuple[RowRange, ...]:
-    """The levels one after the other, each for one more row, and the last one for all others."""
+def each_range(isas: list[str]) -> tuple[RowRange, ...]:
+    """Return the ISAs in turn, each for one more row, and the last one for all others."""
     return (
-        *(RowRange(rows, level) for rows, level in enumerate(levels[:6], 1)),
-        RowRange(None, levels[-1]),
+        *(RowRange(rows, isa) for rows, isa in enumerate(isas[:6], 1)),
+        RowRange(None, isas[-1]),
     )
 
 
@@ -49,22 +49,22 @@ def rows_of(ops: NativeOps, weight: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("own", ISAS)
 @pytest.mark.parametrize("form", FORMS)
-def test_a_level_that_may_serve_products_gives_their_bits(form: str, own: str) -> None:
+def test_isa_that_may_serve_products_gives_their_bits(form: str, own: str) -> None:
     weight = matrix(form)
     alone = NativeOps.eager(Pool(2), own)
     packed = alone.pack_linear(Linear((weight,)))
     expected = rows_of(alone, packed)
-    for level in ISAS:
-        if not native.KernelSet(own).serves(family(weight), level, packed):
+    for isa in ISAS:
+        if not native.KernelSet(own).serves(family(weight), isa, packed):
             continue
-        mixed = replace(IsaSelection.all_of(own), linear=(RowRange(None, level),))
-        assert rows_of(NativeOps.eager(Pool(2), mixed), packed) == expected, level
+        mixed = replace(IsaSelection.all_of(own), linear=(RowRange(None, isa),))
+        assert rows_of(NativeOps.eager(Pool(2), mixed), packed) == expected, isa
 
 
 @pytest.mark.parametrize("own", ISAS)
 @pytest.mark.parametrize("form", FORMS)
-def test_a_level_that_may_not_serve_products_never_does(form: str, own: str) -> None:
-    """Whatever is asked for each range, all rows have the arithmetic of their own level."""
+def test_isa_that_may_not_serve_products_never_does(form: str, own: str) -> None:
+    """Whatever the ranges request, all rows have the arithmetic of their own ISA."""
     alone = NativeOps.eager(Pool(2), own)
     packed = alone.pack_linear(Linear((matrix(form),)))
     expected = rows_of(alone, packed)
@@ -74,7 +74,7 @@ def test_a_level_that_may_not_serve_products_never_does(form: str, own: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("form", "own", "level"),
+    ("form", "own", "isa"),
     [
         ("q4_1", "avx512_bf16", "avx512"),
         ("q4_k", "amx", "avx512"),
@@ -86,15 +86,15 @@ def test_a_level_that_may_not_serve_products_never_does(form: str, own: str) -> 
         ("bf16", "emulated_avx512_bf16", "emulated_amx"),
     ],
 )
-def test_levels_of_another_arithmetic_may_not_serve(form: str, own: str, level: str) -> None:
-    if not {own, level} <= set(ISAS):
+def test_isas_of_another_arithmetic_may_not_serve(form: str, own: str, isa: str) -> None:
+    if not {own, isa} <= set(ISAS):
         pytest.skip("this machine or build lacks one of them")
     weight = matrix(form)
-    packed = [NativeOps.eager(Pool(1), one).pack_linear(Linear((weight,))) for one in (own, level)]
-    assert not native.KernelSet(own).serves(family(weight), level, packed[0])
+    packed = [NativeOps.eager(Pool(1), one).pack_linear(Linear((weight,))) for one in (own, isa)]
+    assert not native.KernelSet(own).serves(family(weight), isa, packed[0])
     results = [
         rows_of(NativeOps.eager(Pool(1), one), weights)
-        for one, weights in zip((own, level), packed, strict=True)
+        for one, weights in zip((own, isa), packed, strict=True)
     ]
     assert results[0] != results[1], "they agree, so they might serve"
 
@@ -119,18 +119,18 @@ def test_experts_have_one_arithmetic_too(gate: str, down: str, own: str) -> None
     alone = NativeOps.eager(Pool(2), own)
     packed = alone.pack_experts(weights)
     expected = results(alone, packed)
-    for level in FAST:
-        mixed = replace(IsaSelection.all_of(own), experts=each_range([level, own]))
-        assert results(NativeOps.eager(Pool(2), mixed), packed) == expected, level
+    for isa in FAST:
+        mixed = replace(IsaSelection.all_of(own), experts=each_range([isa, own]))
+        assert results(NativeOps.eager(Pool(2), mixed), packed) == expected, isa
 
 
 @pytest.mark.parametrize("own", FAST)
-def test_a_plan_of_several_levels_gives_the_bits_of_one(own: str) -> None:
-    """Each kind may have the arithmetic of another level; ranges change nothing."""
+def test_a_plan_of_several_isas_gives_the_bits_of_one(own: str) -> None:
+    """Each kind may have the arithmetic of another ISA; ranges change nothing."""
     for attention, other in pairwise([*FAST, own]):
         plain = IsaSelection(own, attention, other)
         mixed = replace(plain, linear=each_range(FAST), experts=each_range(FAST))
-        first, second = (record(make_model(2, levels)) for levels in (plain, mixed))
+        first, second = (record(make_model(2, isas)) for isas in (plain, mixed))
         for inputs in (PROMPT, DECODE, MIXED, ONE, LONG):
             np.testing.assert_array_equal(run(second, inputs), run(first, inputs))
 
@@ -146,6 +146,6 @@ def test_a_plan_of_several_levels_gives_the_bits_of_one(own: str) -> None:
         ({"dense": [(None, "sse9")]}, "unknown ISA"),
     ],
 )
-def test_ranges_that_mean_nothing_are_refused(ranges: Any, says: str) -> None:
+def test_malformed_ranges_are_refused(ranges: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         native.KernelSet(by_rows=ranges)

@@ -1,5 +1,5 @@
-"""The trials by which levels are chosen: matrices that are stored as the model's are, and each
-arithmetic that the levels have, by each level that can compute it."""
+"""The trials that choose ISAs: matrices that are stored like the model's, and each arithmetic, by
+each ISA that can compute it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from native_isas import ISAS, native
 
-from penstock.kernels.isa.choice import ROWS
+from penstock.kernels.isa.choice import MEASURED_ROWS
 from penstock.kernels.isa.instruction_sets import KernelShapes, MatrixForm, form_name
 from penstock.kernels.native import Pool
 from penstock.kernels.native.isa_trials import candidate_isas, isa_trials, random_like
@@ -24,7 +24,7 @@ HEIGHT, WIDTH = 64, 1024
 
 
 def pattern(name: str) -> Matrix:
-    """As `Checkpoint.pattern` gives it of a GGUF file."""
+    """Return a pattern as `Checkpoint.pattern` returns it for a GGUF file."""
     if name == "MXFP4":
         return mxfp4_layout_sample()
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
@@ -32,12 +32,12 @@ def pattern(name: str) -> Matrix:
 
 
 def stored(name: str) -> Matrix:
-    """A matrix of a file of this type, with every value that its quants may have."""
+    """Return a matrix of this type with every value that its quants may have."""
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
     count = HEIGHT * WIDTH // kind.block * kind.size_bytes
     raw = np.random.default_rng(0).integers(0, 256, count, np.uint8)
     if name == "MXFP4":
-        raw[:: kind.size_bytes] = 30  # an exponent that float16 scales do not hold
+        raw[:: kind.size_bytes] = 30  # an exponent outside the range of float16 scales
     return convert(name, raw, (HEIGHT, WIDTH))
 
 
@@ -47,18 +47,18 @@ def packed(matrix: Matrix) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted({kind.name for kind in SUPPORTED.values()}))
-def test_a_drawn_matrix_is_packed_as_the_models_own(name: str) -> None:
+def test_random_matrix_is_packed_like_the_models_own(name: str) -> None:
     own, trial = packed(stored(name)), packed(random_like(pattern(name), HEIGHT, WIDTH))
     assert (trial.shape, trial.size_bytes) == (own.shape, own.size_bytes)
-    for level in candidate_isas():
+    for isa in candidate_isas():
         for family in ("affine", "dense"):
             kernels = native.KernelSet(candidate_isas()[-1])
-            assert kernels.serves(family, level, trial) == kernels.serves(family, level, own)
+            assert kernels.serves(family, isa, trial) == kernels.serves(family, isa, own)
 
 
 @pytest.mark.parametrize("columns", [64, 96, 1056])
 @pytest.mark.parametrize("group", [64, 128])
-def test_a_drawn_matrix_may_have_coarse_groups_and_any_columns(group: int, columns: int) -> None:
+def test_random_matrix_may_have_coarse_groups_and_any_columns(group: int, columns: int) -> None:
     source = pattern("Q4_1")
     assert not isinstance(source, Dense)
     matrix = random_like(replace(source, group=group), 32, columns)  # type: ignore[type-var]
@@ -89,26 +89,28 @@ def shapes(
         (["F16", "Q4_0"], "float32", "both"),
     ],
 )
-def test_every_arithmetic_is_tried_by_its_own_level(
+def test_every_arithmetic_is_measured_with_its_own_isa(
     forms: list[str], cache_dtype: Any, reach: Any
 ) -> None:
-    levels = [level for level in ISAS if level != "scalar"]
-    trials = isa_trials(shapes(forms, cache_dtype, reach), levels, Pool(2))
+    isas = [isa for isa in ISAS if isa != "scalar"]
+    trials = isa_trials(shapes(forms, cache_dtype, reach), isas, Pool(2))
     cells = [trial.cell for trial in trials]
     assert len(set(cells)) == len(cells)
     for trial in trials:
         trial.run()
-    products = {(cell.own, cell.isa) for cell in cells if cell.kind == "products"}
+    products = {(cell.arithmetic, cell.isa) for cell in cells if cell.kind == "products"}
     owns = {own for own, _ in products}
     assert {(own, own) for own in owns} <= products
-    assert {level for _, level in products} == set(levels)
-    for own, level in products:
-        rows = {c.rows for c in cells if (c.kind, c.own, c.isa) == ("products", own, level)}
-        assert rows == {count for count, _ in ROWS}
+    assert {isa for _, isa in products} == set(isas)
+    for arithmetic, isa in products:
+        rows = {
+            c.rows for c in cells if (c.kind, c.arithmetic, c.isa) == ("products", arithmetic, isa)
+        }
+        assert rows == {count for count, _ in MEASURED_ROWS}
     for kind in ("attention", "other"):
-        assert levels[-1] in {cell.own for cell in cells if cell.kind == kind}
+        assert isas[-1] in {cell.arithmetic for cell in cells if cell.kind == kind}
 
 
-def test_forms_are_told_apart_by_how_they_are_stored() -> None:
+def test_formats_have_distinct_names() -> None:
     names = [form_name(pattern(name)) for name in ("Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0", "BF16")]
     assert len(set(names)) == len(names)

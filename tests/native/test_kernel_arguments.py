@@ -81,7 +81,7 @@ def test_odd_gate_up_is_refused() -> None:
         )
 
 
-def test_weights_packed_for_another_level_are_refused() -> None:
+def test_weights_packed_for_another_isa_are_refused() -> None:
     levels = native.supported_isas()
     if len(levels) < 2:
         pytest.skip("this build has one level")
@@ -90,7 +90,7 @@ def test_weights_packed_for_another_level_are_refused() -> None:
         other.ops.linear(np.ones((1, 64), np.float32), ops.weights["output"])
 
 
-def test_something_else_than_packed_weights_is_refused() -> None:
+def test_object_that_is_no_packed_weight_is_refused() -> None:
     with pytest.raises(TypeError, match="embedding: object: expected PackedLinear"):
         call_embedding(object())
 
@@ -131,7 +131,7 @@ def test_heads_that_do_not_divide_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dim", [12, 1032])
-def test_head_sizes_that_attention_has_no_room_for_are_refused(dim: int) -> None:
+def test_unsupported_head_sizes_are_refused(dim: int) -> None:
     model = make_model(1)
     keys, values = np.zeros((2, 1, dim, 16), np.float32), np.zeros((2, 1, 16, dim), np.float32)
     cache = dataclasses.replace(model.caches[0], keys=keys, values=values)
@@ -141,7 +141,7 @@ def test_head_sizes_that_attention_has_no_room_for_are_refused(dim: int) -> None
         )
 
 
-def test_only_the_blocks_of_a_cache_may_lie_apart() -> None:
+def test_only_the_first_dimension_of_a_cache_may_be_strided() -> None:
     model = make_model(1)
     cache = model.caches[0]
     holey = np.zeros((*cache.keys.shape[:3], 2 * cache.keys.shape[3]), cache.keys.dtype)

@@ -1,4 +1,4 @@
-"""The slots of adapters from Python: what is refused, and what a plan does after a slot changed."""
+"""Adapter slots from Python: refused arguments, and plans after a slot changed."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def ops() -> Any:
         (rows(ints(0, 1), ints(0, 1, 2, 3), ints(0, 1)), "starts: dimension 0 is 2, expected R"),
     ],
 )
-def test_groups_that_point_astray_are_refused(rows: AdapterRows[Any], message: str) -> None:
+def test_groups_out_of_range_are_refused(rows: AdapterRows[Any], message: str) -> None:
     own = ops()
     x, y = np.ones((4, WIDTH), np.float32), np.ones((4, OUT), np.float32)
     with pytest.raises(ValueError, match=message):
         own.lora(x, y, own.adapter_slots(SIZES), 0, rows)
 
 
-def test_what_does_not_fit_the_slots_is_refused() -> None:
+def test_factors_that_do_not_fit_the_slots_are_refused() -> None:
     slots = ops().adapter_slots(SIZES)
     q, kv = factors(0)
     for given, message in (
@@ -87,7 +87,7 @@ def test_what_does_not_fit_the_slots_is_refused() -> None:
 def test_stored_factors_are_near_the_given_ones(
     storage_dtype: Any, error: float, scale: float
 ) -> None:
-    """Whatever their magnitude: a rank is stored relative to its largest element."""
+    """For any magnitude: a rank is stored relative to its largest element."""
     own = ops()
     slots = own.adapter_slots(replace(SIZES, storage_dtype=storage_dtype))
     slots.install(1, slots.pack([factors(0, scale=scale)]))
@@ -101,7 +101,7 @@ def test_stored_factors_are_near_the_given_ones(
 
 @pytest.mark.parametrize("storage_dtype", ["f32", "f16", "i8"])
 def test_bits_do_not_depend_on_the_number_of_threads(storage_dtype: Any) -> None:
-    """With few threads a block of rows is one task; with many both products are cut."""
+    """With few threads a block of rows is one task; with many both products are divided."""
     random = np.random.default_rng(6)
     given = random.standard_normal((21, WIDTH)).astype(np.float32)
     mixed = rows(ints(0, 1, 2), random.permutation(21).astype(np.int32), ints(0, 3, 20, 20))
@@ -117,7 +117,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(storage_dtype: Any) -> None
 
 
 def test_products_of_8_bits_do_not_overflow() -> None:
-    """Every number is the largest that its format has: long sums are cut before they wrap."""
+    """Every number is the largest of its format: long sums are split before they overflow."""
     width, rank, out = 20_000, 1500, 8
     own = ops()
     slots = own.adapter_slots(SlotSizes(1, rank, ((width, (out,)),), "i8"))
@@ -130,9 +130,7 @@ def test_products_of_8_bits_do_not_overflow() -> None:
 
 @pytest.mark.parametrize("storage_dtype", ["f32", "i8"])
 @pytest.mark.parametrize("spoiled", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_shows_and_leaves_others_alone(
-    storage_dtype: Any, spoiled: float
-) -> None:
+def test_a_row_with_nan_affects_no_other_row(storage_dtype: Any, spoiled: float) -> None:
     own = ops()
     slots = own.adapter_slots(replace(SIZES, storage_dtype=storage_dtype))
     slots.install(0, slots.pack([factors(7)]))
@@ -147,7 +145,7 @@ def test_a_row_that_is_not_finite_shows_and_leaves_others_alone(
     assert not np.isfinite(y[1]).any() and (y[[0, 2]] == clean[[0, 2]]).all()
 
 
-def test_a_plan_follows_what_is_installed_after_it_was_recorded() -> None:
+def test_a_plan_uses_adapters_installed_after_it_was_recorded() -> None:
     own = ops()
     slots = own.adapter_slots(SIZES)
     recorder = own.recorder(8, 4, 4, 1, adapters=True)

@@ -1,4 +1,4 @@
-"""Packed weights take about what their file does: memory is what decoding waits for."""
+"""Packed weights are about as large as their file: decoding waits for memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.quant.gguf.ggml_blocks import convert
 from penstock.quant.gguf.ggml_types import SUPPORTED
 
 ROWS, COLUMNS = 64, 1024
-BITS = {  # of a weight: quants, and scales and minima over what shares them
+BITS = {  # per weight: quants, and the scales and minima that they share
     "Q2_K": 4 + 8 / 16 + 8 / 16 + 16 / 256 + 16 / 256,
     "Q3_K": 4 + 8 / 16 + 16 / 256,
     "Q4_0": 4 + 16 / 32,
@@ -28,27 +28,27 @@ BITS = {  # of a weight: quants, and scales and minima over what shares them
 }
 
 
-def packed_bits(matrix: Affine, level: str) -> float:
-    kernels, pool = native.KernelSet(level), native.ThreadPool(1)
+def packed_bits(matrix: Affine, isa: str) -> float:
+    kernels, pool = native.KernelSet(isa), native.ThreadPool(1)
     packed = native.PackedLinear(kernels, pool, [matrix_source(matrix)])
     return 8 * packed.size_bytes / (ROWS * COLUMNS)
 
 
-@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", BITS)
-def test_bits_of_a_weight(name: str, level: str) -> None:
+def test_bits_of_a_weight(name: str, isa: str) -> None:
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
     count = ROWS * COLUMNS // kind.block * kind.size_bytes
     raw = np.random.default_rng(0).integers(0, 256, count, np.uint8)
     if name == "MXFP4":
-        raw[:: kind.size_bytes] = 120  # an exponent that float16 scales hold
+        raw[:: kind.size_bytes] = 120  # an exponent inside the range of float16 scales
     matrix = convert(name, raw, (ROWS, COLUMNS))
     assert isinstance(matrix, Affine)
-    assert packed_bits(matrix, level) == pytest.approx(BITS[name], rel=0.01)
+    assert packed_bits(matrix, isa) == pytest.approx(BITS[name], rel=0.01)
 
 
 @pytest.mark.parametrize("form", ["iq4_nl", "iq4_xs", "mxfp4"])
-def test_one_value_that_the_table_lacks_is_kept(form: str) -> None:
+def test_a_new_value_is_kept(form: str) -> None:
     matrix = RandomInputs(0).affine(ROWS, COLUMNS, form)
     narrow = packed_bits(matrix, "scalar")
     matrix.q[-1, -1] = 2

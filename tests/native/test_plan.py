@@ -33,16 +33,16 @@ from penstock.kernels.native import plan_arguments  # noqa: E402
 STEPS = [PROMPT, DECODE, MIXED, ONE, LONG]
 
 
-def eager_logits(threads: int, level: str | None) -> list[Any]:
-    model = make_model(threads, level)
+def eager_logits(threads: int, isa: str | None) -> list[Any]:
+    model = make_model(threads, isa)
     return [model.forward(model.ops, inputs) for inputs in STEPS]
 
 
-@pytest.mark.parametrize("level", native.supported_isas())
+@pytest.mark.parametrize("isa", native.supported_isas())
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_plan_gives_the_bits_of_the_eager_calls(threads: int, level: str) -> None:
-    plan = record(make_model(threads, level))
-    expected = eager_logits(1, level)
+def test_plan_gives_the_bits_of_the_eager_calls(threads: int, isa: str) -> None:
+    plan = record(make_model(threads, isa))
+    expected = eager_logits(1, isa)
     for inputs, logits in zip(STEPS, expected, strict=True):
         assert np.isfinite(logits).all() and logits.std() > 0
         np.testing.assert_array_equal(run(plan, inputs), logits)
@@ -85,7 +85,7 @@ def test_block_tables_may_be_narrower_than_the_plans() -> None:
 
 
 def test_arena_reuses_memory() -> None:
-    """All temporaries of a step, laid side by side, would take several times as much."""
+    """All temporaries of a step side by side would need several times as much."""
     kept = MAX_TOKENS * (2 * 64 + 64) * 4  # the residual before and after, the queries
     assert kept < record(make_model(1)).arena_bytes < 4 * kept
 
@@ -182,7 +182,7 @@ def test_only_recorded_tensors_can_be_the_output() -> None:
         recorder.finish(np.zeros(3, np.float32))
 
 
-def test_a_plan_tensor_cannot_be_computed_at_once() -> None:
+def test_a_plan_tensor_cannot_be_computed_eagerly() -> None:
     model = make_model()
     recorder = model.ops.recorder(4, 2, 2, 1)
     with pytest.raises(TypeError, match="PlanTensor can only be recorded"):

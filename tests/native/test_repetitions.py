@@ -1,4 +1,4 @@
-"""What DRY must know of a sequence, against its definition computed plainly."""
+"""DRY's matches in a sequence, against their definition computed naively."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = 1 << 30
 
 
 def pairs_of(breakers: Sequence[Sequence[int]]) -> list[tuple[list[int], list[int]]]:
-    """Heads and tails: those with the same tail in one."""
+    """Return heads and tails, merging those with the same tail."""
     by_tail: dict[tuple[int, ...], set[int]] = {}
     for head, *tail in breakers:
         by_tail.setdefault(tuple(tail), set()).add(head)
@@ -47,7 +47,7 @@ def by_definition(
     longest: int = MANY,
     least: int = 1,
 ) -> dict[int, int]:
-    """Every earlier place compared with the end, token by token."""
+    """Compare every earlier place with the end, token by token."""
     end, limit = len(tokens), 0
     while limit < end and not any(
         list(tokens[end - limit - len(b) : end - limit]) == list(b)
@@ -152,7 +152,7 @@ def test_the_lists_of_a_batch_follow_each_other():
     assert (tokens.tolist(), lengths.tolist()) == ([2, 5], [1, 1])
 
 
-def test_a_negative_token_is_none():
+def test_negative_tokens_are_not_counted():
     row = native.DryRepetitions([], MANY)
     row.extend(np.array([4, 4], np.int32))
     native.DryRepetitions.append_each([row], [-1])

@@ -1,4 +1,4 @@
-"""rope_cache and norm_rope_cache at every level: against float64, and bit for bit per token."""
+"""rope_cache and norm_rope_cache with every ISA: against float64, and bit for bit per token."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def draw(
 
 
 def run(kernels: Kernels, t: Tokens, rows: slice = slice(None)) -> tuple[np.ndarray, ...]:
-    """q, keys and values for those tokens; what nobody wrote is NaN."""
+    """Return q, keys and values of those tokens; slots that were not written are NaN."""
     query_heads, kv_heads, dim = t.heads
     blocks = len(t.qkv) // t.block_size + 3
     keys = np.full((blocks, kv_heads, dim, t.block_size), np.nan, t.dtype)

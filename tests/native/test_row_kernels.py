@@ -1,5 +1,5 @@
-"""rms_norm, add_rms_norm, silu_mul and gather_rows at every level: against float64, and bit for
-bit per row."""
+"""rms_norm, add_rms_norm, silu_mul and gather_rows with every ISA: against float64, and bit for bit
+per row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
     return Kernels(request.param)
 
 
-def drawn(rows: int, columns: int, seed: int = 0) -> Floats:
+def random(rows: int, columns: int, seed: int = 0) -> Floats:
     random = np.random.default_rng(seed)
     return (random.normal(0, 3, (rows, columns)) * 10.0 ** random.integers(-2, 2)).astype(
         np.float32
@@ -36,14 +36,14 @@ def reference_norm(x: Floats, weight: Floats) -> npt.NDArray[np.float64]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_rms_norm_is_its_formula(kernels: Kernels, width: int) -> None:
-    x, weight, out = drawn(7, width), drawn(1, width, 1)[0], poisoned(7, width)
+    x, weight, out = random(7, width), random(1, width, 1)[0], poisoned(7, width)
     kernels("rms_norm", [x, weight, out], reals=[EPS])
     np.testing.assert_allclose(out, reference_norm(x, weight), rtol=3e-6, atol=0)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_add_rms_norm_gives_the_sum_and_its_norm(kernels: Kernels, width: int) -> None:
-    x, residual, weight = drawn(7, width), drawn(7, width, 1), drawn(1, width, 2)[0]
+    x, residual, weight = random(7, width), random(7, width, 1), random(1, width, 2)[0]
     out, total = poisoned(7, width), poisoned(7, width)
     kernels("add_rms_norm", [x, residual, weight, out, total], reals=[EPS])
     np.testing.assert_array_equal(total, x + residual)
@@ -59,7 +59,7 @@ def test_norm_of_zeros_is_zero_and_of_nan_is_nan(kernels: Kernels) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_silu_mul_is_its_formula(kernels: Kernels, width: int) -> None:
-    gate_up, out = drawn(5, 2 * width), poisoned(5, width)
+    gate_up, out = random(5, 2 * width), poisoned(5, width)
     kernels("silu_mul", [gate_up, out])
     gate, up = np.split(gate_up.astype(np.float64), 2, axis=1)
     np.testing.assert_allclose(out, gate / (1 + np.exp(-gate)) * up, rtol=2e-6, atol=1e-30)
@@ -75,7 +75,7 @@ def test_silu_mul_of_extreme_gates(kernels: Kernels) -> None:
 
 
 def test_gather_copies_the_rows_asked_for(kernels: Kernels) -> None:
-    x, rows = drawn(9, 130), np.array([8, 0, 0, 3], np.int32)
+    x, rows = random(9, 130), np.array([8, 0, 0, 3], np.int32)
     out = poisoned(4, 130)
     kernels("gather_rows", [x, rows, out])
     np.testing.assert_array_equal(out, x[rows])
@@ -83,13 +83,13 @@ def test_gather_copies_the_rows_asked_for(kernels: Kernels) -> None:
 
 @pytest.mark.parametrize("width", [64, 130, 1000])
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("level", ISAS)
+@pytest.mark.parametrize("isa", ISAS)
 def test_a_row_does_not_depend_on_its_batch_nor_on_threads(
-    level: str, threads: int, width: int
+    isa: str, threads: int, width: int
 ) -> None:
     """300 rows are several tasks."""
-    one, many = Kernels(level, 1), Kernels(level, threads)
-    x, residual, weight = drawn(300, width), drawn(300, width, 1), drawn(1, width, 2)[0]
+    one, many = Kernels(isa, 1), Kernels(isa, threads)
+    x, residual, weight = random(300, width), random(300, width, 1), random(1, width, 2)[0]
     out, total, act = poisoned(300, width), poisoned(300, width), poisoned(300, width // 2)
     many("add_rms_norm", [x, residual, weight, out, total], reals=[EPS])
     many("silu_mul", [x[:, : width // 2 * 2], act])
@@ -103,13 +103,13 @@ def test_a_row_does_not_depend_on_its_batch_nor_on_threads(
 
 
 def test_strided_rows_leave_the_gaps_alone(kernels: Kernels) -> None:
-    x, frame = drawn(6, 100), np.full((6, 100), 7, np.float32)
+    x, frame = random(6, 100), np.full((6, 100), 7, np.float32)
     out = frame[:, 10:50]
     kernels("rms_norm", [x[:, 20:60], np.ones(40, np.float32), out], reals=[EPS])
     np.testing.assert_allclose(out, reference_norm(x[:, 20:60], np.ones(40, np.float32)), rtol=3e-6)
     assert (frame[:, :10] == 7).all() and (frame[:, 50:] == 7).all()
 
 
-def test_no_rows_are_no_work(kernels: Kernels) -> None:
+def test_no_rows_need_no_work(kernels: Kernels) -> None:
     empty = np.empty((0, 16), np.float32)
     kernels("rms_norm", [empty, np.ones(16, np.float32), empty.copy()], reals=[EPS])

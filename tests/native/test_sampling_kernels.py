@@ -1,4 +1,4 @@
-"""argmax, sample and top_logprobs at every level: against a float64 sampler written here."""
+"""argmax, sample and top_logprobs with every ISA: against a float64 sampler written here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from native_isas import ISAS, Kernels
 from sampling_reference import (
     Settings,
-    check_draws,
+    check_samples,
     kept_masses,
     normal_logits,
     philox_uniform,
@@ -35,7 +35,7 @@ def test_uniform_is_philox_as_published():
 
 @pytest.mark.parametrize("vocabulary", [*VOCABULARIES, 151936, 262144])
 def test_argmax_is_the_lowest_id_of_the_highest_logit(kernels, vocabulary):
-    logits = np.stack([normal_logits(vocabulary, seed, levels=4) for seed in range(6)])
+    logits = np.stack([normal_logits(vocabulary, seed, num_distinct=4) for seed in range(6)])
     logits[1] = 2.0
     logits[2] = -np.inf
     logits[2, -1] = -1e30
@@ -53,8 +53,8 @@ def test_a_row_with_nan_or_infinity_gives_minus_one(kernels, vocabulary, bad):
     assert argmax(kernels, logits).tolist() == [-1, -1, -1, 0]
     for settings in (Settings(), Settings(0.0), Settings(top_k=2), Settings(top_p=0.5)):
         settings.seeds = range(4)
-        drawn = sample(kernels, logits, settings)
-        assert drawn[:3].tolist() == [-1, -1, -1] and drawn[3] >= 0
+        sampled = sample(kernels, logits, settings)
+        assert sampled[:3].tolist() == [-1, -1, -1] and sampled[3] >= 0
 
 
 def test_a_row_of_minus_infinity_gives_minus_one_and_a_lone_logit_wins(kernels):
@@ -95,25 +95,25 @@ GRID = [
 ]
 
 
-@pytest.mark.parametrize("levels", [0, 2])
+@pytest.mark.parametrize("num_distinct", [0, 2])
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_draws_are_the_inverse_cdf_of_the_kept_tokens(kernels, vocabulary, levels):
-    logits = normal_logits(vocabulary, vocabulary, levels)
+def test_samples_are_the_inverse_cdf_of_the_kept_tokens(kernels, vocabulary, num_distinct):
+    logits = normal_logits(vocabulary, vocabulary, num_distinct)
     for settings in GRID:
         settings.seeds = range(24)
-        check_draws(kernels, logits, settings)
+        check_samples(kernels, logits, settings)
 
 
 def test_seeds_and_positions_use_all_64_bits(kernels):
     logits = np.zeros(1000, np.float32)
     for position in (0, 1, 2**32, 2**63 + 5):
         settings = Settings(seeds=[0, 1, 2**32, 2**64 - 1], positions=np.uint64(position))
-        check_draws(kernels, logits, settings)
+        check_samples(kernels, logits, settings)
 
 
 @pytest.mark.parametrize("shape", ["equal", "ascending", "descending", "one peak", "two levels"])
 @pytest.mark.parametrize("settings", [Settings(top_p=0.70012), Settings(top_k=100, top_p=0.7012)])
-def test_hard_distributions_are_cut_exactly(kernels, shape, settings):
+def test_hard_distributions_are_truncated_exactly(kernels, shape, settings):
     ids = np.arange(3000, dtype=np.float32)
     logits = {
         "equal": 0 * ids,
@@ -123,19 +123,19 @@ def test_hard_distributions_are_cut_exactly(kernels, shape, settings):
         "two levels": np.where(ids % 3 == 1, 1.0, 0.99999994),
     }[shape].astype(np.float32)
     settings.seeds = range(64)
-    check_draws(kernels, logits, settings)
+    check_samples(kernels, logits, settings)
 
 
 def test_ties_at_the_border_of_top_k_go_to_the_lowest_ids(kernels):
     logits = np.zeros(500, np.float32)
     logits[[400, 450]] = 1.0
-    drawn = sample(kernels, logits, Settings(100.0, top_k=5, seeds=range(400)))
-    assert set(drawn.tolist()) == {0, 1, 2, 400, 450}
+    sampled = sample(kernels, logits, Settings(100.0, top_k=5, seeds=range(400)))
+    assert set(sampled.tolist()) == {0, 1, 2, 400, 450}
 
 
 def test_ties_at_the_border_of_top_p_go_to_the_lowest_ids(kernels):
-    drawn = sample(kernels, np.zeros(400, np.float32), Settings(top_p=0.0124, seeds=range(400)))
-    assert set(drawn.tolist()) == {0, 1, 2, 3, 4}
+    sampled = sample(kernels, np.zeros(400, np.float32), Settings(top_p=0.0124, seeds=range(400)))
+    assert set(sampled.tolist()) == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("settings", [Settings(), Settings(0.8, top_k=40, top_p=0.9, min_p=0.01)])
@@ -152,7 +152,7 @@ def test_frequencies_follow_the_exact_distribution(kernels, settings):
 
 
 @pytest.mark.parametrize("settings", [Settings(), Settings(top_p=0.9), Settings(top_k=50)])
-def test_a_draw_does_not_depend_on_its_place_in_the_batch(kernels, settings):
+def test_a_sample_does_not_depend_on_its_place_in_the_batch(kernels, settings):
     logits = np.stack([normal_logits(1111, seed) for seed in range(6)])
     settings.seeds = np.arange(6) + 100
     together = sample(kernels, logits, settings)
@@ -173,9 +173,9 @@ def test_rows_of_one_call_keep_their_own_settings(kernels):
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-@pytest.mark.parametrize("levels", [0, 4])
-def test_top_logprobs_match_a_sorted_log_softmax(kernels, vocabulary, levels):
-    logits = np.stack([normal_logits(vocabulary, seed, levels) for seed in range(3)])
+@pytest.mark.parametrize("num_distinct", [0, 4])
+def test_top_logprobs_match_a_sorted_log_softmax(kernels, vocabulary, num_distinct):
+    logits = np.stack([normal_logits(vocabulary, seed, num_distinct) for seed in range(3)])
     logits[2, 1:] = -np.inf
     tokens, every = np.array([0, vocabulary - 1, 0], np.int32), np.arange(3, dtype=np.int32)
     x = logits.astype(np.float64)

@@ -1,5 +1,5 @@
-"""What top-k and top-p keep of rows of every shape, where a kernel narrows a band of logits; and
-draws of rows that are changed first, against the exact distribution."""
+"""Top-k and top-p of rows of every shape, for which a kernel narrows a band of logits; and sampling
+of adjusted rows, against the exact distribution."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from native_isas import ISAS, Kernels, native
-from sampling_reference import Settings, check_draws, kept_masses, normal_logits, sample
+from sampling_reference import Settings, check_samples, kept_masses, normal_logits, sample
 
 from penstock.kernels.native import NativeOps
 from penstock.kernels.sampler_inputs import NOTHING_ALLOWED, SamplingRows, SeenTokens, TokenValues
@@ -64,25 +64,26 @@ CUTS = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_row_of_any_shape_is_cut_where_a_full_sort_cuts_it(kernels, shape):
+def test_rows_of_any_shape_are_truncated_like_a_full_sort(kernels, shape):
     logits = shaped(shape)
     for settings in CUTS:
         settings.seeds = range(16)
-        check_draws(kernels, logits, settings)
+        check_samples(kernels, logits, settings)
 
 
 @pytest.mark.parametrize("k", [1, 2, 600, 2500, 2501, WIDE - 1])
 def test_top_k_keeps_k_tokens_at_a_border_of_equals(kernels, k):
-    """At a temperature that makes all kept tokens equally likely, the draws spread over them."""
+    """At a temperature that makes all kept tokens equally likely, samples spread over them."""
     logits = shaped("steps")
     order = np.lexsort((np.arange(WIDE), -logits.astype(np.float64)))[:k]
-    drawn = sample(kernels, logits, Settings(1e7, top_k=k, seeds=range(600)))
-    assert set(drawn.tolist()) <= set(order.tolist())
-    assert drawn.max() >= np.quantile(order, 0.95) and drawn.min() <= np.quantile(order, 0.05)
+    sampled = sample(kernels, logits, Settings(1e7, top_k=k, seeds=range(600)))
+    assert set(sampled.tolist()) <= set(order.tolist())
+    assert sampled.max() >= np.quantile(order, 0.95) and sampled.min() <= np.quantile(order, 0.05)
 
 
 def chi_square_excess(counts: np.ndarray, masses: np.ndarray) -> float:
-    """Deviations of chi-square from its mean, over the tokens that are expected ten times."""
+    """Return the deviations of chi-square from its mean, over the tokens that are expected ten
+    times."""
     wanted = masses * counts.sum()
     assert (counts[wanted == 0] == 0).all()
     common = wanted >= 10
@@ -91,7 +92,7 @@ def chi_square_excess(counts: np.ndarray, masses: np.ndarray) -> float:
 
 
 def adjusted_rows(count: int, settings: Settings) -> SamplingRows:
-    """`count` rows of the same features at different seeds."""
+    """Return `count` rows of the same features at different seeds."""
 
     def column(value: float, dtype: type) -> np.ndarray:
         return np.full(count, value, dtype)
@@ -129,7 +130,7 @@ def adjusted_rows(count: int, settings: Settings) -> SamplingRows:
 
 
 def adjusted(logits: np.ndarray) -> np.ndarray:
-    """What `adjusted_rows` make of a row, written out in float64."""
+    """Return the logits of a row adjusted as in `adjusted_rows`, in float64."""
     x = logits.astype(np.float64)
     x[4], x[5], x[1] = x[4] + 2, x[5] - 100, x[1] + 0.5
     for token, count in enumerate([0, 1, 2, 3]):
@@ -160,7 +161,7 @@ def test_an_adjusted_row_does_not_depend_on_its_neighbours(ops):
         assert alone[0].tobytes() == together[index].tobytes()
 
 
-def test_rows_without_features_leave_the_logits_untouched(ops):
+def test_rows_without_features_leave_the_logits_unchanged(ops):
     rows = replace(adjusted_rows(2, Settings()), bias=None, seen=None, dry=None, masks=None)
     logits = np.stack([normal_logits(50, seed) for seed in range(2)])
     before = logits.copy()
@@ -168,7 +169,7 @@ def test_rows_without_features_leave_the_logits_untouched(ops):
     assert (logits == before).all()
 
 
-def test_a_barren_mask_is_told_greedy_or_not(ops):
+def test_empty_mask_is_reported_for_greedy_and_random_rows(ops):
     rows = replace(adjusted_rows(2, Settings()), masks=np.zeros((1, 2), np.uint32))
     rows = replace(rows, temperature=np.array([0.0, 1.0], np.float32))
     for index in (slice(0, 1), slice(0, 2)):

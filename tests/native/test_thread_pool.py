@@ -1,4 +1,4 @@
-"""The pool from Python. What happens inside it is tested in C++: thread_pool_test.cc."""
+"""The thread pool from Python; thread_pool_test.cc tests its inside in C++."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_settings_allow_as_many_threads_as_a_pool_takes() -> None:
         native.ThreadPool(most + 1)
 
 
-def test_unknown_level_names_the_known_ones() -> None:
+def test_unknown_isa_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown ISA: avx3 \(auto, scalar, neon, avx2"):
         native.KernelSet("avx3")
 
 
-def test_level_that_the_machine_lacks_names_what_is_missing() -> None:
+def test_isa_that_the_cpu_lacks_names_the_missing_feature() -> None:
     real = {"neon", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"}
     lacking = real - set(native.supported_isas())
     if not lacking:
@@ -44,7 +44,7 @@ def test_level_that_the_machine_lacks_names_what_is_missing() -> None:
             native.KernelSet(level)
 
 
-def test_auto_is_a_real_level() -> None:
+def test_auto_is_a_real_isa() -> None:
     level = native.KernelSet("auto").isa
     assert level in native.supported_isas() and not level.startswith("emulated")
 
@@ -72,7 +72,7 @@ def test_two_threads_may_run_one_plan() -> None:
 
 
 def test_a_forked_child_computes_alone_and_exits() -> None:
-    """The helpers stay in the parent: the child's calls run on its one thread."""
+    """The helper threads stay in the parent: the child's calls run on its one thread."""
     plan = record(make_model(threads=4))
     expected = run(plan, PROMPT)
     child = os.fork()

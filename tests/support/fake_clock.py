@@ -29,4 +29,4 @@ class FakeClock:
 
 def prefers(level: str, seconds: float = 1e-5) -> Callable[[Cell], float]:
     """`level` takes half the time of the others, in its own arithmetic and in theirs."""
-    return lambda cell: seconds if level in (cell.isa, cell.own) else 2 * seconds
+    return lambda cell: seconds if level in (cell.isa, cell.arithmetic) else 2 * seconds

@@ -98,9 +98,9 @@ const void* check_adapters(const Signature& signature, const CallArguments& give
         throw py::value_error(signature.kernel + ": linear: must be below " +
                               std::to_string(table.num_linears));
     }
-    symbols.set("K", {table.linears[linear].depth});
+    symbols.set("C", {table.linears[linear].depth});
     symbols.set("N", {table.linears[linear].rows});
-    symbols.set("H", {cpu::inner_columns(table, linear)});
+    symbols.set("inner_columns", {cpu::inner_columns(table, linear)});
     return &table;
 }
 
@@ -123,8 +123,8 @@ const void* check_experts(const KernelSet& kernels, const Signature& signature,
     symbols.set("E", {packed_tiles.count});
     symbols.set("F", {packed_tiles.down.packed_tiles.depth});
     symbols.set("W", {packed_tiles.down.packed_tiles.rows});
-    symbols.set("X", {packed.row_bytes()});
-    symbols.set("Y", {packed.inner_bytes()});
+    symbols.set("row_bytes", {packed.row_bytes()});
+    symbols.set("inner_bytes", {packed.inner_bytes()});
     return &packed_tiles;
 }
 
@@ -153,10 +153,10 @@ const void* check_object(const KernelSet& kernels, const Signature& signature,
                               ": object: was packed for products, not for gathering rows");
     }
     const cpu::LinearWeights& packed_tiles = *packed.linear.packed_tiles();
-    symbols.set("K", {packed_tiles.depth});
+    symbols.set("C", {packed_tiles.depth});
     symbols.set("N", {packed_tiles.rows});
     symbols.set("V", {packed_tiles.rows});
-    symbols.set("Z", {cpu::quantized_row_bytes(packed_tiles.depth)});
+    symbols.set("row_bytes", {cpu::quantized_row_bytes(packed_tiles.depth)});
     return &packed_tiles;
 }
 

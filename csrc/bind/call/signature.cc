@@ -1,16 +1,11 @@
 #include "bind/call/signature.h"
 
+#include <cassert>
+
+#include "bind/call/operand.h"
+
 namespace penstock::bind {
 namespace {
-
-constexpr DTypes f32 = one_of(DType::f32);
-constexpr DTypes i32 = one_of(DType::i32);
-constexpr DTypes i64 = one_of(DType::i64);
-constexpr DTypes u8 = one_of(DType::u8);
-constexpr DTypes cached = one_of(DType::f32) | one_of(DType::f16);
-constexpr auto read = Access::read;
-constexpr auto write = Access::write;
-constexpr auto update = Access::update;
 
 int64_t value(const Symbols& symbols, const char* name) {
     return symbols.evaluate(name).value().value;
@@ -62,238 +57,200 @@ std::string mask_refusal(const Symbols& symbols, int) {
     return {};
 }
 
-std::vector<Parameter> rope_cache_tensors(std::vector<Parameter> head_norm = {}) {
-    std::vector<Parameter> tensors{{"qkv", read, f32, {"T", "H*D+2*K*D"}, ""},
-                                   {"rope", read, f32, {"positions", "rotated"}, ""},
-                                   {"positions", read, i32, {"T"}, "positions"},
-                                   {"slots", read, i32, {"T"}, "B*P"},
-                                   {"keys", update, cached, {"B", "K", "D", "P"}, ""},
-                                   {"values", update, cached, {"B", "K", "P", "D"}, ""},
-                                   {"out", write, f32, {"T", "H*D"}, ""}};
-    tensors.insert(tensors.end(), head_norm.begin(), head_norm.end());
-    return tensors;
+std::string top_k_refusal(const Symbols& symbols, int) {
+    return value(symbols, "top_k") > value(symbols, "E") ? "top_k: exceeds E" : "";
 }
 
-std::vector<Parameter> attention_tensors(const std::vector<Parameter>& own = {}) {
-    std::vector<Parameter> tensors{{"q", read, f32, {"T", "H*D"}, ""},
-                                   {"query_starts", read, i32, {"R+1"}, ""},
-                                   {"context_lens", read, i32, {"R"}, ""},
-                                   {"block_tables", read, i32, {"R", "max_blocks"}, ""},
-                                   {"keys", read, cached, {"B", "K", "D", "P"}, ""},
-                                   {"values", read, cached, {"B", "K", "P", "D"}, ""},
-                                   {"out", write, f32, {"T", "H*D"}, ""}};
-    tensors.insert(tensors.end(), own.begin(), own.end());
-    return tensors;
+std::string count_refusal(const Symbols& symbols, int) {
+    return value(symbols, "count") > value(symbols, "V") ? "count: exceeds the vocabulary" : "";
 }
 
-std::vector<Parameter> gated_tensors() {
-    return {{"gate_up", read, f32, {"T", "2*F"}, ""}, {"out", write, f32, {"T", "F"}, ""}};
+// Cuts the text up to `separator` off `rest`; all of it if there is no separator.
+std::string_view cut(std::string_view& rest, std::string_view separator) {
+    const size_t at = rest.find(separator);
+    const std::string_view head = rest.substr(0, at);
+    rest = at == std::string_view::npos ? std::string_view() : rest.substr(at + separator.size());
+    return head;
 }
 
-std::vector<Parameter> plain_tensors() {
-    return {{"x", read, f32, {"T", "F"}, ""}, {"out", write, f32, {"T", "F"}, ""}};
+DTypes dtypes_named(std::string_view names) {
+    DTypes dtypes = 0;
+    while (!names.empty()) {
+        const std::string_view name = cut(names, "|");
+        for (const DType dtype : {DType::f32, DType::f16, DType::i32, DType::i64, DType::u8}) {
+            dtypes |= dtype_name(dtype) == name ? one_of(dtype) : 0;
+        }
+    }
+    assert(dtypes != 0);
+    return dtypes;
 }
 
-// `K`, `N`, `V` and `Z` of a packed_linear: its depth, its rows (as N and as V), and the bytes of
-// a quantized row of that depth. `E`, `F`, `W`, `X` and `Y` of packed_experts: how many, their
-// sizes, and the bytes of a prepared row of W, and of F, numbers. `K`, `N` and `H` of
-// adapter_slots: those of the layer `linear`, and the columns of its scratch.
-const std::vector<Signature>& table() {
-    static const std::vector<Signature> signatures{
-        {"rms_norm",
-         {{"x", read, f32, {"T", "W"}, ""},
-          {"weight", read, f32, {"W"}, ""},
-          {"out", write, f32, {"T", "W"}, ""}},
-         {},
-         {"eps"}},
-        {"add_rms_norm",
-         {{"x", read, f32, {"T", "W"}, ""},
-          {"residual", read, f32, {"T", "W"}, ""},
-          {"weight", read, f32, {"W"}, ""},
-          {"out", write, f32, {"T", "W"}, ""},
-          {"sum", write, f32, {"T", "W"}, ""}},
-         {},
-         {"eps"}},
-        {"layer_norm",
-         {{"x", read, f32, {"T", "W"}, ""},
-          {"weight", read, f32, {"W"}, ""},
-          {"bias", read, f32, {"W"}, ""},
-          {"out", write, f32, {"T", "W"}, ""}},
-         {},
-         {"eps"}},
+Parameter tensor_of(std::string_view text) {
+    Parameter parameter;
+    if (text.starts_with("write ") || text.starts_with("update ")) {
+        parameter.access = cut(text, " ") == "write" ? Access::write : Access::update;
+    }
+    parameter.name = cut(text, " ");
+    parameter.dtypes = dtypes_named(cut(text, " ["));
+    for (std::string_view extents = cut(text, "]"); !extents.empty();) {
+        parameter.extents.emplace_back(cut(extents, ", "));
+    }
+    if (text.starts_with(" below ")) {
+        parameter.below = text.substr(7);
+    } else if (text.starts_with(" up to ")) {
+        parameter.runs_to = text.substr(7);
+    } else {
+        assert(text.empty());
+    }
+    return parameter;
+}
+
+Signature parsed(std::string kernel, std::string text, ObjectKind object, Refusal* refusal) {
+    Signature signature{std::move(kernel), std::move(text), {}, {}, {}, object, refusal};
+    for (std::string_view rest = signature.text; !rest.empty();) {
+        std::string_view operand = cut(rest, "; ");
+        if (operand.starts_with("integer ")) {
+            signature.integers.emplace_back(operand.substr(8));
+        } else if (operand.starts_with("real ")) {
+            signature.reals.emplace_back(operand.substr(5));
+        } else {
+            signature.tensors.push_back(tensor_of(operand));
+        }
+    }
+    return signature;
+}
+
+struct Row {
+    const char* kernel;
+    std::string text;
+    ObjectKind object = ObjectKind::none;
+    Refusal* refusal = nullptr;
+};
+
+std::vector<Row> row_kernels() {
+    const std::string gated = "gate_up float32 [T, 2*F]; write out float32 [T, F]";
+    const std::string plain = "x float32 [T, F]; write out float32 [T, F]";
+    return {
+        {"rms_norm", "x float32 [T, W]; weight float32 [W]; write out float32 [T, W]; real eps"},
+        {"add_rms_norm", "x float32 [T, W]; residual float32 [T, W]; weight float32 [W]; "
+                         "write out float32 [T, W]; write sum float32 [T, W]; real eps"},
+        {"layer_norm", "x float32 [T, W]; weight float32 [W]; bias float32 [W]; "
+                       "write out float32 [T, W]; real eps"},
         {"add_layer_norm",
-         {{"x", read, f32, {"T", "W"}, ""},
-          {"residual", read, f32, {"T", "W"}, ""},
-          {"weight", read, f32, {"W"}, ""},
-          {"bias", read, f32, {"W"}, ""},
-          {"out", write, f32, {"T", "W"}, ""},
-          {"sum", write, f32, {"T", "W"}, ""}},
-         {},
-         {"eps"}},
-        {"silu_mul", gated_tensors(), {}, {}},
-        {"gelu_mul", gated_tensors(), {}, {}},
-        {"gelu_tanh_mul", gated_tensors(), {}, {}},
-        {"gelu", plain_tensors(), {}, {}},
-        {"tanh", plain_tensors(), {}, {}},
-        {"mean_rows",
-         {{"x", read, f32, {"T", "W"}, ""},
-          {"starts", read, i32, {"R+1"}, "", "T"},
-          {"out", write, f32, {"R", "W"}, ""}},
-         {},
-         {}},
-        {"l2_normalize",
-         {{"x", read, f32, {"R", "W"}, ""}, {"out", write, f32, {"R", "W"}, ""}},
-         {},
-         {}},
-        {"gather_rows",
-         {{"x", read, f32, {"T", "W"}, ""},
-          {"rows", read, i32, {"S"}, "T"},
-          {"out", write, f32, {"S", "W"}, ""}},
-         {},
-         {}},
-        {"embedding",
-         {{"tokens", read, i32, {"T"}, "V"}, {"out", write, f32, {"T", "K"}, ""}},
-         {},
-         {"scale"},
+         "x float32 [T, W]; residual float32 [T, W]; weight float32 [W]; bias float32 [W]; "
+         "write out float32 [T, W]; write sum float32 [T, W]; real eps"},
+        {"silu_mul", gated},
+        {"gelu_mul", gated},
+        {"gelu_tanh_mul", gated},
+        {"gelu", plain},
+        {"tanh", plain},
+        {"mean_rows", "x float32 [T, W]; starts int32 [R+1] up to T; write out float32 [R, W]"},
+        {"l2_normalize", "x float32 [R, W]; write out float32 [R, W]"},
+        {"gather_rows", "x float32 [T, W]; rows int32 [S] below T; write out float32 [S, W]"},
+    };
+}
+
+// The object gives further extents. A packed_linear [N, C]: C, N (also as V) and `row_bytes`, the
+// bytes of a quantized row of C numbers. packed_experts: E, F, W, and the bytes of a quantized row
+// of W numbers (`row_bytes`) and of F numbers (`inner_bytes`). adapter_slots: C and N of the layer
+// `linear`, and `inner_columns`, the columns of its scratch.
+std::vector<Row> weight_kernels() {
+    return {
+        {"embedding", "tokens int32 [T] below V; write out float32 [T, C]; real scale",
          ObjectKind::packed_rows},
-        {"quantize_rows",
-         {{"x", read, f32, {"T", "K"}, ""}, {"out", write, u8, {"T", "Z"}, ""}},
-         {},
-         {},
+        {"quantize_rows", "x float32 [T, C]; write quantized uint8 [T, row_bytes]",
          ObjectKind::packed_linear},
         {"linear_affine",
-         {{"x", read, u8, {"T", "Z"}, ""}, {"out", write, f32, {"T", "N"}, ""}},
-         {"threads"},
-         {},
+         "quantized uint8 [T, row_bytes]; write out float32 [T, N]; integer threads",
          ObjectKind::packed_linear},
-        {"linear_dense",
-         {{"x", read, f32, {"T", "K"}, ""}, {"out", write, f32, {"T", "N"}, ""}},
-         {"threads"},
-         {},
+        {"linear_dense", "x float32 [T, C]; write out float32 [T, N]; integer threads",
          ObjectKind::packed_linear},
-        {"route_experts",
-         {{"logits", read, f32, {"T", "E"}, ""},
-          {"chosen", write, i32, {"T", "C"}, "E"},
-          {"shares", write, f32, {"T", "C"}, ""}},
-         {"renormalize"},
-         {},
-         ObjectKind::none,
-         [](const Symbols& symbols, int) {
-             return std::string(value(symbols, "C") > value(symbols, "E") ? "C: exceeds E" : "");
-         }},
-        {"experts",
-         {{"x", read, f32, {"T", "W"}, ""},
-          {"chosen", read, i32, {"T", "C"}, "E"},
-          {"shares", read, f32, {"T", "C"}, ""},
-          {"out", write, f32, {"T", "W"}, ""},
-          {"rows", write, u8, {"T", "C*X"}, ""},
-          {"gate_up", write, f32, {"T", "2*C*F"}, ""},
-          {"inner", write, u8, {"T", "C*Y"}, ""},
-          {"y", write, f32, {"T", "C*W"}, ""},
-          {"lists", write, i32, {"T", "4*C"}, ""},
-          {"counts", write, i32, {"E+1"}, ""}},
-         {"threads"},
-         {},
-         ObjectKind::packed_experts},
         {"lora",
-         {{"x", read, f32, {"T", "K"}, ""},
-          {"y", update, f32, {"T", "N"}, ""},
-          {"order", read, i32, {"T"}, ""},
-          {"starts", read, i32, {"R+1"}, ""},
-          {"slots", read, i32, {"R"}, ""},
-          {"inner", write, f32, {"T", "H"}, ""}},
-         {"linear", "threads"},
-         {},
+         "x float32 [T, C]; update y float32 [T, N]; order int32 [T]; starts int32 [R+1]; "
+         "slots int32 [R]; write inner float32 [T, inner_columns]; integer linear; integer threads",
          ObjectKind::adapter_slots},
-        {"rope_cache", rope_cache_tensors(), {"H", "K", "D"}, {}, ObjectKind::none, rope_refusal},
-        {"norm_rope_cache",
-         rope_cache_tensors(
-             {{"q_weight", read, f32, {"D"}, ""}, {"k_weight", read, f32, {"D"}, ""}}),
-         {"H", "K", "D"},
-         {"eps"},
-         ObjectKind::none,
-         rope_refusal},
-        {"paged_attention",
-         attention_tensors({{"partials", write, f32, {"partials"}, ""}}),
-         {"H", "K", "D", "window"},
-         {"scale"},
-         ObjectKind::none,
-         attention_refusal},
-        {"sink_attention",
-         attention_tensors(
-             {{"partials", write, f32, {"partials"}, ""}, {"sinks", read, f32, {"H"}, ""}}),
-         {"H", "K", "D", "window"},
-         {"scale"},
-         ObjectKind::none,
-         attention_refusal},
-        {"bidirectional_attention",
-         attention_tensors(),
-         {"H", "K", "D", "window"},
-         {"scale"},
-         ObjectKind::none,
-         attention_refusal},
-        {"biased_attention",
-         attention_tensors({{"bias", read, f32, {"H", "distances"}, ""}}),
-         {"H", "K", "D", "window"},
-         {"scale"},
-         ObjectKind::none,
-         biased_attention_refusal},
-        {"adjust_logits",
-         {{"logits", update, f32, {"S", "V"}, ""},
-          {"bias_starts", read, i32, {"S+1"}, "", "biased"},
-          {"bias_tokens", read, i32, {"biased"}, "V"},
-          {"bias_values", read, f32, {"biased"}, ""},
-          {"seen_starts", read, i32, {"S+1"}, "", "seen"},
-          {"seen_tokens", read, i32, {"seen"}, "V"},
-          {"seen_counts", read, i32, {"seen"}, ""},
-          {"presence", read, f32, {"S"}, ""},
-          {"frequency", read, f32, {"S"}, ""},
-          {"repetition", read, f32, {"S"}, ""},
-          {"dry_starts", read, i32, {"S+1"}, "", "dried"},
-          {"dry_tokens", read, i32, {"dried"}, "V"},
-          {"dry_values", read, f32, {"dried"}, ""},
-          {"masks", read, i32, {"M", "words"}, ""},
-          {"mask", read, i32, {"S"}, "M+1"},
-          {"barren", write, i32, {"S"}, ""}},
-         {},
-         {},
-         ObjectKind::none,
-         mask_refusal},
-        {"argmax", {{"logits", read, f32, {"S", "V"}, ""}, {"out", write, i32, {"S"}, ""}}, {}, {}},
-        {"sample",
-         {{"logits", read, f32, {"S", "V"}, ""},
-          {"temperature", read, f32, {"S"}, ""},
-          {"top_k", read, i32, {"S"}, ""},
-          {"top_p", read, f32, {"S"}, ""},
-          {"min_p", read, f32, {"S"}, ""},
-          {"seed", read, i64, {"S"}, ""},
-          {"position", read, i64, {"S"}, ""},
-          {"out", write, i32, {"S"}, ""}},
-         {},
-         {}},
-        {"top_logprobs",
-         {{"logits", read, f32, {"S", "V"}, ""},
-          {"rows", read, i32, {"R"}, "S"},
-          {"tokens", read, i32, {"R"}, "V"},
-          {"out", write, f32, {"R"}, ""},
-          {"ids", write, i32, {"R", "count"}, ""},
-          {"logprobs", write, f32, {"R", "count"}, ""}},
-         {},
-         {},
-         ObjectKind::none,
-         [](const Symbols& symbols, int) {
-             return std::string(value(symbols, "count") > value(symbols, "V")
-                                    ? "count: exceeds the vocabulary"
-                                    : "");
-         }},
+        {"route_experts",
+         "logits float32 [T, E]; write chosen int32 [T, top_k] below E; "
+         "write shares float32 [T, top_k]; integer renormalize",
+         ObjectKind::none, top_k_refusal},
+        {"experts",
+         "x float32 [T, W]; chosen int32 [T, top_k] below E; shares float32 [T, top_k]; "
+         "write out float32 [T, W]; write rows uint8 [T, top_k*row_bytes]; "
+         "write gate_up float32 [T, 2*top_k*F]; write inner uint8 [T, top_k*inner_bytes]; "
+         "write y float32 [T, top_k*W]; write lists int32 [T, 4*top_k]; write counts int32 [E+1]; "
+         "integer threads",
+         ObjectKind::packed_experts},
     };
-    return signatures;
+}
+
+std::vector<Row> attention_kernels() {
+    const std::string rope_cache =
+        "qkv float32 [T, H*D+2*K*D]; rope float32 [positions, rotated]; "
+        "positions int32 [T] below positions; slots int32 [T] below B*P; "
+        "update keys float32|float16 [B, K, D, P]; update values float32|float16 [B, K, P, D]; "
+        "write out float32 [T, H*D]";
+    const std::string attention =
+        "q float32 [T, H*D]; query_starts int32 [R+1]; context_lens int32 [R]; "
+        "block_tables int32 [R, max_blocks]; keys float32|float16 [B, K, D, P]; "
+        "values float32|float16 [B, K, P, D]; write out float32 [T, H*D]";
+    const std::string partials = attention + "; write partials float32 [partials]";
+    const std::string heads = "; integer H; integer K; integer D";
+    const std::string scalars = heads + "; integer window; real scale";
+    return {
+        {"rope_cache", rope_cache + heads, ObjectKind::none, rope_refusal},
+        {"norm_rope_cache",
+         rope_cache + "; q_weight float32 [D]; k_weight float32 [D]" + heads + "; real eps",
+         ObjectKind::none, rope_refusal},
+        {"paged_attention", partials + scalars, ObjectKind::none, attention_refusal},
+        {"sink_attention", partials + "; sinks float32 [H]" + scalars, ObjectKind::none,
+         attention_refusal},
+        {"bidirectional_attention", attention + scalars, ObjectKind::none, attention_refusal},
+        {"biased_attention", attention + "; bias float32 [H, distances]" + scalars,
+         ObjectKind::none, biased_attention_refusal},
+    };
+}
+
+std::vector<Row> sampler_kernels() {
+    return {
+        {"adjust_logits",
+         "update logits float32 [S, V]; bias_starts int32 [S+1] up to biased; "
+         "bias_tokens int32 [biased] below V; bias_values float32 [biased]; "
+         "seen_starts int32 [S+1] up to seen; seen_tokens int32 [seen] below V; "
+         "seen_counts int32 [seen]; presence float32 [S]; frequency float32 [S]; "
+         "repetition float32 [S]; dry_starts int32 [S+1] up to dried; "
+         "dry_tokens int32 [dried] below V; dry_values float32 [dried]; "
+         "masks int32 [num_masks, words]; mask int32 [S] below num_masks+1; "
+         "write barren int32 [S]",
+         ObjectKind::none, mask_refusal},
+        {"argmax", "logits float32 [S, V]; write out int32 [S]"},
+        {"sample", "logits float32 [S, V]; temperature float32 [S]; top_k int32 [S]; "
+                   "top_p float32 [S]; min_p float32 [S]; seed int64 [S]; position int64 [S]; "
+                   "write out int32 [S]"},
+        {"top_logprobs",
+         "logits float32 [S, V]; rows int32 [R] below S; tokens int32 [R] below V; "
+         "write own float32 [R]; write ids int32 [R, count]; write logprobs float32 [R, count]",
+         ObjectKind::none, count_refusal},
+    };
 }
 
 } // namespace
 
+const std::vector<Signature>& signatures() {
+    static const std::vector<Signature> all = [] {
+        std::vector<Signature> found;
+        for (const auto& rows :
+             {row_kernels(), weight_kernels(), attention_kernels(), sampler_kernels()}) {
+            for (const Row& row : rows) {
+                found.push_back(parsed(row.kernel, row.text, row.object, row.refusal));
+            }
+        }
+        return found;
+    }();
+    return all;
+}
+
 const Signature* signature_of(std::string_view kernel) {
-    for (const Signature& signature : table()) {
+    for (const Signature& signature : signatures()) {
         if (signature.kernel == kernel) {
             return &signature;
         }

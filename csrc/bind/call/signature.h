@@ -1,4 +1,4 @@
-// What each kernel takes: names, element types and extents of its arguments, as one table.
+// The arguments of each kernel: names, element types and extents.
 #pragma once
 
 #include <cstdint>
@@ -25,22 +25,33 @@ struct Parameter {
     DTypes dtypes = 0;
     std::vector<std::string> extents; // expressions of extents.h, one per dimension
     std::string below;                // values of an integer tensor lie in 0..below - 1
-    std::string runs_to = {};         // values ascend from 0 to this extent
+    std::string runs_to;              // values ascend from 0 to this extent
 };
 
 // packed_rows: a packed_linear that rows may be gathered from.
 enum class ObjectKind : uint8_t { none, packed_linear, packed_rows, adapter_slots, packed_experts };
 
+using Refusal = std::string(const Symbols&, int lanes);
+
 struct Signature {
     std::string kernel;
+    std::string text; // see `signatures`
     std::vector<Parameter> tensors;
     std::vector<std::string> integers; // usable in extents
     std::vector<std::string> reals;
     ObjectKind object = ObjectKind::none;
 
-    // Why a kernel whose vectors have `lanes` floats cannot take these extents; empty where it can.
-    std::string (*refusal)(const Symbols&, int lanes) = nullptr;
+    // Returns why a kernel whose vectors have `lanes` floats cannot compute these extents; an empty
+    // string if it can. Null: it computes all.
+    Refusal* refusal = nullptr;
 };
+
+// The signatures of all kernels. `text` lists the operands in the order of a call, separated by
+// "; ": "x float32 [T, W]" for a tensor, after "write " or "update " unless it is only read, and
+// before " below V" if its values lie in 0..V - 1 or " up to T" if they ascend from 0 to T;
+// "integer window" and "real eps" for numbers. Python compares them with the signatures of the ops
+// (kernels/signature.py).
+const std::vector<Signature>& signatures();
 
 // The signature of that kernel, or null.
 const Signature* signature_of(std::string_view kernel);

@@ -1,16 +1,14 @@
 """Compilation ahead of time: every kernel, as the wrappers launch it, for named targets.
 
-Nothing is listed by hand. Which signatures are *proven* follows from the registry: the wrappers run
-over the cases of their ops while launches are only noted (`signatures_of_cases`), so a new kernel
-is proven as
-soon as its op has cases. Which are *packaged* follows from the sizes of models (`shipped`), in the
-same way. Both are lists of `Signature`; `compile_all` compiles each distinct one once, in several
-processes.
+No list is written by hand. The signatures to *check* follow from the registry: the wrappers run
+over the cases of their ops while launches are only recorded (`signatures_of_cases`), so a new
+kernel is checked as soon as its op has cases. The signatures to *package* follow from the sizes of
+models (`packaged_signatures`), in the same way. `compile_all` compiles each distinct `Signature`
+once, in several processes.
 
-No GPU is needed. `python -m penstock.kernels.triton.compile.ahead_of_time [OP ...]` prints a JSON
-line for each
-signature and target: what was compiled and the bytes of the cubin. With `--each-kernel-once` only
-one signature of each kernel is compiled.
+Needs no GPU. `python -m penstock.kernels.triton.compile.ahead_of_time [OP ...]` prints a JSON line
+per signature and target: the kernel and the bytes of its cubin. `--each-kernel-once` compiles only
+one signature of each kernel.
 """
 
 from __future__ import annotations
@@ -41,27 +39,29 @@ from penstock.kernels.triton.linear_choice import FLOAT8_CAPABILITY
 TARGETS = {80: "sm_80", 90: "sm_90a"}
 _LAST = max(TARGETS)
 
-# The first is served, and compiled with every tile. Tiles do not depend on the type: of the other
+# The first is served, and compiled with every tile. Tiles do not depend on the type: for the other,
 # each combination of types is compiled once. (A float32 product takes 20 times as long to compile.)
 ACTIVATIONS = (torch.bfloat16, torch.float32)
 
 _QUICK = "--each-kernel-once"
 
-# Sizes of a model that shape no tile: one value stands for all.
+# Sizes of a model that do not affect tiles: one value represents all.
 _EXTENTS = frozenset({"ROWS", "WIDTH", "VOCABULARY", "UNIT"})
 
 Work = tuple[Signature, int]
-"""A signature and the capability that it is compiled for."""
+"""A signature and the capability to compile it for."""
 
 
 def signatures_of_cases(ops: Iterable[Op]) -> list[Signature]:
-    """One of every distinct signature that the ops' cases lead to."""
+    """Return one of every distinct signature that the cases of the ops launch."""
     table = KernelRegistry(all_ops(), Machine("cuda", _LAST), frozenset({"triton", "reference"}))
     distinct: dict[Any, Signature] = {}
     for op in ops:
         for case in op.cases:
             for dtype in ACTIVATIONS:
-                inputs = as_gpu_inputs(case.draw(0), None if dtype == torch.float32 else dtype)
+                inputs = as_gpu_inputs(
+                    case.make_inputs(0), None if dtype == torch.float32 else dtype
+                )
                 with record_launches() as launches:
                     op.invoke(TorchOps(table, "cpu", dtype), inputs)
                 for signature in (launch.signature() for launch in launches):
@@ -76,13 +76,14 @@ def _types(signature: Signature) -> tuple[Any, ...]:
 
 
 def _without_extents(signature: Signature) -> tuple[Any, ...]:
-    """What a compilation depends on, but for plain extents."""
+    """Return all that a compilation depends on, except plain extents."""
     constants = tuple(item for item in signature.constants if item[0] not in _EXTENTS)
     return *_types(signature), constants, signature.num_warps, signature.num_stages
 
 
 def on_targets(signatures: Iterable[Signature]) -> list[Work]:
-    """Each signature for the last target, and for the others once for each combination of types."""
+    """Yield each signature for the last target, and for the others once per combination of
+    types."""
     seen: set[tuple[Any, ...]] = set()
     work = []
     for signature in signatures:
@@ -94,12 +95,12 @@ def on_targets(signatures: Iterable[Signature]) -> list[Work]:
 
 
 def can_run(signature: Signature, capability: int) -> bool:
-    """Whether the target has the types: Triton converts 8-bit floats from 8.9 on."""
+    """Return whether the target has the types: Triton converts 8-bit floats from 8.9 on."""
     return capability >= FLOAT8_CAPABILITY or "*fp8e4nv" not in signature.types
 
 
 def compile_for(signature: Signature, capability: int) -> Any:
-    """The compiled kernel; `.asm["cubin"]` and `.asm["ptx"]` hold the results."""
+    """Compile a kernel; `.asm["cubin"]` and `.asm["ptx"]` hold the results."""
     kernel = getattr(import_module(signature.module), signature.kernel)
     constants = dict(signature.constants)
     types = dict(zip(kernel.arg_names, signature.types, strict=False))
@@ -119,8 +120,7 @@ def compile_for(signature: Signature, capability: int) -> Any:
 
 
 def compile_all(work: list[Work], processes: int | None = None) -> Iterator[dict[str, Any]]:
-    """Compile all, and yield a record of each as it is done. `processes`: one a core where it is
-    None."""
+    """Compile all, and yield a record of each when it is done. `processes`: None: one per core."""
     count = processes or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(count, get_context("spawn")) as pool:
         yield from pool.map(_compiled, work)
@@ -140,13 +140,13 @@ def _compiled(work: Work) -> dict[str, Any]:
 
 
 def one_of_each(signatures: Iterable[Signature]) -> list[Signature]:
-    """The first of each kernel: the quick check that everything still compiles."""
+    """Return the first signature of each kernel: the quick check that everything still compiles."""
     return list({one.kernel: one for one in reversed(list(signatures))}.values())
 
 
 def main(arguments: list[str]) -> None:
-    """Print the records of the named ops, of all without names."""
-    assert not interpreted(), "the interpreter has replaced the compiler"
+    """Print the records of the named ops; of all if there are no names."""
+    assert not interpreted(), "Triton was imported as the interpreter"
     names = [argument for argument in arguments if argument != _QUICK]
     chosen = [op for op in all_ops() if "triton" in op.implementations]
     signatures = signatures_of_cases(op for op in chosen if not names or op.name in names)
@@ -156,7 +156,7 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # The package registers every implementation on import.
+    # Importing the package registers every implementation.
     import penstock.kernels.triton  # noqa: F401
 
     main(sys.argv[1:])

@@ -1,7 +1,7 @@
 """An archive of compiled kernels for one target: a zip file of cubins and their index.
 
-The index (`index.json`) says of each what it was compiled from and how it is started; cubins of the
-same content are one member. Knows neither Triton nor a driver.
+The index (`index.json`) records the source of each kernel and its launch parameters; cubins with
+the same content are one member. Knows neither Triton nor a driver.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ _WORD_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """A compiled kernel. `source`: the hash of what it was written as; `entry`: its name in the
-    cubin; `shared_bytes`: dynamic shared memory of a block of `32 * num_warps` threads;
-    `scratch_pointers`: parameters after its own, which are null. `file`: the member of the
-    archive."""
+    """A compiled kernel. `source`: hash of its source; `entry`: its name in the cubin;
+    `shared_bytes`: dynamic shared memory of a block of `32 * num_warps` threads;
+    `scratch_pointers`: additional parameters, which are null. `file`: the member of the archive."""
 
     signature: Signature
     source: str
@@ -46,7 +45,7 @@ class Cubin:
 
     @property
     def pointer_words(self) -> int:
-        """Bit i is set where the 8 bytes at 8 i of the parameters are a tensor's address."""
+        """Bit i is set if the 8 bytes at 8 i of the parameters are a tensor's address."""
         words = 0
         for index, written in enumerate(self.signature.types):
             if written.startswith("*"):
@@ -56,7 +55,8 @@ class Cubin:
 
 
 def layout(types: Iterable[str], scratch_pointers: int = 0) -> str:
-    """Parameters in order, each aligned to its size, then null pointers."""
+    """Return the `struct` format of parameters in order, each aligned to its size, then null
+    pointers."""
     letters = "".join("Q" if written.startswith("*") else _LETTERS[written] for written in types)
     return f"@{letters}" + (f"0Q{8 * scratch_pointers}x" if scratch_pointers else "")
 
@@ -64,7 +64,7 @@ def layout(types: Iterable[str], scratch_pointers: int = 0) -> str:
 def write_archive(
     path: Path, target: str, compiler: str, cubins: Iterable[tuple[Cubin, bytes]]
 ) -> None:
-    """Write the kernels and their index, in an order and with dates that depend on nothing."""
+    """Write the kernels and their index, in a fixed order and with fixed dates."""
     kernels, images = [], {}
     for cubin, image in cubins:
         images[cubin.file] = image
@@ -82,22 +82,22 @@ def write_archive(
 
 
 def file_of(image: bytes) -> str:
-    """The member's name for a cubin."""
+    """Return the member's name for a cubin."""
     return f"{hashlib.sha256(image).hexdigest()[:16]}.cubin"
 
 
 class Archive:
-    """An archive as it was written. Raises ValueError for a file that is none, or of another form;
-    OSError where it cannot be read."""
+    """An archive opened from a file. Raises ValueError for a file that is no archive, or of another
+    format; OSError if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
         try:
             self._members = zipfile.ZipFile(path)
             index = json.loads(self._members.read(INDEX))
         except (zipfile.BadZipFile, KeyError) as error:
-            raise ValueError(f"{path.name} is no archive of kernels") from error
+            raise ValueError(f"{path.name} is not an archive of kernels") from error
         if index["form"] != FORM or index["options"] != OPTIONS:
-            raise ValueError(f"{path.name} is of another release")
+            raise ValueError(f"{path.name} is an archive of another release")
         self.target: str = index["target"]
         self.compiler: str = index["compiler"]
         self.cubins = [_cubin(**kernel) for kernel in index["kernels"]]

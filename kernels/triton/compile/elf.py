@@ -1,4 +1,4 @@
-"""What a cubin says of its kernel's parameters: the attributes of its section .nv.info.<entry>."""
+"""Parameters of a kernel as its cubin states them, in the section .nv.info.<entry>."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import struct
 from collections.abc import Iterator
 
 _PARAMETER = 0x17  # EIATTR_KPARAM_INFO
-_SIZED = 0x04  # a format whose last two bytes of the head are the size of what follows
+_SIZED = 0x04  # a format whose head ends with two bytes for the size of the body
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 
 
 def parameters(cubin: bytes, entry: str) -> list[tuple[int, int]]:
-    """(offset, size) in bytes of each parameter, in order. Raises ValueError for what is no cubin
-    with that entry."""
+    """Return (offset, size) in bytes of each parameter, in order. Raises ValueError for data that
+    is no cubin with that entry."""
     info = _sections(cubin).get(f".nv.info.{entry}")
     if info is None:
         raise ValueError(f"the cubin has no {entry}")

@@ -1,6 +1,6 @@
-"""The one place where a Triton kernel is started, or only recorded for compilation ahead of time.
+"""Launching Triton kernels, or only recording the launches for compilation ahead of time.
 
-A packaged cubin serves where there is one (`packaged`); Triton compiles the others.
+A packaged cubin serves if there is one (`packaged_kernels`); Triton compiles the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Launch:
     num_stages: int
 
     def signature(self) -> Signature:
-        """What its compilation depends on."""
+        """All that its compilation depends on."""
         function = self.kernel.fn
         return Signature(
             function.__module__,
@@ -44,7 +44,7 @@ class Launch:
 
 
 class _Serving:
-    """Decided once, at engine start, for the process: like the registration of implementations."""
+    """The packaged kernels of the process, set once at engine start."""
 
     packaged: PackagedKernels | None = None
 
@@ -53,12 +53,13 @@ _recorded: ContextVar[list[Launch] | None] = ContextVar("recorded", default=None
 
 
 def serve_packaged(packaged: PackagedKernels | None) -> None:
-    """From now on let these serve what they have; with None Triton serves all."""
+    """Let these packaged kernels serve the launches that they have, from now on; None: Triton
+    serves all."""
     _Serving.packaged = packaged
 
 
 def interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, on CPU tensors."""
+    """Return whether kernels run in Triton's interpreter, on CPU tensors."""
     return INSTALLED and bool(triton.knobs.runtime.interpret)
 
 
@@ -70,8 +71,8 @@ def launch(
     num_stages: int = 3,
     **constants: Any,
 ) -> None:
-    """Start `kernel` on the current stream; nothing where the grid is empty. Raises RuntimeError
-    where it would have to be compiled and Triton is not installed."""
+    """Launch `kernel` on the current stream; do nothing if the grid is empty. Raises RuntimeError
+    if it must be compiled and Triton is not installed."""
     recorded = _recorded.get()
     if recorded is not None:
         recorded.append(Launch(kernel, arguments, constants, num_warps, num_stages))
@@ -91,7 +92,7 @@ def launch(
 
 @contextmanager
 def record_launches() -> Iterator[list[Launch]]:
-    """Within, launches are appended to the list and nothing runs."""
+    """Append launches to the list inside the context, and run nothing."""
     launches: list[Launch] = []
     token = _recorded.set(launches)
     try:
@@ -105,7 +106,7 @@ BF16_IS_BROKEN = interpreted()
 
 
 def why_not(machine: Machine) -> str | None:
-    """Why Triton kernels cannot run there, or None."""
+    """Return why Triton kernels cannot run there, or None."""
     if machine.interpreted:
         return None
     if machine.device != "cuda":
@@ -118,15 +119,17 @@ def why_not(machine: Machine) -> str | None:
 
 
 def power_of_two(number: int) -> int:
-    """The least power of two that is at least `number`."""
+    """Return the least power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()
 
 
 def in_units(size: int, longest: int = 64) -> tuple[int, int]:
-    """(units, UNIT): `size` as units of the largest power of two, up to `longest`, that divides it.
+    """Return (units, UNIT): `size` in units of the largest power of two, up to `longest`, that
+    divides it.
 
     A kernel that gets the units at run time and multiplies them by the constant serves all sizes,
-    and its compiler still knows how rows are aligned."""
+    and its compiler still knows how rows are aligned.
+    """
     unit = min(size & -size, longest)
     return size // unit, unit
 

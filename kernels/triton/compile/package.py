@@ -1,9 +1,9 @@
-"""Writes the archives of compiled kernels that a distribution brings: one for each target.
+"""Writes the archives of compiled kernels of a distribution, one per target.
 
     python -m penstock.kernels.triton.compile.package FOLDER [--targets 80,90,100] [--processes N]
 
-Needs Triton and no GPU. A kernel that could not be started as `archive` describes (scratch memory,
-clusters, parameters that lie elsewhere) is a mistake of ours: it ends the build.
+Needs Triton and no GPU. A kernel that cannot be launched as `archive` describes (scratch memory,
+clusters, another layout of parameters) is a mistake of ours: it ends the build.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import triton
 from penstock.kernels.triton.compile.ahead_of_time import can_run, compile_for
 from penstock.kernels.triton.compile.archive import Cubin, file_of, layout, write_archive
 from penstock.kernels.triton.compile.elf import parameters
-from penstock.kernels.triton.compile.packaged_signatures import shipped
+from penstock.kernels.triton.compile.packaged_signatures import packaged_signatures
 from penstock.kernels.triton.compile.signature import Signature, source_hash
 
 # Capability -> the target that Triton compiles for.
@@ -47,8 +47,7 @@ def build(
 
 
 def _leave_out_lines() -> None:
-    """Cubins without the lines of their source, which are half of one, and its place on the machine
-    that built it."""
+    """Leave out line information: it is half of a cubin, and names folders of the build machine."""
     triton.knobs.compilation.disable_line_info = True
 
 
@@ -61,7 +60,9 @@ def _compiled(work: tuple[Signature, int]) -> tuple[Cubin, bytes]:
     assert not metadata.global_scratch_size, f"{signature.kernel} needs scratch memory"
     assert not getattr(metadata, "profile_scratch_size", 0)
     assert metadata.num_ctas == 1, f"{signature.kernel} is a cluster"
-    assert metadata.num_warps == signature.num_warps, f"{signature.kernel} has warps of its own"
+    assert metadata.num_warps == signature.num_warps, (
+        f"{signature.kernel} has another number of warps"
+    )
     kernel = getattr(import_module(signature.module), signature.kernel)
     offsets = parameters(image, metadata.name)
     cubin = Cubin(
@@ -73,12 +74,12 @@ def _compiled(work: tuple[Signature, int]) -> tuple[Cubin, bytes]:
         scratch_pointers=len(offsets) - len(signature.types),
         file=file_of(image),
     )
-    assert offsets == expected(cubin), f"{signature.kernel}: parameters lie at {offsets}"
+    assert offsets == expected(cubin), f"{signature.kernel}: parameters are at {offsets}"
     return cubin, image
 
 
 def expected(cubin: Cubin) -> list[tuple[int, int]]:
-    """(offset, size) of each parameter as `Cubin.layout` packs them."""
+    """Return (offset, size) of each parameter as `Cubin.layout` packs them."""
     types = (*cubin.signature.types, *["*i8"] * cubin.scratch_pointers)
     sizes = [struct.calcsize(layout([written])) for written in types]
     ends = [struct.calcsize(layout(types[: index + 1])) for index in range(len(types))]
@@ -90,18 +91,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compile and package the Triton kernels")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--targets", default=",".join(map(str, TARGETS)))
-    parser.add_argument("--processes", type=int, default=0, help="0: one a core")
+    parser.add_argument("--processes", type=int, default=0, help="0: one per core")
     given = parser.parse_args(arguments)
     capabilities = [int(target) for target in given.targets.split(",")]
     given.folder.mkdir(parents=True, exist_ok=True)
-    signatures = shipped()
-    for capability in capabilities:  # one at a time: minutes go by until all are written
+    signatures = packaged_signatures()
+    for capability in capabilities:  # one at a time, to write the first archive early
         for path in build(given.folder, signatures, [capability], given.processes):
             print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
 if __name__ == "__main__":
-    # The package registers every implementation on import.
+    # Importing the package registers every implementation.
     import penstock.kernels.triton  # noqa: F401
 
     main()

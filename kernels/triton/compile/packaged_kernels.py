@@ -1,9 +1,9 @@
-"""Packaged kernels: which launch is served by which cubin, loaded when it is first wanted.
+"""Packaged kernels: selects the cubin that serves a launch, and loads it on first use.
 
-A cubin serves where its kernel's source, the types of the arguments, the constants, warps and
-stages are those of the launch. What is not found, or cannot be loaded, is Triton's to compile; the
-log says so once for each kernel. Tensors that are not aligned as the cubins expect are too. A cubin
-whose first launch fails ends the use of all of them.
+A cubin serves if its kernel's source, the types of the arguments, the constants, warps and stages
+are those of the launch. Triton compiles what is not found or cannot be loaded; the log says so once
+per kernel. The same applies to tensors that are not aligned as the cubins expect. A cubin whose
+first launch fails ends the use of all of them.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ from penstock.kernels.triton.compile.signature import Signature, source_hash, ty
 log = logging.getLogger(__name__)
 
 REQUEST = "@IIIIQ"
-"""Blocks in three dimensions, bytes of parameters, stream: what stands before the parameters."""
+"""The head of a request, before the parameters: blocks in three dimensions, bytes of parameters,
+stream."""
 
 
-# Functions that are mapped: a launch takes microseconds, and a loop in Python most of them.
+# Functions for `map`: a launch takes microseconds, and a Python loop would take most of them.
 _type = attrgetter("dtype")
 _address = torch.Tensor.data_ptr
 
 
 class Misaligned(Exception):
-    """A tensor does not lie as the kernel expects."""
+    """A tensor is not aligned as the kernel expects."""
 
 
 class Launcher(Protocol):
-    """Loads cubins and starts them; see `kernels.cuda.launcher`."""
+    """Loads cubins and launches them; see `kernels.cuda.launcher`."""
 
     def load(self, image: bytes, cubin: Cubin) -> int | str:
-        """What `start` takes, or why there is nothing to start."""
+        """Load a cubin; return the argument of `start`, or the reason why it cannot be loaded."""
 
     def start(self, handle: int, request: bytes) -> None:
-        """Launch; `request`: `REQUEST` and the parameters. Raises Misaligned, or RuntimeError where
+        """Launch; `request`: `REQUEST` and the parameters. Raises Misaligned, or RuntimeError if
         the launch fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """`pack(x, y, z, size, stream, *parameters)` gives what `start` takes."""
+    """A loaded kernel. `pack(x, y, z, size, stream, *parameters)` returns the request of
+    `start`."""
 
     handle: int
     size: int
@@ -56,7 +58,7 @@ class _Ready:
 
 
 class PackagedKernels:
-    """The kernels of an archive on one device. `stream`: gives the current stream."""
+    """The kernels of an archive on one device. `stream`: returns the current stream."""
 
     def __init__(self, archive: Archive, launcher: Launcher, stream: Callable[[], int]) -> None:
         self._archive = archive
@@ -67,7 +69,7 @@ class PackagedKernels:
         self._ready: dict[tuple[Any, ...], _Ready | str] = {}
         self._known: dict[Any, tuple[int, dict[tuple[Any, ...], _Ready | str]]] = {}
         self._sources: dict[Any, str] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._started: set[int] = set()
         self._unusable: str | None = None
 
@@ -76,18 +78,18 @@ class PackagedKernels:
 
     @property
     def served(self) -> int:
-        """Launches of how many kinds were served so far."""
+        """Number of kernel kinds served so far."""
         return sum(isinstance(one, _Ready) for one in self._ready.values())
 
     @property
     def missing(self) -> int:
-        """Of how many kinds not."""
+        """Number of kernel kinds without a packaged binary."""
         return len(self._ready) - self.served
 
     def report(self) -> str:
-        """One line: what there is, and what was used of it."""
+        """Return one line: the kernels of the archive, and the use made of them."""
         if self._unusable is not None:
-            return f"kernels are compiled as they are wanted: {self._unusable}"
+            return f"kernels are compiled on first use: {self._unusable}"
         return (
             f"{len(self)} packaged kernels for {self._archive.target}: "
             f"{self.served} in use, {self.missing} compiled here"
@@ -102,8 +104,8 @@ class PackagedKernels:
         num_stages: int,
         constants: dict[str, Any],
     ) -> str | None:
-        """Start the kernel; or say why that is Triton's to do. Where a cubin cannot even be started
-        for the first time, no other is tried."""
+        """Launch the kernel, or return why Triton must. If a first launch fails, no other cubin is
+        tried."""
         if self._unusable is not None:
             return self._unusable
         fn = kernel.fn
@@ -127,7 +129,7 @@ class PackagedKernels:
             )
             self._launcher.start(ready.handle, request)
         except (Misaligned, struct.error) as error:
-            return self._tell(fn.__name__, str(error))
+            return self._log_once(fn.__name__, str(error))
         except RuntimeError as error:
             if ready.handle in self._started:
                 raise
@@ -150,7 +152,7 @@ class PackagedKernels:
         sizes = tuple(sorted(constants.items()))
         signature = Signature(fn.__module__, fn.__name__, types, sizes, num_warps, num_stages)
         cubin = self._cubins.get(signature)
-        if fn not in self._sources:  # reading it takes a millisecond or two
+        if fn not in self._sources:  # hashing it takes a millisecond or two
             self._sources[fn] = source_hash(kernel)
         if cubin is None:
             known = fn.__name__ in self._packaged
@@ -164,18 +166,19 @@ class PackagedKernels:
                 whole = struct.Struct(REQUEST + cubin.layout.removeprefix("@"))
                 return _Ready(loaded, size, whole.pack)
             reason = loaded
-        return self._tell(fn.__name__, reason)
+        return self._log_once(fn.__name__, reason)
 
-    def _tell(self, name: str, reason: str) -> str:
-        if name not in self._told:
-            self._told.add(name)
+    def _log_once(self, name: str, reason: str) -> str:
+        if name not in self._logged:
+            self._logged.add(name)
             log.info("%s is compiled here: %s", name, reason)
         return reason
 
 
 def _leading_tensors(arguments: tuple[Any, ...]) -> int:
-    """How many: the arguments of every kernel are tensors first, then numbers."""
+    """Return the number of leading tensors: the arguments of every kernel are tensors, then
+    numbers."""
     are_tensors = [isinstance(argument, torch.Tensor) for argument in arguments]
     count = sum(are_tensors)
-    assert all(are_tensors[:count]), "a number stands before a tensor"
+    assert all(are_tensors[:count]), "a number precedes a tensor"
     return count

@@ -1,5 +1,5 @@
-"""What is packaged for: sizes of models, types of GGUF files and extents of steps, and the meta
-tensors that stand for theirs."""
+"""The models that packaged kernels serve: their sizes, types of GGUF files and extents of steps,
+and meta tensors of those sizes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def floats(*shape: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a decoder: what its kernels are compiled for. With `experts` each feed-forward is a
-    mixture: `per_token` of them, of `ff`; with `oai` as gpt-oss has them, whose attention has
-    sinks."""
+    """The sizes of a decoder on which its compiled kernels depend. With `experts` each feed-forward
+    layer is a mixture: `per_token` of them, of width `ff`; with `oai` as in gpt-oss, whose
+    attention has sinks."""
 
     width: int
-    heads: tuple[int, int, int]  # query heads, KV heads, head dim
+    heads: tuple[int, int, int]  # query heads, KV heads, head dimension
     ff: int
     vocab: int
     head_norm: bool
     experts: int = 0
     per_token: int = 0
     oai: bool = False
-    blocks: bool = False  # 8-bit floats with scales of blocks are of this model too
+    blocks: bool = False  # the model also exists in 8-bit floats with block scales
 
 
 MODELS = {
@@ -68,8 +68,8 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """How a type of a GGUF file is held: bits, columns of a group, whether it has minima, and what
-    its scales are."""
+    """A type of GGUF file as it is stored: bits, columns of a group, whether it has minima, and the
+    kind of its scales."""
 
     bits: int
     group: int
@@ -77,14 +77,14 @@ class Integers:
     scale: torch.dtype = torch.float16
 
     def packed(self, rows: int, width: int) -> PackedAffine:
-        """A matrix of this type."""
+        """Return a matrix of this type."""
         scale = empty(width // self.group, rows, dtype=self.scale)
         minimum = scale if self.zero_point is None else None
         q = empty(rows, width * self.bits // 8, dtype=torch.uint8)
         return PackedAffine(q, scale, minimum, self.bits, self.group, self.zero_point or 0)
 
     def stacked(self, count: int, rows: int, width: int) -> AffineStack:
-        """Matrices of this type, of so many experts."""
+        """Return `count` matrices of this type, stacked."""
         scale = empty(count, width // self.group, rows, dtype=self.scale)
         minimum = scale if self.zero_point is None else None
         q = empty(count, rows, width * self.bits // 8, dtype=torch.uint8)
@@ -104,11 +104,11 @@ INTEGERS = {
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """Of a step: `tokens` of `rows` chunks, all of which draw."""
+    """The extents of a step: `tokens` in `rows` chunks, all of which are sampled."""
 
     tokens: int
     rows: int
 
 
-# One for each way that extents change a tile: few tokens and many, one a row, short chunks, long.
+# One per way that extents change a tile: few tokens and many, one per row, short chunks, long.
 STEPS = (Extents(1, 1), Extents(40, 40), Extents(40, 2), Extents(2048, 1))

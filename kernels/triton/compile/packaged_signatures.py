@@ -1,9 +1,9 @@
-"""Which kernels are packaged: those that `shipped_sizes.MODELS` launch, found by launching them.
+"""Selects the kernels to package: those that the models of `packaged_models.MODELS` launch.
 
-The wrappers run over meta tensors of each model's sizes while launches are only noted. A family of
-ops adds what it launches to `_STEP`, as a function of the ops, the sizes and the extents of a step:
-what a model lacks (experts, say) it simply does not launch. Tests hold the list against what the
-runtime of a GPU launches, so nothing is forgotten.
+The wrappers run over meta tensors of each model's sizes while launches are only recorded. A family
+of ops adds its launches to `_STEP`, as a function of the ops, the sizes and the extents of a step;
+it launches nothing for a part that a model lacks (experts, say). Tests compare the list with the
+launches of a GPU runtime, so that none is forgotten.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from penstock.kernels.triton.moe.packed_experts import DenseStack, Float8Stack, 
 from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, most_units
 
 BLOCK_TOKENS = 16
-MOST_GROUPS = 256  # rows of a step by their adapters
+MOST_GROUPS = 256  # groups of a step's rows by adapter
 CACHES = (torch.bfloat16, torch.float8_e4m3fn)
 
 
-def shipped(models: Iterable[Sizes] | None = None) -> list[Signature]:
-    """Each signature that those models launch, once; of all `MODELS` where it is None."""
+def packaged_signatures(models: Iterable[Sizes] | None = None) -> list[Signature]:
+    """Return each signature that those models launch, once. `models`: None: all `MODELS`."""
     table = KernelRegistry(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
     ops = TorchOps(table, "meta", ACTIVATIONS)
     distinct: dict[Signature, None] = {}
@@ -67,7 +67,7 @@ def shipped(models: Iterable[Sizes] | None = None) -> list[Signature]:
 
 
 def _layers(sizes: Sizes) -> list[tuple[int, int]]:
-    """[N, K] of the products of a layer."""
+    """Return [N, C] of the products of a layer."""
     q_heads, kv_heads, dim = sizes.heads
     layers = [((q_heads + 2 * kv_heads) * dim, sizes.width), (sizes.width, q_heads * dim)]
     if not sizes.experts:
@@ -76,7 +76,7 @@ def _layers(sizes: Sizes) -> list[tuple[int, int]]:
 
 
 def _parts(sizes: Sizes) -> list[tuple[int, int]]:
-    """[N, K] of the matrices of a layer, each of which is a product of its own among integers."""
+    """Return [N, C] of the matrices of a layer; integer matrices are multiplied one by one."""
     q_heads, kv_heads, dim = sizes.heads
     parts = [(heads * dim, sizes.width) for heads in (q_heads, kv_heads)]
     parts.append((sizes.width, q_heads * dim))
@@ -97,8 +97,7 @@ def _inputs(extents: Extents) -> StepInputs[torch.Tensor]:
 
 
 def _hidden_states(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Embedding, norms, the activation, and the rows whose logits are wanted, of the residual and
-    of what attention made."""
+    """Launch embedding, norms, the activation, and the selection of rows for logits."""
     x, weight = empty(extents.tokens, sizes.width), floats(sizes.width)
     q_heads, _, dim = sizes.heads
     table = PackedTable(PackedDense(empty(sizes.vocab, sizes.width)), ACTIVATIONS)
@@ -111,7 +110,8 @@ def _hidden_states(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _products(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Dense weights: streamed for few tokens, and the one tile of deterministic answers."""
+    """Launch products of dense weights: streamed for few tokens, and the one tile of deterministic
+    mode."""
     for invariant in (False, True):
         for shape in _layers(sizes):
             if invariant or extents.tokens <= 16:
@@ -125,12 +125,12 @@ def _products(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _bias(sizes: Sizes, rows: int) -> Any:
-    """Of a layer's products, where the model has biases."""
+    """Return the bias of a product, if the model has biases."""
     return floats(rows) if sizes.oai else None
 
 
 def _mixture(sizes: Sizes, gate_up: Stack, down: Stack, *, invariant: bool = False) -> Any:
-    """The experts of a layer."""
+    """Return the experts of a layer."""
     packed = PackedExperts((gate_up,), down, invariant)
     if not sizes.oai:
         return packed
@@ -143,7 +143,7 @@ def _mixture(sizes: Sizes, gate_up: Stack, down: Stack, *, invariant: bool = Fal
 
 
 def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """What chooses experts, and these: with tiles for few tokens and for many."""
+    """Launch routing and experts, with tiles for few tokens and for many."""
     if not sizes.experts:
         return
     x = empty(extents.tokens, sizes.width)
@@ -161,7 +161,7 @@ def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _integer_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Experts as GGUF files have them."""
+    """Launch experts as GGUF files store them."""
     if not sizes.experts:
         return
     x, chosen = empty(extents.tokens, sizes.width), ints(extents.tokens, sizes.per_token)
@@ -172,7 +172,7 @@ def _integer_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _float8_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Experts in 8-bit floats, in the forms and by the kernels of `_float8`."""
+    """Launch experts in 8-bit floats, in the forms and by the kernels of `_float8`."""
     if not sizes.experts:
         return
     choices = extents.tokens * sizes.per_token
@@ -191,18 +191,18 @@ def _float8_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _float8_forms(sizes: Sizes) -> list[tuple[bool, int]]:
-    """Whether scales belong to groups of columns, and to how many rows: as `--quantize fp8` rounds
-    weights; of models that come so, in blocks too."""
+    """Return (whether scales belong to groups of columns, rows per scale): rows as `--quantize fp8`
+    rounds weights; also blocks, if the model exists in that form."""
     return [(False, 1), (True, FLOAT8_GROUP)] if sizes.blocks else [(False, 1)]
 
 
 def _float8_kinds(width: int) -> tuple[Float8Choice, ...]:
-    """By either kernel: which one serves is a matter of what was measured, and of the GPU."""
+    """Return both kernels: measurements, and the GPU, decide which one serves."""
     return ("widen", "float8") if width % FLOAT8_GROUP == 0 else ("widen",)
 
 
 def _float8(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Layers' weights in 8-bit floats."""
+    """Launch products of weights in 8-bit floats."""
     for rows, columns in _layers(sizes):
         codes, x = empty(rows, columns, dtype=torch.uint8), empty(extents.tokens, columns)
         for grouped, height in _float8_forms(sizes):
@@ -216,7 +216,7 @@ def _float8(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _integers(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Affine weights as GGUF files have them: of layers, of the head and of the embedding."""
+    """Launch products of affine weights as GGUF files store them: of layers, head and embedding."""
     table = (sizes.vocab, sizes.width)
     for kind in INTEGERS.values():
         ops.embedding(PackedTable(kind.packed(*table), ACTIVATIONS), ints(extents.tokens), 1.0)
@@ -228,7 +228,7 @@ def _integers(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Rotation, cache and attention, for every type of cache."""
+    """Launch rotation, cache write and attention, for every type of cache."""
     q_heads, kv_heads, dim = sizes.heads
     norm = HeadNorm(floats(dim), floats(dim), 1e-6) if sizes.head_norm else None
     for dtype in CACHES:
@@ -245,7 +245,7 @@ def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _adapters(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Adapters of low rank on a linear layer: few groups of rows, and many."""
+    """Launch LoRA on a linear layer: few groups of rows, and many."""
     tokens = extents.tokens
     for rows, columns in _layers(sizes):
         slots = ops.adapter_slots(SlotSizes(1, 16, ((columns, (rows,)),), "f16"))
@@ -256,7 +256,7 @@ def _adapters(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """The table of rows, and the draw."""
+    """Launch the ops of the persistent batch, and the sampler."""
     rows = extents.rows
     logits = floats(rows, sizes.vocab)
     draws = (floats(rows), ints(rows), floats(rows), floats(rows))

@@ -1,7 +1,7 @@
-"""What a compiled kernel depends on, without tensors and without Triton: a `Signature`.
+"""`Signature`: all that a compiled kernel depends on, without tensors and without Triton.
 
 Integers are i32 and never specialised: neither 1 nor a multiple of 16 makes another kernel. Tensors
-are aligned to 16 bytes, which the launcher checks. What matters beyond is a constant.
+are aligned to 16 bytes, which the launcher checks. Everything else that matters is a constant.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ OPTIONS = {"enable_fp_fusion": True}
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`module`, `kernel`: where it is written. `types`: of the run-time parameters, in order.
-    `constants`: the others, by name, sorted. `num_warps`: of a program; `num_stages`: how deep
-    its loops are pipelined."""
+    """The compilation of a kernel. `module`, `kernel`: its source. `types`: of the run-time
+    parameters, in order. `constants`: the others, by name, sorted. `num_warps`: of a program;
+    `num_stages`: how deep its loops are pipelined."""
 
     module: str
     kernel: str
@@ -46,15 +46,15 @@ class Signature:
 
 
 def type_of(argument: Any) -> str:
-    """The type of a run-time argument: a tensor, a float or an integer."""
+    """Return the type of a run-time argument: a tensor, a float or an integer."""
     if isinstance(argument, torch.Tensor):
         return POINTERS[argument.dtype]
     return "fp32" if isinstance(argument, float) else "i32"
 
 
 def source_hash(kernel: Any) -> str:
-    """Of the kernel's source, that of all kernels it calls, and the numbers it reads: the same with
-    any Triton, and with none."""
+    """Hash the kernel's source, that of all kernels it calls, and the numbers it reads: the hash is
+    the same with any Triton, and without."""
     seen: dict[str, str] = {}
     _gather(kernel, seen)
     text = "\n".join(f"{name}\n{source}" for name, source in sorted(seen.items()))

@@ -7,7 +7,7 @@ from penstock.kernels.triton.language import tl, triton
 
 @triton.jit
 def _decoded(codes):
-    """Codes as float32, exactly: their exponent and mantissa where float32 has its own, times the
+    """Codes as float32, exactly: exponent and mantissa shifted to those of float32, times the
     difference of the biases."""
     wide = codes.to(tl.int32)
     bits = ((wide & 128) << 24) | ((wide & 127) << 20)
@@ -17,7 +17,7 @@ def _decoded(codes):
 
 @triton.jit
 def _as_bfloat16(codes):
-    """Codes as bfloat16, exactly: the same, two at a time. Four codes are one register."""
+    """Codes as bfloat16, exactly: like `_decoded`, two at a time. Four codes are one register."""
     return tl.inline_asm_elementwise(
         """{
         .reg .b32 low, high, shifted, sign, none;
@@ -51,10 +51,10 @@ def narrow_product(
     GROUPED: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile of activations in 8 bits by weights in 8 bits, of `groups` groups of BLOCK_K columns,
-    each of which has a sum of its own. `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]` are where
-    rows begin; `x_scale: [BLOCK_M]`, `scale: [BLOCK_N]` where their scales of the first group are,
-    of `x_scales` and `scales` of a group."""
+    """A tile of activations in 8 bits by weights in 8 bits, over `groups` groups of BLOCK_K
+    columns, each with its own sum. `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]`: starts of
+    rows; `x_scale: [BLOCK_M]`, `scale: [BLOCK_N]`: their scales of the first group, `x_scales` and
+    `scales` apart from group to group."""
     lane = tl.arange(0, BLOCK_K)
     x_place, weight_place = x_row + lane[None, :], weight_row + lane[None, :]
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
@@ -82,9 +82,9 @@ def widened_product(
     WIDTH: tl.constexpr, GROUPED: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile of activations as they are, by weights widened to their type (WIDE: float32). BLOCK_K
-    is a group of columns. `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]` are where rows begin,
-    `scale_column` is the place of a row's scale among the `scales` of a group."""
+    """A tile of unrounded activations by weights widened to their type (WIDE: float32). BLOCK_K is
+    a group of columns. `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]`: starts of rows;
+    `scale_column`: the index of a row's scale among the `scales` of a group."""
     lane = tl.arange(0, BLOCK_K)
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for group in range((WIDTH + BLOCK_K - 1) // BLOCK_K):

@@ -1,7 +1,8 @@
-"""Matrix products: of float weights, streamed for few rows and the library's beyond (which of them
-says `linear_choice`); exact int8 products for affine weights; products of 8-bit floats.
+"""Linear layers: float weights, streamed for few rows and multiplied by cuBLAS beyond
+(`linear_choice` selects); exact int8 products for affine weights; products of 8-bit floats.
 
-Tiles over K depend on the shape of the weights alone, so a row's sum in our kernels has one order.
+Tiles over the input columns depend only on the shape of the weights, so a row's sum in our kernels
+has one order.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from penstock.kernels.weights import Linear
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """`parts` write neighbouring columns of the result; dense ones of a type are one part.
-    `bias: [N]` float32 or None. `result`: the type of the product, None for that of x.
-    `invariant`: one kernel with one tile, whatever the number of rows."""
+    """A packed linear layer. `parts` write neighbouring columns of the result; dense parts of one
+    type are one part. `bias: [N]` float32 or None. `result`: the type of the product, None for that
+    of x. `invariant`: one kernel with one tile, whatever the number of rows."""
 
     parts: tuple[Packed, ...]
     bias: torch.Tensor | None
@@ -65,8 +66,8 @@ def linear_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """`units * UNIT` rows of weights. Their width is a constant: offsets of rows that are known to
-    the compiler stand in the instructions."""
+    """`units * UNIT` rows of weights. Their width is a constant: the compiler puts offsets of rows
+    that it knows into the instructions."""
     rows = units * UNIT
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -100,7 +101,7 @@ def pack_linear(weight: Linear, device: str, dtype: torch.dtype) -> PackedLinear
 
 
 def rounded_to_float8(weight: PackedLinear) -> PackedLinear:
-    """The same with its dense parts in 8 bits."""
+    """Return the layer with its dense parts in 8-bit floats."""
     parts = tuple(
         in_float8(part) if isinstance(part, PackedDense) else part for part in weight.parts
     )
@@ -108,7 +109,8 @@ def rounded_to_float8(weight: PackedLinear) -> PackedLinear:
 
 
 def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:
-    """One part where all are dense and of one type, or all 8-bit floats in one form."""
+    """Merge the parts into one if all are dense and of one type, or all 8-bit floats in one
+    form."""
     eight_bits = [part for part in parts if isinstance(part, PackedFloat8)]
     if len(eight_bits) == len(parts) > 1 and len({part.grouped for part in eight_bits}) == 1:
         return (_joined(eight_bits),)
@@ -119,7 +121,7 @@ def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:
 
 
 def _joined(parts: list[PackedFloat8]) -> PackedFloat8:
-    """Blocks of rows stay where none lies in two parts."""
+    """Join parts; blocks of rows are kept if none spans two parts."""
     heights = {part.scale_rows for part in parts}
     if len(heights) > 1 or any(part.shape[0] % part.scale_rows for part in parts[:-1]):
         parts = [one_scale_a_row(part) for part in parts]
@@ -151,7 +153,7 @@ def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
 
 
 def _library(x: torch.Tensor, data: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
-    """The product by cuBLAS, summed in float32."""
+    """Compute the product by cuBLAS, summed in float32."""
     if weight.result not in (None, x.dtype):
         out = torch.mm(x, data.t(), out_dtype=weight.result)
         return out if weight.bias is None else out.add_(weight.bias)
@@ -162,7 +164,7 @@ def _library(x: torch.Tensor, data: torch.Tensor, weight: PackedLinear) -> torch
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Of a dense product. Streaming wants many programs with deep loads, and no reuse."""
+    """The tile of a dense product. Streaming needs many programs with deep loads, and no reuse."""
 
     m: int
     n: int
@@ -181,7 +183,8 @@ def _tile(tokens: int, rows: int, width: int, dtype: torch.dtype) -> _Tile:
 
 
 _INVARIANT = _Tile(64, 32, 64, 4, 3)
-"""Enough programs for a few rows, and rows enough for a prompt: good at neither."""
+"""The tile of deterministic mode: enough programs for a few rows, and rows enough for a prompt, and
+good at neither."""
 
 
 def _dense(out, x, part: PackedDense, bias, first_column: int, invariant: bool = False) -> None:

@@ -40,7 +40,7 @@ def quantize_kernel(q, scale, x, groups, GROUP: tl.constexpr, GROUPS: tl.constex
 
 @triton.jit
 def _integers(q, column, group, rows, groups, BITS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """32 stored integers of each column, as int8 [BLOCK_N, 32]; 8-bit ones less 128."""
+    """32 stored integers of each column, as int8 [BLOCK_N, 32]; 8-bit integers less 128."""
     row = column.to(tl.int64)[:, None]
     inside = (column < rows)[:, None]
     if BITS == 4:
@@ -103,8 +103,8 @@ def linear_affine_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """`units * UNIT` rows of weights, of `groups` groups of activations; one of weights has several
-    of these, one, or a half."""
+    """`units * UNIT` rows of weights, over `groups` groups of activations; a group of weights has
+    several of these, one, or a half."""
     rows, width = units * UNIT, groups * 32
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -123,7 +123,7 @@ def linear_affine_kernel(
                 group // (GROUP // 32) * rows + column, inside, OFFSET, HAS_MINIMUM,
             )  # fmt: skip
         else:
-            # A product of 32 is the least that int8 tensor cores take: zeros hide the other half.
+            # int8 tensor cores multiply at least 32 columns: zeros hide the other half.
             for half in tl.static_range(2):
                 hidden = tl.where((lane // 16 == half)[None, :], left, 0).to(tl.int8)
                 total = _add_group(
@@ -137,7 +137,7 @@ def linear_affine_kernel(
 
 
 def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, K] as int8 [T, K] and the float32 scales [T, K / 32]."""
+    """Return x [T, C] as int8 [T, C] and the float32 scales [T, C / 32]."""
     tokens, width = x.shape
     groups = width // ACTIVATION_GROUP
     q = torch.empty(tokens, width, dtype=torch.int8, device=x.device)
@@ -149,7 +149,8 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def rows_a_tile(tokens: int) -> int:
-    """16 is the least that tensor cores take; more rows reuse what was read of the weight."""
+    """Return the rows of a tile. Tensor cores need at least 16; more rows reuse the weights that
+    were read."""
     return 16 if tokens <= 16 else 64
 
 

@@ -1,9 +1,9 @@
 """Products of weights in 8-bit floats: with activations rounded to 8 bits too, on tensor cores that
-take both; or with activations as they are, the codes widened in registers, for few rows and for
-GPUs without such tensor cores.
+multiply both; or with unrounded activations and widened codes, for few rows and for GPUs without
+such tensor cores.
 
-Scales belong to rows of weights and, where they are grouped, to 128 columns. Sums run in float32;
-of 8-bit tensor cores, whose own sums are narrower, over 128 columns at a time.
+Scales belong to rows of weights and, if they are grouped, to 128 columns. Sums are float32; 8-bit
+tensor cores, whose own sums are narrower, sum over 128 columns at a time.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Tile:
 
 
 _INVARIANT = {"float8": _Tile(64, 64, 4, 4), "widen": _Tile(64, 32, 4, 3)}
-"""One for any number of rows; see `linear`."""
+"""The tile for any number of rows; see `linear`."""
 
 
 def _tile(kind: Float8Choice, tokens: int, rows: int, wide: bool) -> _Tile:
@@ -126,7 +126,7 @@ def _tile(kind: Float8Choice, tokens: int, rows: int, wide: bool) -> _Tile:
         return _Tile(rows_a_tile(tokens), 32, 4, 2)
     if tokens > 16:
         return _Tile(64, 128, 4, 3)
-    # Few columns at a time, so that every multiprocessor has some, and many loads in flight.
+    # Few columns per program, so that every multiprocessor has some, and many loads in flight.
     return _Tile(16, 16, 4, 8) if rows <= 8192 else _Tile(16, 32, 4, 6)
 
 
@@ -145,7 +145,7 @@ def multiply(
     first_column: int,
     invariant: bool = False,
 ) -> None:
-    """The same by the kernel that `kind` says; "staged", which Triton has not, is widened."""
+    """Compute a product by the kernel `kind`; "staged", which Triton lacks, is widened."""
     kind = "float8" if kind == "float8" else "widen"
     tokens, (rows, width) = len(x), part.shape
     wide = BF16_IS_BROKEN or x.dtype == torch.float32

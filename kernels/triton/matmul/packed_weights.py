@@ -16,14 +16,14 @@ from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 
 LARGEST_FLOAT8 = 448
-_ROWS_AT_ONCE = 1024  # float32 copies of more would be as large as what they save
+_ROWS_AT_ONCE = 1024  # float32 copies of more rows would be as large as the memory they save
 
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
 class PackedDense:
-    """`data: [N, K]` in the weight's own format."""
+    """`data: [N, C]` in the weight's own format."""
 
     data: torch.Tensor
 
@@ -35,9 +35,9 @@ class PackedDense:
 
 @dataclass(frozen=True, slots=True)
 class PackedAffine:
-    """`q: [N, K * bits / 8]` uint8; `scale`, `minimum`: [ceil(K / group), N], float16 where the
-    source has one level of nothing else, and float32 where it has that or two levels, multiplied
-    out (which is exact). No minimum where it is -zero_point * scale."""
+    """`q: [N, C * bits / 8]` uint8; `scale`, `minimum`: [ceil(C / group), N], float16 if the source
+    has only float16 scales of one level, else float32, two levels multiplied out (which is exact).
+    No minimum if it is -zero_point * scale."""
 
     q: torch.Tensor
     scale: torch.Tensor
@@ -53,8 +53,8 @@ class PackedAffine:
 
 @dataclass(frozen=True, slots=True)
 class PackedFloat8:
-    """`codes: [N, K]` uint8. `scale: [groups, ceil(N / scale_rows)]` float32: of 128 columns each
-    where `grouped`, else one group is all."""
+    """`codes: [N, C]` uint8. `scale: [groups, ceil(N / scale_rows)]` float32: a group has 128
+    columns if `grouped`, else all."""
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -70,8 +70,8 @@ Packed: TypeAlias = "PackedDense | PackedAffine | PackedFloat8"
 
 
 def pack_matrix(matrix: Matrix, device: str, dtype: torch.dtype = torch.float32) -> Packed:
-    """The matrix on the device. Dense weights are held in the type of activations, `dtype`; in
-    their own where that is float32. Scales of whole rows are spread to one for each."""
+    """Return the matrix on the device. Dense weights are stored in the type of activations,
+    `dtype`; in their own if that is float32. Scales of whole rows are repeated for each row."""
     if isinstance(matrix, Dense):
         held = _DTYPES[matrix.dtype] if dtype == torch.float32 else dtype
         return PackedDense(dequantize(matrix, held).to(device))
@@ -100,7 +100,7 @@ def _float8(matrix: Float8, device: str) -> PackedFloat8:
 
 
 def in_float8(part: PackedDense) -> PackedFloat8:
-    """Dense weights rounded to 8 bits where they lie, with a scale for each row."""
+    """Round dense weights to 8-bit floats on their device, with a scale per row."""
     rows, width = part.shape
     codes = torch.empty(rows, width, dtype=torch.uint8, device=part.data.device)
     scale = torch.empty(1, rows, device=part.data.device)
@@ -114,7 +114,7 @@ def in_float8(part: PackedDense) -> PackedFloat8:
 
 
 def one_scale_a_row(part: PackedFloat8) -> PackedFloat8:
-    """The same with `scale_rows` 1."""
+    """Return the weights with `scale_rows` 1."""
     rows, _ = part.shape
     scale = part.scale.repeat_interleave(part.scale_rows, 1)[:, :rows].contiguous()
     return PackedFloat8(part.codes, scale, 1, part.grouped)

@@ -1,4 +1,4 @@
-"""Activations rounded to 8-bit floats, with a scale for each row or each 128 columns of a row."""
+"""Activations rounded to 8-bit floats, with a scale per row or per 128 columns of a row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _GROUPS_A_PROGRAM = 8
 
 @triton.jit
 def _encoded(values):
-    """The codes of float32 values, rounded half to even, at most 448: what the conversion of a GPU
-    does. Triton's interpreter loses a carry in its own (3.6, 3.9)."""
+    """The codes of float32 values, rounded half to even, at most 448: the conversion of a GPU.
+    Triton's interpreter loses a carry in its own (3.6, 3.9)."""
     magnitude = tl.minimum(tl.abs(values), 448.0)
     bits = magnitude.to(tl.int32, bitcast=True)
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
@@ -28,7 +28,7 @@ def _encoded(values):
 
 @triton.jit
 def _quantized(values, step, ENCODE: tl.constexpr):
-    """values / step as codes; zeros where the step is zero."""
+    """values / step as codes; zeros if the step is zero."""
     quanta = tl.div_rn(values, tl.where(step > 0, step, 1.0))
     if ENCODE:
         result = _encoded(quanta)
@@ -50,7 +50,7 @@ def quantize_float8_kernel(
     ENCODE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Codes of one row of `x`, and its scales: one of each group of columns, or one of all. Scales
+    """Codes of one row of `x`, and its scales: one per group of columns, or one for all. Scales are
     [groups, tokens], so that neighbouring rows of a tile read neighbouring ones."""
     width = units * UNIT
     token = tl.program_id(0)
@@ -79,8 +79,8 @@ def quantize_float8_kernel(
 
 
 def quantize_float8(x: torch.Tensor, grouped: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, K] as codes [T, K] and their float32 scales [groups, T]: of 128 columns each where
-    they are grouped, else of all."""
+    """Return x [T, C] as codes [T, C] and their float32 scales [groups, T]: a group has 128 columns
+    if `grouped`, else all."""
     tokens, width = x.shape
     units, unit = in_units(width)
     groups = ceil_div(width, FLOAT8_GROUP) if grouped else 1
@@ -101,5 +101,5 @@ def quantize_float8(x: torch.Tensor, grouped: bool) -> tuple[torch.Tensor, torch
 
 
 def codes_type() -> torch.dtype:
-    """Of what kernels get: the interpreter makes products of decoded bytes."""
+    """Return the type of codes that kernels get: the interpreter multiplies decoded bytes."""
     return torch.uint8 if interpreted() else torch.float8_e4m3fn

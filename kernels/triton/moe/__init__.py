@@ -1,1 +1,1 @@
-"""Mixtures of experts: routing, the order of tokens, products."""
+"""Mixture of experts: routing, the order of tokens, products."""

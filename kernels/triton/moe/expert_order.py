@@ -1,8 +1,8 @@
-"""Which experts tokens go to, and the choices of a step in the order of experts, in whole tiles.
+"""Routing of tokens to experts, and the choices of a step in the order of experts, in whole tiles.
 
-Choices are numbered token by token: t * C + c. Each expert's choices fill tiles of their own, whose
-rest holds the number of all choices, which is none. Lists are as long as any choices could make
-them, so nothing on the host depends on what is chosen.
+Choices are numbered token by token: t * top_k + k. Each expert's choices fill tiles of their own,
+padded with the number of all choices, which is no choice. Lists have the length that any choices
+could need, so that the host depends on none of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def route_kernel(
     BLOCK: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One token: its largest logits one after another, the lower number first where two are equal.
-    Integers in the order of floats give every NaN a place, so each expert is chosen once."""
+    """One token: its largest logits one after another, the lower number first among equals.
+    Integers in the order of floats give every NaN a place, so that each expert is chosen once."""
     token = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, BLOCK)
     lane = tl.arange(0, LANES)
@@ -84,7 +84,7 @@ def route_experts(
 
 @triton.jit(do_not_specialize=["choices"])
 def count_choices_kernel(counts, chosen, choices, BLOCK: tl.constexpr):
-    """How often one expert is chosen."""
+    """Count how often one expert is chosen."""
     expert = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     count = tl.zeros((BLOCK,), dtype=tl.int32)
@@ -109,7 +109,7 @@ def order_choices_kernel(
     BLOCK: tl.constexpr,
     TURN: tl.constexpr,
 ):
-    """The choices of one expert, in their own order, and which tiles are its."""
+    """The choices of one expert, in their own order, and its tiles."""
     expert = tl.program_id(0)
     all_experts = tl.arange(0, EXPERTS)
     all_counts = tl.load(counts + all_experts, mask=all_experts < COUNT, other=0)
@@ -136,8 +136,8 @@ def order_choices_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """int32 on the device: `order` [capacity * rows] choices, `tile_expert` [capacity] the expert
-    of each tile of `rows` of them, `tiles` [1] how many there are."""
+    """The choices in tiles, int32 on the device: `order` [capacity * rows] choices, `tile_expert`
+    [capacity] the expert of each tile of `rows` choices, `tiles` [1] the number of tiles."""
 
     order: torch.Tensor
     tile_expert: torch.Tensor
@@ -150,12 +150,12 @@ class Order:
 
 
 def most_tiles(choices: int, count: int, rows: int) -> int:
-    """Tiles that so many choices among `count` experts can fill at most."""
+    """Return the most tiles that `choices` choices among `count` experts can fill."""
     return (choices + min(choices, count) * (rows - 1)) // rows
 
 
 def order_choices(chosen: torch.Tensor, count: int, rows: int) -> Order:
-    """`chosen` [T, C] of `count` experts, in tiles of `rows`."""
+    """Order `chosen` [T, top_k] of `count` experts, in tiles of `rows`."""
     choices = chosen.numel()
     capacity = most_tiles(choices, count, rows)
 

@@ -1,7 +1,8 @@
-"""A mixture of experts: grouped products over the choices of a step, in the order of experts.
+"""Mixture of experts: grouped products over the choices of a step, in the order of experts.
 
-Tiles of rows belong to one expert each (`experts_order`); a program reads which, and gathers its
-rows. Results lie in the order of choices, so that a token's are neighbours and are summed in order.
+Tiles of rows belong to one expert each (`expert_order`); a program reads which, and gathers its
+rows. Results are in the order of choices, so that those of a token are neighbours and are summed in
+order.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def experts_affine_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """As `experts_kernel`, of integers, with the sums and the sizes of `linear_affine_kernel`."""
+    """Like `experts_kernel`, for integers, with the sums and the sizes of
+    `linear_affine_kernel`."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
         return
@@ -154,8 +156,8 @@ def expert_gated_kernel(
     out, gate_up, bias, chosen,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIASED: tl.constexpr, OAI: tl.constexpr,
 ):  # fmt: skip
-    """What a choice's expert makes of gate and up, its biases added. OAI: the activation of
-    gpt-oss, else silu. What is NaN stays NaN."""
+    """The activation of gate and up of each choice, with its expert's biases. OAI: the activation
+    of gpt-oss, else silu. NaN stays NaN."""
     choice = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -241,8 +243,8 @@ def _activated(gate_up: torch.Tensor, chosen: torch.Tensor, weights: PackedExper
 
 
 def _rows_a_tile(device: torch.device, choices: int, weights: PackedExperts) -> int:
-    """16 is the least that tensor cores take, and 64 that of 8-bit floats; experts with many rows
-    reuse what was read."""
+    """Return the rows of a tile. Tensor cores need at least 16, those of 8-bit floats 64; experts
+    with many rows reuse the weights that were read."""
     many = not weights.invariant and choices >= 32 * weights.down.shape[0]
     kinds = [
         choose_stack(stack, choices, device, weights.invariant)
@@ -260,7 +262,7 @@ def _products(
     stacks: tuple[Stack, ...],
     shared_by: int,
 ) -> torch.Tensor:
-    """[choices, rows of all stacks]. `shared_by`: neighbouring choices that go with one row of
+    """Return [choices, rows of all stacks]. `shared_by`: neighbouring choices that read one row of
     x."""
     out = x.new_empty(choices, sum(stack.shape[1] for stack in stacks))
     quantized = None

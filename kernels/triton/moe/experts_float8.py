@@ -1,8 +1,8 @@
 """Products of experts in 8-bit floats, by either kernel of `linear_float8` over tiles of choices:
-with activations rounded to 8 bits too, on tensor cores that take both, where an expert has many
-rows; or with activations as they are, the codes widened in registers.
+with activations rounded to 8 bits too, on tensor cores that multiply both, if an expert has many
+rows; or with unrounded activations and widened codes.
 
-What is read of an expert is its codes; a tile of many rows reuses what was read for it.
+Only the codes of an expert are read; a tile of many rows reuses them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def experts_float8_kernel(
     UNIT: tl.constexpr, SCALE_ROWS: tl.constexpr, GROUPED: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """As `experts_kernel`, both sides in 8 bits: `units * UNIT` rows of codes of each expert, in
+    """Like `experts_kernel`, both sides in 8 bits: `units * UNIT` rows of codes of each expert, in
     `groups` groups of BLOCK_K."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
@@ -70,7 +70,7 @@ def widen_experts_kernel(
     GROUPED: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """As `experts_kernel`, of `units * UNIT` rows of codes."""
+    """Like `experts_kernel`, for `units * UNIT` rows of codes."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
         return
@@ -94,7 +94,7 @@ def widen_experts_kernel(
 def choose_stack(
     stack: Float8Stack, choices: int, device: torch.device, invariant: bool
 ) -> Float8Choice:
-    """Which kernel multiplies so many choices: by how many rows an expert has on the mean."""
+    """Return the kernel for `choices` choices, by the mean number of rows per expert."""
     count, *shape = stack.shape
     rows_each = ceil_div(choices, count)
     return choose_expert_float8(rows_each, (*shape,), float8_capability(device), invariant)
@@ -108,7 +108,7 @@ def float8_products(
     order: Order,
     lists: tuple[torch.Tensor | int, ...],
 ) -> None:
-    """Write the columns of `out` that belong to `stack`, by the kernel that `kind` says. `lists`:
+    """Write the columns of `out` that belong to `stack`, by the kernel `kind`. `lists`: the lists
     of the choices, as the kernels of `experts` take them."""
     _, rows, width = stack.shape
     units, unit = in_units(rows, FLOAT8_GROUP)

@@ -22,7 +22,7 @@ from penstock.kernels.weights import ExpertActivation, Experts, Matrix
 
 @dataclass(frozen=True, slots=True)
 class DenseStack:
-    """`data: [E, N, K]` in the weights' own format."""
+    """`data: [E, N, C]` in the weights' own format."""
 
     data: torch.Tensor
 
@@ -34,7 +34,7 @@ class DenseStack:
 
 @dataclass(frozen=True, slots=True)
 class AffineStack:
-    """As `PackedAffine`, with E in front of each shape."""
+    """Like `PackedAffine`, with E in front of each shape."""
 
     q: torch.Tensor
     scale: torch.Tensor
@@ -51,7 +51,7 @@ class AffineStack:
 
 @dataclass(frozen=True, slots=True)
 class Float8Stack:
-    """As `PackedFloat8`, with E in front of each shape."""
+    """Like `PackedFloat8`, with E in front of each shape."""
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -69,8 +69,9 @@ Stack: TypeAlias = "DenseStack | AffineStack | Float8Stack"
 
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
-    """`gate_up`: one stack of [E, 2 F, W], or two of [E, F, W] where they are stored in different
-    kinds. `invariant`: one tile, whatever the number of rows. Biases: float32, as in `Experts`."""
+    """Packed experts. `gate_up`: one stack of [E, 2 F, W], or two of [E, F, W] if they are stored
+    in different kinds. `invariant`: one tile, whatever the number of rows. Biases: float32, as in
+    `Experts`."""
 
     gate_up: tuple[Stack, ...]
     down: Stack
@@ -81,7 +82,8 @@ class PackedExperts:
 
 
 def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExperts:
-    """On the device. Raises ValueError where the experts of a layer differ in their kind."""
+    """Pack the experts on the device. Raises ValueError if the experts of a layer differ in their
+    kind."""
     gate, up, down = (
         _stack(matrices, device, dtype) for matrices in (weights.gate, weights.up, weights.down)
     )
@@ -100,7 +102,7 @@ def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExp
 
 
 def rounded_to_float8(weights: PackedExperts) -> PackedExperts:
-    """The same with its dense stacks in 8 bits, with a scale for each row."""
+    """Return the experts with their dense stacks in 8-bit floats, with a scale per row."""
     down, *gate_up = (
         _in_float8(stack) if isinstance(stack, DenseStack) else stack
         for stack in (weights.down, *weights.gate_up)
@@ -149,13 +151,13 @@ def _kind(one: Packed | Stack) -> tuple[object, ...]:
 
 
 def _merged(gate: Stack, up: Stack) -> tuple[Stack, ...]:
-    """One stack where both are of one kind."""
+    """Merge two stacks into one if both are of one kind."""
     if _kind(gate) != _kind(up):
         return (gate, up)
     if isinstance(gate, DenseStack) and isinstance(up, DenseStack):
         return (DenseStack(torch.cat((gate.data, up.data), dim=1)),)
     if isinstance(gate, Float8Stack) and isinstance(up, Float8Stack):
-        if gate.shape[1] % gate.scale_rows:  # a block of rows would lie in both
+        if gate.shape[1] % gate.scale_rows:  # a block of rows would span both
             return (gate, up)
         codes, scale = torch.cat((gate.codes, up.codes), 1), torch.cat((gate.scale, up.scale), 2)
         return (Float8Stack(codes, scale, gate.scale_rows, gate.grouped),)

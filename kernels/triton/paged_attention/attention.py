@@ -1,7 +1,7 @@
-"""Paged attention, for any mix of chunks: short ones by `decode_attention`, long ones here.
+"""Paged attention for any mix of chunks: short ones by `decode_attention`, long ones here.
 
-A program owns a tile of one chunk's tokens and one KV head; the query heads that share the KV head
-are packed into the rows of the tile. The grid is sized by capacity: chunk r may start at tile
+A program computes a tile of one chunk's tokens and one KV head; the query heads that share the KV
+head are packed into the rows of the tile. The grid is sized by capacity: chunk r may start at tile
 starts[r] // TOKENS + r at the earliest, which leaves room for every chunk's last, partial tile; a
 program finds its chunk by bisection. Tiles that end a chunk see the most keys and start first.
 """
@@ -80,8 +80,8 @@ def attention_kernel(
     SINKS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Chunks of at most `shorter` tokens are left out. BOTH: a token also sees those after it.
-    BIASED: distances up to `farthest` have a bias. SINKS: a head has a weight more."""
+    """Chunks of at most `shorter` tokens are left out. BOTH: a token also sees later tokens.
+    BIASED: distances up to `farthest` have a bias. SINKS: a head has one more weight."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -100,7 +100,7 @@ def attention_kernel(
         if SCALED:
             log2_scale *= tl.load(key_scales + kv_head)
         position = context - (end - token)
-        # The last key that the first and the last token of the tile see, and one more.
+        # One past the last key that the first and the last token of the tile see.
         clear = context - (end - first) + 1
         last = context - (end - tl.minimum(first + TOKENS, end))
         reach = position
@@ -109,7 +109,7 @@ def attention_kernel(
             last = tl.where(window > 0, tl.minimum(last + window - 1, context), context)
             reach = tl.where(window > 0, position + window - 1, context)
         oldest = tl.where(window > 0, tl.maximum(context - (end - first) - window + 1, 0), 0)
-        # Keys of a window's far end are hidden from later tokens of the tile.
+        # Keys at the far end of a window are masked for later tokens of the tile.
         shown = tl.where(window > 0, tl.maximum(last - window + 1, 0), 0)
         begin = oldest // BLOCK_N * BLOCK_N
         full_from = tl.minimum(tl.cdiv(shown, BLOCK_N) * BLOCK_N, last)
@@ -146,7 +146,7 @@ def attention_kernel(
 def prefill_attention(
     out, q, inputs, cache, heads, scale, window, shorter: int, both: int = 0, bias=None, sinks=None
 ) -> None:
-    """Write the rows of chunks of more than `shorter` tokens."""
+    """Compute the rows of chunks of more than `shorter` tokens."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     tokens, rows = q.shape[0], inputs.context_lens.shape[0]
@@ -202,12 +202,11 @@ def attention(
 ) -> torch.Tensor:
     """See `Ops.attention`.
 
-    `q`, the block tables and `sinks` are contiguous; the cache lies as `kernels.gpu_kv_cache`
-    says. A
-    step of as many tokens as rows has at most one token a row. `decode` writes the rows of short
-    chunks, `prompt` those of the others.
+    `q`, the block tables and `sinks` are contiguous; the cache has the layout of
+    `kernels.gpu_kv_cache`. A step of as many tokens as rows has at most one token per row. `decode`
+    computes the rows of short chunks, `prompt` those of the others.
     """
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     out = q.new_empty(*q.shape)  # cheaper than empty_like
     decode(out, q, inputs, cache, heads, scale, window, sinks=sinks)
     if q.shape[0] != inputs.context_lens.shape[0]:
@@ -225,8 +224,8 @@ def bidirectional_attention(
     window: int,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `Ops.bidirectional_attention`; tensors lie as `attention` says, `bias` is contiguous."""
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    """See `Ops.bidirectional_attention`. Layouts are those of `attention`; `bias` is contiguous."""
+    assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     out = torch.empty_like(q)
     prefill_attention(out, q, inputs, cache, heads, scale, window, 0, both=1, bias=bias)
     return out

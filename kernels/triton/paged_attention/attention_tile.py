@@ -1,5 +1,5 @@
-"""What the attention kernels share: a tile of keys and values read through the block table, and one
-step of the online softmax (arXiv 2205.14135) over it."""
+"""Parts that the attention kernels share: a tile of keys and values read through the block table,
+and one step of the online softmax (arXiv 2205.14135) over it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penstock.kernels.triton.language import tl, triton
 
 @triton.jit
 def split_tokens(context, least):
-    """Keys of a chunk: `least`, doubled until 64 chunks hold the context, or 16 of less than 256
-    keys. A function of the sequence alone, so that its sums do not depend on the batch."""
+    """Keys of a split: `least`, doubled until 64 splits hold the context, or 16 of less than 256
+    keys. It depends on the sequence alone, so that its sums do not depend on the batch."""
     size = least + context * 0
     for _ in tl.static_range(18):
         most = size * tl.where(size < 256, 16, 64)
@@ -19,7 +19,7 @@ def split_tokens(context, least):
 
 @triton.jit
 def load_queries(q, place, mask, dim, DIM: tl.constexpr, LIKE: tl.constexpr, UPCAST: tl.constexpr):
-    """Queries [M, D] at elements `place`, in the type that products are made in."""
+    """Queries [rows, D] at elements `place`, in the type of the products."""
     query = tl.load(q + place[:, None] + dim[None, :], mask=mask[:, None] & (dim < DIM)[None, :],
                     other=0.0)  # fmt: skip
     return query.to(tl.float32) if UPCAST else query.to(LIKE)
@@ -27,8 +27,8 @@ def load_queries(q, place, mask, dim, DIM: tl.constexpr, LIKE: tl.constexpr, UPC
 
 @triton.jit
 def begin_softmax(sinks, head, present, is_first, SINKS: tl.constexpr, BLOCK_M: tl.constexpr):
-    """(top, mass) before any key. SINKS: those of the sink of each `head` [M] where `is_first`, as
-    of one score that has been seen; each query must see it once."""
+    """(top, mass) before any key. SINKS: those of the sink of each `head` [rows] where `is_first`,
+    as if one score had been seen; each query must see it once."""
     top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     mass = tl.zeros((BLOCK_M,), dtype=tl.float32)
     if SINKS:
@@ -68,9 +68,8 @@ def attend(
 ):
     """(top, mass, total) after the keys base .. base + BLOCK_N - 1, of which those before `last`
     exist. `key_stride`, `value_stride`: of a block, in 16 elements, so that a panel is known to be
-    aligned. Without MASKED every query sees all of these keys. BIASED: `biases` [M] point to what
-    keys at the place of a query have added to their scores; further keys, up to `farthest`, lie
-    around it."""
+    aligned. Without MASKED every query sees all of these keys. BIASED: `biases` [rows] point to the
+    bias of a key at the position of a query; those of keys up to `farthest` away surround it."""
     past = base + tl.arange(0, BLOCK_N)
     dim = tl.arange(0, BLOCK_D)
     known = past < last
@@ -93,7 +92,7 @@ def attend(
         seen &= (window == 0) | (past[None, :] > position[:, None] - window)
         score = tl.where(seen, score, float("-inf"))
     peak = tl.maximum(top, tl.max(score, axis=1))
-    # A row that has seen nothing yet keeps -inf: zero stands in, for exp2(-inf - 0) = 0.
+    # A row that has seen no key keeps -inf: use zero, for exp2(-inf - 0) = 0.
     level = tl.where(peak == float("-inf"), 0.0, peak)
     fade = tl.exp2(top - level)
     weight = tl.exp2(score - level[:, None])

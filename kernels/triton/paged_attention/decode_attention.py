@@ -1,10 +1,11 @@
-"""Attention of short chunks (one token, or the few of a speculation) over long contexts: split-KV.
+"""Attention of short chunks (one token, or the few of speculative decoding) over long contexts:
+split-KV.
 
-The keys of a sequence are cut into chunks whose size depends on its own length alone; a persistent
-grid walks a list of (row, chunk) units that `attention_work` built on the device, so a captured
-graph serves every mix of lengths. The query heads that share a KV head, for all tokens of the
-chunk, are the rows of one tile. The program that finishes a row's last chunk adds up its parts, in
-the order of the keys; sums never depend on the batch, nor on who came last.
+The keys of a sequence are divided into splits whose size depends on its own length alone; a
+persistent grid walks a list of (row, split) units that `decode_work` built on the device, so a
+captured graph serves every mix of lengths. The query heads that share a KV head, for all tokens of
+the chunk, are the rows of one tile. The program that finishes the last split of a row adds up its
+parts, in the order of the keys; sums depend neither on the batch nor on which program was last.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from penstock.kernels.triton.paged_attention.attention_tile import (
 )
 from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, work_of
 
-_LEAST_ROWS = 16  # of a tensor-core tile
+_LEAST_ROWS = 16  # rows of a tensor-core tile
 _PARTS_A_TILE = 16
-_PROGRAMS_AN_SM = 3  # what the registers leave room for
+_PROGRAMS_AN_SM = 3  # limited by registers
 
 
 def decode_tokens(heads: tuple[int, int, int]) -> int:
-    """The most tokens of a chunk that are served here."""
+    """Return the most tokens of a chunk that are served here."""
     shared = heads[0] // heads[1]
     return max(_LEAST_ROWS, power_of_two(shared)) // shared
 
@@ -71,7 +72,7 @@ def _add_parts(
         "log2_scale",
         "window",
         "lanes",
-        "chunk_size",
+        "split_size",
     ]
 )
 def decode_attention_kernel(
@@ -96,7 +97,7 @@ def decode_attention_kernel(
     log2_scale,
     window,
     lanes,
-    chunk_size,
+    split_size,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -110,18 +111,18 @@ def decode_attention_kernel(
     UPCAST: tl.constexpr,
 ):
     """`parts: [units, K, lanes, D]` and `stats: [units, K, lanes, 2]` float32, highest score and
-    mass, for the rows of more than one chunk; `arrived: [R, K]` int32, zero before and after.
-    SINKS: a head has a weight more, in the first chunk of a row."""
+    mass, for rows of more than one split; `arrived: [R, K]` int32, zero before and after. SINKS: a
+    head has one more weight, in the first split of a row."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     lane, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     items = tl.load(unit_count) * KV_HEADS
     for item in range(tl.program_id(0), items, tl.num_programs(0)):
         kv_head = item % KV_HEADS
         row = tl.load(units + item // KV_HEADS * 2)
-        chunk = tl.load(units + item // KV_HEADS * 2 + 1)
+        split = tl.load(units + item // KV_HEADS * 2 + 1)
         start, end = tl.load(starts + row), tl.load(starts + row + 1)
         context = tl.load(contexts + row)
-        size = split_tokens(context, chunk_size)
+        size = split_tokens(context, split_size)
         oldest = tl.where(window > 0, tl.maximum(context - (end - start) - window + 1, 0), 0)
         count = tl.cdiv(context, size) - oldest // size
         token = start + lane // SHARED
@@ -134,10 +135,10 @@ def decode_attention_kernel(
         if SCALED:
             scale *= tl.load(key_scales + kv_head)
         position = context - (end - token)
-        last = tl.minimum((chunk + 1) * size, context)
-        begin = tl.maximum(chunk * size, oldest // BLOCK_N * BLOCK_N)
+        last = tl.minimum((split + 1) * size, context)
+        begin = tl.maximum(split * size, oldest // BLOCK_N * BLOCK_N)
         table = tables + row.to(tl.int64) * table_width
-        is_first = chunk == oldest // size
+        is_first = split == oldest // size
         top, mass = begin_softmax(sinks, head, present, is_first, SINKS, BLOCK_M)
         total = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
         for base in range(begin, last, BLOCK_N):
@@ -157,12 +158,12 @@ def decode_attention_kernel(
             tl.store(parts + (part * DIM)[:, None] + dim[None, :], total, mask=mask)
             tl.store(stats + 2 * part, top, mask=present)
             tl.store(stats + 2 * part + 1, mass, mask=present)
-            tl.debug_barrier()  # every thread's part is written before one of them says so
+            tl.debug_barrier()  # every thread has written its part before one of them signals it
             before = tl.atomic_add(arrived + row * KV_HEADS + kv_head, 1, sem="acq_rel")
             if before == count - 1:
                 tl.debug_barrier()
-                # A row's units are neighbours, in the order of its chunks.
-                earlier = (chunk - oldest // size).to(tl.int64) * KV_HEADS
+                # The units of a row are neighbours, in the order of its splits.
+                earlier = (split - oldest // size).to(tl.int64) * KV_HEADS
                 first = (item - earlier) * lanes
                 for which in range(0, (end - start) * SHARED):
                     result = _add_parts(
@@ -184,7 +185,7 @@ def decode_attention(
     window: int,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """Write the rows of `out` that belong to chunks of at most `decode_tokens(heads)` tokens."""
+    """Compute the rows of `out` that belong to chunks of at most `decode_tokens(heads)` tokens."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     one_token = q.shape[0] == inputs.context_lens.shape[0]
@@ -201,7 +202,7 @@ def decode_attention(
         *(work.units, work.count, work.parts, work.stats, work.arrived),
         inputs.block_tables.shape[1],
         *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
-        *(scale / math.log(2), window, lanes, work.chunk),
+        *(scale / math.log(2), window, lanes, work.split),
         num_warps=4,
         num_stages=3 if dim <= 128 else 2,
         Q_HEADS=q_heads,

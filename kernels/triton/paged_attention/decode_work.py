@@ -1,7 +1,7 @@
-"""What decode attention prepares once for all layers of a step: the list of (row, chunk) units,
-built on the device, and the memory for parts of rows that are cut.
+"""Data that decode attention prepares once for all layers of a step: the list of (row, split)
+units, built on the device, and the memory for parts of rows that are split.
 
-A runtime makes one `AttentionWork` for each window that its model's layers have, with capacities
+A runtime creates one `AttentionWork` for each window that its model's layers have, with capacities
 that no step exceeds, calls `plan(inputs)` at the start of each step (inside the captured graph) and
 passes `StepInputs(..., work={window: work})`. Without it each call plans for itself, which is right
 and slower.
@@ -19,10 +19,10 @@ from penstock.kernels.triton.compile.launch import launch
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.paged_attention.attention_tile import split_tokens
 
-_ROWS = 1024  # whose counts are added up at a time
+_ROWS = 1024  # rows whose counts are added up at a time
 
 
-@triton.jit(do_not_specialize=["rows", "window", "tokens", "chunk"])
+@triton.jit(do_not_specialize=["rows", "window", "tokens", "split"])
 def attention_work_kernel(
     units,
     count,
@@ -31,7 +31,7 @@ def attention_work_kernel(
     rows,
     window,
     tokens,
-    chunk,
+    split,
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
 ):
@@ -40,9 +40,9 @@ def attention_work_kernel(
     before = tl.full((), 0, dtype=tl.int32)
     for base in range(0, row + 1, ROWS):
         other = base + tl.arange(0, ROWS)
-        number, _ = _chunks(starts, contexts, other, other < row, window, tokens, chunk)
+        number, _ = _splits(starts, contexts, other, other < row, window, tokens, split)
         before += tl.sum(number, axis=0)
-    own, oldest = _chunks(starts, contexts, row, row < rows, window, tokens, chunk)
+    own, oldest = _splits(starts, contexts, row, row < rows, window, tokens, split)
     for base in range(0, own, UNITS):
         index = base + tl.arange(0, UNITS)
         place = units + 2 * (before + index)
@@ -53,12 +53,12 @@ def attention_work_kernel(
 
 
 @triton.jit
-def _chunks(starts, contexts, row, inside, window, tokens, chunk):
-    """How many chunks a row has, none where it is not served, and the first of them."""
+def _splits(starts, contexts, row, inside, window, tokens, split):
+    """The number of splits of a row, none if it is not served here, and the first of them."""
     length = tl.load(starts + row + 1, mask=inside, other=0)
     length -= tl.load(starts + row, mask=inside, other=0)
     context = tl.load(contexts + row, mask=inside, other=0)
-    size = split_tokens(context, chunk)
+    size = split_tokens(context, split)
     oldest = tl.where(window > 0, tl.maximum(context - length - window + 1, 0), 0) // size
     served = (length > 0) & (length <= tokens) & (context > 0)
     return tl.where(served, (context + size - 1) // size - oldest, 0), oldest
@@ -70,7 +70,7 @@ class AttentionWork:
 
     `units: [U, 2]` int32, `count: [1]` int32; `parts: [U, K, lanes, D]`, `stats: [U, K, lanes, 2]`
     float32; `arrived: [R, K]` int32, zero between launches. `tokens`: most tokens of a served row;
-    `chunk`: keys of the smallest chunk, for which there is a table (`kernels/kv_splits.py`).
+    `split`: keys of the smallest split (`kernels/kv_splits.py`).
     """
 
     units: torch.Tensor
@@ -80,7 +80,7 @@ class AttentionWork:
     arrived: torch.Tensor
     window: int
     tokens: int
-    chunk: int
+    split: int
     multiprocessors: int
 
     @staticmethod
@@ -91,10 +91,10 @@ class AttentionWork:
         window: int,
         device: torch.device | str,
         tokens: int = 1,
-        chunk: int | None = None,
+        split: int | None = None,
     ) -> AttentionWork:
-        """For steps of up to `rows` rows with `units` chunks in all (`most_units`), of up to
-        `tokens` tokens a row: 1 where as many tokens as rows are computed."""
+        """Allocate for steps of up to `rows` rows with `units` splits in all (`most_units`), of up
+        to `tokens` tokens per row: 1 if as many tokens as rows are computed."""
         q_heads, kv_heads, dim = heads
         lanes = tokens * (q_heads // kv_heads)
 
@@ -109,7 +109,7 @@ class AttentionWork:
             arrived=torch.zeros(rows, kv_heads, dtype=torch.int32, device=device),
             window=window,
             tokens=tokens,
-            chunk=chunk or smallest_split(),
+            split=split or smallest_split(),
             multiprocessors=multiprocessors(device),
         )
 
@@ -121,17 +121,17 @@ class AttentionWork:
             attention_work_kernel,
             (rows,),
             *(self.units, self.count, inputs.query_starts, inputs.context_lens),
-            *(rows, self.window, self.tokens, self.chunk),
+            *(rows, self.window, self.tokens, self.split),
             num_warps=4,
             ROWS=_ROWS,
             UNITS=MOST_SPLITS,
         )
 
 
-def most_units(rows: int, max_model_len: int, chunk: int | None = None) -> int:
-    """The most chunks that `rows` rows of up to `max_model_len` tokens each have. `chunk`: see
-    `AttentionWork`."""
-    return rows * most_splits(max_model_len, chunk or smallest_split())
+def most_units(rows: int, max_model_len: int, split: int | None = None) -> int:
+    """Return the most splits that `rows` rows of up to `max_model_len` tokens each have. `split`:
+    see `AttentionWork`."""
+    return rows * most_splits(max_model_len, split or smallest_split())
 
 
 def work_of(
@@ -141,7 +141,7 @@ def work_of(
     tokens: int,
     block_size: int,
 ) -> AttentionWork:
-    """What was prepared for this window and for rows of up to `tokens` tokens, or a plan made
+    """Return the work prepared for this window and for rows of up to `tokens` tokens, or plan it
     here."""
     prepared: dict[int, AttentionWork] = inputs.work or {}
     work = prepared.get(window)
@@ -156,7 +156,7 @@ def work_of(
 
 
 def multiprocessors(device: torch.device | str) -> int:
-    """Of the GPU; a few where kernels are interpreted."""
+    """Return the number of multiprocessors of the GPU; a few if kernels are interpreted."""
     if torch.device(device).type != "cuda":
         return 2
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,5 +1,5 @@
-"""Head norm, rotation and cache write in one pass: a program has one token and some heads of q, k
-and v. The cache lies token by token (`kernels.gpu_kv_cache`)."""
+"""Head norm, rotation and cache write in one pass: a program computes one token and some heads of
+q, k and v. The cache is stored token by token (`kernels.gpu_kv_cache`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.kernels.registry import Impl
 from penstock.kernels.triton.compile.launch import ceil_div, launch, power_of_two, why_not
 from penstock.kernels.triton.language import tl, triton
 
-_FEW_TOKENS = 32  # up to here a program for each head fills the GPU better than fewer, larger ones
+_FEW_TOKENS = 32  # most tokens for which a program per head is better
 _HEADS_A_PROGRAM = 8
 
 
@@ -42,7 +42,7 @@ def rope_cache_kernel(
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A token whose slot is negative is rotated and not stored. Element i of the first half of the
+    """A token with a negative slot is rotated and not stored. Element i of the first half of the
     rotated components pairs with i + half."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -96,7 +96,7 @@ def rope_cache_kernel(
 
 @triton.jit
 def _fitted(values, scale):
-    """values / scale within what e4m3 holds: it has no infinity, and overflows to NaN."""
+    """values / scale clamped to the range of e4m3: it has no infinity, and overflows to NaN."""
     return tl.minimum(tl.maximum(values / scale[:, None], -448.0), 448.0)
 
 
@@ -108,10 +108,9 @@ def rope_cache(
     heads: tuple[int, int, int],
     head_norm: HeadNorm | None,
 ) -> torch.Tensor:
-    """See `Ops.rope_cache`. `qkv` and `rope` are contiguous; the cache lies as
-    `kernels.gpu_kv_cache`
-    says."""
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    """See `Ops.rope_cache`. `qkv` and `rope` are contiguous; the cache has the layout of
+    `kernels.gpu_kv_cache`."""
+    assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     q_heads, kv_heads, dim = heads
     all_heads = q_heads + 2 * kv_heads
     tokens = qkv.shape[0]

@@ -1,1 +1,1 @@
-"""The sampler: changes to logits, sampling, log-probabilities."""
+"""The sampler: adjustments of logits, sampling, log-probabilities."""

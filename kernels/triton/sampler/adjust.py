@@ -1,6 +1,9 @@
-"""What changes logits before the draw: one program a row, one stage a feature.
+"""Adjustments of logits before sampling: one program per row, one stage per feature.
 
-A stage lists each token once, so its programs' lanes never meet; a barrier divides the stages.
+A stage lists each token once, so that no two lanes of its program write one logit; a barrier
+divides the stages. `adjust_logits` reads lists; `adjust_rows` reads the state of rows on the device
+(`kernels.persistent_batch`): a row without adjustments costs its program a few loads, and the
+counts of a row with penalties are read whole.
 """
 
 from __future__ import annotations
@@ -8,19 +11,20 @@ from __future__ import annotations
 import torch
 
 from penstock.kernels.ops.adjust import ADJUST_LOGITS
+from penstock.kernels.ops.adjust_rows import ADJUST_ROWS
+from penstock.kernels.persistent_batch import Adjustments
 from penstock.kernels.registry import Impl
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.triton.compile.launch import ceil_div, launch, power_of_two, why_not
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.sampler.sampling_operands import adjust_tensors
 
-LISTED = 256
-WHOLE = 4096
+_LISTED, _WHOLE = 256, 4096  # tokens that a stage reads at a time
 
 
 @triton.jit
 def _saturated(after, before):
-    """`after`; where a finite `before` became infinite, the largest float32 of that sign."""
+    """`after`; if a finite `before` became infinite, the largest float32 of that sign."""
     LARGEST: tl.constexpr = 3.4028234663852886e38
     finite = tl.abs(before) <= LARGEST  # false for NaN
     return tl.where(finite, tl.minimum(tl.maximum(after, -LARGEST), LARGEST), after)
@@ -28,7 +32,7 @@ def _saturated(after, before):
 
 @triton.jit
 def _listed(tokens, base, end, BLOCK: tl.constexpr):
-    """BLOCK places of a list from `base` on, which of them exist, and their tokens."""
+    """BLOCK indices of a list from `base` on, a mask of the valid ones, and their tokens."""
     place = base + tl.arange(0, BLOCK)
     inside = place < end
     return place, inside, tl.load(tokens + place, mask=inside, other=0)
@@ -36,7 +40,7 @@ def _listed(tokens, base, end, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_span(row, tokens, values, begin, end, sign, BLOCK: tl.constexpr):
-    """Adds `sign` times the values at begin .. end - 1 of a list to the logits of its tokens."""
+    """Add `sign` times the values at begin .. end - 1 of a list to the logits of its tokens."""
     for base in range(begin, end, BLOCK):
         place, inside, token = _listed(tokens, base, end, BLOCK)
         before = tl.load(row + token, mask=inside, other=0.0)
@@ -76,7 +80,7 @@ def _penalize(
 
 @triton.jit
 def _mask(row, words, VOCABULARY, BLOCK: tl.constexpr):
-    """Forbids what the bits leave out; how many tokens they allow."""
+    """Set forbidden tokens to -inf; the number of allowed tokens."""
     allowed = tl.full((), 0, dtype=tl.int32)
     for base in range(0, VOCABULARY, BLOCK):
         token = base + tl.arange(0, BLOCK)
@@ -138,8 +142,7 @@ def adjust_logits_kernel(
 
 def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """See `kernels.sampler_inputs` and `sampling_operands`. `logits: [S, V]` float32, contiguous,
-    changed
-    in place."""
+    modified in place."""
     count, vocabulary = logits.shape
     barren = torch.empty(count, dtype=torch.int32, device=logits.device)
     lists = adjust_tensors(count, ceil_div(vocabulary, 32), rows, logits.device)
@@ -147,12 +150,91 @@ def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         adjust_logits_kernel,
         (count,),
         *(logits, *lists, barren),
-        num_warps=8,
-        VOCABULARY=vocabulary,
-        LISTED=LISTED,
-        WHOLE=min(WHOLE, power_of_two(vocabulary)),
+        **_constants(vocabulary),
     )
     return barren
 
 
+@triton.jit
+def _penalize_seen(row, counts, presence, frequency, repetition, VOCABULARY, BLOCK: tl.constexpr):
+    for base in range(0, VOCABULARY, BLOCK):
+        token = base + tl.arange(0, BLOCK)
+        seen = tl.load(counts + token, mask=token < VOCABULARY, other=0)
+        before = tl.load(row + token, mask=seen > 0, other=0.0)
+        x = penalized(before, seen - 1, presence, frequency, repetition)
+        tl.store(row + token, x, mask=seen > 0)
+
+
+@triton.jit
+def _suppress(row, tokens, count, VOCABULARY, BLOCK: tl.constexpr):
+    for base in range(0, count, BLOCK):
+        place = base + tl.arange(0, BLOCK)
+        token = tl.load(tokens + place, mask=place < count, other=-1)
+        tl.store(row + token, float("-inf"), mask=(token >= 0) & (token < VOCABULARY))
+
+
+@triton.jit(do_not_specialize=["bias_width", "suppressed_width"])
+def adjust_rows_kernel(
+    logits,
+    rows,
+    positions,
+    presence,
+    frequency,
+    repetition,
+    num_biases,
+    num_suppressed,
+    suppressed_until,
+    counts,
+    bias_tokens,
+    bias_values,
+    suppressed,
+    bias_width,
+    suppressed_width,
+    VOCABULARY: tl.constexpr,
+    LISTED: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    index = tl.program_id(0).to(tl.int64)
+    row = logits + index * VOCABULARY
+    own = tl.load(rows + index).to(tl.int64)
+    biases = tl.load(num_biases + own)
+    first = own * bias_width
+    add_span(row, bias_tokens + first, bias_values + first, 0, biases, 1.0, LISTED)
+    tl.debug_barrier()
+    once, often = tl.load(presence + own), tl.load(frequency + own)
+    factor = tl.load(repetition + own)
+    if (once != 0) | (often != 0) | (factor != 1):
+        _penalize_seen(row, counts + own * VOCABULARY, once, often, factor, VOCABULARY, WHOLE)
+    tl.debug_barrier()
+    if tl.load(positions + index) < tl.load(suppressed_until + own):
+        tokens, count = suppressed + own * suppressed_width, tl.load(num_suppressed + own)
+        _suppress(row, tokens, count, VOCABULARY, LISTED)
+
+
+def adjust_rows(
+    logits: torch.Tensor,
+    adjust: Adjustments[torch.Tensor],
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+) -> None:
+    """See `kernels.ops.adjust_rows`. `logits: [S, V]` float32, contiguous; `positions` int64."""
+    count, vocabulary = logits.shape
+    launch(
+        adjust_rows_kernel,
+        (count,),
+        *(logits, rows, positions, adjust.presence, adjust.frequency, adjust.repetition),
+        *(adjust.num_biases, adjust.num_suppressed, adjust.suppressed_until, adjust.counts),
+        *(adjust.bias_tokens, adjust.bias_values, adjust.suppressed),
+        *(adjust.bias_tokens.shape[1], adjust.suppressed.shape[1]),
+        **_constants(vocabulary),
+    )
+
+
+def _constants(vocabulary: int) -> dict[str, int]:
+    """Return the constants that both kernels are compiled with."""
+    whole = min(_WHOLE, power_of_two(vocabulary))
+    return {"num_warps": 8, "VOCABULARY": vocabulary, "LISTED": _LISTED, "WHOLE": whole}
+
+
 ADJUST_LOGITS.register(Impl("triton", adjust_logits, why_not, invariant_kinds=("float",)))
+ADJUST_ROWS.register(Impl("triton", adjust_rows, why_not, invariant_kinds=("float",)))

@@ -9,7 +9,7 @@ from penstock.kernels.ops.sampling import TOP_LOGPROBS
 from penstock.kernels.registry import Impl
 from penstock.kernels.triton.compile.launch import why_not
 
-_MAGNITUDE = 0x7FFFFFFF  # all bits of a float32 but its sign
+_MAGNITUDE = 0x7FFFFFFF  # all bits of a float32 except its sign
 
 
 def top_logprobs(
@@ -31,11 +31,11 @@ def top_logprobs(
 
 
 def _best(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Places of the `count` highest of each row of [R, V] float32, the lower place first among
-    equals: [R, count] int64. Rows with NaN have any places.
+    """Return the indices of the `count` highest of each row of [R, V] float32, the lower index
+    first among equals: [R, count] int64. Rows with NaN have any indices.
 
-    A value's bits, with the magnitude of negative ones turned over, order as the values do; below
-    them stands the place, so that no two of a row are equal and a selection has one result.
+    The bits of values, with the magnitude of negative ones inverted, have the order of the values;
+    the index below them makes every key of a row distinct, so that a selection has one result.
     """
     if count == 0:
         return torch.empty(len(values), 0, dtype=torch.int64, device=values.device)

@@ -1,4 +1,4 @@
-"""Philox 4x32-10 for one counter: the first word is all that a draw takes."""
+"""Philox 4x32-10 for one counter; sampling needs only the first word."""
 
 from __future__ import annotations
 

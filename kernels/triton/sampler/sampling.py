@@ -1,7 +1,7 @@
-"""The sampler, one program a row, without sorting.
+"""The sampler, one program per row, without sorting.
 
-Logits are compared as unsigned integers of the same order (`_ordered`). What top-k and top-p keep
-is then a threshold and, of the logits equal to it, the first few by id; each threshold is found
+Logits are compared as unsigned integers of the same order (`_ordered`). Top-k and top-p each keep
+the logits above a threshold and, of those equal to it, the first few by id; each threshold is found
 bit by bit from the highest, by a count or a mass over the row. The row stays in L2 between passes.
 """
 
@@ -31,7 +31,7 @@ def _ordered(logits):
 
 @triton.jit
 def _from_ordered(key):
-    """The float32 that `_ordered` took to `key`."""
+    """The float32 of which `_ordered` made `key`."""
     flipped = (key ^ 0x80000000).to(tl.int32, bitcast=True)
     return (flipped ^ ((flipped >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
@@ -45,7 +45,7 @@ def _block(row, base, VOCABULARY, BLOCK: tl.constexpr):
 
 @triton.jit
 def _highest(row, VOCABULARY, BLOCK: tl.constexpr):
-    """The highest logit, NaN where any is NaN; and the lowest id that has it."""
+    """The highest logit, NaN if any is NaN; and the lowest id that has it."""
     best = tl.full((), float("-inf"), dtype=tl.float32)
     place = tl.full((), 0, dtype=tl.int32)
     broken = tl.full((), 0, dtype=tl.int32)
@@ -63,7 +63,7 @@ def _highest(row, VOCABULARY, BLOCK: tl.constexpr):
 
 @triton.jit
 def _count_from(row, key, VOCABULARY, BLOCK: tl.constexpr):
-    """How many logits are at least `key`."""
+    """The number of logits that are at least `key`."""
     count = tl.full((), 0, dtype=tl.int32)
     for base in range(0, VOCABULARY, BLOCK):
         logits, token = _block(row, base, VOCABULARY, BLOCK)
@@ -85,7 +85,7 @@ def _mass_above(row, key, highest, temperature, VOCABULARY, BLOCK: tl.constexpr)
 
 @triton.jit
 def _top_k(row, top_k, VOCABULARY, BLOCK: tl.constexpr):
-    """The top_k-th highest key, and how many of the logits equal to it are kept."""
+    """The top_k-th highest key, and the number of logits equal to it that are kept."""
     key = tl.full((), 0, dtype=tl.uint32)
     bit = tl.full((), 0x80000000, dtype=tl.uint32)
     for _ in range(32):
@@ -97,8 +97,8 @@ def _top_k(row, top_k, VOCABULARY, BLOCK: tl.constexpr):
 
 @triton.jit
 def _top_p(row, floor, ties, top_p, highest, temperature, VOCABULARY, BLOCK: tl.constexpr):
-    """The key at which the mass from above reaches top_p of what (floor, ties) keeps, and how many
-    equal to it are kept."""
+    """The key at which the mass from above reaches top_p of the mass that (floor, ties) keeps, and
+    the number of logits equal to it that are kept."""
     tie_weight = tl.exp((_from_ordered(floor) - highest) / temperature)
     tie_mass = tl.where(tie_weight > 0, tie_weight * ties, 0.0)
     above = _mass_above(row, floor, highest, temperature, VOCABULARY, BLOCK)
@@ -122,7 +122,7 @@ def _top_p(row, floor, ties, top_p, highest, temperature, VOCABULARY, BLOCK: tl.
 
 @triton.jit
 def _kept_weights(logits, token, seen, key, ties, least, highest, temperature, VOCABULARY):
-    """Weights of one block, zero where a filter drops the token; `seen`: ties before the block."""
+    """Weights of one block, zero if a filter drops the token; `seen`: ties before the block."""
     ordered = _ordered(logits)
     equal = ((ordered == key) & (token < VOCABULARY)).to(tl.int32)
     rank = seen + tl.cumsum(equal, axis=0)
@@ -135,8 +135,8 @@ def _kept_weights(logits, token, seen, key, ties, least, highest, temperature, V
 def _sample_token(
     row, key, ties, least, highest, temperature, number, VOCABULARY, BLOCK: tl.constexpr
 ):
-    """The first kept id whose cumulative mass exceeds number * mass; the last kept one where
-    rounding leaves none."""
+    """The first kept id whose cumulative mass exceeds number * mass; the last kept one if rounding
+    leaves none."""
     mass = tl.full((), 0.0, dtype=tl.float32)
     seen = tl.full((), 0, dtype=tl.int32)
     for base in range(0, VOCABULARY, BLOCK):
@@ -199,8 +199,7 @@ def sample_kernel(
 
 def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """See `kernels.sampler_inputs` and `sampling_operands`. `logits: [S, V]` float32, contiguous,
-    changed
-    in place."""
+    modified in place."""
     count, vocabulary = logits.shape
     barren = adjust_logits(logits, rows) if rows.adjusts else None
     out = torch.empty(count, dtype=torch.int32, device=logits.device)

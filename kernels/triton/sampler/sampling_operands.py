@@ -1,10 +1,9 @@
-"""The sampler's parameters as tensors beside the logits: arrays of the host are copied there, what
-lies there already is taken as it is.
+"""The sampler's parameters as tensors on the device of the logits: arrays of the host are copied,
+tensors of the device are used as they are.
 
-So a runtime whose rows live on the device gives `SamplingRows` of tensors, and the call can be
-captured: no copy from the host is made then. Such tensors have the shapes that
-`kernels.sampler_inputs`
-states, with int64 for uint64 and int32 for uint32 (the same bits).
+So a runtime whose rows are on the device passes `SamplingRows` of tensors, and the call can be
+captured: it copies nothing from the host. Such tensors have the shapes of `kernels.sampler_inputs`,
+with int64 for uint64 and int32 for uint32 (the same bits).
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ _SIGNED = {np.dtype(np.uint32): np.int32, np.dtype(np.uint64): np.int64}
 
 
 def on_device(array: Any, device: Device) -> torch.Tensor:
-    """The array as a tensor there, unsigned integers as the signed ones of the same bits."""
+    """Return the array as a tensor on the device, unsigned integers as signed ones of the same
+    bits."""
     if isinstance(array, torch.Tensor):
         assert array.device == torch.device(device), f"{array.device}, not {device}"
         return array
@@ -30,17 +30,17 @@ def on_device(array: Any, device: Device) -> torch.Tensor:
 
 
 def sampling_tensors(rows: SamplingRows, device: Device) -> list[torch.Tensor]:
-    """temperature, top_k, top_p, min_p, seed, position: [S] each."""
+    """Return temperature, top_k, top_p, min_p, seed, position: [S] each."""
     fields = (rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seed, rows.position)
     return [on_device(field, device) for field in fields]
 
 
 def adjust_tensors(count: int, words: int, rows: SamplingRows, device: Device) -> list[Any]:
-    """What changes logits, as the kernel takes it: an empty list for a feature that no row uses.
+    """Return the operands of `adjust_logits`: an empty list for a feature that no row uses.
 
     starts, tokens, values of the bias; starts, tokens, counts, presence, frequency, repetition of
-    what was seen; starts, tokens, values of DRY; masks [M, words] and the mask of each row, -1 for
-    none.
+    seen tokens; starts, tokens, values of DRY; masks [num_masks, words] and the mask of each row,
+    -1 for none.
     """
     return [
         *_listed(rows.bias, count, device),
@@ -73,7 +73,7 @@ def _masked(rows: SamplingRows, count: int, words: int, device: Device) -> list[
 
 
 def _none(device: Device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Memory of one element that nobody reads: a pointer must point somewhere."""
+    """Return memory of one element that is never read: a pointer needs an address."""
     return torch.zeros(1, dtype=dtype, device=device)
 
 

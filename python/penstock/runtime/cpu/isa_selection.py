@@ -18,7 +18,7 @@ from penstock.kernels.isa.choice import (
     Clock,
     SystemClock,
     Times,
-    choose,
+    choose_isas,
     measure,
 )
 from penstock.kernels.isa.instruction_sets import IsaSelection, KernelShapes, form_name
@@ -85,7 +85,7 @@ def select_isas(
         schema=SCHEMA,
         key=key,
         model_id=model.model_id,
-        levels=choose(times, isas, num_experts / top_k),
+        levels=choose_isas(times, isas, num_experts / top_k),
         microseconds=in_microseconds(times),
     )
     saved = save_selection(home, made)
@@ -149,7 +149,9 @@ def summary(isas: IsaSelection) -> str:
 def in_microseconds(times: Times) -> dict[str, float]:
     """Return microseconds by kind, rows, arithmetic and ISA."""
     return {
-        f"{cell.kind}, {cell.rows} rows, as {cell.own}, by {cell.isa}": round(1e6 * seconds, 1)
+        f"{cell.kind}, {cell.rows} rows, as {cell.arithmetic}, by {cell.isa}": round(
+            1e6 * seconds, 1
+        )
         for cell, seconds in times.items()
     }
 

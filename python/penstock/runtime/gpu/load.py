@@ -74,9 +74,9 @@ class OpenDevice:
 
     def report(self) -> str:
         """Return one line about the packaged kernels."""
-        from penstock.kernels.cuda.library import Declined
+        from penstock.kernels.cuda.library import Unavailable
 
-        if isinstance(self.packaged, Declined):
+        if isinstance(self.packaged, Unavailable):
             return f"kernels are compiled when first used: {self.packaged.reason}"
         return self.packaged.report()
 
@@ -171,7 +171,7 @@ def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> To
         return TritonOps(device, dtype, dense=dense)
     trials = read_environment().home / "trials"
     without = excluded_kernels(settings)
-    return CudaOps(device, dtype, trials=trials, dense=dense, without=without)
+    return CudaOps(device, dtype, verdicts=trials, dense=dense, without=without)
 
 
 def build_runtime(

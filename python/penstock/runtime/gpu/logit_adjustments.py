@@ -56,7 +56,7 @@ class LogitAdjustments:
             state.bias_values[row, : len(values)] = self._transfers.to_device(values)
         if processors.min_tokens is not None:
             suppressed = processors.min_tokens.tokens
-            state.held[row, : len(suppressed)] = self._transfers.to_device(suppressed)
+            state.suppressed[row, : len(suppressed)] = self._transfers.to_device(suppressed)
         if processors.seen is not None:
             tokens, counts = processors.seen.listed()
             own = state.counts[row]

@@ -54,7 +54,7 @@ class DeviceModel:
         on_stage("cache")
         self.adapters: SlotAdapters | None = None
         self._work = None
-        if ops.table["attention"].name in ("cuda", "triton"):
+        if ops.registry["attention"].name in ("cuda", "triton"):
             self._work = _DecodeAttentionPlans(
                 model.spec,
                 ops.device,
@@ -130,7 +130,7 @@ class _DecodeAttentionPlans:
         """Allocate memory for steps of up to `rows` rows with one token each, by window."""
         units = self._most_units(rows, max_model_len, chunk)
         return {
-            window: self._allocate(rows, units, self._heads, window, self._device, chunk=chunk)
+            window: self._allocate(rows, units, self._heads, window, self._device, split=chunk)
             for window in self._windows
         }
 

@@ -118,7 +118,7 @@ def _new_state(
 
     return RowState(
         known=room(rows),
-        last=room(rows),
+        last_token=room(rows),
         tables=room(rows, max_blocks),
         temperature=room(rows, dtype=torch.float32),
         top_k=room(rows),
@@ -130,12 +130,12 @@ def _new_state(
             frequency=room(rows, dtype=torch.float32),
             repetition=room(rows, dtype=torch.float32) + 1,
             num_biases=room(rows),
-            num_held=room(rows),
-            held_until=room(rows),
+            num_suppressed=room(rows),
+            suppressed_until=room(rows),
             counts=room(rows, vocab_size),
             bias_tokens=room(rows, MAX_LOGIT_BIASES),
             bias_values=room(rows, MAX_LOGIT_BIASES, dtype=torch.float32),
-            held=room(rows, MAX_SUPPRESSED_TOKENS),
+            suppressed=room(rows, MAX_SUPPRESSED_TOKENS),
         ),
     )
 
