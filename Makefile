@@ -6,16 +6,16 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Tests run in so many processes. A file's tests share one, as they share what is made for them.
+# Number of test processes. Tests of one file share a process and their fixtures.
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 NATIVE := $(shell find csrc CMakeLists.txt -type f 2>/dev/null)
-# An editable install knows its packages by name: a further one must be installed to be found.
+# An editable install lists its packages: a new package needs a new install.
 PACKAGES := $(shell find python kernels -name __init__.py)
 
 .PHONY: serve run setup test test-fast lint format bench wheel clean help
 
-help:  ## What can be made
+help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 serve: $(VENV)/.runtime  ## Serve the default model on 0.0.0.0:1234
@@ -24,11 +24,11 @@ serve: $(VENV)/.runtime  ## Serve the default model on 0.0.0.0:1234
 run: $(VENV)/.runtime  ## Chat in the terminal
 	$(BIN)/penstock run $(ARGS)
 
-setup: $(VENV)/.dev  ## Everything that development needs, into .venv
+setup: $(VENV)/.dev  ## Install development tools into .venv
 
-# What a server needs: no torch, no test tools, kernels for this processor only. The pip that Debian
-# 12 and Ubuntu 22.04 bring is too old to pass options on to a build. Compiled here, since many
-# containers forbid Python to write bytecode, and each start would compile all sources again.
+# The server alone: no torch, no test tools, kernels for this processor only. pip of Debian 12 and
+# Ubuntu 22.04 is too old to pass options to a build. Bytecode is compiled here because many
+# containers forbid Python to write it, and every start would compile all sources again.
 $(VENV)/.runtime: pyproject.toml $(NATIVE) $(PACKAGES)
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
@@ -43,20 +43,20 @@ $(VENV)/.dev: $(VENV)/.runtime
 		-C cmake.define.PENSTOCK_TESTS=ON -C cmake.define.PENSTOCK_WERROR=ON
 	@touch $@
 
-# What compiles the kernels of a distribution: those two, and no tools of development.
+# The compilers of the packaged GPU kernels, without development tools.
 $(VENV)/.compilers: $(VENV)/.runtime
 	$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install -q --disable-pip-version-check 'triton>=3.6'
 	@touch $@
 
-test: $(VENV)/.dev lint  ## Everything that .ci/run runs
+test: $(VENV)/.dev lint  ## Run everything that CI runs
 	$(BIN)/ctest --test-dir $$(dirname build/*/CTestTestfile.cmake | tail -n 1) --output-on-failure
 	$(PYTEST) $(ARGS)
 
-test-fast: $(VENV)/.dev  ## Without the slow suites
+test-fast: $(VENV)/.dev  ## Run the tests without the slow suites
 	$(PYTEST) -m "not slow" $(ARGS)
 
-lint: $(VENV)/.dev  ## Linters, formatters in check mode, types
+lint: $(VENV)/.dev  ## Run linters, formatters in check mode and type checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
@@ -67,10 +67,10 @@ format: $(VENV)/.dev  ## Format all sources
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
 
-bench: $(VENV)/.dev  ## Measure; beside the peers: ARGS="server --peers FOLDER" (bench/peers.md)
+bench: $(VENV)/.dev  ## Measure; beside other engines: ARGS="server --peers FOLDER" (bench/peers.md)
 	$(BIN)/python -m bench $(ARGS)
 
-wheel: $(if $(CUDA),$(VENV)/.compilers)  ## Build a wheel into dist/; with CUDA=13 that of the CUDA library
+wheel: $(if $(CUDA),$(VENV)/.compilers)  ## Build a wheel into dist/; CUDA=13 builds the CUDA library's
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(if $(CUDA),$(BIN)/python -m penstock.kernels.triton.compile.package build/kernels)
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist $(if $(CUDA),packaging/cuda$(CUDA) \

@@ -57,7 +57,9 @@ class Parts:
         files = resolve_model(model, read_environment().home)
         self.tokenizer = load_tokenizer(load_text_parts(files))
         self.schemas = schemas
-        settings = EngineSettings(model=model, max_num_seqs=ROWS, prefix_cache_n=0, threads=threads)
+        settings = EngineSettings(
+            model=model, max_num_seqs=ROWS, enable_prefix_caching=False, threads=threads
+        )
         self.core = EngineCore.for_runtime(load_runtime(settings), settings)
         self.vocab_size = self.core.info.vocab_size
         self.vocabulary = vocabulary_of(self.tokenizer)

@@ -39,8 +39,8 @@ def measure(model: str, new: int, repeats: int, threads: int | None) -> dict[str
         model=model,
         max_num_seqs=ROWS,
         threads=threads,
-        prefix_cache_n=0,
-        cache_mb=200,
+        enable_prefix_caching=False,
+        kv_cache_memory_mb=200,
         lora=LoraSettings(max_adapters=ROWS + 1, max_rank=RANK),
     )
     runtime = load_runtime(settings)

@@ -82,7 +82,7 @@ def divergence(
     tokens = np.array(load_tokenizer(parts).encode(text)[: chunks * CHUNK], np.int32)
     if len(tokens) < CHUNK:
         raise SystemExit(f"the text has {len(tokens)} tokens; a chunk has {CHUNK}")
-    bits = integer_bits(EngineSettings(quantize=quantize))
+    bits = integer_bits(EngineSettings(quantization=quantize))
     exact, fast = Scorer(path, "f32", np.float32), Scorer(path, "auto", np.float16, bits)
     kl, agree, nll = [], [], []
     for start in range(0, len(tokens) - CHUNK + 1, CHUNK):

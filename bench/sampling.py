@@ -113,7 +113,7 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
         max_num_seqs=ROWS,
         max_model_len=512,
         max_num_batched_tokens=ROWS * PROMPT,
-        prefix_cache_n=0,
+        enable_prefix_caching=False,
     )
     loaded = load_runtime(settings)
     assert isinstance(loaded, CpuRuntime)

@@ -91,7 +91,11 @@ def measure(
 
 def _core(runtime: Runtime, settings: EngineSettings, speculation: bool) -> EngineCore:
     """Both engines share the weights, the cache and the threads, and take turns."""
-    own = msgspec.structs.replace(settings, prefix_cache_n=0, speculation=speculation)
+    own = msgspec.structs.replace(
+        settings,
+        enable_prefix_caching=False,
+        speculative_algorithm="ngram" if speculation else "none",
+    )
     return EngineCore.for_runtime(runtime, own)
 
 

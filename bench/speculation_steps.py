@@ -56,9 +56,9 @@ def _core(model: str, streams: int, way: str) -> EngineCore:
         model=model,
         max_num_seqs=streams,
         threads=1,
-        prefix_cache_n=0,
-        cache_mb=200,
-        speculation=way == "with",
+        enable_prefix_caching=False,
+        kv_cache_memory_mb=200,
+        speculative_algorithm="ngram" if way == "with" else "none",
     )
     return EngineCore.for_runtime(load_runtime(settings), settings)
 

@@ -61,7 +61,7 @@ def measure(bench: Bench, record: Record, name: str) -> None:
             runtime.warm(width)
             runtime.warm(width, form=ADAPTED)
             core = EngineCore.for_runtime(
-                runtime, engine_settings(sizes, prefix_cache_n=1, lora=lora)
+                runtime, engine_settings(sizes, enable_prefix_caching=True, lora=lora)
             )
             for one in names[:-1]:
                 record.line(f"load {one}", s=_load(core, folder / one))

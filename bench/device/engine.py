@@ -203,7 +203,7 @@ def until_begun(core: EngineCore, waiting: set[str]) -> int:
 def decoding(runtime: GpuRuntime, sizes: Sizes, width: int, new: int) -> tuple[EngineCore, float]:
     """An engine in which `width` rows have just begun to decode, all in one step, and the seconds
     that their prompts took by themselves: the prompts are computed first, and then found."""
-    core = EngineCore.for_runtime(runtime, engine_settings(sizes, prefix_cache_n=1))
+    core = EngineCore.for_runtime(runtime, engine_settings(sizes, enable_prefix_caching=True))
     began = time.perf_counter()
     until_begun(core, ask(core, sizes, width, 1, "prompt-"))
     prompts_s = time.perf_counter() - began

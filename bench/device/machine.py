@@ -82,7 +82,7 @@ def open_bench(rehearsed: bool, kernels: Literal["auto", "triton"]) -> Bench:
     from penstock.kernels.cuda.launcher import serve_installed  # imports Triton
 
     serve_installed("cuda:0")  # the packaged kernels, as an engine has them
-    settings = EngineSettings(kernels=kernels)
+    settings = EngineSettings(kernel_backend=kernels)
     ops = serving_ops(settings, "cuda:0", torch.bfloat16)
     return Bench("cuda:0", torch.bfloat16, ops, False, kernels)
 

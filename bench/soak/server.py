@@ -41,7 +41,7 @@ blobs = "{store}/blobs"
 [[models]]
 model = "{model}"
 id = "text"
-cache_mb = 96
+kv_cache_memory_mb = 96
 [models.adapter]
 enable_lora = true
 lora_max_adapters = 4

@@ -52,7 +52,7 @@ def start_gpu_model_on_cpu(folder: Path, **options: Any) -> GpuRuntime:
     """Start the same model on the GPU runtime, with CPU tensors."""
     write_small_llama(folder, vocab=VOCAB)
     return start_gpu_runtime_on_cpu(
-        folder, replace(_settings(folder), dtype="f32", cache_mb=4, **options)
+        folder, replace(_settings(folder), dtype="f32", kv_cache_memory_mb=4, **options)
     )
 
 

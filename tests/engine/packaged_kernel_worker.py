@@ -72,7 +72,7 @@ WAYS = {
     "adapters": Way("plain", "invariant", {"lora": LORA}),
     "8-bit floats": Way("float8", "measured"),
     "8-bit floats, deterministic": Way("float8", "invariant", {"deterministic": True}),
-    "rounded to 8-bit floats": Way("plain", "measured", {"quantize": "fp8"}),
+    "rounded to 8-bit floats": Way("plain", "measured", {"quantization": "fp8"}),
     "Q8_0": Way("Q8_0.gguf", "measured"),
     "Q4_1": Way("Q4_1.gguf", "measured"),
 }
@@ -164,14 +164,14 @@ def outcome(way: Way, archive: Archive, launcher: DriverLauncher, driver: Any, f
         max_num_seqs=ROWS,
         max_num_batched_tokens=64,
         block_size=16,
-        cache_mb=1,
+        kv_cache_memory_mb=1,
         **way.settings,
     )
     path = folder / way.model
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
     model = load_model(files, settings.dtype, float8="float8")
     memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30)
-    ops = IdleOps(way.products, "float8" if settings.quantize else "stored")
+    ops = IdleOps(way.products, "float8" if settings.quantization else "stored")
     runtime = build_runtime(model, memory, settings, ops)
     adapted = runtime.adapters is not None
     run(with_adapters(runtime, folder) if adapted else runtime, adapter_slot=1 if adapted else None)

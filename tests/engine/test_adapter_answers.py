@@ -53,7 +53,7 @@ def test_an_adapter_gives_the_logits_of_merged_weights(
     base: Path, tmp_path: Path, dtype: str, bound: float
 ) -> None:
     # Attention over a float16 cache may round more than the bound.
-    runtime = with_adapters(start(base, dtype=dtype, cache_dtype="f32"), tmp_path)
+    runtime = with_adapters(start(base, dtype=dtype, kv_cache_dtype="f32"), tmp_path)
     together = last_logits(runtime, [(PROMPT, slot) for slot in (0, NO_ADAPTER, 2, 1, 3)])
     bare = last_logits(runtime, [(PROMPT, NO_ADAPTER)])[0]
     assert (together[1] == bare).all()

@@ -85,7 +85,9 @@ class World:
 
     @staticmethod
     def settings(base: str, lora: LoraSettings) -> EngineSettings:
-        return EngineSettings(model=base, max_num_seqs=3, cache_mb=1, threads=1, lora=lora)
+        return EngineSettings(
+            model=base, max_num_seqs=3, kv_cache_memory_mb=1, threads=1, lora=lora
+        )
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         return self.loop.run_until_complete(work)

@@ -134,7 +134,7 @@ def mixed() -> list:
 def alone(runtime: CpuRuntime) -> dict[str, list[int]]:
     answers: dict[str, Answer] = {}
     for one in mixed():
-        answers |= run(with_tokenizer(core_of(runtime, prefix_cache_n=0)), [one])
+        answers |= run(with_tokenizer(core_of(runtime, enable_prefix_caching=False)), [one])
     return {id: answer.tokens for id, answer in answers.items()}
 
 

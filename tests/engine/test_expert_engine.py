@@ -107,7 +107,7 @@ def test_the_reference_answers_a_mixture_the_same_up_to_rounding(base: Path) -> 
     greedy = [r for r in requests_over(VOCAB, 60) if r.sampling.temperature == 0]
     outcomes = []
     for kernels in ("native", "reference"):
-        runtime = start(base, dtype="f32", kernels=kernels, lora=None)
+        runtime = start(base, dtype="f32", kernel_backend=kernels, lora=None)
         outcomes.append(generate(runtime, scheduler_of(runtime, max_num_batched_tokens=40), greedy))
         runtime.close()
     for answer, right in zip(outcomes[0].answers, outcomes[1].answers, strict=True):

@@ -124,7 +124,7 @@ async def test_load_whose_adapters_cannot_be_sent_fails_and_may_be_tried_again(
 
 async def test_models_together_stay_within_the_memory_that_there_was(small_llama: str) -> None:
     async with fleet_of(
-        a=small(small_llama, cache_mb=16), b=small(small_llama, cache_mb=64)
+        a=small(small_llama, kv_cache_memory_mb=16), b=small(small_llama, kv_cache_memory_mb=64)
     ) as fleet:
         await fleet.load("a")
         info = fleet.info("a")

@@ -55,7 +55,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @asynccontextmanager
 async def fleet_of(home: Path, base: str) -> AsyncIterator[tuple[EngineFleet, EngineClient]]:
-    settings = tensor_parallel_settings(model=base, host_cache_mb=0)
+    settings = tensor_parallel_settings(model=base, cpu_kv_cache_memory_mb=0)
     fleet = EngineFleet({"a": settings}, Environment(home, home))
     try:
         await fleet.load("a")

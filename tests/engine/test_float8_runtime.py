@@ -50,14 +50,16 @@ def settings(**options: object) -> EngineSettings:
         max_model_len=CONTEXT,
         max_num_seqs=6,
         max_num_batched_tokens=CONTEXT,
-        cache_mb=1,
+        kv_cache_memory_mb=1,
         **options,  # type: ignore[arg-type]
     )
 
 
 def native(folder: Path) -> Runtime:
     """Uses exact attention, so that only the weights differ."""
-    return start_runtime(files_at(folder, "m"), settings(kernels="native", cache_dtype="f32"))
+    return start_runtime(
+        files_at(folder, "m"), settings(kernel_backend="native", kv_cache_dtype="f32")
+    )
 
 
 def test_a_cpu_holds_bfloat16_counts_it_and_reports_it(folder: Path) -> None:
@@ -96,8 +98,8 @@ def test_a_mixture_keeps_its_codes_on_a_device(tmp_path: Path, form: Form) -> No
 
 
 def test_rounding_weights_needs_a_gpu(folder: Path) -> None:
-    with pytest.raises(ModelError, match="quantize is fp8, which needs a GPU"):
-        start_runtime(files_at(folder, "m"), settings(quantize="fp8", device="cpu"))
+    with pytest.raises(ModelError, match="quantization is fp8, which needs a GPU"):
+        start_runtime(files_at(folder, "m"), settings(quantization="fp8", device="cpu"))
 
 
 def test_float8_savings_count_only_the_floats_of_layers(folder: Path) -> None:

@@ -97,7 +97,7 @@ def test_greedy_tokens_are_those_of_the_reference(paths: dict[str, Path]) -> Non
     greedy = [r for r in requests_over(VOCAB, 20) if r.sampling.temperature == 0]
     outcomes = []
     for kernels in ("native", "reference"):
-        runtime = start(paths["mxfp4"], dtype="f32", kernels=kernels, lora=None)
+        runtime = start(paths["mxfp4"], dtype="f32", kernel_backend=kernels, lora=None)
         outcomes.append(generate(runtime, scheduler_of(runtime, max_num_batched_tokens=40), greedy))
         runtime.close()
     for answer, right in zip(outcomes[0].answers, outcomes[1].answers, strict=True):

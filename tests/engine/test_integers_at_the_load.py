@@ -34,14 +34,18 @@ BITS: dict[Form, Bits] = {"int8": 8, "int4": 4}
 
 def settings(**options: Any) -> EngineSettings:
     return EngineSettings(
-        max_model_len=CONTEXT, max_num_seqs=6, max_num_batched_tokens=CONTEXT, cache_mb=1, **options
+        max_model_len=CONTEXT,
+        max_num_seqs=6,
+        max_num_batched_tokens=CONTEXT,
+        kv_cache_memory_mb=1,
+        **options,
     )
 
 
 def native(folder: Path, **options: Any) -> Runtime:
     """Uses exact attention, so that only the weights differ."""
     return start_runtime(
-        files_at(folder, "m"), settings(kernels="native", cache_dtype="f32", **options)
+        files_at(folder, "m"), settings(kernel_backend="native", kv_cache_dtype="f32", **options)
     )
 
 
@@ -76,8 +80,8 @@ def test_answers_are_those_of_the_quantized_weights(
 ) -> None:
     """Up to the rounding of activations in integer products."""
     moved = first_logprobs(native(write_moved(llama, tmp_path / "moved", BITS[form])))
-    assert first_logprobs(native(llama, quantize=form)) == pytest.approx(moved, abs=0.05)
-    device = start_gpu_runtime_on_cpu(llama, settings(quantize=form))
+    assert first_logprobs(native(llama, quantization=form)) == pytest.approx(moved, abs=0.05)
+    device = start_gpu_runtime_on_cpu(llama, settings(quantization=form))
     assert first_logprobs(device) == pytest.approx(moved, abs=0.05)
     stored = first_logprobs(native(llama))
     assert form == "int8" or stored != pytest.approx(moved, abs=0.05), (
@@ -97,10 +101,12 @@ def test_kernels_answer_as_the_reference_does(
     name: str, form: Form, request: pytest.FixtureRequest
 ) -> None:
     files = files_at(request.getfixturevalue(name), "m")
-    asked = settings(kernels="reference", cache_dtype="f32", quantize=form)
+    asked = settings(kernel_backend="reference", kv_cache_dtype="f32", quantization=form)
     reference = first_logprobs(start_runtime(files, asked))
     # avx512_bf16 rounds activations with one scale per two groups: 0.058 on Zen 4, 0 elsewhere
-    assert first_logprobs(native(files.path, quantize=form)) == pytest.approx(reference, abs=0.08)
+    assert first_logprobs(native(files.path, quantization=form)) == pytest.approx(
+        reference, abs=0.08
+    )
 
 
 @pytest.mark.parametrize("form", BITS)
@@ -111,7 +117,7 @@ def test_a_start_counts_and_reports_quantized_weights(
     folder = request.getfixturevalue(name)
     model = load_model(files_at(folder, "m"), "auto", bits=BITS[form])
     planned = (folder / "model.safetensors").stat().st_size + model.extra_bytes
-    runtime, plain = native(folder, quantize=form), native(folder)
+    runtime, plain = native(folder, quantization=form), native(folder)
     header_and_vectors = 20_000
     assert abs(planned - runtime.info.weight_bytes) <= header_and_vectors
     assert runtime.info.weight_bytes < 0.6 * plain.info.weight_bytes
@@ -137,7 +143,7 @@ def test_embedding_and_head_keep_8_bits_and_the_router_is_not_quantized(mixture:
 
 def test_8_bit_floats_become_integers_on_a_cpu(llama: Path, tmp_path: Path) -> None:
     write_float8(llama, tmp_path / "small", "fp8-block", torch.bfloat16)
-    runtime = native(tmp_path / "small", quantize="int8")
+    runtime = native(tmp_path / "small", quantization="int8")
     plain = native(tmp_path / "small")
     assert runtime.info.weight_bytes < plain.info.weight_bytes
     assert first_logprobs(runtime) == pytest.approx(first_logprobs(plain), abs=0.1)
@@ -153,9 +159,15 @@ def test_integers_of_a_file_are_not_quantized_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"quantize": "fp8"}, "quantize is fp8, which needs a GPU"),
-        ({"quantize": "int8", "dtype": "f32"}, "quantize is int8; it needs dtype auto, not f32"),
-        ({"quantize": "int4", "dtype": "f32"}, "quantize is int4; it needs dtype auto, not f32"),
+        ({"quantization": "fp8"}, "quantization is fp8, which needs a GPU"),
+        (
+            {"quantization": "int8", "dtype": "f32"},
+            "quantization is int8; it needs dtype auto, not f32",
+        ),
+        (
+            {"quantization": "int4", "dtype": "f32"},
+            "quantization is int4; it needs dtype auto, not f32",
+        ),
     ],
 )
 def test_impossible_settings_are_refused(llama: Path, options: dict[str, Any], why: str) -> None:
@@ -169,7 +181,7 @@ def test_a_number_that_is_not_finite_is_named(llama: Path, tmp_path: Path) -> No
     tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = float("nan")
     save_file(tensors, tmp_path / "m" / "model.safetensors")
     with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj\.weight: not all numbers are"):
-        native(tmp_path / "m", quantize="int8")
+        native(tmp_path / "m", quantization="int8")
 
 
 def test_a_tied_head_is_rounded_once(llama: Path, tmp_path: Path) -> None:
@@ -179,7 +191,7 @@ def test_a_tied_head_is_rounded_once(llama: Path, tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "m" / "model.safetensors")
     path = tmp_path / "m" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
-    runtime = native(tmp_path / "m", quantize="int4")
-    assert runtime.info.weight_bytes < native(llama, quantize="int4").info.weight_bytes
+    runtime = native(tmp_path / "m", quantization="int4")
+    assert runtime.info.weight_bytes < native(llama, quantization="int4").info.weight_bytes
     assert load_model(files_at(tmp_path / "m", "m"), "auto", bits=4).weights.head() is None
     assert all(value < 0 for value in first_logprobs(runtime))

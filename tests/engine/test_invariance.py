@@ -131,7 +131,7 @@ def test_the_reference_answers_the_same_up_to_rounding(small_llama: Path) -> Non
     greedy = [r for r in requests_over(VOCAB, 100) if r.sampling.temperature == 0]
     outcomes = []
     for kernels in ("native", "reference"):
-        options = settings(str(small_llama), dtype="f32", kernels=kernels)
+        options = settings(str(small_llama), dtype="f32", kernel_backend=kernels)
         runtime = start_runtime(files_at(small_llama, "small-llama"), options)
         poison(runtime)
         outcomes.append(generate(runtime, scheduler(runtime, max_num_batched_tokens=40), greedy))

@@ -79,7 +79,9 @@ def test_each_isa_of_this_machine_can_be_selected(
     assert all(alike.values())
     serving = {one.level for one in levels.linear} or {levels.products}
     assert serving == {level}
-    assert {cell.rows for cell in clock.runs if cell.kind == "products"} == {r for r, _ in MEASURED_ROWS}
+    assert {cell.rows for cell in clock.runs if cell.kind == "products"} == {
+        r for r, _ in MEASURED_ROWS
+    }
 
 
 @needs_several_isas
@@ -132,7 +134,7 @@ def test_an_operator_can_name_the_isa(
     model: LoadedModel, folder: Path, tmp_path: Path, level: str
 ) -> None:
     clock = FakeClock(prefers(FAST[0]))
-    named = settings(folder, cpu_level=level)
+    named = settings(folder, cpu_isa=level)
     assert select_isas(model, CACHE, named, tmp_path, clock) == IsaSelection.all_of(level)
     assert clock.runs == [] and not (tmp_path / FOLDER).exists()
 
@@ -140,19 +142,19 @@ def test_an_operator_can_name_the_isa(
 def test_an_isa_that_this_machine_lacks_is_refused(folder: Path, tmp_path: Path) -> None:
     lacking = {"neon", "amx"} - set(_native.supported_isas())
     for level in lacking:
-        with pytest.raises(ModelError, match=f"cpu_level: ISA {level} cannot run here"):
-            load(folder, tmp_path, cpu_level=level)
+        with pytest.raises(ModelError, match=f"cpu_isa: ISA {level} cannot run here"):
+            load(folder, tmp_path, cpu_isa=level)
 
 
 def test_the_fingerprint_contains_the_arithmetic(folder: Path, tmp_path: Path) -> None:
     prints = {}
     for level in FAST:
-        runtime = load(folder, tmp_path, cpu_level=level)
+        runtime = load(folder, tmp_path, cpu_isa=level)
         prints[level] = runtime.info.fingerprint
         runtime.close()
     assert len(set(prints.values())) == len(FAST)
     assert all(text.endswith(f"-{level}") for level, text in prints.items())
-    reference = load(folder, tmp_path, kernels="reference")
+    reference = load(folder, tmp_path, kernel_backend="reference")
     assert reference.info.fingerprint.endswith("-reference")
 
 

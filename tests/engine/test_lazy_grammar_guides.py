@@ -91,7 +91,7 @@ def test_batch_with_lazy_grammars_gives_the_same_answers_as_single_requests(
     every = [asked(AFTER_MARK if seed % 2 else None, seed) for seed in SEEDS]
     alone = {}
     for one in every:
-        alone |= run(with_tokenizer(core_of(runtime, prefix_cache_n=0)), [one])
+        alone |= run(with_tokenizer(core_of(runtime, enable_prefix_caching=False)), [one])
     core = with_tokenizer(core_of(runtime, max_num_batched_tokens=7))
     compile_all(core, every)
     assert {n: a.tokens for n, a in run(core, every).items()} == {

@@ -56,6 +56,6 @@ def test_a_load_has_the_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ker
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(load, "LoadProgress", lambda: LoadProgress(terminal, lambda: next(clock)))
     model = write_small_llama(tmp_path / "m")
-    settings = EngineSettings(model=str(model), threads=1, kernels=kernels)  # type: ignore[arg-type]
+    settings = EngineSettings(model=str(model), threads=1, kernel_backend=kernels)  # type: ignore[arg-type]
     load.load_core(settings).close()
     assert terminal.getvalue().endswith(f" {LAYERS}/{LAYERS}\n")

@@ -102,7 +102,7 @@ def launched(path: Path, ops: RecordingOps) -> set[Signature]:
         max_num_seqs=ROWS,
         max_num_batched_tokens=64,
         block_size=16,
-        cache_mb=1,
+        kv_cache_memory_mb=1,
     )
     with record_launches() as launches:
         files = files_at(path, "m") if path.is_dir() else ModelFiles("m", "gguf", path)

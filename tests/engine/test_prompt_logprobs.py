@@ -97,7 +97,9 @@ def run(core: EngineCore, asked: list[TokenRequest]) -> dict[str, tuple[list[Tok
 def found_alone(runtime: CpuRuntime, folder: Path) -> dict[str, tuple[list[TokenDelta], ...]]:
     found = {}
     for one in requests():
-        found |= run(EngineCore.for_runtime(runtime, settings(folder, prefix_cache_n=0)), [one])
+        found |= run(
+            EngineCore.for_runtime(runtime, settings(folder, enable_prefix_caching=False)), [one]
+        )
     return found
 
 

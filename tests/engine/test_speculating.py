@@ -81,7 +81,7 @@ def answers(
 def test_speculation_changes_no_answer(
     runtime: CpuRuntime, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
 ) -> None:
-    plain, accepted = answers(runtime, requests(), prefix_cache_n=0)
+    plain, accepted = answers(runtime, requests(), enable_prefix_caching=False)
     assert accepted == 0
     monkeypatch.setattr(PrefillBudget, "token_cost", lambda self, rows: 0.05)
     speculated, accepted = answers(runtime, requests(), speculation=True, **options)

@@ -67,7 +67,7 @@ def allocated(
     ],
 )
 def test_rows_are_counted(folder: Path, options: dict[str, Any]) -> None:
-    settings = EngineSettings(cache_mb=16, dtype="f32", **options)
+    settings = EngineSettings(kv_cache_memory_mb=16, dtype="f32", **options)
     plan, grown = allocated(opened(folder), settings)
     assert grown["rows"] == plan.terms()["rows"]
 
@@ -83,7 +83,9 @@ def test_rope_tables_are_counted(folder: Path, changes: dict[str, Any]) -> None:
     layers = opened(folder).spec.layers
     if "layers" in changes:
         changes = {**changes, "layers": (*changes["layers"], *layers)[: len(layers)]}
-    settings = EngineSettings(max_num_seqs=2, max_num_batched_tokens=64, cache_mb=16, dtype="f32")
+    settings = EngineSettings(
+        max_num_seqs=2, max_num_batched_tokens=64, kv_cache_memory_mb=16, dtype="f32"
+    )
     model = opened(folder, **changes)
     weights = held_bytes(model.weights, ReferenceOps())
     plan, grown = allocated(model, settings)
@@ -97,12 +99,16 @@ def test_more_host_memory_than_available_is_refused(
     """CPU KV cache and n-gram index together."""
     monkeypatch.setattr(gpu_load, "available_bytes", lambda: 3 << 20)
     settings = EngineSettings(
-        max_num_seqs=4, max_num_batched_tokens=64, host_cache_mb=2, dtype="f32"
+        max_num_seqs=4, max_num_batched_tokens=64, cpu_kv_cache_memory_mb=2, dtype="f32"
     )
     model = opened(folder)
     plan_sizes(model, settings, PackingOps(), FREE_BYTES)
     speculating = EngineSettings(
-        max_num_seqs=4, max_num_batched_tokens=64, host_cache_mb=2, dtype="f32", speculation=True
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        cpu_kv_cache_memory_mb=2,
+        dtype="f32",
+        speculative_algorithm="ngram",
     )
     with pytest.raises(
         ModelError, match="n-gram index needs up to 2 MiB, but 3 MiB of host memory"

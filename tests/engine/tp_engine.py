@@ -18,7 +18,7 @@ def start(
     files: ModelFiles, settings: EngineSettings, available: int | None, progress: Progress | None
 ) -> TensorParallelRuntime:
     return start_tensor_parallel_runtime(
-        files, settings, ("cpu",) * settings.tensor_parallel, progress
+        files, settings, ("cpu",) * settings.tensor_parallel_size, progress
     )
 
 

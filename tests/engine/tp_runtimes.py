@@ -23,7 +23,7 @@ RANKS = 2
 
 
 def tensor_parallel_settings(model: str = "m", **options: Any) -> EngineSettings:
-    sizes = {"dtype": "f32", "cache_mb": 1, "host_cache_mb": 2, "lora": LORA}
+    sizes = {"dtype": "f32", "kv_cache_memory_mb": 1, "cpu_kv_cache_memory_mb": 2, "lora": LORA}
     return settings(model, **(sizes | {"tensor_parallel": RANKS} | options))
 
 
@@ -31,7 +31,7 @@ def start_tensor_parallel(
     base: Path, on_rank_lost: Callable[[], None] = end_process, **options: Any
 ) -> TensorParallelRuntime:
     wanted = tensor_parallel_settings(**options)
-    devices = ("cpu",) * wanted.tensor_parallel
+    devices = ("cpu",) * wanted.tensor_parallel_size
     return start_tensor_parallel_runtime(
         files_at(base, base.name), wanted, devices, on_rank_lost=on_rank_lost
     )
@@ -39,7 +39,7 @@ def start_tensor_parallel(
 
 def start_single(base: Path, **options: Any) -> GpuRuntime:
     return start_gpu_runtime_on_cpu(
-        base, replace(tensor_parallel_settings(**options), tensor_parallel=1)
+        base, replace(tensor_parallel_settings(**options), tensor_parallel_size=1)
     )
 
 

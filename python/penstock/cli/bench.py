@@ -1,4 +1,4 @@
-"""`penstock bench`: the speed of the engine alone, without HTTP and text."""
+"""`penstock bench`: measures the engine alone, without HTTP and tokenizer."""
 
 from __future__ import annotations
 
@@ -8,29 +8,37 @@ import typer
 
 from penstock.cli.settings_parameters import CommandSettings, with_settings
 
-PANEL: Final = "Measurement"
+PANEL: Final = "Benchmark"
 
 
-def _count(help: str, *, least: int = 1) -> Any:
-    return typer.Option(min=least, metavar="N", help=help, rich_help_panel=PANEL)
+def _count(help: str, *flags: str, least: int = 1) -> Any:
+    return typer.Option(*flags, min=least, metavar="N", help=help, rich_help_panel=PANEL)
 
 
 @with_settings(server=False)
 def bench(
     parsed: CommandSettings,
-    prompt_len: Annotated[int, _count("Tokens of a prompt.")] = 512,
-    gen_len: Annotated[int, _count("Tokens of an answer.", least=2)] = 128,
-    streams: Annotated[int, _count("Sequences at the same time.")] = 1,
-    iterations: Annotated[int, _count("Runs that are measured.")] = 3,
-    warmup: Annotated[int, _count("Runs before them.", least=0)] = 1,
+    prompt_len: Annotated[
+        int, _count("Prompt length in tokens.", "--input-len", "--prompt-len")
+    ] = 512,
+    gen_len: Annotated[
+        int, _count("Generated tokens per sequence.", "--output-len", "--gen-len", least=2)
+    ] = 128,
+    streams: Annotated[int, _count("Concurrent sequences.", "--batch-size", "--streams")] = 1,
+    iterations: Annotated[int, _count("Measured runs.", "--num-iters", "--iterations")] = 3,
+    warmup: Annotated[
+        int, _count("Unmeasured runs before.", "--num-iters-warmup", "--warmup", least=0)
+    ] = 1,
     adapter: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            "--adapter", help="Measure with this adapter; --lora loads it.", rich_help_panel=PANEL
+            "--adapter",
+            help="Alias of the LoRA adapter to use; --lora loads it.",
+            rich_help_panel=PANEL,
         ),
     ] = None,
 ) -> None:
-    """Measure prompt and decode speed of a model on this machine."""
+    """Measure the prefill and decode speed of a model on this machine."""
     from rich.console import Console
 
     from penstock.base.errors import ModelError
@@ -42,8 +50,8 @@ def bench(
         context = model.engine.info.max_model_len
         if prompt_len + gen_len > context:
             raise ModelError(
-                f"{prompt_len} + {gen_len} tokens are over the context, {context}; a smaller "
-                "--prompt-len or --gen-len fits, or a larger --context"
+                f"{prompt_len} + {gen_len} tokens exceed the context of {context};"
+                " reduce --input-len or --output-len, or raise --max-model-len"
             )
         revision = "" if adapter is None else model.adapters.resolve(adapter)
         measured = [

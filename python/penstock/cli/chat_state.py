@@ -1,4 +1,4 @@
-"""The state of a chat in the terminal, and its commands. Knows no terminal and no model."""
+"""State and commands of a terminal chat. Knows neither the terminal nor the model."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from penstock.base.errors import InvalidRequest
 from penstock.dialog import GenerateRequest, Limits, Message, ReasoningPolicy, Sampling, Text
 
 HELP: Final = """\
-/help                 this list
-/exit                 leave (also Ctrl-D)
-/clear                forget the conversation
-/system [TEXT]        set the system message, or drop it
-/adapter [ALIAS]      use an adapter that was loaded with --lora, or none
-/temperature [X]      0 to 2; nothing: the model's own
-/topk [N]             keep the N likeliest tokens; 0: all of them
-/topp [X]             keep the likeliest tokens up to this probability, 0 to 1
+/help                 show this list
+/exit                 quit (also Ctrl-D)
+/clear                start a new conversation
+/system [TEXT]        set the system message; without TEXT, remove it
+/adapter [ALIAS]      use an adapter loaded with --lora; without ALIAS, none
+/temperature [X]      0 to 2; without X, the model's default
+/topk [N]             sample from the N most likely tokens; 0 means all
+/topp [X]             sample from the most likely tokens whose probabilities add up to X
 Ctrl-C stops an answer."""
 
 
 class ExitChat(Exception):
-    """The user asked to leave."""
+    """The user asked to quit."""
 
 
 class Conversation:
-    """What was said, and how the next answer is drawn."""
+    """Messages so far, and the sampling parameters of the next answer."""
 
     def __init__(
         self,
@@ -56,18 +56,18 @@ class Conversation:
         }
 
     def command(self, line: str) -> str:
-        """Carry out a line that starts with a slash; what to tell the user. Raises ExitChat."""
+        """Run a line that starts with a slash; return the reply. Raises ExitChat."""
         name, _, argument = line.strip().partition(" ")
         known = self._commands.get(name)
         if known is None:
-            return f"There is no command {name}; /help lists them."
+            return f"Unknown command {name}; /help lists the commands."
         try:
             return known(argument.strip())
         except InvalidRequest as error:
             return error.message
 
     def request(self, text: str) -> GenerateRequest:
-        """What the user said, after all that was said before."""
+        """Build the request: the conversation so far and the user's text."""
         system = [Message("system", (Text(self.system),))] if self.system else []
         messages = (*system, *self.messages, Message("user", (Text(text),)))
         return GenerateRequest(
@@ -79,7 +79,7 @@ class Conversation:
         )
 
     def keep(self, text: str, answer: str) -> None:
-        """Remember an exchange; also one that the user cut short."""
+        """Append the user's text and the answer, complete or stopped."""
         self.messages += [Message("user", (Text(text),)), Message("assistant", (Text(answer),))]
 
     def _leave(self, _: str) -> str:
@@ -87,7 +87,7 @@ class Conversation:
 
     def _clear(self, _: str) -> str:
         self.messages.clear()
-        return "Forgotten."
+        return "Conversation cleared."
 
     def _set_system(self, text: str) -> str:
         self.system = text or None
@@ -105,7 +105,7 @@ class Conversation:
     def _set_top_k(self, text: str) -> str:
         value = _number("/topk", text, 0, 2**31 - 1)
         if value is not None and value != int(value):
-            raise InvalidRequest("/topk takes a whole number")
+            raise InvalidRequest("/topk needs an integer")
         top_k = None if value is None else int(value)
         self.sampling = msgspec.structs.replace(self.sampling, top_k=top_k)
         return f"top_k: {_shown(self.sampling.top_k)}"
@@ -122,11 +122,11 @@ def _number(name: str, text: str, least: float, most: float) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        raise InvalidRequest(f"{name} takes a number") from None
+        raise InvalidRequest(f"{name} needs a number") from None
     if not least <= value <= most:
-        raise InvalidRequest(f"{name} takes a number from {least:g} to {most:g}")
+        raise InvalidRequest(f"{name} needs a number from {least:g} to {most:g}")
     return value
 
 
 def _shown(value: float | None) -> str:
-    return "the model's own" if value is None else f"{value:g}"
+    return "the model's default" if value is None else f"{value:g}"

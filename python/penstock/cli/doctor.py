@@ -1,4 +1,4 @@
-"""`penstock doctor`."""
+"""`penstock doctor`: checks whether this machine can serve."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MARKS = {"ok": "[green]ok[/green]", "warn": "[yellow]warn[/yellow]", "error": "[
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="The port to try.")
+        int, typer.Option(min=1, max=65535, help="Port to check.")
     ] = ServerSettings().port,
 ) -> None:
-    """Check whether this machine can serve. Status 1 where something is missing."""
+    """Check whether this machine can serve. Exits with status 1 if a check fails."""
     import msgspec
     from rich.console import Console
     from rich.markup import escape
@@ -29,7 +29,7 @@ def doctor(
     if as_json:
         typer.echo(msgspec.json.encode({"checks": checks}).decode())
     else:
-        table = Table("Check", "", "", "What would help", box=None, pad_edge=False)
+        table = Table("Check", "", "", "Suggestion", box=None, pad_edge=False)
         for check in checks:
             message, help_text = escape(check.message), escape(check.suggestion or "")
             table.add_row(check.name, MARKS[check.status], message, help_text)

@@ -1,4 +1,4 @@
-"""Measures an engine: prompts of random tokens in, greedy answers out."""
+"""Measures an engine with random prompts and greedy answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.engine.types import TokenRequest
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one iteration. Seconds, tokens per second over all streams."""
+    """Result of one iteration: seconds, and tokens per second over all sequences."""
 
     first_token_s: float
     prompt_rate: float
@@ -28,7 +28,7 @@ class Speed:
 async def measure(
     engine: Engine, prompt_len: int, gen_len: int, streams: int, adapter: str = ""
 ) -> Speed:
-    """One iteration with random prompts, which no cache knows. `adapter`: a revision."""
+    """Run one iteration; random prompts miss the prefix cache. `adapter`: an adapter revision."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     runs = [_generate(engine, prompt_len, gen_len, adapter) for _ in range(streams)]
@@ -46,7 +46,7 @@ async def measure(
 async def _generate(
     engine: Engine, prompt_len: int, gen_len: int, adapter: str
 ) -> tuple[float, float]:
-    """When the first and the last token came, on the monotonic clock."""
+    """Return the times of the first and the last token, in seconds of the monotonic clock."""
     vocab = engine.info.vocab_size
     request = TokenRequest(
         id=new_id("bench_"),
@@ -64,12 +64,12 @@ async def _generate(
 
 
 def speed_table(title: str, measured: list[Speed]) -> Table:
-    """Median, least and most of each figure."""
-    table = Table("", "median", "least", "most", title=title, title_justify="left", box=None)
+    """Return a table with median, minimum and maximum of each figure."""
+    table = Table("", "median", "min", "max", title=title, title_justify="left", box=None)
     rows = (
-        ("prompt, tok/s", [speed.prompt_rate for speed in measured], "{:,.0f}"),
+        ("prefill, tok/s", [speed.prompt_rate for speed in measured], "{:,.0f}"),
         ("decode, tok/s", [speed.decode_rate for speed in measured], "{:,.1f}"),
-        ("first token, ms", [1000 * speed.first_token_s for speed in measured], "{:,.1f}"),
+        ("time to first token, ms", [1000 * speed.first_token_s for speed in measured], "{:,.1f}"),
     )
     for label, values, form in rows:
         figures = (statistics.median(values), min(values), max(values))

@@ -1,4 +1,4 @@
-"""A model that writes text in this process, for the commands that need no server."""
+"""Runs a language model in this process, for commands without a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.models.loader.sampling_defaults import operator_sampling
 
 @dataclass(frozen=True)
 class LocalModel:
-    """An engine in a thread, the turn loop over it, and the adapters that were loaded with it."""
+    """An engine in a thread, the agent loop over it, and the loaded adapters."""
 
     name: str
     engine: LocalEngine
@@ -29,7 +29,7 @@ class LocalModel:
 
 
 async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """What Ctrl-C left behind, before the engine goes from under it."""
+    """Cancel the tasks that Ctrl-C left, before the engine closes."""
     tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
     for task in tasks:
         task.cancel()
@@ -38,8 +38,10 @@ async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextlib.contextmanager
 def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEventLoop, LocalModel]]:
-    """The model that `settings` names, and the loop that it lives in; the loop runs only while the
-    caller runs it. Raises ModelError."""
+    """Start the model of `settings`; yield it with its event loop, which the caller runs.
+
+    Raises ModelError.
+    """
     files = fetch_model(settings.model)
     loop = asyncio.new_event_loop()
     try:
@@ -50,7 +52,7 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
             if adapters is not None:
                 loop.run_until_complete(adapters.preload())
             sampling = operator_sampling(settings)
-            agent = load_loop(files, engine, settings.tool_syntax, live, sampling)
+            agent = load_loop(files, engine, settings.tool_call_parser, live, sampling)
             if not isinstance(agent, AgentLoop):
                 raise ModelError(NO_TEXT)
             with contextlib.closing(agent):

@@ -1,4 +1,4 @@
-"""`penstock`: the commands, and how their errors end."""
+"""The commands of `penstock`, and the exit status of their errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from penstock.config import SettingsError
 
 
 class PlainHelpGroup(TyperGroup):
-    """Lists the commands as plain text: the boxes that `rich` draws take longer than all the rest
-    of `penstock --help`. Each command's own help keeps them."""
+    """Lists the commands as plain text, since rich's boxes would double the time of `--help`."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super(TyperGroup, self).format_help(ctx, formatter)
@@ -30,7 +29,7 @@ class PlainHelpGroup(TyperGroup):
 app = typer.Typer(
     name="penstock",
     cls=PlainHelpGroup,
-    help="Penstock serves language models: on its own kernels, over the OpenAI API.",
+    help="Serve language models over OpenAI- and Anthropic-compatible APIs.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -55,14 +54,14 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Typer's place for options of `penstock` itself; without a command, they are listed."""
+    """Handle options of `penstock` itself; without a command, show the help."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
 
 
 def main() -> None:
-    """Run a command. What an operator caused is one line on standard error, and status 1."""
+    """Run a command. An operator's mistake ends with one line on standard error and status 1."""
     try:
         app()
     except (ModelError, SettingsError, ServiceError) as error:

@@ -17,12 +17,12 @@ MIB = 1024 * 1024
 
 
 def pull(model: Annotated[str, typer.Argument(help=MODEL_HELP)]) -> None:
-    """Fetch a model, so that serving it needs no network."""
+    """Download a model, so that serving it needs no network."""
     typer.echo(f"{model}: {fetch_model(model).path}")
 
 
 def models() -> None:
-    """List the models that can be served by a name."""
+    """List the models that can be served by name, and whether they are downloaded."""
     from rich.console import Console
     from rich.table import Table
 
@@ -30,7 +30,7 @@ def models() -> None:
     from penstock.models.hub.sources import is_fetched
 
     home = read_environment().home
-    table = Table("Name", "Model", "Size", "Licence", "On disk", box=None, pad_edge=False)
+    table = Table("Name", "Model", "Size", "Licence", "Downloaded", box=None, pad_edge=False)
     for column in table.columns:
         column.no_wrap = column.header != "Model"
     table.columns[2].justify = "right"
@@ -42,7 +42,7 @@ def models() -> None:
 
 
 def fetch_model(name: str) -> ModelFiles:
-    """The files of a model; fetches them, with a progress bar, where they are not on disk.
+    """Return the files of a model; download missing ones with a progress bar.
 
     Raises ModelError.
     """
@@ -53,14 +53,14 @@ def fetch_model(name: str) -> ModelFiles:
 
 
 def hub_access() -> HubAccess:
-    """The hub as the environment names it."""
+    """Return access to the Hugging Face hub, as the environment configures it."""
     from penstock.models.hub.hub_access import hub_access_of
 
     return hub_access_of(read_environment())
 
 
 class _Bars:
-    """Progress bars on standard error; none where nothing is fetched."""
+    """Progress bars on standard error; none appear if nothing is downloaded."""
 
     def __init__(self) -> None:
         self._shown = False
@@ -73,7 +73,7 @@ class _Bars:
             self._progress.stop()
 
     def update(self, name: str, done_bytes: int, total_bytes: int | None) -> None:
-        """`done_bytes` of the file `name` are here."""
+        """Show that `done_bytes` of the file `name` are downloaded."""
         if not self._shown:
             self._show()
         if name not in self._tasks:

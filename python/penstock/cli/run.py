@@ -1,4 +1,4 @@
-"""`penstock run`: a chat in the terminal, with the engine in this process."""
+"""`penstock run`: a terminal chat with the engine in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(
     parsed: CommandSettings,
     text: Annotated[
         Optional[str],  # noqa: UP045
-        _option("-i", "--input", help="Answer this once, and leave."),
+        _option("-i", "--input", help="Answer this prompt and exit."),
     ] = None,
     system: Annotated[
         Optional[str],  # noqa: UP045
@@ -29,19 +29,19 @@ def run(
     ] = None,
     max_tokens: Annotated[
         Optional[int],  # noqa: UP045
-        _option("--max-tokens", help="Longest answer, in tokens.", min=1, metavar="N"),
+        _option("--max-tokens", help="Maximum length of an answer, in tokens.", min=1, metavar="N"),
     ] = None,
     thinking: Annotated[
         Optional[bool],  # noqa: UP045
         _option(
             "--thinking/--no-thinking",
-            help="Let the model think before it answers.",
+            help="Switch the model's reasoning on or off.",
             show_default="the template's",
         ),
     ] = None,
     adapter: Annotated[
         Optional[str],  # noqa: UP045
-        _option("--adapter", help="Answer with this adapter; --lora loads it."),
+        _option("--adapter", help="Alias of the LoRA adapter to use; --lora loads it."),
     ] = None,
 ) -> None:
     """Chat with a model in the terminal. /help lists the commands."""
@@ -63,7 +63,7 @@ def run(
         console = Console()
         if console.is_terminal and sys.stdin.isatty():
             chat = Chat(loop, model.agent, conversation, console)
-        else:  # a program reads the answers, or asks
+        else:  # another program reads the answers or writes the prompts
             chat = Chat(loop, model.agent, conversation, console, Console(stderr=True), "")
         if text is not None:
             chat.answer_once(text)

@@ -1,4 +1,4 @@
-"""`penstock serve`."""
+"""`penstock serve`: the HTTP server."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from penstock.config import (
 
 @with_settings(server=True)
 def serve(parsed: CommandSettings) -> None:
-    """Serve one model over HTTP, or several that a file names."""
+    """Serve one model over HTTP, or several from a TOML file."""
     serve_settings(parsed.serving())
 
 
 def serve_settings(settings: ServingSettings) -> None:
-    """Fetch the models if need be, and serve them until a signal. Raises ModelError,
-    SettingsError, OSError."""
+    """Download missing models and serve until a signal.
+
+    Raises ModelError, SettingsError, OSError.
+    """
     limit_blas_threads()
     limit_malloc_arenas()
-    # Imported here: a command that is not run costs nothing (`penstock --help` < 0.3 s).
+    # Imported here to keep `penstock --help` below 0.3 s.
     from penstock.api.observability.access_log import configure_access_log
     from penstock.api.serving.server import run_server
     from penstock.base.logs import configure_logging
@@ -40,7 +42,7 @@ def serve_settings(settings: ServingSettings) -> None:
 
 
 def with_ids(settings: ServingSettings) -> ServingSettings:
-    """The same with every model fetched and called by an id. Raises ModelError, SettingsError."""
+    """Download the models and fill in missing ids. Raises ModelError, SettingsError."""
     from penstock.cli.pull import fetch_model
     from penstock.config.validation import check_models
 
@@ -55,9 +57,10 @@ def with_ids(settings: ServingSettings) -> ServingSettings:
 
 
 def check_store(settings: StoreSettings) -> None:
-    """Open the store and close it again, if the operator named a place of it: what is wrong is told
-    before a model is fetched and loaded. A store that nobody named is tried while the model loads.
-    Raises SettingsError."""
+    """Open and close a store that the operator configured, before any model is loaded.
+
+    The default store is opened while the models load. Raises SettingsError.
+    """
     if settings.url is None and settings.blobs is None and settings.skills_dir is None:
         return
     import asyncio

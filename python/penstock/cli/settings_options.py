@@ -1,9 +1,13 @@
-"""The options that set a field of EngineSettings, ServerSettings or StoreSettings, and those of the
-LoRA runtime, as one table: of the command line, of its help, and of docs/configuration.md."""
+"""The table of options that set a field of the settings. It gives the command line its options,
+its help, and docs/configuration.md.
+
+A flag is the field's name, or the name that vLLM and llama.cpp use. Further flags of an option are
+hidden aliases: former names, and those of mistral.rs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from penstock.config import (
@@ -14,267 +18,276 @@ from penstock.config import (
     ServerSettings,
     StoreSettings,
 )
-from penstock.config.settings import CpuLevelName, ToolSyntaxName
+from penstock.config.settings import CpuIsaName, ToolCallParserName
 
 MODEL_PANEL: Final = "Model"
-SAMPLING_PANEL: Final = "Sampling, of requests that say nothing"
+SAMPLING_PANEL: Final = "Default sampling parameters"
 ENGINE_PANEL: Final = "Engine"
-LORA_PANEL: Final = "Adapters"
+LORA_PANEL: Final = "LoRA adapters"
 SERVER_PANEL: Final = "Server"
-STORE_PANEL: Final = "Store"
+STORE_PANEL: Final = "Storage"
 LOG_PANEL: Final = "Logs and metrics"
+
+MODEL_DEFAULT: Final = "the model's own"
 
 
 @dataclass(frozen=True)
 class SettingOption:
-    """How the command line spells one field. `kind`: int, float, str, bool, a list of strings or a
-    Literal. Of `flags` one is shown, and an alias is mentioned in the help."""
+    """One option of the command line.
+
+    `field`: the field that it sets. `flags`: the flag of the help, then its hidden aliases; a short
+    flag comes before the flag that it abbreviates. `kind`: int, float, str, bool, list[str] or a
+    Literal. `default` and `metavar`: shown in the help in place of the field's default and type.
+    """
 
     field: str
     flags: tuple[str, ...]
     kind: Any
     help: str
-    panel: str
-    default: str | None = None  # shown where the field's own default would not tell
-    metavar: str | None = None  # shown for the value where its kind would not tell
+    default: str | None = None
+    metavar: str | None = None
+    panel: str = ""
+
+
+def _panel(panel: str, *options: SettingOption) -> tuple[SettingOption, ...]:
+    return tuple(replace(option, panel=panel) for option in options)
 
 
 def _by_device(size: Literal["max_num_seqs", "max_num_batched_tokens"]) -> str:
-    """The default of a step size."""
+    """The default of a step size, on a CPU and on a GPU."""
     on_cpu, on_gpu = getattr(CPU_STEP_SIZES, size), getattr(GPU_STEP_SIZES[0], size)
     return f"{on_cpu}; on a GPU {on_gpu}, or less if memory is short"
 
 
 ENGINE_OPTIONS: Final = (
-    SettingOption(
-        "dtype",
-        ("--dtype",),
-        Literal["auto", "f32"],
-        "Arithmetic: the weights' own format, or 32-bit floats.",
+    *_panel(
         MODEL_PANEL,
+        SettingOption(
+            "dtype",
+            ("--dtype",),
+            Literal["auto", "f32", "float32"],
+            "Data type of the computation: auto keeps the checkpoint's format, float32 converts"
+            " all weights.",
+            metavar="auto|float32",
+        ),
+        SettingOption(
+            "quantization",
+            ("-q", "--quantization", "--quantize"),
+            Literal["int8", "int4", "fp8"],
+            "Quantize the float weights of layers while loading. fp8 needs a GPU.",
+            "the checkpoint's format",
+        ),
+        SettingOption(
+            "tool_call_parser",
+            ("--tool-call-parser", "--tool-syntax"),
+            ToolCallParserName,
+            "Format in which the model writes tool calls.",
+            "detected from the chat template",
+            "NAME",
+        ),
     ),
-    SettingOption(
-        "quantize",
-        ("--quantize",),
-        Literal["int8", "int4", "fp8"],
-        "Round float weights at the load; fp8 is of a GPU.",
-        MODEL_PANEL,
-        "as they are stored",
-    ),
-    SettingOption(
-        "tool_syntax",
-        ("--tool-syntax",),
-        ToolSyntaxName,
-        "How the model writes calls of functions.",
-        MODEL_PANEL,
-        "as its chat template tells",
-        "FAMILY",
-    ),
-    SettingOption(
-        "temperature",
-        ("--temperature",),
-        float,
-        "0 (always the likeliest token) to 2.",
+    *_panel(
         SAMPLING_PANEL,
-        "the model's",
-        "X",
+        SettingOption(
+            "temperature",
+            ("--temperature", "--temp"),
+            float,
+            "Temperature, 0 (greedy) to 2.",
+            MODEL_DEFAULT,
+            "X",
+        ),
+        SettingOption(
+            "top_k",
+            ("--top-k",),
+            int,
+            "Sample from the K most likely tokens; 0 means all.",
+            MODEL_DEFAULT,
+            "K",
+        ),
+        SettingOption(
+            "top_p",
+            ("--top-p",),
+            float,
+            "Sample from the most likely tokens whose probabilities add up to P.",
+            MODEL_DEFAULT,
+            "P",
+        ),
+        SettingOption(
+            "min_p",
+            ("--min-p",),
+            float,
+            "Drop tokens less likely than P times the most likely token.",
+            MODEL_DEFAULT,
+            "P",
+        ),
+        SettingOption(
+            "repetition_penalty",
+            ("--repetition-penalty", "--repeat-penalty"),
+            float,
+            "Divide the logits of tokens that occur in the prompt or the answer.",
+            MODEL_DEFAULT,
+            "X",
+        ),
     ),
-    SettingOption(
-        "top_k",
-        ("--top-k",),
-        int,
-        "Draw from the K likeliest tokens; 0: from all.",
-        SAMPLING_PANEL,
-        "the model's",
-        "K",
-    ),
-    SettingOption(
-        "top_p",
-        ("--top-p",),
-        float,
-        "Draw from the likeliest tokens up to this probability.",
-        SAMPLING_PANEL,
-        "the model's",
-        "P",
-    ),
-    SettingOption(
-        "min_p",
-        ("--min-p",),
-        float,
-        "Draw from tokens of at least this part of the best one's probability.",
-        SAMPLING_PANEL,
-        "the model's",
-        "P",
-    ),
-    SettingOption(
-        "repetition_penalty",
-        ("--repetition-penalty",),
-        float,
-        "Divides the logits of tokens that are in prompt or answer.",
-        SAMPLING_PANEL,
-        "the model's",
-        "X",
-    ),
-    SettingOption(
-        "max_model_len",
-        ("--context", "--pa-context-len"),
-        int,
-        "Longest context, in tokens.",
+    *_panel(
         ENGINE_PANEL,
-        "the model's, if it fits",
-    ),
-    SettingOption(
-        "cache_mb",
-        ("--cache-mb", "--pa-memory-mb"),
-        int,
-        "Memory of the KV cache, in MiB.",
-        ENGINE_PANEL,
-        "as --max-seqs and --context need",
-    ),
-    SettingOption(
-        "host_cache_mb",
-        ("--host-cache-mb",),
-        int,
-        "Memory of the host for prefixes that a GPU's KV cache has no room for, in MiB.",
-        ENGINE_PANEL,
-    ),
-    SettingOption(
-        "cache_dtype",
-        ("--cache-dtype", "--pa-cache-type"),
-        Literal["auto", "f16", "f32", "f8e4m3"],
-        "Format of the KV cache: auto, f16, f32, or on a GPU f8e4m3.",
-        ENGINE_PANEL,
-        "f16, on a GPU bf16; f32 with --dtype f32",
-        "FORMAT",
-    ),
-    SettingOption(
-        "device",
-        ("--device",),
-        str,
-        "Who computes: cpu, cuda or cuda:N.",
-        ENGINE_PANEL,
-        "the first GPU, if there is one",
-        "DEVICE",
-    ),
-    SettingOption(
-        "tensor_parallel",
-        ("--tensor-parallel",),
-        int,
-        "Divide the model among so many GPUs, from --device on.",
-        ENGINE_PANEL,
-    ),
-    SettingOption(
-        "block_size",
-        ("--block-tokens", "--pa-block-size"),
-        int,
-        "Tokens of one block of the cache.",
-        ENGINE_PANEL,
-    ),
-    SettingOption(
-        "max_num_seqs",
-        ("--max-seqs",),
-        int,
-        "Sequences computed at the same time.",
-        ENGINE_PANEL,
-        _by_device("max_num_seqs"),
-    ),
-    SettingOption(
-        "max_queue",
-        ("--max-queue",),
-        int,
-        "Sequences that may wait; beyond, requests get 429.",
-        ENGINE_PANEL,
-    ),
-    SettingOption(
-        "max_num_batched_tokens",
-        ("--token-budget", "--max-num-batched-tokens"),
-        int,
-        "Tokens computed in one step.",
-        ENGINE_PANEL,
-        _by_device("max_num_batched_tokens"),
-    ),
-    SettingOption(
-        "prefix_cache_n",
-        ("--prefix-cache-n",),
-        int,
-        "0 turns the prefix cache off; otherwise it is on.",
-        ENGINE_PANEL,
-    ),
-    SettingOption(
-        "no_kv_cache", ("--no-kv-cache",), bool, "Compute everything anew each step.", ENGINE_PANEL
-    ),
-    SettingOption(
-        "speculation", ("--speculation",), bool, "Guess next tokens where it pays.", ENGINE_PANEL
-    ),
-    SettingOption(
-        "deterministic",
-        ("--deterministic",),
-        bool,
-        "On a GPU, no answer depends on its neighbours.",
-        ENGINE_PANEL,
-    ),
-    SettingOption(
-        "threads", ("--threads",), int, "Threads that compute.", ENGINE_PANEL, "one a core"
-    ),
-    SettingOption(
-        "kernels",
-        ("--kernels",),
-        Literal["auto", "native", "reference", "triton"],
-        "Whose kernels: auto, native, triton (on a GPU), or reference, which is slow and needs"
-        " torch.",
-        ENGINE_PANEL,
-        metavar="KERNELS",
-    ),
-    SettingOption(
-        "without_kernels",
-        ("--without-kernels",),
-        str,
-        "On a GPU, kernels of the CUDA library to leave to Triton, or 'packaged': comma-separated.",
-        ENGINE_PANEL,
-        "none",
-        "NAMES",
-    ),
-    SettingOption(
-        "cpu_level",
-        ("--cpu-level",),
-        CpuLevelName,
-        "Instruction set of a CPU's kernels, such as avx2; auto measures which is fastest.",
-        ENGINE_PANEL,
-        metavar="LEVEL",
+        SettingOption(
+            "max_model_len",
+            ("--max-model-len", "--ctx-size", "--context", "--pa-context-len"),
+            int,
+            "Maximum context length in tokens, prompt and answer together.",
+            "the model's, if the KV cache can hold it",
+        ),
+        SettingOption(
+            "kv_cache_memory_mb",
+            ("--kv-cache-memory", "--cache-mb", "--pa-memory-mb"),
+            str,
+            "Memory of the KV cache, such as 8GiB; a plain number is in MiB.",
+            "as --max-num-seqs and --max-model-len need",
+            "SIZE",
+        ),
+        SettingOption(
+            "cpu_kv_cache_memory_mb",
+            ("--cpu-kv-cache-memory", "--host-cache-mb"),
+            str,
+            "CPU memory for KV blocks evicted from a GPU's prefix cache, such as 16GiB.",
+            "0, which is off",
+            "SIZE",
+        ),
+        SettingOption(
+            "kv_cache_dtype",
+            ("--kv-cache-dtype", "--cache-dtype", "--pa-cache-type"),
+            Literal["auto", "f16", "f32", "f8e4m3", "float16", "float32", "fp8", "fp8_e4m3"],
+            "Data type of the KV cache: auto, float16, float32, or fp8 on a GPU.",
+            "float16; on a GPU bfloat16; float32 with --dtype float32",
+            "TYPE",
+        ),
+        SettingOption(
+            "device",
+            ("--device",),
+            str,
+            "Device to run on: cpu, cuda or cuda:N.",
+            "the first GPU, if there is one",
+            "DEVICE",
+        ),
+        SettingOption(
+            "tensor_parallel_size",
+            ("-tp", "--tensor-parallel-size", "--tensor-parallel"),
+            int,
+            "Split the model among N GPUs, from --device on.",
+        ),
+        SettingOption(
+            "block_size",
+            ("--block-size", "--block-tokens", "--pa-block-size"),
+            int,
+            "Tokens in a KV block.",
+        ),
+        SettingOption(
+            "max_num_seqs",
+            ("--max-num-seqs", "--max-seqs"),
+            int,
+            "Maximum number of sequences in a step.",
+            _by_device("max_num_seqs"),
+        ),
+        SettingOption(
+            "max_queue",
+            ("--max-queue", "--max-queued-requests"),
+            int,
+            "Maximum number of waiting sequences; beyond it requests get 429.",
+        ),
+        SettingOption(
+            "max_num_batched_tokens",
+            ("--max-num-batched-tokens", "--token-budget"),
+            int,
+            "Maximum number of tokens computed in a step.",
+            _by_device("max_num_batched_tokens"),
+        ),
+        SettingOption(
+            "enable_prefix_caching",
+            ("--enable-prefix-caching",),
+            bool,
+            "Reuse the KV blocks of prompt prefixes that were computed before. Default: on.",
+        ),
+        SettingOption(
+            "no_kv_cache",
+            ("--no-kv-cache",),
+            bool,
+            "Recompute the whole context in every step, for debugging.",
+        ),
+        SettingOption(
+            "speculative_algorithm",
+            ("--speculative-algorithm",),
+            Literal["none", "ngram"],
+            "Speculative decoding: ngram copies draft tokens from earlier text of the request.",
+        ),
+        SettingOption(
+            "deterministic",
+            ("--deterministic", "--enable-deterministic-inference"),
+            bool,
+            "Batch-invariant results on a GPU, at a lower speed; a CPU's always are.",
+        ),
+        SettingOption(
+            "threads", ("--threads",), int, "Compute threads of the CPU.", "one per core"
+        ),
+        SettingOption(
+            "kernel_backend",
+            ("--kernel-backend", "--kernels"),
+            Literal["auto", "native", "reference", "triton"],
+            "Kernels: auto, native (C++ on a CPU), triton (GPU), or reference (PyTorch, slow).",
+            metavar="NAME",
+        ),
+        SettingOption(
+            "disabled_kernels",
+            ("--disable-kernels", "--without-kernels"),
+            str,
+            "Kernels of the CUDA library that Triton replaces, comma-separated; 'packaged':"
+            " compile Triton's kernels at the start.",
+            "none",
+            "NAMES",
+        ),
+        SettingOption(
+            "cpu_isa",
+            ("--cpu-isa", "--cpu-level"),
+            CpuIsaName,
+            "Instruction set of the CPU kernels, such as avx2; auto measures the fastest.",
+            metavar="ISA",
+        ),
     ),
 )
-LORA_OPTIONS: Final = (
+# Options of former keys: the settings file and the command line still accept them (FORMER_KEYS).
+FORMER_OPTIONS: Final = (
+    SettingOption("prefix_cache_n", ("--prefix-cache-n",), int, ""),
+    SettingOption("speculation", ("--speculation",), bool, ""),
+)
+LORA_OPTIONS: Final = _panel(
+    LORA_PANEL,
     SettingOption(
         "enable_lora",
         ("--enable-lora",),
         bool,
-        "Serve LoRA adapters; --lora does it, too.",
-        LORA_PANEL,
+        "Serve LoRA adapters; --lora implies it.",
         "off",
     ),
     SettingOption(
         "lora",
         ("--lora", "--lora-modules"),
         list[str],
-        "An adapter to load at the start: a PEFT folder, or a hub id (owner/name). Repeatable.",
-        LORA_PANEL,
+        "Adapter to load at the start: a PEFT folder or a Hugging Face id. Repeatable.",
         "none",
         "ALIAS=SOURCE",
     ),
     SettingOption(
         "lora_max_adapters",
-        ("--lora-max-adapters",),
+        ("--lora-max-adapters", "--max-loras"),
         int,
-        "Adapters loaded at the same time.",
-        LORA_PANEL,
+        "Maximum number of loaded adapters.",
         str(LoraSettings().max_adapters),
     ),
     SettingOption(
         "lora_max_rank",
-        ("--lora-max-rank", "--max-lora-rank"),
+        ("--max-lora-rank", "--lora-max-rank"),
         int,
-        "Largest rank of an adapter.",
-        LORA_PANEL,
+        "Maximum rank of an adapter.",
         str(LoraSettings().max_rank),
     ),
     SettingOption(
@@ -282,120 +295,116 @@ LORA_OPTIONS: Final = (
         ("--lora-max-bytes",),
         str,
         "Memory of the adapters in use, such as 512MiB.",
-        LORA_PANEL,
         "8GiB",
-        "BYTES",
+        "SIZE",
     ),
 )
 MODEL_OPTIONS: Final = ENGINE_OPTIONS + LORA_OPTIONS
 SERVER_OPTIONS: Final = (
-    SettingOption(
-        "host",
-        ("--host",),
-        str,
-        "Address to listen on; 127.0.0.1: only for this machine.",
+    *_panel(
         SERVER_PANEL,
+        SettingOption(
+            "host", ("--host",), str, "Address to listen on; 127.0.0.1 accepts only local clients."
+        ),
+        SettingOption("port", ("-p", "--port"), int, "Port; 0 picks a free one."),
+        SettingOption(
+            "workers",
+            ("--workers", "--api-server-count"),
+            int,
+            "Number of API processes; all use the same engine.",
+        ),
+        SettingOption(
+            "drain_timeout_s",
+            ("--drain-timeout",),
+            float,
+            "Seconds that open requests may take to finish after SIGTERM.",
+        ),
+        SettingOption(
+            "stall_timeout_s",
+            ("--stall-timeout",),
+            float,
+            "Seconds after which a client that stops reading or sending is disconnected.",
+        ),
+        SettingOption(
+            "keep_alive_interval_ms",
+            ("--keep-alive-interval-ms",),
+            int,
+            "Milliseconds between comments on an idle stream.",
+            "KEEP_ALIVE_INTERVAL, else 10000",
+        ),
+        SettingOption(
+            "body_limit_bytes",
+            ("--body-limit-bytes",),
+            int,
+            "Maximum size of a request body.",
+            "52428800, which is 50 MiB",
+        ),
+        SettingOption(
+            "max_connections",
+            ("--max-connections",),
+            int,
+            "Maximum number of open connections of an API process.",
+        ),
+        SettingOption(
+            "fetch_allow",
+            ("--fetch-allow",),
+            list[str],
+            "Private network from which URLs in requests may be fetched, such as 10.1.0.0/16."
+            " Repeatable.",
+            "none",
+            "NETWORK",
+        ),
+        SettingOption(
+            "openai_compat",
+            ("--openai-compat",),
+            bool,
+            "Accept what OpenAI accepts and the interface otherwise refuses: response_format"
+            " json_object, and parallel_tool_calls false on responses.",
+        ),
+        SettingOption(
+            "disable_request_id_header",
+            ("--disable-request-id-header",),
+            bool,
+            "Send no x-request-id header.",
+        ),
     ),
-    SettingOption("port", ("-p", "--port"), int, "Port; 0 takes a free one.", SERVER_PANEL),
-    SettingOption(
-        "workers", ("--workers",), int, "API processes; they share one engine.", SERVER_PANEL
-    ),
-    SettingOption(
-        "drain_timeout_s",
-        ("--drain-timeout",),
-        float,
-        "Seconds that open answers may go on after SIGTERM.",
-        SERVER_PANEL,
-    ),
-    SettingOption(
-        "stall_timeout_s",
-        ("--stall-timeout",),
-        float,
-        "Seconds that a client may leave its stream unread, or its body unsent.",
-        SERVER_PANEL,
-    ),
-    SettingOption(
-        "keep_alive_interval_ms",
-        ("--keep-alive-interval-ms",),
-        int,
-        "Pause after which an idle stream gets a comment.",
-        SERVER_PANEL,
-        "KEEP_ALIVE_INTERVAL, else 10000",
-    ),
-    SettingOption(
-        "body_limit_bytes",
-        ("--body-limit-bytes",),
-        int,
-        "Largest request body.",
-        SERVER_PANEL,
-        "52428800, which is 50 MiB",
-    ),
-    SettingOption(
-        "max_connections",
-        ("--max-connections",),
-        int,
-        "Connections of one API process.",
-        SERVER_PANEL,
-    ),
-    SettingOption(
-        "fetch_allow",
-        ("--fetch-allow",),
-        list[str],
-        "Network that clients' URLs may lead to though it is not public, such as 10.1.0.0/16."
-        " Repeatable.",
-        SERVER_PANEL,
-        "none",
-        "NETWORK",
-    ),
-    SettingOption(
-        "openai_compat",
-        ("--openai-compat",),
-        bool,
-        "Accept of OpenAI's API what is refused otherwise: the response format json_object, and"
-        " parallel_tool_calls false on responses.",
-        SERVER_PANEL,
-    ),
-    SettingOption(
-        "disable_request_id_header",
-        ("--disable-request-id-header",),
-        bool,
-        "Send no x-request-id.",
-        SERVER_PANEL,
-    ),
-    SettingOption(
-        "disable_access_log", ("--disable-access-log",), bool, "No access log.", LOG_PANEL
-    ),
-    SettingOption(
-        "access_log_format",
-        ("--access-log-format",),
-        Literal["text", "json"],
-        "Form of the access log.",
+    *_panel(
         LOG_PANEL,
+        SettingOption(
+            "disable_access_log",
+            ("--disable-access-log", "--disable-uvicorn-access-log"),
+            bool,
+            "Write no access log.",
+        ),
+        SettingOption(
+            "access_log_format",
+            ("--access-log-format",),
+            Literal["text", "json"],
+            "Format of the access log.",
+        ),
+        SettingOption(
+            "access_log_health",
+            ("--access-log-health",),
+            bool,
+            "Log requests to /health, /metrics and /docs too.",
+        ),
+        SettingOption("disable_metrics", ("--disable-metrics",), bool, "Serve no /metrics."),
     ),
-    SettingOption(
-        "access_log_health",
-        ("--access-log-health",),
-        bool,
-        "Log health and metrics requests too.",
-        LOG_PANEL,
-    ),
-    SettingOption("disable_metrics", ("--disable-metrics",), bool, "No /metrics.", LOG_PANEL),
 )
-STORE_OPTIONS: Final = (
+STORE_OPTIONS: Final = _panel(
+    STORE_PANEL,
     SettingOption(
         "url",
         ("--store",),
         str,
         "Database of responses, files and sessions: sqlite:///FILE or postgresql://...",
-        STORE_PANEL,
         "penstock.db in PENSTOCK_HOME",
     ),
     SettingOption(
         "blobs",
         ("--blobs",),
         str,
-        "Folder or fsspec URL for the bodies of files.",
-        STORE_PANEL,
+        "Folder or fsspec URL for the contents of files.",
         "blobs in PENSTOCK_HOME",
     ),
     SettingOption(
@@ -403,75 +412,66 @@ STORE_OPTIONS: Final = (
         ("--skills-dir",),
         str,
         "Folder or fsspec URL for uploaded skills.",
-        STORE_PANEL,
         "as --blobs",
     ),
     SettingOption(
         "response_expiry_s",
         ("--response-expiry",),
         int,
-        "Seconds that a response is kept; 0: until it is deleted.",
-        STORE_PANEL,
+        "Seconds that a response is kept; 0 keeps it until it is deleted.",
         "2592000, which is 30 days",
     ),
     SettingOption(
         "max_responses_bytes",
         ("--max-responses-bytes",),
         int,
-        "Bytes of responses kept; beyond them the oldest go.",
-        STORE_PANEL,
+        "Total size of responses; the oldest are deleted first.",
     ),
     SettingOption(
         "session_expiry_s",
         ("--session-expiry",),
         int,
         "Seconds that an unused session is kept.",
-        STORE_PANEL,
     ),
-    SettingOption("max_sessions", ("--max-sessions",), int, "Sessions kept.", STORE_PANEL),
+    SettingOption("max_sessions", ("--max-sessions",), int, "Number of sessions."),
     SettingOption(
         "max_sessions_bytes",
         ("--max-sessions-bytes",),
         int,
-        "Bytes of sessions kept; beyond them the oldest go.",
-        STORE_PANEL,
+        "Total size of sessions; the oldest are deleted first.",
     ),
-    SettingOption(
-        "file_expiry_s", ("--file-expiry",), int, "Seconds that a file is kept.", STORE_PANEL
-    ),
-    SettingOption("max_files", ("--max-files",), int, "Files kept.", STORE_PANEL),
+    SettingOption("file_expiry_s", ("--file-expiry",), int, "Seconds that a file is kept."),
+    SettingOption("max_files", ("--max-files",), int, "Number of files."),
     SettingOption(
         "max_files_bytes",
         ("--max-files-bytes",),
         int,
-        "Bytes of files kept; beyond them the oldest go.",
-        STORE_PANEL,
+        "Total size of files; the oldest are deleted first.",
     ),
     SettingOption(
         "max_skills_bytes",
         ("--max-skills-bytes",),
         int,
-        "Bytes of skills kept; beyond them no more are taken.",
-        STORE_PANEL,
+        "Total size of skills; an upload beyond it is refused.",
     ),
 )
 SERVE_OPTIONS: Final = SERVER_OPTIONS + STORE_OPTIONS
 
 
-def negative_flag(option: SettingOption) -> str | None:
-    """The flag that sets a boolean option to what its own does not, whatever a file says; None of
-    the others."""
+def negative_flags(option: SettingOption) -> tuple[str, ...]:
+    """The flags that switch a boolean option off, the one of the help first; () for other kinds."""
     if option.kind is not bool:
-        return None
+        return ()
     name = option.flags[0].removeprefix("--")
     for prefix, other in (("no-", ""), ("disable-", "enable-"), ("enable-", "disable-")):
         if name.startswith(prefix):
-            return f"--{other}{name.removeprefix(prefix)}"
-    return f"--no-{name}"
+            further = (f"--no-{name}",) if prefix == "enable-" else ()
+            return (f"--{other}{name.removeprefix(prefix)}", *further)
+    return (f"--no-{name}",)
 
 
 def default_text(option: SettingOption) -> str:
-    """What counts where neither an option nor a file says anything, as the help shows it."""
+    """The default of an option, as the help shows it."""
     return option.default or str(getattr(_owner(option)(), option.field))
 
 

@@ -1,5 +1,8 @@
-"""The tables of docs/configuration.md, made from the options: `python -m penstock.cli.settings_page
-docs/configuration.md` writes them anew between the page's markers, and a test compares."""
+"""Writes the tables of docs/configuration.md from the options.
+
+`python -m penstock.cli.settings_page docs/configuration.md` replaces them between the page's
+markers; a test compares.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from penstock.cli.settings_options import (
     STORE_OPTIONS,
     SettingOption,
     default_text,
-    negative_flag,
+    negative_flags,
 )
 from penstock.config.validation import ENGINE_RANGES, LORA_RANGES, SERVER_RANGES, STORE_RANGES
 
@@ -27,9 +30,9 @@ END: Final = "<!-- The tables end here. -->"
 KINDS: Final[Mapping[Any, str]] = {
     int: "integer",
     float: "number",
-    str: "text",
+    str: "string",
     bool: "`true` or `false`",
-    list[str]: "list of texts",
+    list[str]: "list of strings",
 }
 TABLES: Final[tuple[tuple[str, tuple[SettingOption, ...]], ...]] = (
     ("[engine]", ENGINE_OPTIONS),
@@ -46,13 +49,13 @@ RANGES: Final[Mapping[str, tuple[float, float]]] = {
 
 
 def tables() -> str:
-    """A Markdown section for each table of the file, with a row for each key."""
+    """Return a Markdown section for each TOML table, with a row for each key."""
     sections = [_section(title, options) for title, options in TABLES]
     return "\n\n".join(sections)
 
 
 def with_tables(page: str) -> str:
-    """`page` with what is between its markers made anew."""
+    """Return `page` with the text between its markers replaced by the tables."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
@@ -67,16 +70,20 @@ def _section(title: str, options: Iterable[SettingOption]) -> str:
 
 def _row(option: SettingOption) -> str:
     flags = [next(flag for flag in option.flags if flag.startswith("--"))]
-    off = negative_flag(option)
-    if off is not None:
-        flags.append(off)
-    default = default_text(option) if option.kind is not bool else "`false`"
+    flags += negative_flags(option)[:1]
+    default = (
+        default_text(option)
+        if option.kind is not bool
+        else "`true`"
+        if "Default: on" in option.help
+        else "`false`"
+    )
     cells = (f"`{option.field}`", _value(option), default, _code(flags), option.help)
     return f"| {' | '.join(cells)} |"
 
 
 def _value(option: SettingOption) -> str:
-    """What the key takes: its type, with the least and the most, or its words."""
+    """The values of a key: its type with the smallest and the largest, or its words."""
     if option.kind not in KINDS:
         return _code(f'"{word}"' for word in get_args(option.kind))
     bounds = RANGES.get(option.field)

@@ -1,8 +1,6 @@
-"""From the table of settings options to the parameters of a command, and from what is given to
-settings.
+"""Gives a command the settings options as parameters, and turns the given values into settings.
 
-An option that is not given is None: then the TOML file's value counts, else the default, which the
-help shows.
+An option that is not given is None; the TOML file's value applies then, else the default.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from penstock.cli.settings_options import (
+    FORMER_OPTIONS,
     MODEL_OPTIONS,
     MODEL_PANEL,
     SERVE_OPTIONS,
@@ -25,25 +24,27 @@ from penstock.cli.settings_options import (
     STORE_OPTIONS,
     SettingOption,
     default_text,
-    negative_flag,
+    negative_flags,
 )
 from penstock.config import EngineSettings, ServingSettings, SettingsError, read_environment
 from penstock.config.load_settings import load_engine, load_serving
 from penstock.config.unsupported_options import UNSUPPORTED_OPTIONS, UnsupportedOption
 
-# Shorter than the kinds' own names, which leave the help too little of a narrow terminal.
+# Shorter than typer's names, which leave little room for the help text in a narrow terminal.
 METAVARS: Final[dict[Any, str]] = {int: "N", float: "SECONDS", str: "TEXT", list[str]: "TEXT"}
 FLAGS: Final = {
     option.field: next(flag for flag in option.flags if flag.startswith("--"))
     for option in (*MODEL_OPTIONS, *SERVE_OPTIONS)
 }
 SERVED_NAMES: Final = "--served-model-name"
-MODEL_HELP: Final = "A name of `penstock models`, a .gguf file, a model folder or a hub id."
+MODEL_HELP: Final = (
+    "Model: a name that `penstock models` lists, a .gguf file, a folder or a Hugging Face id."
+)
 
 
 @dataclass(frozen=True)
 class CommandSettings:
-    """The settings options that were given."""
+    """The settings options that were given on the command line."""
 
     engine: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class CommandSettings:
     names: tuple[str, ...] = ()
 
     def serving(self) -> ServingSettings:
-        """Defaults, then environment and file, then options. Raises SettingsError."""
+        """Merge defaults, environment, file and options, in this order. Raises SettingsError."""
         environment = read_environment()
         with _named_as_given(self.engine | self.server | self.store):
             return load_serving(
@@ -65,15 +66,14 @@ class CommandSettings:
             )
 
     def one_engine(self) -> EngineSettings:
-        """The same for a command that needs one model and no server."""
+        """Merge the settings of a command that runs one model. Raises SettingsError."""
         with _named_as_given(self.engine):
             return load_engine(self.engine, file=self.file)
 
 
 @contextmanager
 def _named_as_given(values: Mapping[str, Any]) -> Iterator[None]:
-    """Errors begin with the field of the settings at fault: for a value that an option gave, with
-    the option."""
+    """Name the option in an error about a field that an option set."""
     try:
         yield
     except SettingsError as error:
@@ -84,14 +84,17 @@ def _named_as_given(values: Mapping[str, Any]) -> Iterator[None]:
 
 
 def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command MODEL, `--config` and the settings options; it gets them as `parsed`, its
-    first argument, beside its own options."""
+    """Decorate a command with MODEL, `--config` and the settings options.
+
+    The command gets them as its first argument, a CommandSettings, beside its own options.
+    """
     options = MODEL_OPTIONS + (SERVE_OPTIONS if server else ())
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def wrapper(**given: Any) -> None:
             values = {o.field: _value(o, given) for o in options}
             engine = {o.field: values[o.field] for o in MODEL_OPTIONS}
+            engine |= {o.field: _value(o, given) for o in FORMER_OPTIONS}
             engine["model"] = _the_one_given(given.pop("model"), given.pop("model_id"), "MODEL")
             names = tuple(given.pop("served_model_name", None) or ())
             parsed = CommandSettings(engine, file=given.pop("config"), names=names)
@@ -103,6 +106,9 @@ def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[.
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         shared = [parameter for option in options for parameter in _parameters(option)]
+        former = [
+            parameter for option in FORMER_OPTIONS for parameter in _former_parameters(option)
+        ]
         unsupported = [_unsupported_parameter(option) for option in UNSUPPORTED_OPTIONS if server]
         named = [_names_parameter()] if server else []
         parameters = [
@@ -110,6 +116,7 @@ def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[.
             *named,
             *shared,
             _config_parameter(),
+            *former,
             *unsupported,
             *own,
         ]
@@ -127,7 +134,7 @@ def _model_parameters() -> list[inspect.Parameter]:
     default = EngineSettings().model
     argument = typer.Argument(None, help=MODEL_HELP, show_default=default)
     option = typer.Option(
-        None, "-m", "--model-id", help="The same as MODEL.", rich_help_panel=MODEL_PANEL
+        None, "-m", "--model-id", help="Same as MODEL.", rich_help_panel=MODEL_PANEL
     )
     return [_make("model", Optional[str], argument), _make("model_id", Optional[str], option)]  # noqa: UP045
 
@@ -136,7 +143,7 @@ def _names_parameter() -> inspect.Parameter:
     option = typer.Option(
         None,
         SERVED_NAMES,
-        help="Further names that requests may call the model, such as gpt-4o.",
+        help="Additional names for the model in requests, such as gpt-4o.",
         rich_help_panel=MODEL_PANEL,
         metavar="NAME...",
         show_default=False,
@@ -145,7 +152,7 @@ def _names_parameter() -> inspect.Parameter:
 
 
 class MultiValueCommand(TyperCommand):
-    """A command whose option `--served-model-name` takes several words, as vLLM's does."""
+    """A command whose option `--served-model-name` takes several values, as vLLM's does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, split_served_names(args))
@@ -181,7 +188,7 @@ def _config_parameter() -> inspect.Parameter:
     option = typer.Option(
         None,
         "--config",
-        help="TOML file: one model or several, and their settings. Options win over it.",
+        help="TOML file with one or more models and their settings. Options override it.",
         rich_help_panel=MODEL_PANEL,
         show_default=False,
     )
@@ -189,56 +196,70 @@ def _config_parameter() -> inspect.Parameter:
 
 
 def _unsupported_parameter(option: UnsupportedOption) -> inspect.Parameter:
-    """Recognised, so that it can be refused by name; not shown."""
-    flag = "--" + option.name.replace("_", "-")
-    return _make(
-        option.name, Optional.__getitem__(option.kind), typer.Option(None, flag, hidden=True)
-    )
+    """A hidden option that is refused by name."""
+    return _hidden_parameter(option.name, "--" + option.name.replace("_", "-"), option.kind)
 
 
 def _parameters(option: SettingOption) -> list[inspect.Parameter]:
-    """The option as shown, and a hidden one for each alias and for the opposite of a flag: long
-    lists of flags are cut off in a narrow terminal."""
-    names = _names(option)
+    """The option of the help, then a hidden one for each alias and each negative flag."""
+    shown, aliases = _shown_flags(option), _aliases(option)
+    off = negative_flags(option)
     text = option.help
-    if len(names) > 1:
-        text += f" Also {option.flags[-1]}."
-    off = negative_flag(option)
-    text += rf" \[default: {default_text(option)}]" if off is None else f" Opposite: {off}."
-    flags = option.flags[: len(option.flags) - len(names) + 1]
-    panel, metavar = option.panel, option.metavar or METAVARS.get(option.kind)
-    infos = [typer.Option(None, *flags, help=text, rich_help_panel=panel, metavar=metavar)]
-    infos += [typer.Option(None, flag, hidden=True) for flag in option.flags[len(flags) :]]
-    if off is not None:
-        names = [*names, _negative_parameter(option)]
-        infos.append(typer.Option(None, off, hidden=True))
-    kind: Any = Optional.__getitem__(option.kind)
-    return [_make(name, kind, info) for name, info in zip(names, infos, strict=True)]
+    text += f" Opposite: {off[0]}." if off else rf" \[default: {default_text(option)}]"
+    info = typer.Option(
+        None,
+        *shown,
+        help=text,
+        rich_help_panel=option.panel,
+        metavar=option.metavar or METAVARS.get(option.kind),
+    )
+    hidden = [*aliases.items(), *_negatives(option).items()]
+    return [
+        _make(option.field, Optional.__getitem__(option.kind), info),
+        *(_hidden_parameter(name, flag, option.kind) for name, flag in hidden),
+    ]
 
 
-def _negative_parameter(option: SettingOption) -> str:
-    """The parameter of the opposite of a flag."""
-    return f"{option.field}_off"
+def _former_parameters(option: SettingOption) -> list[inspect.Parameter]:
+    """The hidden parameters of an option whose key has another name now."""
+    flags = {option.field: option.flags[0], **_negatives(option)}
+    return [_hidden_parameter(name, flag, option.kind) for name, flag in flags.items()]
 
 
-def _names(option: SettingOption) -> list[str]:
-    """The parameter of the option, and of each alias; a short flag is no alias."""
-    long = [flag for flag in option.flags if flag.startswith("--")]
-    return [option.field, *(f"{option.field}_{index}" for index in range(1, len(long)))]
+def _hidden_parameter(name: str, flag: str, kind: Any) -> inspect.Parameter:
+    return _make(name, Optional.__getitem__(kind), typer.Option(None, flag, hidden=True))
+
+
+def _shown_flags(option: SettingOption) -> tuple[str, ...]:
+    """The flag of the help, with the short flag before it."""
+    return option.flags[: 1 if option.flags[0].startswith("--") else 2]
+
+
+def _aliases(option: SettingOption) -> dict[str, str]:
+    """Parameter name -> flag of each hidden alias."""
+    flags = option.flags[len(_shown_flags(option)) :]
+    return {f"{option.field}_{index}": flag for index, flag in enumerate(flags, 1)}
+
+
+def _negatives(option: SettingOption) -> dict[str, str]:
+    """Parameter name -> flag of each way to switch a boolean option off."""
+    flags = negative_flags(option)
+    return {f"{option.field}_off_{index}": flag for index, flag in enumerate(flags)}
 
 
 def _value(option: SettingOption, given: dict[str, Any]) -> Any:
-    value, flag = None, FLAGS[option.field]
-    for name in _names(option):
+    value, flag = None, FLAGS.get(option.field, option.flags[0])
+    for name in (option.field, *_aliases(option)):
         value = _the_one_given(value, given.pop(name), flag)
-    if given.pop(_negative_parameter(option), None):
-        value = _the_one_given(value, False, flag)
+    for name in _negatives(option):
+        if given.pop(name):
+            value = _the_one_given(value, False, flag)
     return value
 
 
 def _the_one_given(first: Any, second: Any, name: str) -> Any:
     if first is not None and second is not None and first != second:
-        raise SettingsError(f"{name} is given twice: {first} and {second}")
+        raise SettingsError(f"{name} is given twice, as {first} and as {second}")
     return first if first is not None else second
 
 

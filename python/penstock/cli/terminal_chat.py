@@ -1,4 +1,4 @@
-"""A chat in the terminal: reads lines, shows answers as they come."""
+"""The terminal chat: reads lines and shows streamed answers."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Loop(Protocol):
-    """What answers."""
+    """Answers a request with a stream of events."""
 
     def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]: ...
 
 
 class Chat:
-    """One conversation. `loop` runs only while an answer is made, so that reading a line is the
-    terminal's own, with Ctrl-C, Ctrl-D and history.
+    """One conversation.
 
-    Answers go to `console`, all else to `notes`; None: to `console` too. `prompt`: written to
-    standard output by whoever reads the line, "" where that is for answers alone.
+    `loop` runs only during an answer, so that input() handles Ctrl-C, Ctrl-D and history.
+    `console` gets the answers, `notes` all other output (None: `console`). `prompt` is written to
+    standard output before a line is read; "" keeps standard output for answers.
     """
 
     def __init__(
@@ -64,14 +64,13 @@ class Chat:
         self._prompt = prompt
 
     def answer_once(self, text: str) -> None:
-        """One answer on standard output. Raises ServiceError where there is none, and
-        KeyboardInterrupt where Ctrl-C stopped it."""
+        """Write one answer. Raises ServiceError on failure, KeyboardInterrupt after Ctrl-C."""
         if not self._answer(text):
             raise KeyboardInterrupt
 
     def talk(self, model_name: str) -> None:
-        """Until /exit or the end of input."""
-        hint = "  /help lists the commands, /exit leaves"
+        """Read lines until /exit or the end of input."""
+        hint = "  /help lists the commands, /exit quits"
         self._notes.print(Text.assemble((model_name, "bold"), hint))
         for line in self._lines():
             try:
@@ -86,7 +85,7 @@ class Chat:
 
     def _lines(self) -> Iterator[str]:
         if sys.stdin.isatty():
-            # Gives input() its history and editing; it must know the prompt to draw a line anew.
+            # readline gives input() history and editing; it needs the prompt to redraw a line.
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401
         while True:
@@ -98,14 +97,13 @@ class Chat:
                 self._notes.print()
                 return
             except KeyboardInterrupt:
-                self._notes.print("\n/exit leaves", style="dim")
+                self._notes.print("\n/exit quits", style="dim")
                 continue
             if line:
                 yield line
 
     def _answer(self, text: str) -> bool:
-        """Show an answer and remember it; Ctrl-C stops the answer, not the program. Whether it came
-        to its end."""
+        """Show an answer and append it to the conversation; return False if Ctrl-C stopped it."""
         shown: list[str] = []
         complete = True
         task = self._loop.create_task(self._show(text, shown))
@@ -139,8 +137,8 @@ class Chat:
                         pass
 
     def _write(self, text: str, style: str | None) -> None:
-        """The text as it is, which printing it is not: tabs and names of emoji would be replaced.
-        What steers a terminal is for programs, and a model is none."""
+        """Write text unchanged (rich would replace tabs and emoji names), without control
+        characters on a terminal."""
         if self._console.is_terminal:
             text = CONTROL_CHARACTERS.sub("", text)
         segment = Segment(text, Style.parse(style) if style else None)

@@ -1,5 +1,7 @@
-"""Frozen settings, filled from the command line, TOML and the few environment names that the
-specification fixes. The only room that reads the environment."""
+"""Frozen settings from the command line, a TOML file and the environment.
+
+No other room reads the environment.
+"""
 
 from penstock.config.environment import (
     Environment,

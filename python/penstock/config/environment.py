@@ -1,4 +1,4 @@
-"""The environment names Penstock knows. No other module reads the environment.
+"""Environment variables of Penstock. No other module reads the environment.
 
 `KEEP_ALIVE_INTERVAL`, `SERVICE_ALLOW_RUNTIME_LORA_UPDATING` and `SERVICE_LORA_ADAPTER_ROOT` are the
 specification's; `PENSTOCK_HOME` is ours; `HF_HOME`, `HF_TOKEN` and
@@ -24,15 +24,15 @@ MALLOPT_SETTINGS: Final = (
     (-3, 256 * 1024),  # M_MMAP_THRESHOLD, in bytes
     (-1, 1024 * 1024),  # M_TRIM_THRESHOLD, in bytes
 )
-"""Options of glibc's `mallopt`, by their numbers in malloc.h, and what they are set to."""
+"""(option, value) for glibc's `mallopt`; the numbers are those of malloc.h."""
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """What the environment says.
+    """Values of the environment.
 
-    `home`: where models and data are kept. `hf_home`: the hub's cache, shared with other tools.
-    `lora_updates`: whether clients may load and unload adapters; `lora_root`: the folder that what
-    they load lies in, None for any.
+    `home`: folder of models and data. `hf_home`: Hugging Face's cache, shared with other tools.
+    `lora_updates`: clients may load and unload adapters. `lora_root`: they may load adapters from
+    this folder only; None allows any.
     """
 
     home: Path
@@ -44,8 +44,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 def read_environment(names: Mapping[str, str] | None = None) -> Environment:
-    """The environment of this process, or the one given. Never fails: what cannot be read as
-    meant counts as absent, as the specification asks of `KEEP_ALIVE_INTERVAL`."""
+    """Read the environment of this process, or `names`. A value that cannot be read is ignored."""
     names = os.environ if names is None else names
     user = Path(names.get("HOME") or Path.home())
     data = Path(names.get("XDG_DATA_HOME") or user / ".local" / "share")
@@ -62,18 +61,20 @@ def read_environment(names: Mapping[str, str] | None = None) -> Environment:
 
 
 def limit_blas_threads() -> None:
-    """Let numpy's linear algebra, which nothing here uses, start no threads in this process and its
-    children, unless the operator says otherwise. To be called before numpy is imported."""
+    """Keep numpy's BLAS from starting threads in this process and its children.
+
+    Nothing here uses BLAS. A value that the operator set stays. Call before importing numpy.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def limit_malloc_arenas() -> None:
-    """Let this process give back what it has let go of, unless the operator says how it is to deal
-    with memory. To be called before threads start; does nothing without glibc.
+    """Make glibc return freed memory to the system; call before threads start.
 
-    By itself glibc keeps up to eight heaps for each core, and blocks of up to 32 MiB within them:
-    an API process beside ten hostile clients used 45 MiB of 250 after five minutes, and went on.
-    With one heap, and large blocks apart from it, it used 28 of 66 from the second minute on.
+    glibc keeps up to eight heaps per core, with blocks of up to 32 MiB inside. An API process
+    with ten hostile clients then used 45 MiB of 250 after five minutes, and grew; with one heap
+    and large blocks mapped separately it stayed at 28 of 66 from the second minute on. Options
+    that the operator set stay. Does nothing without glibc.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return
@@ -84,7 +85,7 @@ def limit_malloc_arenas() -> None:
 
 
 def child_environment(**extra: str) -> dict[str, str]:
-    """This process's environment with `extra` names, for a child process."""
+    """Return this process's environment with `extra` variables, for a child process."""
     return {**os.environ, **extra}
 
 

@@ -1,10 +1,10 @@
-"""Settings from a TOML file and the command line: defaults, then the file, then the options.
+"""Merges settings: defaults, then a TOML file, then the options of the command line.
 
 The file has the keys `model` and `served_model_name`, or tables `[[models]]` and
 `default_model_id`, and the tables `[engine]`, `[server]` and `[store]`. Their keys are fields of
-ModelSettings, EngineSettings, ServerSettings and StoreSettings; those of `[engine]` count for every
-model that does not say otherwise. `[models.adapter]` (or `[engine.adapter]`) has the options of the
-LoRA runtime.
+ModelSettings, EngineSettings, ServerSettings and StoreSettings; those of `[engine]` apply to every
+model that does not set them itself. `[models.adapter]` (or `[engine.adapter]`) has the options of
+the LoRA runtime. FORMER_KEYS are still accepted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.config.environment import Environment
-from penstock.config.lora_options import lora_settings, lora_values, without_lora
+from penstock.config.lora_options import lora_settings, lora_values, size_bytes, without_lora
 from penstock.config.settings import (
     EngineSettings,
     ModelSettings,
@@ -41,6 +41,28 @@ else:
     import tomli as tomllib
 
 MODEL_KEYS: Final = tuple(name for name in ModelSettings.__struct_fields__ if name != "engine")
+
+# Former keys of [engine] and of `LLM`, and the key that replaced each.
+FORMER_KEYS: Final[Mapping[str, str]] = {
+    "block_tokens": "block_size",
+    "cache_dtype": "kv_cache_dtype",
+    "cache_mb": "kv_cache_memory_mb",
+    "context_tokens": "max_model_len",
+    "cpu_level": "cpu_isa",
+    "host_cache_mb": "cpu_kv_cache_memory_mb",
+    "kernels": "kernel_backend",
+    "max_seqs": "max_num_seqs",
+    "prefix_cache_n": "enable_prefix_caching",
+    "quantize": "quantization",
+    "speculation": "speculative_algorithm",
+    "tensor_parallel": "tensor_parallel_size",
+    "token_budget": "max_num_batched_tokens",
+    "tool_syntax": "tool_call_parser",
+    "without_kernels": "disabled_kernels",
+}
+MEMORY_KEYS: Final = ("kv_cache_memory_mb", "cpu_kv_cache_memory_mb")
+DTYPE_NAMES: Final = {"float16": "f16", "float32": "f32", "fp8": "f8e4m3", "fp8_e4m3": "f8e4m3"}
+MIB: Final = 2**20
 
 _S = TypeVar("_S", bound=msgspec.Struct)
 
@@ -67,8 +89,8 @@ def load_serving(
     environment: Environment,
     names: Sequence[str] = (),
 ) -> ServingSettings:
-    """Merge the sources for a server. An option of value None was not given. `names`: further names
-    of the only model. Raises SettingsError."""
+    """Merge the sources for a server. An option that is None was not given. `names`: additional
+    names of the only model. Raises SettingsError."""
     document = read_toml(file) if file is not None else SettingsFile()
     from_environment = {"keep_alive_interval_ms": environment.keep_alive_interval_ms}
     check_sandbox(document.sandbox)
@@ -84,7 +106,7 @@ def load_serving(
 
 
 def load_engine(options: Mapping[str, Any], *, file: Path | None) -> EngineSettings:
-    """Merge the sources for one engine; of several models in the file, its default. Raises
+    """Merge the sources for one engine, the file's default model if it has several. Raises
     SettingsError."""
     document = read_toml(file) if file is not None else SettingsFile()
     models = _models(document, options)
@@ -94,7 +116,7 @@ def load_engine(options: Mapping[str, Any], *, file: Path | None) -> EngineSetti
 
 
 def read_toml(path: Path) -> SettingsFile:
-    """The tables of a file. Raises SettingsError naming file and key."""
+    """Read the tables of a file. Raises SettingsError that names the file and the key."""
     try:
         with path.open("rb") as file:
             return msgspec.convert(tomllib.load(file), SettingsFile)
@@ -109,7 +131,7 @@ def read_toml(path: Path) -> SettingsFile:
 def _models(
     document: SettingsFile, options: Mapping[str, Any], names: Sequence[str] = ()
 ) -> list[ModelSettings]:
-    """One for each table of the file, or the one that is named outside of them."""
+    """The models of `[[models]]`, or the one model that the file or an option names."""
     if not document.models:
         named = {"model": document.model}
         aliases = tuple(dict.fromkeys(names or _listed(document.served_model_name)))
@@ -140,22 +162,54 @@ def _listed(names: str | list[str] | None) -> list[str]:
 
 
 def _check_no_store(server: Mapping[str, Any]) -> None:
-    """`[store]` is a table of its own, not a key of `[server]`."""
+    """Refuse the key `store` in `[server]`: `[store]` is a table beside it."""
     if "store" in server:
         raise SettingsError("unknown key 'store' in [server]")
 
 
 def _engine(sources: list[Mapping[str, Any]], name: str = "engine") -> EngineSettings:
     lora = lora_settings([lora_values(source) for source in sources])
-    engine = _build(
-        EngineSettings, name, [without_lora(reject_unsupported(source)) for source in sources]
-    )
+    own = [with_current_keys(without_lora(reject_unsupported(source))) for source in sources]
+    engine = _build(EngineSettings, name, own)
     engine = msgspec.structs.replace(engine, lora=lora)
     check_engine(engine)
     return engine
 
 
-def _build(kind: type[_S], name: str, sources: list[Mapping[str, Any]]) -> _S:
+def with_current_keys(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a source of engine settings with former keys and spellings replaced by today's.
+
+    Raises SettingsError if it has a key under both names, or a value of the wrong type.
+    """
+    given = {key: value for key, value in source.items() if value is not None}
+    current: dict[str, Any] = {}
+    for key, value in given.items():
+        new_key = FORMER_KEYS.get(key, key)
+        if new_key != key and new_key in given:
+            raise SettingsError(f"{key} is the former name of {new_key}; set only {new_key}")
+        current[new_key] = _current_value(key, value)
+    return current
+
+
+def _current_value(key: str, value: Any) -> Any:
+    match FORMER_KEYS.get(key, key):
+        case "speculative_algorithm" if isinstance(value, bool):
+            return "ngram" if value else "none"
+        case "enable_prefix_caching" if key == "prefix_cache_n":
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise SettingsError(
+                    f"prefix_cache_n must be an integer of at least 0, not {value!r}"
+                )
+            return value > 0
+        case "dtype" | "kv_cache_dtype" if isinstance(value, str):
+            return DTYPE_NAMES.get(value, value)
+        case new_key if new_key in MEMORY_KEYS and isinstance(value, str):
+            return int(value) if value.isdecimal() else size_bytes(key, value) // MIB
+        case _:
+            return value
+
+
+def _build(kind: type[_S], name: str, sources: Sequence[Mapping[str, Any]]) -> _S:
     merged: dict[str, Any] = {}
     for source in sources:
         merged.update({key: value for key, value in source.items() if value is not None})

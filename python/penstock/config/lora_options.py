@@ -1,8 +1,7 @@
-"""The options of the LoRA runtime, as the command line and the table `[models.adapter]` call them;
-they come to LoraSettings.
+"""The options of the LoRA runtime, as the command line and `[models.adapter]` name them.
 
-They are no fields of EngineSettings: one of them turns the runtime on, and the limits are written
-with units.
+They become a LoraSettings and are no fields of EngineSettings: one of them switches the runtime on,
+and sizes have units.
 """
 
 from __future__ import annotations
@@ -29,8 +28,10 @@ _SIZE = re.compile(r"\s*(\d{1,18})\s*(?:([kmgt])(i?)b?|b)?\s*", re.IGNORECASE)
 
 
 def lora_values(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What one source of settings says of adapters: its table `adapter`, or options beside the
-    others. Raises SettingsError for an unknown key."""
+    """Return the LoRA options of one source: its table `adapter`, or options beside the others.
+
+    Raises SettingsError for an unknown key.
+    """
     table = source.get(LORA_TABLE, {})
     if not isinstance(table, Mapping):
         raise SettingsError(f"{LORA_TABLE} must be a table with the keys {', '.join(LORA_KEYS)}")
@@ -41,13 +42,15 @@ def lora_values(source: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def without_lora(source: Mapping[str, Any]) -> dict[str, Any]:
-    """`source` less what `lora_values` reads."""
+    """Return `source` without the LoRA options."""
     return {key: value for key, value in source.items() if key not in (LORA_TABLE, *LORA_KEYS)}
 
 
 def lora_settings(sources: Sequence[Mapping[str, Any]]) -> LoraSettings | None:
-    """The settings that `lora_values` of several sources come to, the last one winning; None where
-    nothing asks for a runtime. Raises SettingsError."""
+    """Merge the LoRA options of several sources; a later one wins.
+
+    None if no source enables LoRA. Raises SettingsError.
+    """
     merged: dict[str, Any] = {}
     for source in sources:
         merged.update({key: value for key, value in source.items() if value is not None})
@@ -60,7 +63,7 @@ def lora_settings(sources: Sequence[Mapping[str, Any]]) -> LoraSettings | None:
     limits = {
         "max_adapters": merged.get("lora_max_adapters"),
         "max_rank": merged.get("lora_max_rank"),
-        "max_bytes": _size(merged.get("lora_max_bytes")),
+        "max_bytes": _max_bytes(merged.get("lora_max_bytes")),
     }
     given = {key: value for key, value in limits.items() if value is not None}
     try:
@@ -78,7 +81,7 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def _source(value: Any) -> LoraSource:
-    """ALIAS=SOURCE, or a table (JSON on the command line) with alias, source and pinned."""
+    """Parse ALIAS=SOURCE, or a table (JSON on the command line) with alias, source and pinned."""
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         alias, _, folder = value.partition("=")
         value = {"alias": alias, "source": folder}
@@ -94,18 +97,22 @@ def _source(value: Any) -> LoraSource:
     return msgspec.structs.replace(found, alias=found.alias.strip())
 
 
-def _size(value: Any) -> int | None:
-    """Bytes of a number, or of a text with a unit: KB is 1,000 bytes, KiB 1,024."""
-    if value is None:
-        return None
+def _max_bytes(value: Any) -> int | None:
+    return None if value is None else size_bytes("lora_max_bytes", value)
+
+
+def size_bytes(key: str, value: Any) -> int:
+    """Return the bytes of a number, or of text with a unit: 1 KB is 1,000, 1 KiB is 1,024.
+
+    Raises SettingsError that names `key`.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise SettingsError("lora_max_bytes must be a number of bytes such as 512MiB or 8GB")
+        raise SettingsError(f"{key} must be a size such as 512MiB or 8GB, not {value!r}")
     number, unit, binary = match.groups()
     if not unit:
         return int(number)
     base = 1024 if binary else 1000
-    size: int = int(number) * base ** UNIT_POWERS[unit.lower()]
-    return size
+    return int(number) * int(base ** UNIT_POWERS[unit.lower()])

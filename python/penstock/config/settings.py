@@ -1,4 +1,4 @@
-"""The settings of one engine, of the server and of its store."""
+"""Settings of an engine, of the HTTP server and of its store."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 
 from penstock.config.step_sizes import StepSizes
 
-# The families that `text.tool_parsers` describes; "none": calls are text.
-ToolSyntaxName = Literal[
+# Names of `text.tool_parsers`; "none" leaves tool calls in the text.
+ToolCallParserName = Literal[
     "none",
     "deepseek_v3",
     "deepseek_v31",
@@ -37,14 +37,16 @@ ToolSyntaxName = Literal[
     "seed_oss",
 ]
 
-# As csrc/cpu/isa.cmake builds them.
-CpuLevelName = Literal["auto", "scalar", "neon", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"]
+# The ISAs that csrc/cpu/isa.cmake builds.
+CpuIsaName = Literal["auto", "scalar", "neon", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"]
 
 
 class LoraSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An adapter that is loaded before the model serves: `alias`, what requests call it; `source`,
-    its folder, or its id on the model hub. A `pinned` one stays in the engine's memory whatever
-    else is used."""
+    """A LoRA adapter that is loaded before the model serves.
+
+    `alias`: its name in requests. `source`: a PEFT folder or a Hugging Face id. `pinned`: it stays
+    in the engine's memory.
+    """
 
     alias: str
     source: str
@@ -52,11 +54,11 @@ class LoraSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoraSettings(msgspec.Struct, frozen=True):
-    """Of the dynamic LoRA runtime of one model.
+    """LoRA settings of one model.
 
-    `max_adapters`: aliases at the same time. `max_rank`: the largest rank of an adapter.
-    `max_bytes`: memory of the adapters that are in use at the same time; others wait in their files
-    for their next request.
+    `max_adapters`: loaded aliases. `max_rank`: largest rank of an adapter. `max_bytes`: memory of
+    the adapters in use; others are read from their files when a request needs them. `preload`:
+    adapters that are loaded at the start.
     """
 
     max_adapters: int = 16
@@ -66,57 +68,70 @@ class LoraSettings(msgspec.Struct, frozen=True):
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
-    """Of one loaded model.
+    """Settings of one engine.
 
-    `dtype`: "auto" computes in the weights' own format (integers, bf16); "f32" dequantizes
-    everything. `device`: "cpu", "cuda" or "cuda:N"; "auto" takes the first GPU, if there is one.
-    `cache_dtype` "auto": f16, on a GPU bf16, or f32 with dtype f32; "f8e4m3" is of a GPU.
-    `max_model_len` None: the model's own, clamped to what the cache holds. `cache_mb`: memory of
-    the KV cache in MiB, None: enough for `max_num_seqs` sequences of 1,024 tokens and for one of
-    the
-    full context; on a GPU what is left of it. `host_cache_mb`: on a GPU, memory of the host in MiB
-    for prefixes that its cache has no room for any more. `tensor_parallel`: the model is divided
-    among so many GPUs, from `device` on; sizes of memory are then those of each, but for
-    `host_cache_mb`. `max_num_seqs` and `max_num_batched_tokens` None: the device decides
-    (`config.step_sizes`).
-    `threads` None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
-    `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
-    `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: the defaults of requests, None:
-    the model's own.
-    `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
-    `lora` None: the model has no dynamic LoRA runtime.
-    `quantize`: at the load, float weights of layers become integers of 8 or 4 bits, embedding and
-    head those of 8; or, on a GPU, layers' alone become 8-bit floats ("fp8").
-    `without_kernels`: kernels of the CUDA library to leave to Triton, by name, separated by commas;
-    "packaged" among them: Triton compiles its kernels here.
-    `kernels`: who computes; "native" and "reference" are of the CPU, "triton" does without the CUDA
-    library. `deterministic`: on a GPU, no answer depends on what is computed beside it, at the
-    price of slower products; on a CPU none ever does. `cpu_level`: the instruction-set level of a
-    CPU's native kernels; "auto" measures which is fastest, once on each machine.
+    Model:
+      `dtype`: "auto" computes in the format of the weights (integers, bfloat16); "f32" dequantizes
+      everything to float32.
+      `quantization`: quantize float weights while loading. "int8" and "int4" apply to layers, with
+      8 bits for embedding and head; "fp8" (GPU) applies to layers only.
+      `tool_call_parser`: format of the model's tool calls; None detects it from the chat template.
+      `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: defaults of requests; None
+      uses the model's own.
+      `lora`: None switches the LoRA runtime off.
+
+    Device and kernels:
+      `device`: "cpu", "cuda" or "cuda:N"; "auto" uses the first GPU, if there is one.
+      `tensor_parallel_size`: number of GPUs that share the model, from `device` on; memory sizes
+      are per GPU, except `cpu_kv_cache_memory_mb`.
+      `kernel_backend`: "native" and "reference" run on a CPU; "triton" avoids the CUDA library.
+      `disabled_kernels`: comma-separated kernels of the CUDA library that Triton replaces;
+      "packaged" compiles Triton's kernels at the start.
+      `cpu_isa`: instruction set of the CPU kernels; "auto" measures the fastest once per machine.
+      `threads`: compute threads; None uses all cores that this process may use.
+      `deterministic`: on a GPU, results do not depend on the rest of the batch, at a lower speed;
+      on a CPU they never do.
+
+    KV cache:
+      `max_model_len`: context in tokens; None uses the model's, clamped to what the cache holds.
+      `kv_cache_memory_mb`: MiB; None is enough for `max_num_seqs` sequences of 1,024 tokens and for
+      one full context, or on a GPU all memory that is left.
+      `cpu_kv_cache_memory_mb`: MiB of CPU memory for KV blocks evicted from a GPU's prefix cache.
+      `kv_cache_dtype`: "auto" is f16, bfloat16 on a GPU, or f32 with dtype f32; "f8e4m3" needs a
+      GPU.
+      `block_size`: tokens in a KV block. `enable_prefix_caching`: reuse KV blocks of equal prompt
+      prefixes. `no_kv_cache`: recompute the whole context in every step.
+
+    Scheduling:
+      `max_num_seqs` and `max_num_batched_tokens`: sequences and tokens of a step; None depends on
+      the device (`config.step_sizes`).
+      `max_queue`: waiting sequences; more are refused with 429.
+      `speculative_algorithm`: "ngram" copies draft tokens from the request's own text; answers stay
+      the same.
     """
 
     model: str = "smollm2-135m-instruct"
     dtype: Literal["auto", "f32"] = "auto"
-    quantize: Literal["int8", "int4", "fp8"] | None = None
-    cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
+    quantization: Literal["int8", "int4", "fp8"] | None = None
+    kv_cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
     device: str = "auto"
-    tensor_parallel: int = 1
+    tensor_parallel_size: int = 1
     max_model_len: int | None = None
-    cache_mb: int | None = None
-    host_cache_mb: int = 0
+    kv_cache_memory_mb: int | None = None
+    cpu_kv_cache_memory_mb: int = 0
     block_size: int = 16
     max_num_seqs: int | None = None
     max_queue: int = 1024
     max_num_batched_tokens: int | None = None
-    prefix_cache_n: int = 16
+    enable_prefix_caching: bool = True
     no_kv_cache: bool = False
-    speculation: bool = False
+    speculative_algorithm: Literal["none", "ngram"] = "none"
     deterministic: bool = False
     threads: int | None = None
-    kernels: Literal["auto", "native", "reference", "triton"] = "auto"
-    without_kernels: str = ""
-    cpu_level: CpuLevelName = "auto"
-    tool_syntax: ToolSyntaxName | None = None
+    kernel_backend: Literal["auto", "native", "reference", "triton"] = "auto"
+    disabled_kernels: str = ""
+    cpu_isa: CpuIsaName = "auto"
+    tool_call_parser: ToolCallParserName | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -125,7 +140,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     lora: LoraSettings | None = None
 
     def step_sizes(self, default: StepSizes) -> StepSizes:
-        """The largest step; from `default` comes each size that is not set."""
+        """The largest step; sizes that are not set come from `default`."""
         return StepSizes(
             default.max_num_seqs if self.max_num_seqs is None else self.max_num_seqs,
             default.max_num_batched_tokens
@@ -135,11 +150,11 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
 
 class ModelSettings(msgspec.Struct, frozen=True):
-    """One of the models of a server.
+    """One model of a server.
 
-    `id`: what requests call it, "" as its files are named; `aliases`: further names. `on_demand`:
-    it is loaded by the first request that names it, and again after it was unloaded; a model
-    without is loaded at the start, and stays unloaded when an operator unloads it.
+    `id`: its name in requests; "" uses the name of its files. `aliases`: additional names.
+    `on_demand`: the first request that names it loads it, also after an unload. Other models are
+    loaded at the start and stay unloaded after an operator unloads them.
     """
 
     engine: EngineSettings
@@ -149,13 +164,13 @@ class ModelSettings(msgspec.Struct, frozen=True):
 
 
 class StoreSettings(msgspec.Struct, frozen=True):
-    """Of what outlives a request: responses, files, sessions, skills.
+    """Storage of responses, files, sessions and skills.
 
-    `url`: of the database, sqlite:///FILE or postgresql://USER@HOST/DATABASE. `blobs` for the
-    bodies of files, `skills_dir` for skills: a folder or a URL that fsspec knows. None: under
-    PENSTOCK_HOME, see `with_defaults`. `..._expiry_s`: how many seconds things are kept after their
-    creation, sessions after their last change; of responses, 0 keeps them until they are deleted.
-    `max_...`: beyond so many, or so many bytes, the oldest go; skills stay, and no more are taken.
+    `url`: database, sqlite:///FILE or postgresql://USER@HOST/DATABASE. `blobs` (contents of files)
+    and `skills_dir`: folders or fsspec URLs. None puts each under PENSTOCK_HOME (`with_defaults`).
+    `..._expiry_s`: seconds from creation, for sessions from their last change, until deletion; 0
+    keeps responses until they are deleted. `max_...`: beyond this number or size the oldest are
+    deleted; skills are never deleted, further uploads are refused.
     """
 
     url: str | None = None
@@ -172,7 +187,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     max_skills_bytes: int = 4 * 1024**3
 
     def with_defaults(self, home: Path) -> StoreSettings:
-        """The same with every place named; those that were not are under `home`."""
+        """Return the settings with every location set; those that were not are under `home`."""
         blobs = self.blobs or str(home / "blobs")
         return msgspec.structs.replace(
             self,
@@ -183,12 +198,13 @@ class StoreSettings(msgspec.Struct, frozen=True):
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """Of the HTTP side. `workers` API processes share one engine.
+    """Settings of the HTTP server.
 
-    `drain_timeout_s`: how long open answers may go on after SIGTERM. `stall_timeout_s`: how long a
-    client may leave its stream unread, or its body unsent. `max_connections`: of one API process.
-    `fetch_allow`: addresses and networks, not public, that clients' URLs may lead to.
-    `openai_compat`: accept of OpenAI's API what the interface refuses.
+    `workers`: API processes, which all use the same engines. `drain_timeout_s`: time for open
+    requests to finish after SIGTERM. `stall_timeout_s`: time after which a client that neither
+    reads its stream nor sends its body is disconnected. `max_connections`: per API process.
+    `fetch_allow`: private addresses and networks from which URLs in requests may be fetched.
+    `openai_compat`: accept features of OpenAI's API that are otherwise refused.
     """
 
     host: str = "0.0.0.0"
@@ -210,8 +226,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
 
 class ServingSettings(msgspec.Struct, frozen=True):
-    """All that `penstock serve` is told. `default_model_id` None: the only model that is loaded,
-    else the first."""
+    """All settings of `penstock serve`.
+
+    `default_model_id` None: the only loaded model, or the first one.
+    """
 
     models: tuple[ModelSettings, ...]
     default_model_id: str | None

@@ -1,7 +1,7 @@
-"""The default sizes of a step, by device.
+"""Default sizes of a step, by device.
 
-A CPU is busy with few rows. A GPU reads all its weights in every step, so it needs many rows for
-throughput, and large chunks of prompts to be bound by arithmetic.
+A few rows keep a CPU busy. A GPU reads all weights in every step, so it needs many rows for
+throughput and large prefill chunks to be compute-bound.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class StepSizes(NamedTuple):
-    """The largest step: rows (`max_num_seqs`) and tokens (`max_num_batched_tokens`)."""
+    """Largest step: sequences and tokens."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -24,4 +24,4 @@ GPU_STEP_SIZES: Final = (
     StepSizes(max_num_seqs=64, max_num_batched_tokens=2048),
     CPU_STEP_SIZES,
 )
-"""The first that leaves enough memory to the cache is taken: see `runtime.gpu.memory`."""
+"""In order of preference: `runtime.gpu.memory` uses the first that leaves room for the KV cache."""

@@ -1,8 +1,7 @@
-"""Options of the specification whose runtime this build does not have.
+"""Options for features that this build does not have.
 
-They are recognised, so that an operator reads why and not that they were mistyped; and refused,
-because a server without what was asked for is not what was asked for. A value that asks for nothing
-(the specification's default, or switching off what is not there) is accepted.
+They are refused with the reason instead of as unknown options. A value that needs no feature, such
+as the default or an "off", is accepted.
 """
 
 from __future__ import annotations
@@ -17,13 +16,16 @@ SEARCH: Final = "no web search"
 CODE: Final = "no code execution"
 SHELL: Final = "no shell tool"
 TOOLS: Final = "no tools that run on the server"
-SANDBOX: Final = "no sandbox, as nothing runs in one"
+SANDBOX: Final = "no sandbox"
 
 
 @dataclass(frozen=True)
 class UnsupportedOption:
-    """`name`: as a key of TOML, and with dashes on the command line. `kind`: bool, int or str.
-    `no_op_values`: the values that ask for nothing. `missing`: what this build does not have."""
+    """One option that is refused.
+
+    `name`: TOML key, with dashes on the command line. `kind`: bool, int or str. `missing`: the
+    absent feature. `no_op_values`: accepted values.
+    """
 
     name: str
     kind: type
@@ -55,7 +57,7 @@ UNSUPPORTED_OPTIONS: Final = (
     UnsupportedOption("sb_max_cpu_secs", int, SANDBOX, (600,)),
     UnsupportedOption("sb_max_procs", int, SANDBOX, (64,)),
 )
-# keys of the table [sandbox] -> the option that the command line has for them
+# Key of the table [sandbox] -> option of the command line.
 SANDBOX_KEYS: Final = {
     "mode": "sandbox",
     "profile": "sandbox_profile",
@@ -67,8 +69,10 @@ SANDBOX_KEYS: Final = {
 
 
 def reject_unsupported(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` less the options of what is not there. Raises SettingsError for one that asks for
-    something."""
+    """Return `values` without unsupported options.
+
+    Raises SettingsError for one whose value needs the absent feature.
+    """
     options = {option.name: option for option in UNSUPPORTED_OPTIONS}
     for name, value in values.items():
         option = options.get(name)
@@ -78,7 +82,7 @@ def reject_unsupported(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sandbox(table: Mapping[str, Any]) -> None:
-    """The same for the table [sandbox]."""
+    """Refuse unsupported and unknown keys of the table [sandbox]. Raises SettingsError."""
     _refuse_unknown(table, SANDBOX_KEYS)
     reject_unsupported({SANDBOX_KEYS[key]: value for key, value in table.items()})
 

@@ -1,4 +1,4 @@
-"""What a setting may be. Checked once, before anything starts."""
+"""Ranges and checks of settings. They run once, before anything starts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from penstock.config.settings import (
     StoreSettings,
 )
 
-# field -> (least, most); None is always allowed where the field's type allows it
+# Field -> (smallest, largest). None is allowed if the field's type allows it.
 ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "tensor_parallel": (1, 64),
+    "tensor_parallel_size": (1, 64),
     "max_model_len": (16, 2**24),
-    "cache_mb": (1, 2**24),
-    "host_cache_mb": (0, 2**24),
+    "kv_cache_memory_mb": (1, 2**24),
+    "cpu_kv_cache_memory_mb": (0, 2**24),
     "block_size": (1, 1024),
     "max_num_seqs": (1, 4096),
     "max_queue": (1, 2**20),
     "max_num_batched_tokens": (16, 2**20),
-    "prefix_cache_n": (0, 2**20),
-    "threads": (1, 1024),  # what a ThreadPool of csrc takes
+    "threads": (1, 1024),  # the limit of csrc's ThreadPool
     "temperature": (0, 2),
     "top_k": (-1, 2**31 - 1),  # 0 and -1: off
     "top_p": (0, 1),
@@ -62,16 +61,16 @@ STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_skills_bytes": (1, 2**48),
 }
 DEVICES: Final = "auto|cpu|cuda(:[0-9]{1,3})?"
-# what requests call the default model, whichever it is
+# Requests name the default model by this word.
 RESERVED_NAME: Final = "default"
 
 
 class SettingsError(ValueError):
-    """A setting cannot be used. The message names it and says what it may be."""
+    """A setting has an unusable value. The message names the setting and the allowed values."""
 
 
 def validation_message(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
-    """The library's words, with the key before them that is wrong, and its values if it has few."""
+    """Return msgspec's message with the key first, and with the allowed values if they are few."""
     text = str(error).replace("Object contains unknown field", "unknown key").replace("`", "'")
     what, found, where = text.partition(" - at '$.")
     if not found:
@@ -84,7 +83,7 @@ def validation_message(error: msgspec.ValidationError, kind: type[msgspec.Struct
 
 
 def check_engine(settings: EngineSettings) -> None:
-    """Raises SettingsError for a value of another type, or out of range."""
+    """Raise SettingsError for a value of the wrong type or out of range."""
     try:
         msgspec.convert(msgspec.to_builtins(settings), EngineSettings)
     except msgspec.ValidationError as error:
@@ -100,7 +99,7 @@ def check_engine(settings: EngineSettings) -> None:
 
 
 def check_lora(settings: LoraSettings) -> None:
-    """Raises SettingsError for a value out of range, and for adapters that cannot be told apart."""
+    """Raise SettingsError for a value out of range and for two adapters with one alias."""
     for name, (least, most) in LORA_RANGES.items():
         _check(f"lora_{name}", getattr(settings, name), least, most)
     aliases = [source.alias for source in settings.preload]
@@ -108,10 +107,10 @@ def check_lora(settings: LoraSettings) -> None:
         if not source.source or not 1 <= len(source.alias.strip().encode()) <= MAX_ALIAS_BYTES:
             raise SettingsError(
                 f"lora must be ALIAS=SOURCE: an alias of 1..{MAX_ALIAS_BYTES} bytes, and a folder"
-                " or a hub id"
+                " or a Hugging Face id"
             )
         if aliases.count(source.alias) > 1:
-            raise SettingsError(f"lora has two adapters called {source.alias!r}")
+            raise SettingsError(f"lora has two adapters with the alias {source.alias!r}")
     if len(aliases) > settings.max_adapters:
         raise SettingsError(
             f"lora has {len(aliases)} adapters; lora_max_adapters is {settings.max_adapters}"
@@ -119,7 +118,7 @@ def check_lora(settings: LoraSettings) -> None:
 
 
 def check_server(settings: ServerSettings) -> None:
-    """Raises SettingsError for a value out of range."""
+    """Raise SettingsError for a value out of range."""
     for name, (least, most) in SERVER_RANGES.items():
         _check(name, getattr(settings, name), least, most)
     for network in settings.fetch_allow:
@@ -128,22 +127,24 @@ def check_server(settings: ServerSettings) -> None:
 
 
 def check_store(settings: StoreSettings) -> None:
-    """Raises SettingsError for a value out of range."""
+    """Raise SettingsError for a value out of range."""
     for name, (least, most) in STORE_RANGES.items():
         _check(name, getattr(settings, name), least, most)
 
 
 def check_models(models: Sequence[ModelSettings], default_model_id: str | None = None) -> None:
-    """Raises SettingsError for names that are missing, reserved or given twice. Ids that are not
-    known yet are not looked at."""
+    """Raise SettingsError for names that are empty, reserved or given twice.
+
+    Ids that are not known yet are skipped.
+    """
     if any(not alias for model in models for alias in model.aliases):
         raise SettingsError("an alias of a model must not be empty")
     names = [name for model in models for name in (model.id, *model.aliases) if name]
     for name in names:
         if name == RESERVED_NAME:
-            raise SettingsError(f"no model can be called {RESERVED_NAME!r}")
+            raise SettingsError(f"no model can have the name {RESERVED_NAME!r}")
         if names.count(name) > 1:
-            raise SettingsError(f"two models are called {name!r}; give one of them another id")
+            raise SettingsError(f"two models have the name {name!r}; give one of them another id")
     if default_model_id is not None and default_model_id not in (model.id for model in models):
         raise SettingsError(f"default_model_id {default_model_id!r} is none of the models")
 
@@ -159,4 +160,4 @@ def _check_network(text: str) -> None:
 
 def _check(name: str, value: float | None, least: float, most: float) -> None:
     if value is not None and not least <= value <= most:
-        raise SettingsError(f"{name} must be from {least} to {most}, and is {value}")
+        raise SettingsError(f"{name} must be from {least} to {most}, not {value}")

@@ -74,9 +74,9 @@ class EngineCore:
             max_num_seqs=sizes.max_num_seqs,
             max_num_batched_tokens=sizes.max_num_batched_tokens,
             max_queue=settings.max_queue,
-            prefix_caching=settings.prefix_cache_n > 0,
+            prefix_caching=settings.enable_prefix_caching,
             no_kv_cache=settings.no_kv_cache,
-            speculation=settings.speculation,
+            speculation=settings.speculative_algorithm == "ngram",
             cpu_cache=CpuKvCacheIndex(facts.cpu_blocks, facts.max_saves_per_step),
         )
         info = EngineInfo(

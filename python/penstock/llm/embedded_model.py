@@ -48,7 +48,7 @@ async def start_embedded_model(settings: EngineSettings) -> EmbeddedModel:
     try:
         sampling = operator_sampling(settings)
         loop = await asyncio.to_thread(
-            load_loop, await files, engine, settings.tool_syntax, live, sampling
+            load_loop, await files, engine, settings.tool_call_parser, live, sampling
         )
         adapters = local_adapter_catalog(settings.lora, read_environment(), engine, live)
         if adapters is not None:

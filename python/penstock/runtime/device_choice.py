@@ -17,10 +17,10 @@ def choose_device(settings: EngineSettings) -> str:
     "auto" is the first GPU if the driver reports one and torch is installed. Raises ModelError if
     the settings ask for a GPU that cannot be used.
     """
-    wanted, cpu_kernels = settings.device, settings.kernels in ("native", "reference")
-    if wanted == "auto" and settings.kernels == "triton":
+    wanted, cpu_kernels = settings.device, settings.kernel_backend in ("native", "reference")
+    if wanted == "auto" and settings.kernel_backend == "triton":
         wanted = "cuda"
-    if wanted == "cpu" and settings.kernels == "triton":
+    if wanted == "cpu" and settings.kernel_backend == "triton":
         raise ModelError("kernels is triton, which needs a GPU, but device is cpu")
     if wanted == "cpu" or (wanted == "auto" and cpu_kernels):
         return "cpu"
@@ -28,7 +28,7 @@ def choose_device(settings: EngineSettings) -> str:
         return "cuda:0" if driver_devices() and find_spec("torch") else "cpu"
     if cpu_kernels:
         raise ModelError(
-            f"kernels is {settings.kernels}, which needs the CPU, but device is {wanted}"
+            f"kernels is {settings.kernel_backend}, which needs the CPU, but device is {wanted}"
         )
     _, _, number = wanted.partition(":")
     index, count = int(number or 0), driver_devices()
@@ -42,7 +42,7 @@ def choose_device(settings: EngineSettings) -> str:
 def rank_devices(settings: EngineSettings, first: str) -> tuple[str, ...]:
     """Return the devices of a model with tensor parallelism, starting with `first`, the result of
     `choose_device`. Raises ModelError if there are too few."""
-    wanted = settings.tensor_parallel
+    wanted = settings.tensor_parallel_size
     if wanted == 1:
         return (first,)
     if first == "cpu":

@@ -67,7 +67,7 @@ def start_embedding(
 ) -> NativeEmbedding:
     """Return the runtime of an embedding model or a reranker on disk, within `available` bytes.
     Raises ModelError if it cannot be read or does not fit."""
-    if settings.kernels == "reference":
+    if settings.kernel_backend == "reference":
         raise ModelError(
             f"{files.model_id}: kernels is reference; embedding models and rerankers need native"
         )
@@ -138,7 +138,7 @@ def _backend(
     home: Path | None,
 ) -> tuple[Backend, str]:
     """Choose the backend and return it with the name of its arithmetic."""
-    if settings.kernels == "reference":
+    if settings.kernel_backend == "reference":
         # Importing torch takes two seconds; only the reference kernels need it.
         from penstock.runtime.cpu.reference import ReferenceBackend
 

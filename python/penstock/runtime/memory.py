@@ -108,11 +108,14 @@ def plan_memory(
 
     Adapters may use the memory of `max_adapters` adapters of the largest rank, but at most
     `lora_max_bytes` and a quarter of the available memory; further adapters wait on disk. If
-    `cache_mb` or `max_model_len` is set, the cache has the size that follows from it or ModelError
+    `kv_cache_memory_mb` or `max_model_len` is set, the cache has the size that follows from it or
+    ModelError
     is raised; otherwise it shrinks to fit. Raises ModelError with the numbers if it does not fit.
     """
-    if settings.host_cache_mb:
-        raise ModelError("host_cache_mb needs a GPU; on a CPU, set cache_mb instead")
+    if settings.cpu_kv_cache_memory_mb:
+        raise ModelError(
+            "cpu_kv_cache_memory_mb needs a GPU; on a CPU, set kv_cache_memory_mb instead"
+        )
     one_block = CacheShape(
         blocks=1,
         block_size=settings.block_size,
@@ -133,7 +136,7 @@ def plan_memory(
     plan = sized(blocks)
     if available_bytes is None or plan.total_bytes <= available_bytes:
         return plan
-    if settings.cache_mb is None and settings.max_model_len is None:
+    if settings.kv_cache_memory_mb is None and settings.max_model_len is None:
         excess = plan.total_bytes - available_bytes
         fewer = blocks - _ceil(excess, one_block.size_bytes)
         if fewer * settings.block_size >= DEFAULT_TOKENS_PER_SEQUENCE:
@@ -141,7 +144,8 @@ def plan_memory(
     refuse_excess(
         plan,
         available_bytes,
-        "a smaller cache_mb, max_model_len, max_num_seqs or max_num_batched_tokens needs less",
+        "a smaller kv_cache_memory_mb, max_model_len, max_num_seqs or max_num_batched_tokens needs
+        less",
     )
     return plan
 
@@ -156,7 +160,7 @@ def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: Mem
     enough = replace(cache, blocks=_ceil(wanted, cache.block_size))
     log.warning(
         "the context is %s tokens, because the KV cache of %s MiB holds no more; %s tokens need"
-        " a cache_mb of %s",
+        " a kv_cache_memory_mb of %s",
         f"{plan.max_model_len:,}",
         _mib(cache.size_bytes),
         f"{wanted:,}",
@@ -177,24 +181,25 @@ def refuse_excess(plan: MemoryPlan, available_bytes: int | None, advice: str) ->
 def cache_item_bytes(settings: EngineSettings) -> int:
     """Return the bytes per element of the KV cache: 4 for f32, 2 for f16. Raises ModelError for
     dtypes that only a GPU supports."""
-    if settings.cache_dtype == "f8e4m3":
+    if settings.kv_cache_dtype == "f8e4m3":
         raise ModelError("cache_dtype f8e4m3 needs a GPU; on a CPU it must be auto, f16 or f32")
-    wide = settings.cache_dtype == "f32"
-    return 4 if wide or (settings.cache_dtype == "auto" and settings.dtype == "f32") else 2
+    wide = settings.kv_cache_dtype == "f32"
+    return 4 if wide or (settings.kv_cache_dtype == "auto" and settings.dtype == "f32") else 2
 
 
 def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: CacheShape) -> int:
     per_block = one_block.block_size
-    if settings.cache_mb is None:
+    if settings.kv_cache_memory_mb is None:
         rows = settings.step_sizes(CPU_STEP_SIZES).max_num_seqs
         for_sequences = rows * _ceil(DEFAULT_TOKENS_PER_SEQUENCE, per_block)
         return max(for_sequences, _ceil(max_model_len, per_block))
-    blocks = settings.cache_mb * MIB // one_block.size_bytes
+    blocks = settings.kv_cache_memory_mb * MIB // one_block.size_bytes
     least = MIN_CONTEXT if settings.max_model_len is None else max_model_len
     if blocks * per_block < least:
         enough = _mib(_ceil(least, per_block) * one_block.size_bytes)
         raise ModelError(
-            f"cache_mb is {settings.cache_mb}, which holds {blocks * per_block} tokens of this "
+            f"kv_cache_memory_mb is {settings.kv_cache_memory_mb}, which holds {blocks * per_block}
+            tokens of this "
             f"model; it must hold {least} tokens, which need {enough} MiB"
         )
     return blocks
@@ -225,7 +230,7 @@ def _beside_weights(
 
 def ngram_index_bytes(settings: EngineSettings, max_num_seqs: int, max_model_len: int) -> int:
     """Return the bytes of the n-gram indexes of `max_num_seqs` sequences of full length."""
-    speculates = settings.speculation and not settings.no_kv_cache
+    speculates = settings.speculative_algorithm == "ngram" and not settings.no_kv_cache
     return NGRAM_INDEX_BYTES * max_num_seqs * max_model_len if speculates else 0
 
 

@@ -44,8 +44,8 @@ def scheduler(runtime: GpuRuntime, num_blocks: int | None = None) -> Scheduler:
 
 @pytest.mark.parametrize("dtype", ["f32", "auto"])
 def test_an_answer_from_restored_blocks_equals_one_from_kept_blocks(base: Path, dtype: str) -> None:
-    options: dict[str, Any] = {"dtype": dtype, "cache_mb": 1, "lora": None}
-    runtime = start_gpu_runtime_on_cpu(base, settings("m", host_cache_mb=1, **options))
+    options: dict[str, Any] = {"dtype": dtype, "kv_cache_memory_mb": 1, "lora": None}
+    runtime = start_gpu_runtime_on_cpu(base, settings("m", cpu_kv_cache_memory_mb=1, **options))
     roomy = scheduler(runtime)
     fresh = generate(runtime, roomy, asked(1))
     stayed = generate(runtime, roomy, asked(1))
@@ -72,7 +72,9 @@ def assert_near(outcome: Outcome, right: Outcome) -> None:
 
 
 def test_host_memory_is_in_the_formula(base: Path) -> None:
-    runtime = start_gpu_runtime_on_cpu(base, settings("m", cache_mb=1, host_cache_mb=3, lora=None))
+    runtime = start_gpu_runtime_on_cpu(
+        base, settings("m", kv_cache_memory_mb=1, cpu_kv_cache_memory_mb=3, lora=None)
+    )
     assert "CPU KV cache buffers" in runtime.report
     assert "and 3 MiB of host memory" in runtime.report
     runtime.close()
@@ -82,12 +84,12 @@ def test_host_memory_is_in_the_formula(base: Path) -> None:
 def test_only_the_cpu_kv_cache_counts_as_host_memory(base: Path, host_mib: int) -> None:
     """Host memory that CPU engines left must not shrink by the GPU's own memory."""
     runtime = start_gpu_runtime_on_cpu(
-        base, settings("m", cache_mb=1, host_cache_mb=host_mib, lora=None)
+        base, settings("m", kv_cache_memory_mb=1, cpu_kv_cache_memory_mb=host_mib, lora=None)
     )
     assert runtime.info.memory_bytes == host_mib << 20
     runtime.close()
 
 
 def test_a_cpu_refuses_a_cpu_kv_cache(base: Path) -> None:
-    with pytest.raises(ModelError, match="host_cache_mb needs a GPU"):
-        start(base, host_cache_mb=64)
+    with pytest.raises(ModelError, match="cpu_kv_cache_memory_mb needs a GPU"):
+        start(base, cpu_kv_cache_memory_mb=64)

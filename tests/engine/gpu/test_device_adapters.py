@@ -33,7 +33,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "preempted": {"num_blocks": 7},
     "speculating": {"speculation": True},
 }
-DEVICE = {"dtype": "f32", "cache_mb": 1, "deterministic": True}
+DEVICE = {"dtype": "f32", "kv_cache_memory_mb": 1, "deterministic": True}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def device(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpu
 @pytest.fixture(scope="module")
 def right(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """Return the answers of the CPU's reference."""
-    runtime = start(base, kernels="reference", dtype="f32")
+    runtime = start(base, kernel_backend="reference", dtype="f32")
     with_adapters(runtime, tmp_path_factory.mktemp("reference"))
     outcome = generate(runtime, scheduler_of(runtime), requests(), OWN_SLOTS)
     runtime.close()
@@ -110,10 +110,10 @@ def test_a_mix_of_adapters_answers_alike_however_it_is_scheduled(
 def test_adapters_on_integers_answer_as_on_the_reference_runtime(tmp_path: Path) -> None:
     """Activations are rounded to 8 bits: close values may fall on either side."""
     path, _ = write_quantized(tmp_path, "Q4_1")
-    device = start_gpu_runtime_on_cpu(path, settings("m", cache_mb=1))
+    device = start_gpu_runtime_on_cpu(path, settings("m", kv_cache_memory_mb=1))
     outcomes = [
         generate(with_adapters(one, tmp_path), scheduler_of(one), requests()[2:6], SLOTS[2:6])
-        for one in (device, start(path, kernels="reference"))
+        for one in (device, start(path, kernel_backend="reference"))
     ]
     assert_near(*outcomes, within=0.1)
 

@@ -44,7 +44,7 @@ def settings(**options: object) -> EngineSettings:
         max_num_seqs=ROWS,
         max_num_batched_tokens=CONTEXT,
         block_size=BLOCK,
-        cache_mb=1,
+        kv_cache_memory_mb=1,
         **options,  # type: ignore[arg-type]
     )
 
@@ -87,7 +87,7 @@ def requests() -> list[Request]:
 
 @pytest.fixture(scope="module")
 def right(folder: Path, requests: list[Request]) -> Outcome:
-    runtime = start_runtime(files_at(folder, "m"), settings(kernels="reference"))
+    runtime = start_runtime(files_at(folder, "m"), settings(kernel_backend="reference"))
     outcome = generate(runtime, scheduler(num_blocks=runtime.info.cache_blocks), requests)
     runtime.close()
     return outcome
@@ -193,7 +193,7 @@ def test_planning_ahead_changes_no_answer(folder: Path, requests: list[Request])
     answers = []
     for runtime in (
         start_gpu_runtime_on_cpu(folder, settings()),
-        start_runtime(files_at(folder, "m"), settings(kernels="reference")),
+        start_runtime(files_at(folder, "m"), settings(kernel_backend="reference")),
     ):
         core = EngineCore.for_runtime(runtime, settings())
         answers.append(chunks_of(core, requests))
@@ -292,7 +292,7 @@ def compare(folder: Path, requests: list[Request], **sizes: int) -> CountingRunt
     """Compare the answers of a device to those of the reference, for requests that arrive while
     others are computed. Return the runtime, which has counted its steps."""
     asked = msgspec.structs.replace(settings(), **sizes)
-    reference = msgspec.structs.replace(asked, kernels="reference")
+    reference = msgspec.structs.replace(asked, kernel_backend="reference")
     device = CountingRuntime(start_gpu_runtime_on_cpu(folder, asked))
     answers = []
     for runtime, own in (
@@ -332,7 +332,7 @@ def test_the_device_continues_with_tokens_that_the_cpu_sampled(
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
 def test_an_engine_has_the_rows_of_its_memory_plan(plain: Path) -> None:
-    asked = EngineSettings(dtype="f32", max_model_len=CONTEXT, cache_mb=1)
+    asked = EngineSettings(dtype="f32", max_model_len=CONTEXT, kv_cache_memory_mb=1)
     for runtime, rows in (
         (start_gpu_runtime_on_cpu(plain, asked), 256),
         (start_runtime(files_at(plain, "m"), asked), 32),

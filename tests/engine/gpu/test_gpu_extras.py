@@ -34,7 +34,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start_gpu(base: Path, *, graphs: bool = True, **options: Any) -> GpuRuntime:
-    asked = settings("m", cache_mb=8, deterministic=True, **options)
+    asked = settings("m", kv_cache_memory_mb=8, deterministic=True, **options)
     model = load_model(files_at(base, "m"), asked.dtype)
     memory = plan_device_memory(model.spec, 1 << 20, asked, 8 << 30)
     ops = TritonOps("cuda:0", torch.bfloat16, products="invariant")
@@ -90,7 +90,7 @@ def test_a_slot_refilled_between_steps_is_never_read_half_written(
 
 @pytest.mark.parametrize("cache_dtype", ["auto", "f8e4m3"])
 def test_restored_blocks_equal_kept_blocks(base: Path, cache_dtype: str) -> None:
-    runtime = start_gpu(base, lora=None, host_cache_mb=1, cache_dtype=cache_dtype)
+    runtime = start_gpu(base, lora=None, cpu_kv_cache_memory_mb=1, kv_cache_dtype=cache_dtype)
 
     def asked(first: int) -> list[Request]:
         prompt = tuple((first * 37 + 11 * place * place) % VOCAB for place in range(80))

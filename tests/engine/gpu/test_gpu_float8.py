@@ -29,7 +29,7 @@ pytestmark = [
 
 CONTEXT, ROWS, VOCAB = 160, 24, 200
 SETTINGS = EngineSettings(
-    max_model_len=CONTEXT, max_num_seqs=ROWS, max_num_batched_tokens=512, cache_mb=64
+    max_model_len=CONTEXT, max_num_seqs=ROWS, max_num_batched_tokens=512, kv_cache_memory_mb=64
 )
 # Few and many tokens, in a prefill and in a decode step: both kernels.
 PROMPTS = [tuple((31 * row + 7 * at) % VOCAB for at in range(3 + 4 * row)) for row in range(ROWS)]
@@ -88,7 +88,9 @@ def test_answers_equal_those_of_a_cpu_with_the_same_weights(
     write_float8(plain, tmp_path / "m", form, torch.bfloat16)  # type: ignore[arg-type]
     settings = msgspec.structs.replace(SETTINGS, deterministic=way == "deterministic")
     ours = answers(start(tmp_path / "m", settings))
-    cpu = msgspec.structs.replace(SETTINGS, device="cpu", kernels="native", cache_mb=None)
+    cpu = msgspec.structs.replace(
+        SETTINGS, device="cpu", kernel_backend="native", kv_cache_memory_mb=None
+    )
     right = answers(start_runtime(files_at(tmp_path / "m", "m"), cpu))
     firsts = [[answer[0][1] for answer in each] for each in (ours, right)]
     assert firsts[0] == pytest.approx(firsts[1], abs=0.25)  # activations have 8 bits, too
@@ -101,7 +103,7 @@ def test_a_replay_equals_launches_bit_for_bit(plain: Path, tmp_path: Path) -> No
 
 
 def test_quantize_fp8_rounds_weights_at_load(plain: Path) -> None:
-    rounded = start(plain, msgspec.structs.replace(SETTINGS, quantize="fp8"))
+    rounded = start(plain, msgspec.structs.replace(SETTINGS, quantization="fp8"))
     assert rounded.report.endswith("rounded to 8-bit floats")
     firsts = [[answer[0][1] for answer in answers(each)] for each in (rounded, start(plain))]
     off = [abs(ours - theirs) for ours, theirs in zip(*firsts, strict=True)]

@@ -37,7 +37,7 @@ SETTINGS = EngineSettings(
     max_num_seqs=ROWS,
     max_num_batched_tokens=512,
     block_size=BLOCK,
-    cache_mb=64,
+    kv_cache_memory_mb=64,
 )
 
 
@@ -78,7 +78,7 @@ def test_float32_answers_equal_those_of_the_reference(folder: Path) -> None:
     runtime = start(folder, wide)
     ours = generate(runtime, scheduler(runtime.info.cache_blocks), greedy)
     runtime.close()
-    settings = msgspec.structs.replace(wide, device="cpu", kernels="reference")
+    settings = msgspec.structs.replace(wide, device="cpu", kernel_backend="reference")
     reference = start_runtime(files_at(folder, "m"), settings)
     right = generate(reference, scheduler(reference.info.cache_blocks), greedy)  # type: ignore[arg-type]
     for answer, expected in zip(ours.answers, right.answers, strict=True):
@@ -170,7 +170,7 @@ def core_answers(runtime: GpuRuntime) -> dict[str, list[int]]:
 
 
 def test_an_fp8_cache_changes_answers_little(folder: Path, served: GpuRuntime) -> None:
-    narrow = start(folder, msgspec.structs.replace(SETTINGS, cache_dtype="f8e4m3"))
+    narrow = start(folder, msgspec.structs.replace(SETTINGS, kv_cache_dtype="f8e4m3"))
     prompt = requests_over(VOCAB, 100)[2]
     first = [
         generate(runtime, scheduler(runtime.info.cache_blocks), [prompt]).answers[0][0][1]

@@ -97,7 +97,7 @@ def test_a_rank_that_ends_while_it_starts_is_named(
 
 def test_an_indivisible_model_starts_no_process(base: Path, temporary: Path) -> None:
     with pytest.raises(ModelError, match="cannot be divided among 3 ranks"):
-        start_tensor_parallel(base, tensor_parallel=3)
+        start_tensor_parallel(base, tensor_parallel_size=3)
     assert not list(temporary.iterdir())
 
 
@@ -150,7 +150,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers(base: Path, tempo
     before = open_files()
     for _ in range(2):
         with pytest.raises(ModelError, match=r"does not fit: .* MiB on each of 2 devices"):
-            start_tensor_parallel(base, cache_mb=2**22)
+            start_tensor_parallel(base, kv_cache_memory_mb=2**22)
     assert not rank_processes() and not list(temporary.iterdir())
     assert open_files() == before
 
@@ -160,7 +160,7 @@ def test_experts_and_fp8_caches_are_divided_too(tmp_path: Path) -> None:
     asked = [replace(one, max_tokens=8) for one in requests_over(VOCAB, 60)]
     answers = []
     for start in (start_single, start_tensor_parallel):
-        runtime = start(base, cache_dtype="f8e4m3", lora=None)
+        runtime = start(base, kv_cache_dtype="f8e4m3", lora=None)
         outcome = generate(runtime, scheduler_of(runtime), asked)  # type: ignore[arg-type]
         answers.append([[token for token, _, _ in answer] for answer in outcome.answers])
         runtime.close()
@@ -173,13 +173,20 @@ class TensorParallelWorld(World):
 
     async def start_probe(self, base: str) -> LocalEngine:
         settings = tensor_parallel_settings(
-            max_num_seqs=3, host_cache_mb=0, lora=LoraSettings(max_rank=8)
+            max_num_seqs=3, cpu_kv_cache_memory_mb=0, lora=LoraSettings(max_rank=8)
         )
-        runtime = start_single(Path(base), max_num_seqs=3, host_cache_mb=0, lora=settings.lora)
+        runtime = start_single(
+            Path(base), max_num_seqs=3, cpu_kv_cache_memory_mb=0, lora=settings.lora
+        )
         return LocalEngine(EngineCore.for_runtime(runtime, settings))
 
     async def start(self, base: str, lora: LoraSettings) -> LocalEngine:
-        options = {"max_num_seqs": 3, "host_cache_mb": 0, "lora": lora, "deterministic": True}
+        options = {
+            "max_num_seqs": 3,
+            "cpu_kv_cache_memory_mb": 0,
+            "lora": lora,
+            "deterministic": True,
+        }
         runtime = start_tensor_parallel(Path(base), **options)
         assert runtime.adapters is not None and runtime.adapters.max_bytes == lora.max_bytes
         return LocalEngine(

@@ -155,7 +155,9 @@ def test_standard_output_holds_answers_alone_where_a_program_reads_it(monkeypatc
     monkeypatch.setattr("builtins.input", ask)
     chat.talk("model")
     assert out.getvalue() == "Hello\n" and set(prompts) == {""}
-    assert all(told in notes.getvalue() for told in ("/help lists", "Forgotten.", "not now"))
+    assert all(
+        told in notes.getvalue() for told in ("/help lists", "Conversation cleared.", "not now")
+    )
 
 
 def test_single_answer_fails_with_its_error():

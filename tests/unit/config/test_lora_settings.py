@@ -90,7 +90,7 @@ lora = [{alias = "x", source = "/x"}]
         ("[engine.adapter]\nlora = ['a']", "lora must be ALIAS=SOURCE: an alias of"),
         ("[engine.adapter]\nlora = ['=b']", "lora must be ALIAS=SOURCE: an alias of"),
         ("[engine.adapter]\nlora = [{alias='a', source='b', revision='c'}]", "revision"),
-        ("[engine.adapter]\nlora = ['a=b', 'a=c']", "two adapters called 'a'"),
+        ("[engine.adapter]\nlora = ['a=b', 'a=c']", "two adapters with the alias 'a'"),
         ("[engine.adapter]\nlora = ['a=b']\nenable_lora = false", "enable_lora is false"),
         ("[engine.adapter]\nlora = ['a=b', 'c=d']\nlora_max_adapters = 1", "lora_max_adapters"),
         ("[engine.adapter]\nenable_lora=true\nlora_max_bytes = 'much'", "lora_max_bytes"),

@@ -39,7 +39,11 @@ def test_auto_uses_a_gpu_if_there_is_one() -> None:
     assert chosen("auto") == chosen("cuda") == "cuda:0"
     assert chosen("cuda:1") == "cuda:1"
     assert chosen("cpu") == "cpu"
-    assert chosen("auto", kernels="native") == chosen("auto", kernels="reference") == "cpu"
+    assert (
+        chosen("auto", kernel_backend="native")
+        == chosen("auto", kernel_backend="reference")
+        == "cpu"
+    )
 
 
 @pytest.mark.usefixtures("two_devices")
@@ -47,17 +51,17 @@ def test_a_missing_gpu_is_refused() -> None:
     with pytest.raises(ModelError, match=r"cuda:2, but the driver reports 2"):
         chosen("cuda:2")
     with pytest.raises(ModelError, match="kernels is native, which needs the CPU"):
-        chosen("cuda", kernels="native")
+        chosen("cuda", kernel_backend="native")
 
 
 @pytest.mark.usefixtures("two_devices")
 def test_triton_kernels_require_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen("auto", kernels="triton") == "cuda:0"
+    assert chosen("auto", kernel_backend="triton") == "cuda:0"
     with pytest.raises(ModelError, match="kernels is triton, which needs a GPU"):
-        chosen("cpu", kernels="triton")
+        chosen("cpu", kernel_backend="triton")
     monkeypatch.setattr(device, "driver_devices", lambda: 0)
     with pytest.raises(ModelError, match="reports 0 CUDA devices"):
-        chosen("auto", kernels="triton")
+        chosen("auto", kernel_backend="triton")
 
 
 @pytest.mark.usefixtures("no_device")
@@ -78,7 +82,7 @@ def test_without_torch_auto_uses_the_cpu_and_cuda_is_refused(
 
 
 def devices(name: str, ranks: int) -> tuple[str, ...]:
-    settings = EngineSettings(device=name, tensor_parallel=ranks)
+    settings = EngineSettings(device=name, tensor_parallel_size=ranks)
     return rank_devices(settings, choose_device(settings))
 
 

@@ -54,18 +54,18 @@ def test_the_cache_gets_all_remaining_memory() -> None:
 
 
 def test_an_fp8_cache_holds_twice_the_tokens() -> None:
-    narrow = plan(msgspec.structs.replace(SETTINGS, cache_dtype="f8e4m3"))
+    narrow = plan(msgspec.structs.replace(SETTINGS, kv_cache_dtype="f8e4m3"))
     assert narrow.cache.blocks == pytest.approx(2 * plan().cache.blocks, abs=2)
 
 
 def test_a_configured_cache_size_is_kept() -> None:
-    found = plan(msgspec.structs.replace(SETTINGS, cache_mb=8192))
+    found = plan(msgspec.structs.replace(SETTINGS, kv_cache_memory_mb=8192))
     assert found.cache.size_bytes == 8192 << 20
 
 
 @pytest.mark.parametrize(
     ("changes", "free_gib"),
-    [({}, 16), ({"cache_mb": 8192}, 24), ({"cache_mb": 64}, 140)],
+    [({}, 16), ({"kv_cache_memory_mb": 8192}, 24), ({"kv_cache_memory_mb": 64}, 140)],
 )
 def test_a_model_that_does_not_fit_is_refused_with_the_numbers(
     changes: dict[str, object], free_gib: int
@@ -140,20 +140,20 @@ def test_every_term_uses_the_clamped_context() -> None:
 
 
 def test_the_ngram_index_uses_host_memory() -> None:
-    found = plan(msgspec.structs.replace(SETTINGS, speculation=True))
+    found = plan(msgspec.structs.replace(SETTINGS, speculative_algorithm="ngram"))
     assert found.ngram_index_bytes == 256 * 4096 * NGRAM_INDEX_BYTES
     assert found.formula().endswith("of the device, and 144 MiB of host memory (n-gram index)")
     assert found.total_bytes == plan().total_bytes
     assert "n-gram" not in plan().formula()
     # with tensor parallelism only rank 0 has an index
-    both = msgspec.structs.replace(SETTINGS, speculation=True, tensor_parallel=2)
+    both = msgspec.structs.replace(SETTINGS, speculative_algorithm="ngram", tensor_parallel_size=2)
     assert plan(both).ngram_index_bytes == found.ngram_index_bytes
 
 
 def test_the_numbers_of_a_tensor_parallel_model_are_per_device() -> None:
     """Half the heads, so a cache of the same size holds twice the tokens. Logits are gathered."""
     half = shard_spec(LLAMA_8B, 2, "m")
-    settings = msgspec.structs.replace(SETTINGS, tensor_parallel=2)
+    settings = msgspec.structs.replace(SETTINGS, tensor_parallel_size=2)
     found = plan_device_memory(half, WEIGHTS // 2, settings, 140 * GIB)
     alone = plan_device_memory(half, WEIGHTS // 2, SETTINGS, 140 * GIB)
     assert found.cache.kv_heads == 4
@@ -165,9 +165,9 @@ def test_the_numbers_of_a_tensor_parallel_model_are_per_device() -> None:
 
 
 def test_the_cpu_kv_cache_is_divided_among_the_devices() -> None:
-    settings = msgspec.structs.replace(SETTINGS, host_cache_mb=8192)
+    settings = msgspec.structs.replace(SETTINGS, cpu_kv_cache_memory_mb=8192)
     whole = plan(settings)
-    both = msgspec.structs.replace(settings, tensor_parallel=2)
+    both = msgspec.structs.replace(settings, tensor_parallel_size=2)
     found = plan_device_memory(shard_spec(LLAMA_8B, 2, "m"), WEIGHTS // 2, both, 140 * GIB)
     assert found.cpu_blocks == whole.cpu_blocks
     assert 2 * found.cpu_cache_bytes == whole.cpu_cache_bytes
@@ -206,7 +206,7 @@ def test_weight_and_cache_sizes_match_the_models(
     found = plan_device_memory(spec, 2 * count, SETTINGS, 140 * GIB)
     assert found.terms()["weights"] == 2 * count
     assert found.cache.size_bytes == found.cache.blocks * 16 * token_bytes
-    narrow = msgspec.structs.replace(SETTINGS, cache_dtype="f8e4m3")
+    narrow = msgspec.structs.replace(SETTINGS, kv_cache_dtype="f8e4m3")
     found = plan_device_memory(spec, 2 * count, narrow, 140 * GIB)
     assert found.block_bytes == 16 * token_bytes // 2
 

@@ -37,7 +37,7 @@ def test_the_widest_layer_determines_the_activations() -> None:
 def test_a_step_needs_memory_for_every_chosen_expert() -> None:
     sizes = [
         plan_memory(
-            A3B, 0, EngineSettings(max_num_batched_tokens=budget, cache_mb=4096), None
+            A3B, 0, EngineSettings(max_num_batched_tokens=budget, kv_cache_memory_mb=4096), None
         ).buffer_bytes
         for budget in (512, 1024)
     ]

@@ -48,7 +48,7 @@ def test_the_default_cache_holds_every_sequence_at_1024_tokens_or_one_whole_cont
 
 
 def test_a_cache_size_is_kept_and_clamps_the_context() -> None:
-    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=10), None)
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(kv_cache_memory_mb=10), None)
     assert plan.cache.blocks == 10 * MIB // BLOCK_BYTES
     assert plan.max_model_len == plan.cache.blocks * 16
 
@@ -56,9 +56,17 @@ def test_a_cache_size_is_kept_and_clamps_the_context() -> None:
 @pytest.mark.parametrize(
     ("settings", "available", "warned"),
     [
-        (EngineSettings(cache_mb=1), None, "is 32 tokens, .* 1 MiB .* 8,192 tokens .* 180$"),
-        (EngineSettings(max_num_seqs=2), 300 * MIB, "8,192 tokens need a cache_mb of 180$"),
-        (EngineSettings(cache_mb=180), None, None),
+        (
+            EngineSettings(kv_cache_memory_mb=1),
+            None,
+            "is 32 tokens, .* 1 MiB .* 8,192 tokens .* 180$",
+        ),
+        (
+            EngineSettings(max_num_seqs=2),
+            300 * MIB,
+            "8,192 tokens need a kv_cache_memory_mb of 180$",
+        ),
+        (EngineSettings(kv_cache_memory_mb=180), None, None),
         (EngineSettings(max_model_len=1024), None, None),
         (EngineSettings(max_model_len=100_000), None, None),
     ],
@@ -76,9 +84,13 @@ def test_a_context_limited_by_the_cache_is_logged_with_the_size_it_needs(
 
 
 def test_a_cache_too_small_for_the_context_is_refused_with_the_size_it_needs() -> None:
-    with pytest.raises(ModelError, match=r"cache_mb is 10, .* 448 tokens.*8192.*need 180 MiB"):
-        plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=10, max_model_len=8192), None)
-    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=180, max_model_len=8192), None)
+    with pytest.raises(
+        ModelError, match=r"kv_cache_memory_mb is 10, .* 448 tokens.*8192.*need 180 MiB"
+    ):
+        plan_memory(SPEC, WEIGHTS, EngineSettings(kv_cache_memory_mb=10, max_model_len=8192), None)
+    plan = plan_memory(
+        SPEC, WEIGHTS, EngineSettings(kv_cache_memory_mb=180, max_model_len=8192), None
+    )
     assert plan.max_model_len == 8192
 
 
@@ -93,7 +105,7 @@ def test_a_default_cache_shrinks_to_the_available_memory() -> None:
     assert plan.total_bytes + BLOCK_BYTES + 64 * 1024 > 500 * MIB, "and no further"
 
 
-@pytest.mark.parametrize("asked", [{"cache_mb": 600}, {"max_model_len": 8192}])
+@pytest.mark.parametrize("asked", [{"kv_cache_memory_mb": 600}, {"max_model_len": 8192}])
 def test_configured_sizes_that_do_not_fit_are_refused_with_the_numbers(
     asked: dict[str, int],
 ) -> None:
@@ -111,10 +123,12 @@ def test_penalties_and_dry_are_counted_for_full_length_rows() -> None:
 
 def test_speculation_adds_a_term_for_its_index() -> None:
     plain = plan_memory(SPEC, WEIGHTS, EngineSettings(max_num_seqs=4), None)
-    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_num_seqs=4, speculation=True), None)
+    plan = plan_memory(
+        SPEC, WEIGHTS, EngineSettings(max_num_seqs=4, speculative_algorithm="ngram"), None
+    )
     assert plan.total_bytes == plain.total_bytes + 4 * 8192 * NGRAM_INDEX_BYTES
     assert f" {-(-4 * 8192 * NGRAM_INDEX_BYTES // MIB)} n-gram index + " in plan.formula()
-    forgetful = EngineSettings(max_num_seqs=4, speculation=True, no_kv_cache=True)
+    forgetful = EngineSettings(max_num_seqs=4, speculative_algorithm="ngram", no_kv_cache=True)
     assert "n-gram" not in plan_memory(SPEC, WEIGHTS, forgetful, None).formula()
 
 
@@ -130,8 +144,8 @@ def test_the_cache_is_f32_for_dtype_f32_unless_configured() -> None:
 
     assert item_bytes() == 2
     assert item_bytes(dtype="f32") == 4
-    assert item_bytes(dtype="f32", cache_dtype="f16") == 2
-    assert item_bytes(cache_dtype="f32") == 4
+    assert item_bytes(dtype="f32", kv_cache_dtype="f16") == 2
+    assert item_bytes(kv_cache_dtype="f32") == 4
 
 
 def test_the_printed_terms_add_up() -> None:
@@ -146,20 +160,20 @@ def test_the_printed_terms_add_up() -> None:
     available_mb=st.integers(100, 2000),
     max_num_seqs=st.integers(1, 64),
     block_size=st.integers(1, 64),
-    cache_mb=st.none() | st.integers(1, 1000),
+    kv_cache_memory_mb=st.none() | st.integers(1, 1000),
     max_model_len=st.none() | st.integers(16, 10_000),
 )
 def test_a_plan_fits_the_available_memory_or_is_refused(
     available_mb: int,
     max_num_seqs: int,
     block_size: int,
-    cache_mb: int | None,
+    kv_cache_memory_mb: int | None,
     max_model_len: int | None,
 ) -> None:
     settings = EngineSettings(
         max_num_seqs=max_num_seqs,
         block_size=block_size,
-        cache_mb=cache_mb,
+        kv_cache_memory_mb=kv_cache_memory_mb,
         max_model_len=max_model_len,
     )
     try:

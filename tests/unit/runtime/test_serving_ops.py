@@ -27,13 +27,13 @@ def torch_default() -> Iterator[None]:
 @pytest.mark.usefixtures("torch_default")
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_partial_products_are_added_in_float32(deterministic: bool) -> None:
-    settings = EngineSettings(kernels="triton", deterministic=deterministic)
+    settings = EngineSettings(kernel_backend="triton", deterministic=deterministic)
     serving_ops(settings, "cpu", torch.bfloat16)
     assert not MATMUL.allow_bf16_reduced_precision_reduction
 
 
 def test_kernels_are_excluded_by_name() -> None:
-    asked = EngineSettings(without_kernels="packaged, decode_attention")
+    asked = EngineSettings(disabled_kernels="packaged, decode_attention")
     assert sorted(excluded_kernels(asked)) == ["decode_attention", "packaged"]
     assert excluded_kernels(EngineSettings()) == {}
 
@@ -42,4 +42,4 @@ def test_an_unknown_kernel_name_is_refused() -> None:
     with pytest.raises(
         ModelError, match="'encode_attention' is not a kernel; it must be one of rms_norm, "
     ):
-        excluded_kernels(EngineSettings(without_kernels="encode_attention"))
+        excluded_kernels(EngineSettings(disabled_kernels="encode_attention"))

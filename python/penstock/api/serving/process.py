@@ -184,4 +184,6 @@ def _make_fetcher(allowed: tuple[str, ...]) -> Fetcher:
 def _load_runner(settings: EngineSettings, engine: Engine, adapters: AdapterView) -> Runner:
     environment = read_environment()
     files = resolve_model(settings.model, environment.home, hub_access_of(environment))
-    return load_runner(files, engine, settings.tool_syntax, adapters, operator_sampling(settings))
+    return load_runner(
+        files, engine, settings.tool_call_parser, adapters, operator_sampling(settings)
+    )

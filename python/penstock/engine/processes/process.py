@@ -86,7 +86,7 @@ def _why(error: Exception) -> str:
         return f"the model cannot be loaded: {error}"
     return (
         "the system gives this process too little memory for the model (see `ulimit -v`); end"
-        " other programs, or take a smaller cache_mb, max_model_len or max_num_seqs"
+        " other programs, or take a smaller kv_cache_memory_mb, max_model_len or max_num_seqs"
     )
 
 

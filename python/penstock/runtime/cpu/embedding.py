@@ -233,7 +233,7 @@ def plan_embedding(
         layers=1,
         kv_heads=spec.heads if isinstance(spec, EncoderSpec) else spec.kv_heads,
         head_dim=spec.head_dim,
-        item_bytes=2 if settings.cache_dtype == "f16" else 4,
+        item_bytes=2 if settings.kv_cache_dtype == "f16" else 4,
     )
     adapters, inner = 0, 0
     if isinstance(spec, DecoderSpec):

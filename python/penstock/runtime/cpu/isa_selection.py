@@ -53,11 +53,11 @@ def select_isas(
 ) -> IsaSelection:
     """Return the ISAs for `model` with a KV cache like `cache`.
 
-    A measured selection is saved under `home`. Raises ModelError for a `cpu_level` that this
+    A measured selection is saved under `home`. Raises ModelError for a `cpu_isa` that this
     machine or build lacks.
     """
-    if settings.cpu_level != "auto":
-        return _forced(settings.cpu_level)
+    if settings.cpu_isa != "auto":
+        return _forced(settings.cpu_isa)
     isas = candidate_isas()
     if len(isas) == 1:
         return IsaSelection.all_of(isas[0])
@@ -111,7 +111,7 @@ def kernel_shapes(model: LoadedModel | LoadedEmbedder, cache: CacheShape) -> Ker
     return KernelShapes(
         forms=model.weights.forms(),
         heads=(spec.heads, kv_heads, spec.head_dim),
-        cache_dtype="float16" if cache.item_bytes == 2 else "float32",
+        kv_cache_dtype="float16" if cache.item_bytes == 2 else "float32",
         block_size=cache.block_size,
         inner=spec.ff,
         reach="both" if both else "back",
@@ -165,7 +165,7 @@ def _forced(isa: str) -> IsaSelection:
     try:
         _native.KernelSet(isa)
     except ValueError as refusal:
-        raise ModelError(f"cpu_level: {refusal}") from None
+        raise ModelError(f"cpu_isa: {refusal}") from None
     return IsaSelection.all_of(isa)
 
 

@@ -96,7 +96,7 @@ def open_device(settings: EngineSettings, device: str) -> OpenDevice:
     return OpenDevice(serving_ops(settings, device, dtype), packaged)
 
 
-_LEFT_OUT = "excluded by without_kernels"
+_LEFT_OUT = "excluded by disabled_kernels"
 
 
 def excluded_kernels(settings: EngineSettings) -> dict[str, str]:
@@ -104,12 +104,12 @@ def excluded_kernels(settings: EngineSettings) -> dict[str, str]:
     Raises ModelError for an unknown name."""
     from penstock.kernels.cuda.self_test import KERNELS
 
-    names = [name.strip() for name in settings.without_kernels.split(",") if name.strip()]
+    names = [name.strip() for name in settings.disabled_kernels.split(",") if name.strip()]
     known = (*KERNELS, "packaged")
     for name in names:
         if name not in known:
             raise ModelError(
-                f"without_kernels: {name!r} is not a kernel; it must be one of {', '.join(known)}"
+                f"disabled_kernels: {name!r} is not a kernel; it must be one of {', '.join(known)}"
             )
     return dict.fromkeys(names, _LEFT_OUT)
 
@@ -128,7 +128,8 @@ def plan_sizes(
     available = available_bytes()
     if available is not None and memory.host_memory_bytes > available:
         raise ModelError(
-            f"host_cache_mb is {settings.host_cache_mb} and the n-gram index needs up to "
+            f"cpu_kv_cache_memory_mb is {settings.cpu_kv_cache_memory_mb} and the n-gram index
+            needs up to "
             f"{memory.ngram_index_bytes >> 20} MiB, but {available >> 20} MiB of host memory are "
             "available"
         )
@@ -150,7 +151,7 @@ def weight_bytes(model: LoadedModel, settings: EngineSettings, ops: TorchOps) ->
     """Return the size of a model's (or shard's) weights as `ops` pack them. That is often more than
     in a GGUF file, whose blocks are denser than the kernels' layout."""
     packed_bytes = model.weights.packed_bytes(ops.packed_bytes)
-    if settings.quantize != "fp8":
+    if settings.quantization != "fp8":
         return packed_bytes
     return packed_bytes - model.weights.float8_savings(ops.packed_bytes)
 
@@ -164,10 +165,10 @@ def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> To
 
     # By default torch lets cuBLAS round partial sums to bfloat16 before it adds them.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    dense: Literal["stored", "float8"] = "float8" if settings.quantize == "fp8" else "stored"
+    dense: Literal["stored", "float8"] = "float8" if settings.quantization == "fp8" else "stored"
     if settings.deterministic:
         return TritonOps(device, dtype, products="invariant", dense=dense)
-    if settings.kernels == "triton":
+    if settings.kernel_backend == "triton":
         return TritonOps(device, dtype, dense=dense)
     trials = read_environment().home / "trials"
     without = excluded_kernels(settings)
@@ -232,7 +233,7 @@ def _info(
         max_model_len=memory.max_model_len,
         cache_blocks=memory.cache.blocks - 1,  # the last one is for padding chunks
         block_size=memory.cache.block_size,
-        weight_bytes=memory.weight_bytes if settings.quantize == "fp8" else packed_bytes,
+        weight_bytes=memory.weight_bytes if settings.quantization == "fp8" else packed_bytes,
         memory_bytes=memory.host_memory_bytes,
         sizes=memory.sizes,
         overlaps=True,
@@ -243,7 +244,7 @@ def _info(
 
 def _report(model: LoadedModel, memory: DeviceMemoryPlan, settings: EngineSettings) -> str:
     """Return the memory formula for the start-up log."""
-    return memory.formula() + (ROUNDED if settings.quantize == "fp8" else "") + model.load_note
+    return memory.formula() + (ROUNDED if settings.quantization == "fp8" else "") + model.load_note
 
 
 def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:
@@ -253,5 +254,5 @@ def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dty
         return torch.float8_e4m3fn
     if item_bytes == 4:
         return torch.float32
-    wanted_f16 = settings.cache_dtype == "f16" or activations != torch.bfloat16
+    wanted_f16 = settings.kv_cache_dtype == "f16" or activations != torch.bfloat16
     return torch.float16 if wanted_f16 else torch.bfloat16

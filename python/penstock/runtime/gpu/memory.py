@@ -154,7 +154,7 @@ def plan_device_memory(
         except ModelError:
             continue
         beside_weights = _usable(free_bytes) - plan.weight_bytes - plan.adapter_bytes
-        if settings.cache_mb or plan.cache.size_bytes >= CACHE_SHARE * beside_weights:
+        if settings.kv_cache_memory_mb or plan.cache.size_bytes >= CACHE_SHARE * beside_weights:
             return plan
     return _plan_steps(spec, weight_bytes, settings, least, free_bytes)
 
@@ -195,14 +195,14 @@ def _plan_steps(
     usable = _usable(free_bytes)
     left = usable - (bare.total_bytes - one_block.size_bytes)
     blocks = left // one_block.size_bytes
-    if settings.cache_mb is not None:
-        blocks = settings.cache_mb * MIB // one_block.size_bytes
+    if settings.kv_cache_memory_mb is not None:
+        blocks = settings.kv_cache_memory_mb * MIB // one_block.size_bytes
     least = -(-min(wanted_context, 2048) // settings.block_size) + 1
     plan = replace(bare, cache=replace(one_block, blocks=max(blocks, least)))
     if blocks < least or plan.total_bytes > usable:
         raise ModelError(
             f"the model does not fit: {plan.formula()}, but only {_mib(usable)} MiB of "
-            f"{_mib(free_bytes)} MiB of free memory may be used; a smaller cache_mb, "
+            f"{_mib(free_bytes)} MiB of free memory may be used; a smaller kv_cache_memory_mb, "
             "max_model_len, max_num_seqs or max_num_batched_tokens needs less"
         )
     context = min(wanted_context, (plan.cache.blocks - 1) * settings.block_size)
@@ -232,27 +232,28 @@ def _sized(
         step_tokens=step_tokens,
         sizes=sizes,
         slot_bytes=slot_bytes(spec, settings),
-        devices=settings.tensor_parallel,
+        devices=settings.tensor_parallel_size,
         ngram_index_bytes=ngram_index_bytes(settings, max_num_seqs, context),
     )
 
 
 def cache_item_bytes(settings: EngineSettings) -> int:
     """Return the bytes per element of the KV cache: 1 for f8e4m3, 4 for f32, else 2."""
-    if settings.cache_dtype == "f8e4m3":
+    if settings.kv_cache_dtype == "f8e4m3":
         return 1
-    wide = settings.cache_dtype == "f32"
-    return 4 if wide or (settings.cache_dtype == "auto" and settings.dtype == "f32") else 2
+    wide = settings.kv_cache_dtype == "f32"
+    return 4 if wide or (settings.kv_cache_dtype == "auto" and settings.dtype == "f32") else 2
 
 
 def _cpu_blocks(settings: EngineSettings, block_bytes: int) -> tuple[int, int]:
     """Return the blocks of the CPU KV cache (each with the parts of all devices) and how many of
-    them a step may save. Raises ModelError if `host_cache_mb` is smaller than one block."""
-    blocks = settings.host_cache_mb * MIB // (settings.tensor_parallel * block_bytes)
-    if settings.host_cache_mb and not blocks:
+    them a step may save. Raises ModelError if `cpu_kv_cache_memory_mb` is smaller than one
+    block."""
+    blocks = settings.cpu_kv_cache_memory_mb * MIB // (settings.tensor_parallel_size * block_bytes)
+    if settings.cpu_kv_cache_memory_mb and not blocks:
         raise ModelError(
-            f"host_cache_mb is {settings.host_cache_mb}; it must be at least "
-            f"{_mib(settings.tensor_parallel * block_bytes)}, the MiB of one KV block"
+            f"cpu_kv_cache_memory_mb is {settings.cpu_kv_cache_memory_mb}; it must be at least "
+            f"{_mib(settings.tensor_parallel_size * block_bytes)}, the MiB of one KV block"
         )
     return blocks, min(blocks, max(SAVED_BYTES // block_bytes, 1))
 

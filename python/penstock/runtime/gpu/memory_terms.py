@@ -101,7 +101,7 @@ def _gathered_bytes(
 ) -> int:
     """Return the bytes of buffers for collectives: the gathered logits and, in deterministic mode,
     the partial sums of all devices and two float32 sums."""
-    devices = settings.tensor_parallel
+    devices = settings.tensor_parallel_size
     if devices == 1:
         return 0
     logits = (devices + 1) * places * -(-spec.vocab // devices) * item_bytes

@@ -40,7 +40,7 @@ def _pin(memory: torch.Tensor) -> None:
     if int(status):
         raise ModelError(
             f"{memory.nbytes >> 20} MiB of host memory cannot be pinned: "
-            f"{driver.cudaGetErrorString(status)}; a smaller host_cache_mb needs less"
+            f"{driver.cudaGetErrorString(status)}; a smaller cpu_kv_cache_memory_mb needs less"
         )
 
 

@@ -57,7 +57,7 @@ def start_tensor_parallel_runtime(
     """Return the runtime of a model divided among `devices`, the first of which belongs to this
     process. "cpu" for every device (tests) uses the reference ops. `on_rank_lost`: see
     `RankProcessGroup`. Raises ModelError that names the rank that cannot serve."""
-    assert len(devices) == settings.tensor_parallel > 1
+    assert len(devices) == settings.tensor_parallel_size > 1
     if torch.distributed.is_initialized():
         raise ModelError(
             "tensor_parallel: this process already runs a model on several devices; it can have one"
