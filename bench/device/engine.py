@@ -156,7 +156,7 @@ def engine_settings(sizes: Sizes, **changes: Any) -> EngineSettings:
         max_model_len=sizes.context,
         max_num_seqs=sizes.widths[-1],
         max_num_batched_tokens=sizes.budget,
-        **({"prefix_cache_n": 0} | changes),
+        **({"enable_prefix_caching": False} | changes),
     )
 
 

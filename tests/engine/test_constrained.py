@@ -143,7 +143,7 @@ def alone(runtime: CpuRuntime) -> dict[str, list[int]]:
     [
         {},
         {"max_num_batched_tokens": 7},
-        {"num_blocks": 10, "prefix_cache_n": 0},
+        {"num_blocks": 10, "enable_prefix_caching": False},
         {"no_kv_cache": True},
         {"max_num_seqs": 2},
     ],

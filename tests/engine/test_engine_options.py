@@ -56,7 +56,7 @@ def asked_twice(core: EngineCore) -> EngineGauges:
 def test_prefix_cache_n_of_0_keeps_no_prefix(runtime: CpuRuntime) -> None:
     on, one, off = (
         asked_twice(EngineCore.for_runtime(runtime, settings("m", max_num_seqs=4, **options)))
-        for options in ({}, {"prefix_cache_n": 1}, {"prefix_cache_n": 0})
+        for options in ({}, {"enable_prefix_caching": True}, {"enable_prefix_caching": False})
     )
     assert on.prefix_cache_hits == one.prefix_cache_hits == 1
     assert off.prefix_cache_lookups == 0 and off.tokens_processed > on.tokens_processed
@@ -65,7 +65,7 @@ def test_prefix_cache_n_of_0_keeps_no_prefix(runtime: CpuRuntime) -> None:
 def test_no_kv_cache_computes_every_context_anew(runtime: CpuRuntime) -> None:
     plain, anew = (
         asked_twice(EngineCore.for_runtime(runtime, settings("m", max_num_seqs=4, **options)))
-        for options in ({"prefix_cache_n": 0}, {"no_kv_cache": True})
+        for options in ({"enable_prefix_caching": False}, {"no_kv_cache": True})
     )
     assert plain.tokens_processed == 2 * (len(PROMPT) + 2)
     assert anew.tokens_processed == 2 * (3 * len(PROMPT) + 1 + 2)

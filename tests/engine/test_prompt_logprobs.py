@@ -25,7 +25,7 @@ WAYS = {
     "chunked": {"max_num_batched_tokens": 5},
     "by twos": {"max_num_seqs": 2},
     "with speculation": {"speculation": True},
-    "without a prefix cache": {"prefix_cache_n": 0},
+    "without a prefix cache": {"enable_prefix_caching": False},
     "without a cache": {"no_kv_cache": True},
 }
 

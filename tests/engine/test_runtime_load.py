@@ -70,7 +70,7 @@ def test_an_unsupported_head_dim_is_named(tmp_path: Path) -> None:
 
 
 def test_tensor_parallelism_on_a_cpu_is_refused(folder: Path) -> None:
-    with pytest.raises(ModelError, match=r"tensor_parallel is 2, .* it needs 2 GPUs"):
+    with pytest.raises(ModelError, match=r"tensor_parallel_size is 2, .* it needs 2 GPUs"):
         start_runtime(files_at(folder, "m"), settings(folder, tensor_parallel_size=2, device="cpu"))
 
 

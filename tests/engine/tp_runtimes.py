@@ -24,7 +24,7 @@ RANKS = 2
 
 def tensor_parallel_settings(model: str = "m", **options: Any) -> EngineSettings:
     sizes = {"dtype": "f32", "kv_cache_memory_mb": 1, "cpu_kv_cache_memory_mb": 2, "lora": LORA}
-    return settings(model, **(sizes | {"tensor_parallel": RANKS} | options))
+    return settings(model, **(sizes | {"tensor_parallel_size": RANKS} | options))
 
 
 def start_tensor_parallel(

@@ -144,8 +144,8 @@ def plan_memory(
     refuse_excess(
         plan,
         available_bytes,
-        "a smaller kv_cache_memory_mb, max_model_len, max_num_seqs or max_num_batched_tokens needs
-        less",
+        "a smaller kv_cache_memory_mb, max_model_len, max_num_seqs or max_num_batched_tokens"
+        " needs less",
     )
     return plan
 
@@ -182,7 +182,7 @@ def cache_item_bytes(settings: EngineSettings) -> int:
     """Return the bytes per element of the KV cache: 4 for f32, 2 for f16. Raises ModelError for
     dtypes that only a GPU supports."""
     if settings.kv_cache_dtype == "f8e4m3":
-        raise ModelError("cache_dtype f8e4m3 needs a GPU; on a CPU it must be auto, f16 or f32")
+        raise ModelError("kv_cache_dtype f8e4m3 needs a GPU; on a CPU it must be auto, f16 or f32")
     wide = settings.kv_cache_dtype == "f32"
     return 4 if wide or (settings.kv_cache_dtype == "auto" and settings.dtype == "f32") else 2
 
@@ -198,8 +198,8 @@ def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: Cach
     if blocks * per_block < least:
         enough = _mib(_ceil(least, per_block) * one_block.size_bytes)
         raise ModelError(
-            f"kv_cache_memory_mb is {settings.kv_cache_memory_mb}, which holds {blocks * per_block}
-            tokens of this "
+            f"kv_cache_memory_mb is {settings.kv_cache_memory_mb}, which holds {blocks * per_block}"
+            f" tokens of this "
             f"model; it must hold {least} tokens, which need {enough} MiB"
         )
     return blocks

@@ -29,7 +29,7 @@ def refuse_for_vectors(settings: EngineSettings) -> None:
     """Raise ModelError if an embedding model or a reranker is to be quantized."""
     if settings.quantization is not None:
         raise ModelError(
-            f"quantization is {settings.quantization}; embedding models and rerankers are served as
-            "
+            f"quantization is {settings.quantization}; embedding models and rerankers are served"
+            " as "
             "stored, so it must not be set"
         )

@@ -97,7 +97,9 @@ def test_tensor_parallelism_uses_consecutive_devices_from_the_first() -> None:
 def test_too_many_tensor_parallel_devices_are_refused_with_both_numbers(
     name: str, ranks: int
 ) -> None:
-    with pytest.raises(ModelError, match=f"tensor_parallel is {ranks}, .* reports 2 CUDA devices"):
+    with pytest.raises(
+        ModelError, match=f"tensor_parallel_size is {ranks}, .* reports 2 CUDA devices"
+    ):
         devices(name, ranks)
 
 

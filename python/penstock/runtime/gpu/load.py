@@ -128,8 +128,8 @@ def plan_sizes(
     available = available_bytes()
     if available is not None and memory.host_memory_bytes > available:
         raise ModelError(
-            f"cpu_kv_cache_memory_mb is {settings.cpu_kv_cache_memory_mb} and the n-gram index
-            needs up to "
+            f"cpu_kv_cache_memory_mb is {settings.cpu_kv_cache_memory_mb} and the n-gram"
+            " index needs up to "
             f"{memory.ngram_index_bytes >> 20} MiB, but {available >> 20} MiB of host memory are "
             "available"
         )
