@@ -55,7 +55,7 @@ def with_tokenizer(core: EngineCore) -> EngineCore:
     return core
 
 
-def asked(grammar: Grammar | None, seed: int, **fields: object) -> TokenRequest:
+def seeded_request(grammar: Grammar | None, seed: int, **fields: object) -> TokenRequest:
     return replace(request(f"r{seed}", grammar, seed=seed, max_tokens=120), **fields)
 
 
@@ -64,8 +64,10 @@ def text(answer: Answer) -> bytes:
 
 
 def test_grammar_binds_after_the_trigger_and_changes_no_text_before_it(runtime: CpuRuntime) -> None:
-    free = run(with_tokenizer(core_of(runtime)), [asked(None, seed) for seed in SEEDS])
-    bound = run(with_tokenizer(core_of(runtime)), [asked(AFTER_MARK, seed) for seed in SEEDS])
+    free = run(with_tokenizer(core_of(runtime)), [seeded_request(None, seed) for seed in SEEDS])
+    bound = run(
+        with_tokenizer(core_of(runtime)), [seeded_request(AFTER_MARK, seed) for seed in SEEDS]
+    )
     marked = 0
     for name, answer in bound.items():
         match = re.search(b"[bkpqwz]", text(answer))
@@ -79,8 +81,8 @@ def test_grammar_binds_after_the_trigger_and_changes_no_text_before_it(runtime: 
 
 def test_answer_without_a_trigger_is_never_masked(runtime: CpuRuntime) -> None:
     core = with_tokenizer(core_of(runtime))
-    free = run(with_tokenizer(core_of(runtime)), [asked(None, seed) for seed in SEEDS])
-    answers = run(core, [asked(NEVER, seed) for seed in SEEDS])
+    free = run(with_tokenizer(core_of(runtime)), [seeded_request(None, seed) for seed in SEEDS])
+    answers = run(core, [seeded_request(NEVER, seed) for seed in SEEDS])
     assert [a.tokens for a in answers.values()] == [a.tokens for a in free.values()]
     assert core.gauges().grammar_mask_seconds == 0
 
@@ -88,7 +90,7 @@ def test_answer_without_a_trigger_is_never_masked(runtime: CpuRuntime) -> None:
 def test_batch_with_lazy_grammars_gives_the_same_answers_as_single_requests(
     runtime: CpuRuntime,
 ) -> None:
-    every = [asked(AFTER_MARK if seed % 2 else None, seed) for seed in SEEDS]
+    every = [seeded_request(AFTER_MARK if seed % 2 else None, seed) for seed in SEEDS]
     alone = {}
     for one in every:
         alone |= run(with_tokenizer(core_of(runtime, enable_prefix_caching=False)), [one])
@@ -100,7 +102,7 @@ def test_batch_with_lazy_grammars_gives_the_same_answers_as_single_requests(
 
 
 def test_min_tokens_applies_with_a_lazy_grammar(runtime: CpuRuntime) -> None:
-    every = [asked(AFTER_MARK, seed, min_tokens=40) for seed in SEEDS]
+    every = [seeded_request(AFTER_MARK, seed, min_tokens=40) for seed in SEEDS]
     answers = run(with_tokenizer(core_of(runtime)), every)
     assert all(len(answer.tokens) >= 40 for answer in answers.values())
 
@@ -144,10 +146,14 @@ def test_trigger_is_found_after_control_tokens() -> None:
 def test_steps_are_planned_ahead_until_the_trigger(tmp_path: Path) -> None:
     runtime = start_gpu_model_on_cpu(tmp_path / "small")
     try:
-        free = run(with_tokenizer(core_of(runtime)), [asked(None, seed) for seed in SEEDS])
-        never = run(with_tokenizer(core_of(runtime)), [asked(NEVER, seed) for seed in SEEDS])
+        free = run(with_tokenizer(core_of(runtime)), [seeded_request(None, seed) for seed in SEEDS])
+        never = run(
+            with_tokenizer(core_of(runtime)), [seeded_request(NEVER, seed) for seed in SEEDS]
+        )
         assert [a.tokens for a in never.values()] == [a.tokens for a in free.values()]
-        bound = run(with_tokenizer(core_of(runtime)), [asked(AFTER_MARK, seed) for seed in SEEDS])
+        bound = run(
+            with_tokenizer(core_of(runtime)), [seeded_request(AFTER_MARK, seed) for seed in SEEDS]
+        )
         assert all(answer.finish in ("stop", "length") for answer in bound.values())
     finally:
         runtime.close()

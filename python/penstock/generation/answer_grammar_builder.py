@@ -16,7 +16,7 @@ from penstock.generation.answer_format import AnswerFormat
 from penstock.generation.constraint_compiler import ConstraintCompiler
 from penstock.grammar.json_schema.argument_schema import Unenforceable
 from penstock.grammar.json_schema.schema_grammar import schema_of_grammar
-from penstock.grammar.types import Grammar, GrammarTriggers
+from penstock.grammar.types import Grammar
 from penstock.text import Tokenizer
 from penstock.text.grammar_vocabulary import reserved_tokens
 from penstock.text.tool_parsers import AnswerSyntax
@@ -87,13 +87,12 @@ class AnswerGrammarBuilder:
 
     async def _of_tools(self, form: AnswerFormat, tools: Sequence[FunctionTool]) -> Grammar:
         """Raises InvalidRequest, Unavailable."""
-        rules, marks = call_grammar(self._syntax, self._apart, tools)
+        rules, triggers = call_grammar(self._syntax, self._apart, tools)
         value = json.dumps({"grammars": [{"lark_grammar": rules}]})
         grammar = await self._constraints.prepare(Constraint("llguidance", value))
         tags = self._syntax.reasoning if form.thinking != "none" else None
-        triggers = GrammarTriggers(
-            marks.texts,
-            marks.first,
+        triggers = msgspec.structs.replace(
+            triggers,
             reasoning_open=tags.open if tags is not None else "",
             reasoning_close=tags.close if tags is not None else "",
             reasoning_opened=form.thinking == "open",

@@ -114,11 +114,11 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     asked: list[subprocess.Popen[bytes]] = []
     ask = grammar_trial._Child.error_of
 
-    def noted(child: Any, grammar: str, timeout_s: float) -> str | None:
+    def record(child: Any, grammar: str, timeout_s: float) -> str | None:
         asked.append(child._process)
         return ask(child, grammar, timeout_s)
 
-    monkeypatch.setattr(grammar_trial._Child, "error_of", noted)
+    monkeypatch.setattr(grammar_trial._Child, "error_of", record)
     return asked
 
 
@@ -157,7 +157,7 @@ def test_grammar_is_retried_after_its_busy_child_was_killed(
     thread = start_stopped_trial(own_compiler, children)
     children[0].send_signal(signal.SIGKILL)
     thread.join()
-    assert own_compiler.known(Constraint("regex", "b"))
+    assert own_compiler.cached(Constraint("regex", "b"))
 
 
 def test_close_ends_all_children(
@@ -216,7 +216,7 @@ def test_close_ends_a_busy_child(
     asked = threading.Event()
     sent = grammar_trial._Child._send
 
-    def noted(child: Any, data: bytes) -> None:
+    def record(child: Any, data: bytes) -> None:
         sent(child, data)
         children.append(child._process)
         asked.set()
@@ -232,7 +232,7 @@ def test_close_ends_a_busy_child(
     monkeypatch.setattr(grammar_trial, "COMPILE_TIMEOUT_S", 600)
     compiler = GrammarCompiler(VOCABULARY, SIZE)
     compiler.compile(Constraint("regex", "a"))  # the child is up
-    monkeypatch.setattr(grammar_trial._Child, "_send", noted)
+    monkeypatch.setattr(grammar_trial._Child, "_send", record)
     thread = threading.Thread(target=compile)
     thread.start()
     asked.wait()
@@ -272,11 +272,11 @@ def test_garbage_collected_compiler_ends_its_child(monkeypatch: pytest.MonkeyPat
     processes: list[subprocess.Popen[bytes]] = []
     kill = grammar_trial._Child.kill
 
-    def noted(child: Any) -> None:
+    def record(child: Any) -> None:
         processes.append(child._process)
         kill(child)
 
-    monkeypatch.setattr(grammar_trial._Child, "kill", noted)
+    monkeypatch.setattr(grammar_trial._Child, "kill", record)
     compiler = GrammarCompiler(VOCABULARY, SIZE)
     compiler.compile(Constraint("regex", "a"))
     del compiler

@@ -7,12 +7,12 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from test_answer_grammar import CALLS, FAMILIES, MASKERS, THINK, TOKENIZERS
 
 from penstock.dialog import FunctionTool
 from penstock.grammar.guides import LazyGrammarGuide
 from penstock.grammar.trigger_matcher import TriggerMatcher
-from penstock.grammar.types import GrammarTriggers
 from penstock.grammar.vocabulary import compile_grammar
 from penstock.text.grammar_vocabulary import reserved_tokens
 from penstock.text.tool_parsers import TOOL_SYNTAXES, AnswerSyntax, Harmony
@@ -41,9 +41,7 @@ class Followed:
         rules, marks = call_grammar(answer_syntax, reserved_tokens(tokenizer), tools)
         value = json.dumps({"grammars": [{"lark_grammar": rules}]})
         start = compile_grammar(masker, value)
-        matcher = TriggerMatcher(
-            GrammarTriggers(marks.texts, marks.first, **triggers), tokenizer.token_bytes
-        )
+        matcher = TriggerMatcher(replace(marks, **triggers), tokenizer.token_bytes)
         guide = LazyGrammarGuide(start, matcher)
         self.broken = ""
         for token in tokenizer.encode(text):

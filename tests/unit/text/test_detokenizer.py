@@ -15,7 +15,7 @@ from tests.support.checkpoints.tiny_tokenizer import IM_END, tiny_tokenizer
 TINY = tiny_tokenizer()
 
 
-def say(tokenizer: Tokenizer, ids: list[int], after: int | None = None) -> list[str]:
+def detokenize(tokenizer: Tokenizer, ids: list[int], after: int | None = None) -> list[str]:
     detokenizer = IncrementalDetokenizer(tokenizer, after)
     return [detokenizer.push(i) for i in ids] + [detokenizer.finish()]
 
@@ -23,7 +23,7 @@ def say(tokenizer: Tokenizer, ids: list[int], after: int | None = None) -> list[
 @given(st.lists(st.integers(0, 263)))
 def test_pieces_concatenate_to_the_decoded_text(ids: list[int]) -> None:
     data = b"".join(TINY.token_bytes(i) for i in ids if i not in TINY.control_ids)
-    assert "".join(say(TINY, ids)) == data.decode("utf-8", "replace") == TINY.decode(ids)
+    assert "".join(detokenize(TINY, ids)) == data.decode("utf-8", "replace") == TINY.decode(ids)
 
 
 @given(st.lists(st.lists(st.integers(0, 263), max_size=5), max_size=8), st.booleans())
@@ -38,15 +38,15 @@ def test_push_all_equals_pushing_tokens_one_by_one(steps: list[list[int]], prefi
 
 @given(st.text())
 def test_valid_text_is_never_split_inside_a_code_point(text: str) -> None:
-    assert [p for p in say(TINY, list(text.encode())) if p] == list(text)
+    assert [p for p in detokenize(TINY, list(text.encode())) if p] == list(text)
 
 
 def test_incomplete_code_point_is_held_back_and_replaced_at_the_end() -> None:
-    assert say(TINY, [0x61, 0xF0, 0x9F, 0x98]) == ["a", "", "", "", "�"]
+    assert detokenize(TINY, [0x61, 0xF0, 0x9F, 0x98]) == ["a", "", "", "", "�"]
 
 
 def test_control_tokens_have_no_text() -> None:
-    assert say(TINY, [0x61, IM_END, 0x62]) == ["a", "", "b", ""]
+    assert detokenize(TINY, [0x61, IM_END, 0x62]) == ["a", "", "b", ""]
 
 
 @cache
@@ -61,7 +61,7 @@ def spaced_tokenizer() -> Tokenizer:
 def test_space_prefix_is_removed_only_where_encoding_adds_one() -> None:
     tokenizer = spaced_tokenizer()
     space_a = 259
-    assert say(tokenizer, [space_a, space_a]) == ["a", " a", ""]
-    assert say(tokenizer, [space_a], after=1) == ["a", ""]
-    assert say(tokenizer, [space_a], after=space_a) == [" a", ""]
-    assert say(tokenizer, [space_a, 2, space_a], after=space_a) == [" a", "", "a", ""]
+    assert detokenize(tokenizer, [space_a, space_a]) == ["a", " a", ""]
+    assert detokenize(tokenizer, [space_a], after=1) == ["a", ""]
+    assert detokenize(tokenizer, [space_a], after=space_a) == [" a", ""]
+    assert detokenize(tokenizer, [space_a, 2, space_a], after=space_a) == [" a", "", "a", ""]

@@ -16,15 +16,15 @@ from penstock.text.fim import fim_tokens_of
     ],
 )
 def test_fim_prompt_has_the_order_of_its_family(marks: list[str], expected: list[int]) -> None:
-    fill_in = fim_tokens_of({mark: index for index, mark in enumerate(marks)})
-    assert fill_in is not None
-    assert fill_in.tokens([7, 8], [9]) == expected
+    fim = fim_tokens_of({mark: index for index, mark in enumerate(marks)})
+    assert fim is not None
+    assert fim.tokens([7, 8], [9]) == expected
 
 
 def test_fim_and_file_tokens_end_the_inserted_text() -> None:
     tokens = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>", "<|other|>"]
-    fill_in = fim_tokens_of({mark: index for index, mark in enumerate(tokens)})
-    assert fill_in is not None and fill_in.stop_ids == {0, 1, 2, 3}
+    fim = fim_tokens_of({mark: index for index, mark in enumerate(tokens)})
+    assert fim is not None and fim.stop_ids == {0, 1, 2, 3}
 
 
 def test_model_without_fim_tokens_has_none() -> None:

@@ -51,7 +51,7 @@ SINGLE_CALLS = (  # as Llama 3.1
 )
 FIRST_CALL = SEVERAL_CALLS.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]")
 
-TALKS = {
+CONVERSATIONS = {
     "two systems": "sSu",
     "late system": "suaSU",
     "late developer": "duaDU",
@@ -114,7 +114,7 @@ CALLED = Message(
 )
 
 
-def said(letters: str) -> list[Message]:
+def conversation(letters: str) -> list[Message]:
     return [Message(ROLES[letter.lower()], (Text(letter),)) for letter in letters]
 
 
@@ -122,16 +122,20 @@ def result(call_id: str) -> Message:
     return Message("tool", (ToolResult(call_id, f"of {call_id}", "f"),))
 
 
-@pytest.mark.parametrize("talk", TALKS)
+@pytest.mark.parametrize("talk", CONVERSATIONS)
 @pytest.mark.parametrize("name", SOURCES)
 def test_messages_are_merged_if_the_template_refuses_or_loses_them(name: str, talk: str) -> None:
-    assert ChatTemplate(SOURCES[name]).render(said(TALKS[talk])) == SHOWN[name][talk]
+    assert (
+        ChatTemplate(SOURCES[name]).render(conversation(CONVERSATIONS[talk])) == SHOWN[name][talk]
+    )
 
 
-@pytest.mark.parametrize("talk", TALKS)
+@pytest.mark.parametrize("talk", CONVERSATIONS)
 def test_messages_that_the_template_shows_are_unchanged(talk: str) -> None:
-    messages = said(TALKS[talk])
-    shown = "".join(f"[{m.role}]{letter}" for m, letter in zip(messages, TALKS[talk], strict=True))
+    messages = conversation(CONVERSATIONS[talk])
+    shown = "".join(
+        f"[{m.role}]{letter}" for m, letter in zip(messages, CONVERSATIONS[talk], strict=True)
+    )
     expected = shown.replace("developer", "system")
     assert ChatTemplate(ANY_ORDER).render(messages) == expected
 
@@ -147,19 +151,26 @@ def test_messages_that_the_template_shows_are_unchanged(talk: str) -> None:
 def test_user_message_is_added_after_a_single_system_message_if_required(
     source: str, expected: str
 ) -> None:
-    assert ChatTemplate(source).render(said("s")) == expected
+    assert ChatTemplate(source).render(conversation("s")) == expected
 
 
 def test_reasoning_of_merged_messages_is_merged() -> None:
     source = ALTERNATING.replace(SHOW, SHOW + "<{{ m.reasoning_content }}>")
     thought = [Message("assistant", (Reasoning(t), Text(t.upper()))) for t in ("x", "y")]
-    shown = ChatTemplate(source).render([*said("u"), *thought, *said("U")])
+    shown = ChatTemplate(source).render([*conversation("u"), *thought, *conversation("U")])
     assert shown == "[user]u<>[assistant]X\n\nY<x\n\ny>[user]U<>"
 
 
 @pytest.mark.parametrize("source", [SINGLE_CALLS, FIRST_CALL], ids=["refused", "lost"])
 def test_calls_are_split_if_the_template_shows_only_one(source: str) -> None:
-    talk = [*said("u"), CALLED, result("three"), result("one"), result("other"), *said("U")]
+    talk = [
+        *conversation("u"),
+        CALLED,
+        result("three"),
+        result("one"),
+        result("other"),
+        *conversation("U"),
+    ]
     assert ChatTemplate(source).render(talk) == (
         '[user]u[assistant]look(f{"x": 1}one)[tool]of one[assistant](f{"x": 2}two)'
         '[assistant](f{"x": 3}three)[tool]of three[tool]of other[user]U'
@@ -167,7 +178,7 @@ def test_calls_are_split_if_the_template_shows_only_one(source: str) -> None:
 
 
 def test_several_calls_stay_in_one_message_if_the_template_shows_them() -> None:
-    talk = [*said("u"), CALLED, result("two"), result("one")]
+    talk = [*conversation("u"), CALLED, result("two"), result("one")]
     assert ChatTemplate(SEVERAL_CALLS).render(talk) == (
         '[user]u[assistant]look(f{"x": 1}one)(f{"x": 2}two)(f{"x": 3}three)[tool]of two[tool]of one'
     )
@@ -179,7 +190,7 @@ def test_split_calls_get_short_ids() -> None:
         CALLS + "{% for c in m.tool_calls or [] if c.id | length != 9 %}"
         "{{ raise_exception('nine') }}{% endfor %}",
     )
-    shown = ChatTemplate(source).render([*said("u"), CALLED, result("two")])
+    shown = ChatTemplate(source).render([*conversation("u"), CALLED, result("two")])
     assert f"{short_id('two')})[tool]of two[assistant]" in shown
 
 
@@ -187,5 +198,5 @@ def test_calls_are_written_as_text_if_the_template_shows_only_tools() -> None:
     source = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}" + ANY_ORDER
     template = ChatTemplate(source)
     assert template.capabilities.tools and not template.capabilities.calls
-    shown = template.render([*said("u"), CALLED, result("one")], tools=[TOOL])
+    shown = template.render([*conversation("u"), CALLED, result("one")], tools=[TOOL])
     assert '{"name": "f", "arguments": {"x": 2}}' in shown

@@ -10,7 +10,7 @@ from penstock.dialog import Message, Text
 from penstock.text import ChatTemplate
 
 ITEMS = "[{'a': 'x y', 'n': 2}, {'a': 'x y', 'n': 3}, {'a': 'Z', 'n': 4}]"
-USES = {
+EXAMPLES = {
     "e": "{{ '<a href=\"x\">&amp;' | e }}",
     "escape": '{{ ("it\'s <b>" | escape) | e }} {{ 3 | escape }}',
     "groupby": f"{{% for k, v in {ITEMS} | groupby('a') %}}{{{{ k }}}} {{{{ v | length }}}};"
@@ -32,21 +32,21 @@ HOSTILE = {
     "printed words": "{{ {'k' * 90000: 'w ' * 90000} | pprint }}",
     "many slices": "{{ [1] | slice(10 ** 12) | list | length }}",
 }
-ASKED = [Message("user", (Text("hi"),))]
+MESSAGES = [Message("user", (Text("hi"),))]
 
 
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_filter_equals_jinjas_filter(name: str) -> None:
-    source = USES[name]
+    source = EXAMPLES[name]
     plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
-    assert ChatTemplate(source).render(ASKED) == plain.from_string(source).render()
+    assert ChatTemplate(source).render(MESSAGES) == plain.from_string(source).render()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_filter_with_too_much_output_is_stopped(name: str) -> None:
     template = ChatTemplate(HOSTILE[name])
     with pytest.raises(InvalidRequest) as caught:
-        template.render(ASKED)
+        template.render(MESSAGES)
     assert caught.value.code == "chat_template_limit"
 
 
@@ -60,4 +60,4 @@ def test_wordwrap_of_a_hostile_message_is_stopped() -> None:
 
 def test_filter_on_a_wrong_type_is_a_template_error() -> None:
     with pytest.raises(InvalidRequest, match="cannot render these messages"):
-        ChatTemplate("{{ messages | wordwrap }}").render(ASKED)
+        ChatTemplate("{{ messages | wordwrap }}").render(MESSAGES)

@@ -18,6 +18,7 @@ MAX_INTEGER_BITS = 4096
 SPARE_CHARS = 1 << 20
 """A text may be this much longer than four times the request's text."""
 SPARE_TOTAL_CHARS = 1 << 28
+"""All texts together may be this much longer than 1024 times the request's text."""
 CHARS_PER_STEP = 64
 STEPS_PER_ITERATION = 32
 """Steps charged for an iteration of a loop or a macro call: Jinja's own work in units of visiting

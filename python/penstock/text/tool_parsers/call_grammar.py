@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.dialog import FunctionTool
 from penstock.grammar.lark import ANY_TEXT, LarkGrammar
+from penstock.grammar.types import GrammarTriggers
 from penstock.text.tool_parsers.call_format import ANY_OBJECT, arguments_schema
 from penstock.text.tool_parsers.syntax import AnswerSyntax, Harmony, Section, ToolSyntax
 
@@ -26,36 +26,27 @@ _HARMONY_ENDS: Final = ("<|start|>", "<|end|>", "<|call|>")
 _RECIPIENT: Final = "to=functions."
 
 
-@dataclass(frozen=True, slots=True)
-class CallTriggers:
-    """The triggers of a grammar of `call_grammar`.
-
-    `texts`: one of them appears in every call before its bound part. `first`: characters that may
-    start a call without a section.
-    """
-
-    texts: tuple[str, ...]
-    first: str = ""
-
-
 def call_grammar(
     syntax: AnswerSyntax, control: Mapping[str, int], tools: Sequence[FunctionTool]
-) -> tuple[str, CallTriggers]:
-    """Return the grammar of text that may contain calls, and its triggers. `control` maps the text
-    of the model's control tokens to their ids."""
+) -> tuple[str, GrammarTriggers]:
+    """Return the grammar of text that may contain calls, and its triggers.
+
+    One of the triggers appears in every call before its bound part. Their reasoning fields are left
+    empty. `control` maps the text of the model's control tokens to their ids.
+    """
     grammar = LarkGrammar(control)
     calls = syntax.calls
     assert calls is not None
     if isinstance(calls, Harmony):
         named = (f"to={tool.name}" for tool in tools)
-        return grammar.text(_harmony(grammar, tools)), CallTriggers((_RECIPIENT, *named))
+        return grammar.text(_harmony(grammar, tools)), GrammarTriggers((_RECIPIENT, *named))
     triggers = tuple(trigger.mark for tool in tools for trigger in calls.format.triggers(tool))
     sections = _known_sections(grammar, calls)
     texts = triggers + tuple(_mark(grammar, section) for section in sections)
     if calls.section.open or triggers:
-        return grammar.text(text_or_calls(grammar, calls, tools)), CallTriggers(texts)
+        return grammar.text(text_or_calls(grammar, calls, tools)), GrammarTriggers(texts)
     first = calls.format.wrapper[0][:1]
-    return grammar.text(_bare_or_text(grammar, calls, tools)), CallTriggers(texts, first)
+    return grammar.text(_bare_or_text(grammar, calls, tools)), GrammarTriggers(texts, first)
 
 
 def text_or_calls(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]) -> str:

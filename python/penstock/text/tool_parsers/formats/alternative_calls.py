@@ -40,10 +40,10 @@ class AlternativeCalls:
         return found
 
     def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
-        usual = self.primary.triggers(tool)
-        if not usual:
+        primary = self.primary.triggers(tool)
+        if not primary:
             return ()
-        return usual + tuple(t for _, body in self.others for t in body.triggers(tool))
+        return primary + tuple(t for _, body in self.others for t in body.triggers(tool))
 
     @property
     def arguments_first(self) -> str:

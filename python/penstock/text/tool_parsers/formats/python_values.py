@@ -96,9 +96,8 @@ def _escape(reader: Reader) -> StreamRead[str]:
         reader.advance(2)
         return _ESCAPES.get(letter, letter if letter in "\\'\"" else "\\" + letter)
     code = yield from _code(reader, 2 + _CODES[letter])
-    if 0xD800 <= code < 0xDC00 and (
-        yield from reader.literal("\\u")
-    ):  # a surrogate pair, as in JSON
+    # A character outside the BMP may be written as a surrogate pair, as in JSON.
+    if 0xD800 <= code < 0xDC00 and (yield from reader.literal("\\u")):
         reader.unread(2)
         low = yield from _code(reader, 2 + _CODES["u"])
         if 0xDC00 <= low < 0xE000:
