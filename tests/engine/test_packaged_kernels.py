@@ -289,4 +289,4 @@ def test_only_the_compiler_imports_triton_directly() -> None:
         for path in folder.rglob("*.py")
         if re.search(r"^\s*(import|from) triton\b", path.read_text(), re.MULTILINE)
     }
-    assert importing == {"ahead.py", "language.py", "package.py"}
+    assert importing == {"ahead_of_time.py", "language.py", "package.py"}
