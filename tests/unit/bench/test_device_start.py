@@ -43,7 +43,7 @@ def test_what_measuring_took_of_the_device_is_given_back_before_a_start_plans(
     bench = Bench("cuda:0", torch.bfloat16, ReferenceOps(), rehearsed=False)
     with (
         pytest.raises(Started),
-        engine.opened(bench, Record("m", None), SHAPES["qwen3-0.6b"], engine.SMALL),
+        engine.open_runtime(bench, Record("m", None), SHAPES["qwen3-0.6b"], engine.SMALL),
     ):
         pytest.fail("nothing was started")
     assert done == ["drawn on the device", "given back"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.device.engine import SMALL, opened
+from bench.device.engine import SMALL, open_runtime
 from bench.device.machine import open_bench
 from bench.device.memory import LiveBytes, deviations, used
 from bench.device.model_shapes import SHAPES
@@ -31,7 +31,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rehearsal")
     bench = open_bench(True, "auto")
     shape = SHAPES["qwen3-0.6b"].small()
-    with opened(bench, Record("qwen3-0.6b", folder), shape, SMALL):
+    with open_runtime(bench, Record("qwen3-0.6b", folder), shape, SMALL):
         pass
     (recording,) = recordings(folder / "results.jsonl")
     return recording
