@@ -1,4 +1,4 @@
-"""A short siege: every kind of visit, good and bad, all that may befall a server, and nothing left
+"""A short run: every kind of visit, good and bad, all that may befall a server, and nothing left
 behind."""
 
 from __future__ import annotations
