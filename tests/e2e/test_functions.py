@@ -1,4 +1,5 @@
-"""Functions with the default model, whose template knows none: told in words, bound by grammar."""
+"""Functions with the default model, whose template does not support them: they are described in the
+prompt and enforced by a grammar."""
 
 from __future__ import annotations
 

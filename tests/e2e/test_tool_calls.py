@@ -87,7 +87,7 @@ def test_calls_are_made_answered_and_talked_about(client: openai.OpenAI) -> None
         first.message.model_dump(exclude_none=True),
         {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 31, "sky": "clear"}'},
     ]
-    # This model calls again and again while it sees functions; so the turn of words shows it none.
+    # This model keeps calling functions while it sees any, so the text turn gets none.
     second = ask(client, *turns, tool_choice="none").choices[0]
     assert second.finish_reason == "stop"
     assert "31" in second.message.content
@@ -159,7 +159,7 @@ def test_a_strict_function_gets_arguments_that_its_schema_allows(client: openai.
     tools = [{"type": "function", "function": function}]
     for seed in range(4):
         answer = ask(client, QUESTION, tools=tools, temperature=1, seed=seed).choices[0]
-        whole = answer.finish_reason == "tool_calls"  # the last one may be cut off otherwise
+        whole = answer.finish_reason == "tool_calls"  # otherwise the last argument may be cut off
         for call in (answer.message.tool_calls or []) if whole else []:
             given = json.loads(call.function.arguments)
             assert given["unit"] in ("celsius", "fahrenheit") and isinstance(given["city"], str)
