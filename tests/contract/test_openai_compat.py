@@ -1,4 +1,5 @@
-"""What of OpenAI's API a server accepts with `--openai-compat` only, which a refusal names."""
+"""Parts of OpenAI's API that are accepted only with `--openai-compat`; an error names the
+option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this build has no runtime for is refused by name, or is no route; nothing pretends."""
+"""Features without a runtime in this build are refused by name or have no route; none is faked."""
 
 from __future__ import annotations
 

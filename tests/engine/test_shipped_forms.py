@@ -1,5 +1,5 @@
-"""What is packaged for types of GGUF files is what matrices of those types become on a GPU, alone
-and as experts."""
+"""Kernels are packaged for the formats that matrices of GGUF types get on a GPU, alone and as
+experts."""
 
 from __future__ import annotations
 

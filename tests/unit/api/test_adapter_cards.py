@@ -1,4 +1,4 @@
-"""What loaded adapters are called where a model is named."""
+"""Ids of loaded adapters in the list of models."""
 
 from __future__ import annotations
 

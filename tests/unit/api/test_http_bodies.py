@@ -1,4 +1,4 @@
-"""Bodies of requests: their limits, how they are framed, how long they may take."""
+"""Request bodies: their limits, framing and timeouts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ async def test_chunked_body_over_the_limit_is_refused_while_it_arrives():
 
     async with serving(settings=SMALL) as server:
         with pytest.raises(httpx.HTTPError):
-            # Nobody reads this answer to its end: the server hangs up on an endless body.
+            # The client does not read this answer to its end: the server hangs up on an endless
+            # body.
             await asyncio.wait_for(_post_and_check_413(server, endless()), 10)
     assert sent < 100 * 1024 * 1024
 
@@ -68,7 +69,7 @@ async def test_body_over_the_limit_is_not_buffered():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\n"
         writer.write(head % CHAT.encode())
-        assert b"413" in await reader.readuntil(b"\r\n")  # before a byte of the body was sent
+        assert b"413" in await reader.readuntil(b"\r\n")  # before any byte of the body was sent
         writer.close()
 
 
@@ -114,7 +115,7 @@ async def test_bodies_in_flight_share_a_budget(path):
         large = HELLO | {"x": "x" * (SMALL.body_limit_bytes // SMALL_BODY_SHARE)}
         refused = await server.http.post(CHAT, json=large)
         assert refused.status_code == 429 and "retry-after" in refused.headers
-        assert (await server.http.post(CHAT, json=HELLO)).status_code == 200  # it is small
+        assert (await server.http.post(CHAT, json=HELLO)).status_code == 200  # a small body
         for writer in writers:
             writer.close()
         await server.until(lambda: server.services.bodies._held_bytes == 0)
@@ -181,7 +182,7 @@ async def test_trailers_are_read_over():
     chunks = b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in body)
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
-        for _ in range(2):  # the connection goes on
+        for _ in range(2):  # the connection stays open
             writer.write(CHUNKED + chunks + b"0\r\ncontent-type: text/html\r\nx: y\r\n\r\n")
             assert b"200 OK" in await reader.readuntil(b'"Hello!"')
             await reader.readuntil(b"}}}")
@@ -203,7 +204,7 @@ async def test_body_that_comes_byte_by_byte_is_cut_off():
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
         writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n".encode())
         answer = asyncio.create_task(reader.readuntil(b"}}"))
-        while not answer.done():  # never stalls
+        while not answer.done():  # never stalls long enough for the read timeout
             writer.write(b" ")
             await asyncio.sleep(0.01)
         assert b" 408 " in answer.result()

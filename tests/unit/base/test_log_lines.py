@@ -1,4 +1,4 @@
-"""Lines of the log: those of the standard library's formatter, whatever is logged when."""
+"""Our log lines equal those of the standard library's formatter, for any message and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may write to a process's standard output."""
+"""A process's standard output carries only our own lines."""
 
 from __future__ import annotations
 

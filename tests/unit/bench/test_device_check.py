@@ -1,4 +1,4 @@
-"""The device script's checks reject wrong kernels, and its summary says what failed."""
+"""The device script's checks reject wrong kernels, and its summary lists failures."""
 
 from __future__ import annotations
 

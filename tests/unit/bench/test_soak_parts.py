@@ -1,4 +1,4 @@
-"""The soak's own judgment: it must see what is wrong, and take a crafted answer for what it is."""
+"""The soak's checks: they must report errors, and accept valid answers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_fault_is_excused_while_the_server_is_not_whole_only() -> None:
     target.faults.windows.append((3.0, None, False))
     with pytest.raises(Inconclusive):
         target.check_answers(refusal(500), began=9.0)
-    with pytest.raises(SoakFailure):  # of which there is no other word than this
+    with pytest.raises(SoakFailure):  # the server does not announce this one in any other way
         target.check_answers(refusal(500, REFUSAL.replace(b"no", b"internal error")), began=9.0)
 
 

@@ -1,4 +1,4 @@
-"""What is told of the machine."""
+"""Facts that the server reports about its machine."""
 
 from __future__ import annotations
 
