@@ -90,8 +90,7 @@ def measure(
 
 
 def _core(runtime: Runtime, settings: EngineSettings, speculation: bool) -> EngineCore:
-    """Build an engine. Both engines share the weights, the cache and the threads, and take
-    turns."""
+    """Both engines share the weights, the cache and the threads, and take turns."""
     own = msgspec.structs.replace(settings, prefix_cache_n=0, speculation=speculation)
     return EngineCore.for_runtime(runtime, own)
 

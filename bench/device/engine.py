@@ -203,11 +203,8 @@ def step_until_prefilled(core: EngineCore, waiting: set[str]) -> int:
 def start_decoding(
     runtime: GpuRuntime, sizes: Sizes, width: int, new: int
 ) -> tuple[EngineCore, float]:
-    """Return an engine in which `width` rows have just started to decode, all in one step, and the
-    prefill seconds.
-
-    The prompts are computed first, then found in the prefix cache.
-    """
+    """Start an engine whose `width` rows all begin to decode in one step; return it and the seconds
+    that their prompts took by themselves: the prompts are computed first, and then found."""
     core = EngineCore.for_runtime(runtime, engine_settings(sizes, prefix_cache_n=1))
     began = time.perf_counter()
     step_until_prefilled(core, submit_requests(core, sizes, width, 1, "prompt-"))

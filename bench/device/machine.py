@@ -81,7 +81,7 @@ def open_bench(rehearsed: bool, kernels: Literal["auto", "triton"]) -> Bench:
     torch.cuda.set_device(0)
     from penstock.kernels.cuda.launcher import serve_installed  # imports Triton
 
-    serve_installed("cuda:0")  # the packaged kernels, as an engine uses them
+    serve_installed("cuda:0")  # the packaged kernels, as an engine has them
     settings = EngineSettings(kernels=kernels)
     ops = serving_ops(settings, "cuda:0", torch.bfloat16)
     return Bench("cuda:0", torch.bfloat16, ops, False, kernels)

@@ -201,7 +201,7 @@ def _prefill_attention(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piec
     heads = (shape.heads, shape.kv_heads, shape.head_dim)
     inputs, cache = step_of(bench, shape, [(0, tokens)])
     q = _random(bench, tokens, shape.heads * shape.head_dim)
-    operations = 2 * tokens * tokens * shape.heads * shape.head_dim  # causal: half of the square
+    operations = 2 * tokens * tokens * shape.heads * shape.head_dim  # half of the square is seen
     serving = bench.ops.table["attention"]
     compared = [serving]
     if serving.name == "cuda":

@@ -36,8 +36,7 @@ def types_with(token: int, kind: TokenType) -> list[int]:
 
 
 async def chat(path: Path, said: str, written: list[int]) -> tuple[ScriptedEngine, dict[str, Any]]:
-    """Return the engine, which records its requests, and the choice, if the model writes these
-    tokens."""
+    """What the engine was asked, and the choice, where the model writes these tokens."""
     engine = ScriptedEngine(written)
     loop: Any = load_loop(files_at(path, MODEL), engine)
     body = {"messages": [{"role": "user", "content": said}]}

@@ -1,5 +1,5 @@
-"""Features of the official clients beyond one request: raw answers, retries, timeouts, pages,
-stream helpers. Their classes and parsers for single answers are tested beside each dialect."""
+"""What the vendors' clients can do beyond one request: raw answers, retries, time limits, pages,
+helpers of streams. Their classes and parsers for single answers are tested beside each dialect."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Parts of OpenAI's API that are accepted only with `--openai-compat`; an error names the
-option."""
+"""What of OpenAI's API a server accepts with `--openai-compat` only, which a refusal names."""
 
 from __future__ import annotations
 

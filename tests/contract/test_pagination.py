@@ -1,4 +1,4 @@
-"""Query parameters of a list: the page, its order, and errors for wrong ones."""
+"""What a query may ask of a list: a page, its order, and what it must not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def listed(server: Serving, path: str) -> list[str]:
 
 
 async def anthropic_page(server: Serving, path: str) -> tuple[list[str], bool]:
-    """Return the ids in a list of Anthropic's API, and whether there are more."""
+    """What a client of Anthropic's API is listed, and whether there is more."""
     async with httpx.AsyncClient(base_url=server.url, headers=ANTHROPIC_HEADERS) as client:
         answer = (await client.get(path)).json()
     return [item["id"] for item in answer["data"]], answer["has_more"]

@@ -1,5 +1,5 @@
-"""If tool calls are required, a call that repeats an earlier one of its turn ends the turn, in
-every dialect, streamed or not."""
+"""Where calls are required, a call that repeats an earlier one of its turn ends the turn, in every
+dialect, streamed or not."""
 
 from __future__ import annotations
 

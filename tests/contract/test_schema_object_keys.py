@@ -1,4 +1,4 @@
-"""Keys of an object in a client's schema: only the listed ones, unless the schema allows others."""
+"""Which keys an object takes that a client describes: those it lists, unless it says otherwise."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ ABSENT = object()
 
 
 async def arguments(path: str, parameters: Any, given: str, *, strict: bool) -> Any:
-    """Return the arguments of the call that a model makes if it tries to write `given`."""
+    """Of the call that a model makes which would write `given`."""
     fields, form = TOOLS[path]
     key = "input_schema" if form == "input_schema" else "parameters"
     function: dict[str, Any] = {"name": "shoot"} | ({"strict": True} if strict else {})

@@ -67,7 +67,7 @@ CODECS: dict[str, tuple[Callable[[bytes], Any], tuple[str, ...]]] = {
 
 
 def read(codec: str, body: bytes) -> Any:
-    """Decode a body; return None if the codec refuses it with a client error that has a message."""
+    """What the codec makes of a body; None where it refuses: a client's mistake, told in words."""
     try:
         return CODECS[codec][0](body)
     except ServiceError as error:

@@ -27,8 +27,7 @@ FILES = {path.name: path for path in Path(__file__).resolve().parents[1].rglob("
 
 @cache
 def functions_of(file: str) -> frozenset[str]:
-    """Return the tests that pytest would collect, as `function` and `Class::method`; none for an
-    unknown file."""
+    """What pytest would collect: `function` and `Class::method`. Nothing for an unknown file."""
     if file not in FILES:
         return frozenset()
     found = set()

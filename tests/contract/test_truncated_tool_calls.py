@@ -10,8 +10,7 @@ from tests.support.servers.scripted_text_server import chat, message, response, 
 PART = '{"numbers": [1, 2'
 BROKEN = '<tool_call>\n{"name": "calc", "arguments": ' + PART
 WHOLE = '<tool_call>\n{"name": "calc", "arguments": {"numbers": [3]}}\n</tool_call>\n'
-# The text and the token limit; each character is one token. The limit is ample, or too small for
-# the rest of the call.
+# As many tokens as characters; far more than the call needs, or too few for the rest of it.
 ENDED = (BROKEN, 500)
 CUT = (BROKEN + ", 3]}}\n</tool_call>", len(BROKEN))
 

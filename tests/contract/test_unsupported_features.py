@@ -1,4 +1,4 @@
-"""Features without a runtime in this build are refused by name or have no route; none is faked."""
+"""What this build has no runtime for is refused by name, or is no route; nothing pretends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured output through the official client against a running server."""
+"""Structured output as a user asks for it: the official client against a running server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Functions with the default model, whose template does not support them: they are described in the
-prompt and enforced by a grammar."""
+"""Functions with the default model, whose template knows none: told in words, bound by grammar."""
 
 from __future__ import annotations
 

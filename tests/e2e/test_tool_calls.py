@@ -87,7 +87,7 @@ def test_calls_are_made_answered_and_talked_about(client: openai.OpenAI) -> None
         first.message.model_dump(exclude_none=True),
         {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 31, "sky": "clear"}'},
     ]
-    # This model keeps calling functions while it sees any, so the text turn gets none.
+    # This model calls again and again while it sees functions; so the turn of words shows it none.
     second = ask(client, *turns, tool_choice="none").choices[0]
     assert second.finish_reason == "stop"
     assert "31" in second.message.content

@@ -155,7 +155,7 @@ def wrong_launches(packaged: Noting, launched: list[str], archive: Archive) -> l
 
 
 def outcome(way: Way, archive: Archive, launcher: DriverLauncher, driver: Any, folder: Path) -> Any:
-    """Return the kernels that were launched, and how."""
+    """What was started, and how."""
     before = len(launches(driver))
     packaged = Noting(archive, launcher)
     serve_packaged(packaged)
@@ -187,7 +187,7 @@ def outcome(way: Way, archive: Archive, launcher: DriverLauncher, driver: Any, f
 
 
 def launches(driver: Any) -> list[str]:
-    """Return all launches that the driver has received."""
+    """What the driver was asked to launch, so far."""
     notes = driver.double_notes().decode().splitlines()
     return [line for line in notes if line.startswith("launch ")]
 
@@ -195,7 +195,7 @@ def launches(driver: Any) -> list[str]:
 def main(library: str, driver_path: str, archive_path: str, folder: str) -> None:
     archive = Archive(Path(archive_path))
     launcher = DriverLauncher(Path(library), 0, driver_path)
-    # Copy tensors read from a file, as for a device: in the file they need not be aligned.
+    # What is read from a file is copied, as it is to a device: there it need not be aligned.
     mapped = torch.from_numpy
     torch.from_numpy = lambda array: mapped(array).clone()
     # Results are never computed: filled, they are at least the same every time.

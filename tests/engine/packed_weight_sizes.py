@@ -1,4 +1,4 @@
-"""Weights as a GPU would hold them, packed on the CPU."""
+"""What a GPU would hold of a model's weights, packed on the CPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def packed_ends(weights: Weights, ops: TorchOps) -> tuple[Any, ...]:
 
 
 def packed_layer(layer: LayerWeights, ops: TorchOps) -> Iterator[Any]:
-    """Yield the packed matrices and the vectors of a layer."""
+    """What its products read, and its vectors."""
     for name in LayerWeights.__dataclass_fields__:
         part = getattr(layer, name)
         if isinstance(part, Linear):

@@ -170,7 +170,7 @@ def test_a_bad_grammar_ends_its_own_request_only(core: EngineCore) -> None:
 
 
 class Panic(BaseException):
-    """Stands in for the library's panics, which are not an Exception."""
+    """What the library raises for a defect of its own is no Exception."""
 
 
 @pytest.mark.parametrize("defect", [RuntimeError, Panic])

@@ -35,8 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which engine processes make their temporary folders; they run
-    `tp_engine`."""
+    """Where engine processes make their temporary folders; they are those of `tp_engine`."""
     own = asyncio.create_subprocess_exec
 
     def spawn(program: str, flag: str, module: str, *arguments: str, **options: Any) -> Any:

@@ -75,7 +75,7 @@ def write_moved(folder: Path, target: Path, bits: Bits) -> Path:
 def test_answers_are_those_of_what_the_weights_become(
     llama: Path, form: Form, tmp_path: Path
 ) -> None:
-    """Results are equal except for the rounding of activations in integer products."""
+    """But for what products of integers round of activations."""
     moved = first_logprobs(native(write_moved(llama, tmp_path / "moved", BITS[form])))
     assert first_logprobs(native(llama, quantize=form)) == pytest.approx(moved, abs=0.05)
     device = start_gpu_runtime_on_cpu(llama, settings(quantize=form))
@@ -86,7 +86,7 @@ def test_answers_are_those_of_what_the_weights_become(
 
 @pytest.fixture(scope="module")
 def gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a floating-point model whose experts are stored in their own order."""
+    """Of floats, whose experts are stored in an order of their own."""
     return write_small_gpt_oss(tmp_path_factory.mktemp("floats") / "m", "floats")
 
 

@@ -1,4 +1,4 @@
-"""Answers that must not end early: no end token is sampled before `min_tokens`."""
+"""Answers that must not end early: no token that would end one is drawn before `min_tokens`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_grammar_ends_where_it_ends(runtime: CpuRuntime | GpuRuntime) -> None:
 def test_a_draft_does_not_bring_the_end_forward(
     runtime: CpuRuntime | GpuRuntime, speculation: bool
 ) -> None:
-    """A greedy answer repeats itself, so its draft tokens include the one that ends it."""
+    """A greedy answer repeats itself, and so does its guess, with what ends it."""
     free = replace(request("a", None, max_tokens=40), sampling=Sampling(temperature=0.0))
     repeated = answered(runtime, [free])["a"].tokens[-1]
     held = replace(free, stop_token_ids=frozenset({repeated}), min_tokens=25, max_tokens=60)

@@ -54,8 +54,8 @@ def runtime(folder: Path) -> Iterator[CpuRuntime]:
 
 
 def requests() -> list[TokenRequest]:
-    """Return requests of several lengths, some with a common prefix, some with penalties, one that
-    samples no token and one that asks for no prompt logprobs."""
+    """Of several lengths, some with a prefix in common, some with penalties, one that draws
+    nothing and one that asks for nothing."""
     random = np.random.default_rng(3)
     stem = random.integers(0, VOCAB, 40).tolist()
     penalized = Sampling(temperature=0.0, repetition_penalty=1.5, logit_bias={3: -50.0})
@@ -78,7 +78,7 @@ def requests() -> list[TokenRequest]:
 
 
 def run(core: EngineCore, asked: list[TokenRequest]) -> dict[str, tuple[list[TokenDelta], ...]]:
-    """Return the tokens of each request's prompt and answer."""
+    """Of each request the tokens of its prompt and of its answer."""
     found: dict[str, tuple[list[TokenDelta], ...]] = {one.id: ([], []) for one in asked}
     for one in asked:
         core.submit(one)

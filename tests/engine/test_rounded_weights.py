@@ -24,7 +24,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> DecoderWeights:
 
 
 def held(weights: DecoderWeights, dense: Literal["stored", "float8"]) -> list[torch.Tensor]:
-    """Return each layer's packed matrices and vectors."""
+    """Of each layer what products read, and its vectors."""
     ops = PackingOps(dense)
     return tensors_of(*(tuple(packed_layer(layer, ops)) for layer in weights.layers()))
 

@@ -1,4 +1,4 @@
-"""All kernels that a mixture of experts launches on a GPU are packaged."""
+"""What a mixture of experts launches on a GPU is among the kernels that are packaged for it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def launched(path: Path, ops: PretendedOps) -> set[Signature]:
 
 
 def execute(runtime: GpuRuntime, lengths: tuple[int, ...]) -> None:
-    """Run the first step of prompts with these numbers of tokens."""
+    """The first step of prompts of so many tokens."""
     scheduler = Scheduler(
         num_blocks=runtime.info.cache_blocks,
         block_size=16,

@@ -1,5 +1,5 @@
-"""Kernels are packaged for the formats that matrices of GGUF types get on a GPU, alone and as
-experts."""
+"""What is packaged for types of GGUF files is what matrices of those types become on a GPU, alone
+and as experts."""
 
 from __future__ import annotations
 

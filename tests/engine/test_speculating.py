@@ -1,5 +1,4 @@
-"""With speculation and without, every request gets the same tokens with the same log
-probabilities."""
+"""With guesses and without, every request gets the same tokens with the same log-probabilities."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def requests() -> list[TokenRequest]:
 def answers(
     runtime: CpuRuntime, wanted: list[TokenRequest], **options: int | bool
 ) -> tuple[dict[str, list[TokenDelta]], int]:
-    """Return the tokens of each request, and the number of accepted draft tokens."""
+    """The tokens of each request, and how many of them were guessed."""
     core = core_of(runtime, **options)
     core.set_tokenizer(VOCABULARY)
     found: dict[str, list[TokenDelta]] = {request.id: [] for request in wanted}

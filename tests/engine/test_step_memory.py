@@ -1,5 +1,5 @@
-"""A step on a GPU allocates no more than the memory formula allows, at the sizes of real models:
-the kernels' wrappers run over meta tensors, and nothing is computed."""
+"""What a step of a GPU allocates is what the memory formula says it may, at the sizes of true
+models: the wrappers of the kernels run over meta tensors, and nothing is computed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def launches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class MetaOps(TritonOps):
-    """The ops of an H200 without the CUDA library, over tensors without memory."""
+    """What serves on an H200 without the CUDA library, over tensors that have no memory."""
 
     def __init__(self, dense: Literal["stored", "float8"]) -> None:
         super().__init__("cpu", torch.bfloat16, dense=dense)
@@ -102,7 +102,7 @@ def _peaks(model: DeviceModel, live: LiveBytes) -> Iterator[int]:
 def test_steps_take_what_the_formula_says(
     tmp_path: Path, name: str, dense: Literal["stored", "float8"]
 ) -> None:
-    """Two layers are enough: each reuses the memory of the previous one."""
+    """Of layers two are enough: what one leaves, the next takes."""
     shape = replace(SHAPES[name], layers=2)
     folder = write_sparse_checkpoint(shape, tmp_path / name)
     model = load_model(files_at(folder, name), "auto")
@@ -114,7 +114,7 @@ def test_steps_take_what_the_formula_says(
         )
         *prompts, decode = _peaks(placed, live)
     taken = placed.work_bytes + max(prompts)
-    # For experts the formula counts the inputs and outputs of both products at once.
+    # Of experts the formula counts what goes into and comes out of both products at once.
     least = 0.45 if shape.experts else 0.6
     assert least * plan.work_bytes <= taken <= plan.work_bytes
     assert decode <= plan.graph_bytes

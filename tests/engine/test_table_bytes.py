@@ -1,5 +1,5 @@
-"""The memory formula of a GPU counts rows and position tables exactly as a start allocates them, to
-the byte: rehearsed over CPU tensors, which are counted."""
+"""What the memory formula of a GPU counts of rows and of the tables of positions is what a start
+allocates for them, to the byte: rehearsed over CPU tensors, which are counted."""
 
 from __future__ import annotations
 

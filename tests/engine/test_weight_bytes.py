@@ -1,4 +1,4 @@
-"""The memory formula of a GPU counts the bytes of packed weights exactly."""
+"""What the memory formula of a GPU counts of weights is what packing them takes, to the byte."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 KINDS = [kind.name for kind in SUPPORTED.values()]
 SETTINGS = EngineSettings(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64)
 
-# Each of two ranks has whole groups of every format, and half a super group of output's columns.
+# Of two ranks each has whole groups of every format, and half a super group of output's columns.
 LLAMA = DecoderSpec(
     architecture="llama",
     width=256,
@@ -108,7 +108,7 @@ def test_blocks_that_kernels_do_not_read_take_more_than_in_the_file(
 
 
 def test_weights_that_are_widened_count_so(tmp_path: Path) -> None:
-    """The weights count as packed: the reference holds all in float32."""
+    """By whoever packs them: the reference holds all in 32 bits."""
     model = opened(write_gguf(tmp_path / "m.gguf", MIXTURE, "Q8_0"))
     numbers = sum(map(np.prod, expected_shapes(GGUF_NAMES, MIXTURE).values()))
     assert weight_bytes(model, SETTINGS, ReferenceOps()) == 4 * numbers
@@ -122,7 +122,7 @@ def test_floats_of_a_folder_take_what_activations_do(tmp_path: Path, dtype: Any)
 
 @pytest.mark.parametrize("form", ["fp8-block", "fp8-tensor", "channel", "tensor", "group"])
 def test_8_bit_floats_are_counted_with_their_scales(tmp_path: Path, form: Form) -> None:
-    """The matrices consist of whole blocks."""
+    """Of matrices of whole blocks."""
     plain = write_small_llama(tmp_path / "plain", width=256, head_dim=128, ff=512)
     write_float8(plain, tmp_path / "m", form, torch.bfloat16)
     assert_counted(opened(tmp_path / "m"))

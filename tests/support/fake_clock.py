@@ -28,6 +28,5 @@ class FakeClock:
 
 
 def prefers(level: str, seconds: float = 1e-5) -> Callable[[Cell], float]:
-    """Return a cost function in which `level` takes half the time of the others, in its own
-    arithmetic and in theirs."""
+    """`level` takes half the time of the others, in its own arithmetic and in theirs."""
     return lambda cell: seconds if level in (cell.isa, cell.own) else 2 * seconds

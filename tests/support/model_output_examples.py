@@ -1,4 +1,4 @@
-"""Examples of each model family's output, for the tests of tool parsers."""
+"""What models of each family write, for the tests of channel parsers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOOLS = (WEATHER, PING, HYPOT)
 PARIS = ("get_weather", {"city": "Paris", "days": 3})
 PLAIN_PING: tuple[str, dict[str, object]] = ("ping", {})
 
-# Pairs of a model's output and the calls in it.
+# Each: what the model writes, and the calls in it.
 EXAMPLES: dict[str, list[tuple[str, list[tuple[str, dict[str, object]]]]]] = {
     "hermes": [
         (

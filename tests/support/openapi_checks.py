@@ -18,8 +18,7 @@ AROUND = (405, 431)
 
 @cache
 def strict_document() -> dict[str, Any]:
-    """Return the OpenAPI document with every object closed: additional properties of an answer are
-    errors."""
+    """The description with every object closed: what an answer holds beyond it is a mistake."""
     document = build_document()
     for schema in document["components"]["schemas"].values():
         if "properties" in schema:

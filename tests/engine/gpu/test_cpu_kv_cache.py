@@ -84,7 +84,7 @@ def test_the_memory_of_the_host_is_in_the_formula(base: Path) -> None:
 def test_of_the_hosts_memory_an_engine_takes_what_is_not_of_the_device(
     base: Path, host_mib: int
 ) -> None:
-    """The memory left by CPU engines must not shrink by the GPU's own memory."""
+    """What other engines, of a CPU, have left of it must not shrink by the GPU's own."""
     runtime = start_gpu_runtime_on_cpu(
         base, settings("m", cache_mb=1, host_cache_mb=host_mib, lora=None)
     )

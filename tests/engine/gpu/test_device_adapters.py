@@ -51,7 +51,7 @@ def device(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpu
 
 @pytest.fixture(scope="module")
 def right(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """Return the answers of the CPU reference."""
+    """What the CPU's reference answers."""
     runtime = start(base, kernels="reference", dtype="f32")
     with_adapters(runtime, tmp_path_factory.mktemp("reference"))
     outcome = generate(runtime, scheduler_of(runtime), requests(), OWN_SLOTS)
@@ -79,13 +79,13 @@ def assert_near(outcome: Outcome, right: Outcome, within: float = 1e-3) -> None:
 
 @pytest.fixture(scope="module")
 def together(device: GpuRuntime) -> Outcome:
-    """Return the answers of all requests in one batch."""
+    """What all requests get in one batch."""
     return generate(device, scheduler_of(device), requests(), OWN_SLOTS)
 
 
 @pytest.fixture(scope="module")
 def alone(device: GpuRuntime) -> Outcome:
-    """Return the answers of the requests one after the other."""
+    """What each request gets after the other."""
     outcome = Outcome([], [], 0)
     for request, slot in zip(requests(), OWN_SLOTS, strict=True):
         outcome.answers += generate(device, scheduler_of(device), [request], [slot]).answers
@@ -119,9 +119,8 @@ def test_adapters_on_integers_answer_as_on_the_reference_runtime(tmp_path: Path)
 
 
 def test_a_mix_of_adapters_answers_as_each_request_alone(together: Outcome, alone: Outcome) -> None:
-    """Results are equal up to rounding: on a CPU, products of torch, and of numpy in Triton's
-    interpreter, round depending on a row's position. Equal bits are tested on a GPU
-    (`test_gpu_extras`)."""
+    """But for rounding: products on a CPU, torch's and numpy's with which Triton interprets, round
+    by the place of a row. That the bits are the same a GPU is to show (`test_gpu_extras`)."""
     assert_near(together, alone, within=2e-5)
 
 

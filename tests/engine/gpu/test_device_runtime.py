@@ -159,8 +159,8 @@ def test_steps_of_decodes_are_replayed_at_sizes_that_hold_them(device: GpuRuntim
 def chunks_of(
     core: EngineCore, requests: list[Request], every: int = 0
 ) -> dict[str, list[tuple[object, ...]]]:
-    """Return the tokens of every request with their log probabilities, through the engine's loop.
-    All requests are submitted at once, or one per `every` steps."""
+    """The tokens of every request with their log-probabilities, through the engine's loop. The
+    requests come all at once, or one every so many steps."""
     found: dict[str, list[tuple[object, ...]]] = {}
     steps = 0
     while core.has_work or len(found) < len(requests):

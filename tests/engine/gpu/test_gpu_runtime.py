@@ -111,7 +111,7 @@ DRAWS = (
 
 @pytest.fixture(scope="module")
 def both_ways(folder: Path) -> Iterator[tuple[GpuRuntime, GpuRuntime]]:
-    """Yield runtimes for any number of rows, with graphs and without."""
+    """Of any number of rows, with graphs and without."""
     runtimes = start(folder, MANY), start(folder, MANY, graphs=False)
     yield runtimes
     for runtime in runtimes:

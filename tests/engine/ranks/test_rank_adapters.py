@@ -1,4 +1,4 @@
-"""Slices of adapters that are never installed: no rank keeps them."""
+"""Slices of adapters that nobody installs: no rank keeps them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that rank 0 sends to the other ranks, beside its own work."""
+"""What rank 0 tells the others, beside what it does itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asked(first: int) -> list[Request]:
 
 
 def test_the_others_wait_for_copies_that_have_landed_on_rank_0(tmp_path: Path) -> None:
-    """The scheduler relies on rank 0's copies; the other ranks' copies must be waited for."""
+    """The scheduler reckons with those; that theirs are there, nobody has asked."""
     own = start_single(write_small_llama(tmp_path / "small-llama"), lora=None)
     told, ranks = Told(), Any
     runtime = TensorParallelRuntime(own, told, ranks, own._model._decoder.spec)  # type: ignore[arg-type]

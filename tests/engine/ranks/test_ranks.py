@@ -83,7 +83,7 @@ def both(
     slots: list[int] | None = None,
     **options: Any,
 ) -> tuple[Outcome, Outcome]:
-    """Return the answers of both, with KV blocks for the same number of tokens."""
+    """What each answers, with blocks for the same number of tokens."""
     sizes = {"num_blocks": alone.info.cache_blocks} | options
     of_ranks = generate(ranked, scheduler_of(ranked, **sizes), asked, slots)  # type: ignore[arg-type]
     return of_ranks, generate(alone, scheduler_of(alone, **sizes), asked, slots)  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ def test_a_slice_that_a_rank_refuses_refuses_the_adapter(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After the refusal the connection still works and the slots are unchanged."""
+    """What is told later finds the connection in order, and the slots as they were."""
     assert ranked.adapters is not None
     (adapter, *_) = draw_adapters(tmp_path, 1)
     own = leading.shard_adapter

@@ -1,4 +1,4 @@
-"""A chat request, and scripts of answers that fail or wait for the test."""
+"""A chat request, and scripts of answers to it that fail, or wait for the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of loaded adapters in the list of models."""
+"""What loaded adapters are called where a model is named."""
 
 from __future__ import annotations
 

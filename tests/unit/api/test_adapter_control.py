@@ -1,4 +1,4 @@
-"""Adapter requests of a worker to its parent, over the lines between them."""
+"""What a worker asks its parent of adapters, over the lines between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.engine.processes.fleet import EngineFleet, ModelState
 
 
 class Pipe:
-    """A worker's control connected to its parent's fleet, whose model is not loaded."""
+    """A worker's control, and its parent's fleet, whose model is not loaded."""
 
     def __init__(self, fleet: EngineFleet) -> None:
         self.fleet = fleet

@@ -1,4 +1,4 @@
-"""docs/api.md and docs/operating.md list every error code."""
+"""docs/api.md and docs/operating.md have every code that an error may carry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP behaviour around a request: errors, routes, ids, CORS."""
+"""What the server does around a request: errors, routes, ids, CORS."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_preflight_allows_what_the_specification_lists():
             "access-control-request-method": "POST",
             "access-control-request-headers": "authorization, content-type, compat-version,"
             " x-stainless-lang, x-stainless-retry-count, x-stainless-helper, user-agent,"
-            " openai-organization, openai-project",  # as the official clients send, also in Firefox
+            " openai-organization, openai-project",  # as the official clients send, in Firefox too
         }
         answer = await server.http.options(CHAT, headers=headers)
         plain = await server.http.post(CHAT, json=HELLO, headers={"origin": "https://x.org"})

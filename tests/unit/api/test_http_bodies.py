@@ -1,4 +1,4 @@
-"""Request bodies: their limits, framing and timeouts."""
+"""Bodies of requests: their limits, how they are framed, how long they may take."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ async def test_chunked_body_over_the_limit_is_refused_while_it_arrives():
 
     async with serving(settings=SMALL) as server:
         with pytest.raises(httpx.HTTPError):
-            # The client does not read this answer to its end: the server hangs up on an endless
-            # body.
+            # Nobody reads this answer to its end: the server hangs up on an endless body.
             await asyncio.wait_for(_post_and_check_413(server, endless()), 10)
     assert sent < 100 * 1024 * 1024
 
@@ -69,7 +68,7 @@ async def test_body_over_the_limit_is_not_buffered():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\n"
         writer.write(head % CHAT.encode())
-        assert b"413" in await reader.readuntil(b"\r\n")  # before any byte of the body was sent
+        assert b"413" in await reader.readuntil(b"\r\n")  # before a byte of the body was sent
         writer.close()
 
 
@@ -182,7 +181,7 @@ async def test_trailers_are_read_over():
     chunks = b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in body)
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
-        for _ in range(2):  # the connection stays open
+        for _ in range(2):  # the connection goes on
             writer.write(CHUNKED + chunks + b"0\r\ncontent-type: text/html\r\nx: y\r\n\r\n")
             assert b"200 OK" in await reader.readuntil(b'"Hello!"')
             await reader.readuntil(b"}}}")
@@ -204,7 +203,7 @@ async def test_body_that_comes_byte_by_byte_is_cut_off():
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
         writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n".encode())
         answer = asyncio.create_task(reader.readuntil(b"}}"))
-        while not answer.done():  # never stalls long enough for the read timeout
+        while not answer.done():  # never stalls
             writer.write(b" ")
             await asyncio.sleep(0.01)
         assert b" 408 " in answer.result()

@@ -1,4 +1,4 @@
-"""Connections: old clients, invalid heads and targets, and the limit on their number."""
+"""Connections: old clients, heads and targets that are none, how many there may be."""
 
 from __future__ import annotations
 

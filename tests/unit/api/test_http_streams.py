@@ -1,4 +1,4 @@
-"""Streams: keep-alives, clients that disconnect or read slowly, server shutdown."""
+"""Streams: keep-alives, clients that leave or read slowly, the end of the server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_stream_opens_with_a_keep_alive_while_its_prompt_waits():
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_clients_that_vanish_leave_nothing_behind(stream):
-    """200 clients send a request and hang up, half of them during the answer."""
+    """200 clients send a request and hang up, half of them while the answer is open."""
     gate = asyncio.Event()
     async with serving(waiting(gate)) as server:
         port = int(server.url.split(":")[-1])
@@ -100,7 +100,7 @@ async def test_slow_reader_gets_the_same_text():
         body = json.dumps(HELLO | {"stream": True}).encode()
         head = b"POST %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
         writer.write(head % (CHAT.encode(), len(body)) + body)
-        await gate.wait()  # the run is nearly over, but the client has read next to nothing
+        await gate.wait()  # the run is nearly over; the client has read next to nothing
         raw = await reader.read(-1)
         writer.close()
     text = b"".join(_dechunk(raw.partition(b"\r\n\r\n")[2])).decode()

@@ -1,4 +1,4 @@
-"""The URL fetcher of an API process is created on first use."""
+"""The fetcher of an API process, which is made for its first URL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import penstock.api.serving.process as process
 
 
 class Fetching:
-    """Returns itself, so that a test sees which fetcher was used."""
+    """Says which fetcher was asked."""
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self.allowed = allowed

@@ -1,4 +1,4 @@
-"""`/metrics`: names, labels and values; latencies measured at engine steps."""
+"""`/metrics`: names, labels and values; latencies taken at the steps of the engine."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_metrics_can_be_switched_off():
 
 
 class SteppedEngine(ScriptedEngine):
-    """An engine that generates tokens at given times of its clock after the request."""
+    """Tokens at given times of the engine's clock, after the time of the request."""
 
     def __init__(self, offsets_s: list[float]) -> None:
         super().__init__([1])
@@ -179,7 +179,7 @@ class SteppedEngine(ScriptedEngine):
 
 
 class EngineLoop(ScriptedLoop):
-    """The minimal loop between a request and an engine."""
+    """The least that stands between a request and an engine."""
 
     def __init__(self, engine: MeasuredEngine) -> None:
         super().__init__(spoken())
@@ -246,7 +246,7 @@ reserve_metrics_files(Path(sys.argv[1]), os.getpid())
 
 
 def exposed(folder, script):
-    """Return the metrics that a separate process exposes after one request."""
+    """What a process of its own exposes after one request."""
     environment = child_environment(PROMETHEUS_MULTIPROC_DIR=str(folder))
     command = [sys.executable, "-c", script, str(folder), "expose"]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -254,7 +254,7 @@ def exposed(folder, script):
 
 
 def test_files_of_metrics_have_their_blocks_before_they_are_mapped(tmp_path):
-    """Writing to a page for which a full disk has no block would kill the process."""
+    """A write to a page that a full disk has none for would end the process."""
     assert f"http_requests_total{COUNTED} 1.0" in exposed(tmp_path, RESERVING + WORKER)
     for kind, size_bytes in SIZES.items():
         (file,) = tmp_path.glob(f"{kind}_*.db")

@@ -1,4 +1,4 @@
-"""Multipart bodies: the result does not depend on how they arrive, and errors are always 400."""
+"""Multipart bodies: the same however they arrive, and never more than a 400."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Part = tuple[str, str | None, bytes]
 
 
 def parts_of(body: bytes, cut: int) -> list[Part] | None:
-    """Return the parts of a body that arrives `cut` bytes at a time; None if it is refused."""
+    """The parts of a body that arrives `cut` bytes at a time; None: it is refused."""
 
     async def arrive() -> AsyncIterator[bytes]:
         for start in range(0, len(body), cut):

@@ -1,4 +1,4 @@
-"""The OpenAPI document covers every route and is valid, and its explorer needs no network."""
+"""The served description: it tells of every route, is valid, and its explorer needs no network."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""schemathesis drives the running server by its OpenAPI document: no 500, and no answer outside its
-schema. `pytest --described-examples 1000` runs more examples."""
+"""schemathesis drives the served description against the running server: no 500, no answer outside
+its schema. `pytest --described-examples 1000` makes a longer run of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHECKS = (
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """Run the server in its own thread, since the tests are synchronous."""
+    """The server in a thread of its own: what drives it is not asynchronous."""
     found: list[str] = []
     ready, done = threading.Event(), None
 
@@ -57,7 +57,7 @@ def url() -> Iterator[str]:
 OPERATIONS = [
     found.ok()
     for found in schemathesis.openapi.from_dict(build_document()).get_all_operations()
-    if found.ok().path != "/v1/models/unload"  # the other modes need the model
+    if found.ok().path != "/v1/models/unload"  # the other ones need the model
 ]
 
 

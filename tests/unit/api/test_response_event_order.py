@@ -1,4 +1,4 @@
-"""The event stream of any run: its order, and a final resource equal to the sum of the deltas."""
+"""The stream of any run: every event in its place, and the resource what the deltas add up to."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILED = RunFailed(500, "server_error", "engine_fault", "the engine failed")
 
 
 def streamed(run: list[Event]) -> list[dict]:
-    """Encode each event as it is fed."""
+    """One event fed, one encoded."""
     resource = Resource(IDENTITY)
     encoder = ResponseStream(resource)
     frames = b""
@@ -38,7 +38,7 @@ def streamed(run: list[Event]) -> list[dict]:
 
 
 def streamed_behind(run: list[Event]) -> list[dict]:
-    """Feed all events before the first is encoded, as with a slow client."""
+    """All events fed before the first is encoded, as with a slow client."""
     resource = Resource(IDENTITY)
     encoder = ResponseStream(resource)
     for event in run:
@@ -47,7 +47,7 @@ def streamed_behind(run: list[Event]) -> list[dict]:
 
 
 def check_frame(events: list[dict]) -> None:
-    """Check for consecutive numbers, one head and one end."""
+    """Numbers without gaps, a head, one end."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     names = [event["type"] for event in events]
     assert names[:2] == ["response.created", "response.in_progress"]
@@ -67,8 +67,7 @@ def test_any_run_has_its_events_in_order(run: list[Event]) -> None:
 
 
 def check_item(events: list[dict], final: dict) -> None:
-    """Check one item: added, (part added), deltas, done, (part done), done; all with the same
-    id."""
+    """added, (part added), deltas, done, (part done), done; all of one id."""
     added, *middle, done = events
     assert added["type"] == "response.output_item.added"
     assert done["type"] == "response.output_item.done" and done["item"] == final

@@ -1,4 +1,4 @@
-"""Several models behind one server: selection by request, loading, unloading, model cards."""
+"""Several models behind one server: which one a request means, loading, unloading, their cards."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_request_that_waits_for_a_load_hears_of_an_operator_who_unloads():
     async with serving(models=loops("a", "b"), on_demand=["b"]) as server:
         server.control.gate.clear()
         model = server.services.models["b"]
-        opening = asyncio.get_running_loop().create_future()  # the engine takes time to load
+        opening = asyncio.get_running_loop().create_future()  # its engine takes its time
         model._open_model = lambda: opening
         loading = asyncio.create_task(server.control.load("b"))
         await server.until(lambda: model.status == "reloading")
@@ -95,7 +95,7 @@ async def test_requests_for_a_model_on_demand_share_one_load():
         server.control.gate.clear()
         waiting = [asyncio.create_task(said(server, "b")) for _ in range(5)]
         await server.until(lambda: server.services.models["b"].status == "reloading")
-        assert await said(server, "a") == "I am a"  # no other request is waiting
+        assert await said(server, "a") == "I am a"  # nobody else waits
         server.control.gate.set()
         assert await asyncio.gather(*waiting) == ["I am b"] * 5
 
@@ -118,7 +118,7 @@ async def test_load_that_fails_in_an_open_stream_ends_it_with_an_error():
 
 
 async def streamed_while_loading(*, failing):
-    """Return the lines of a stream after the keep-alive that opens it."""
+    """The lines of a stream after the keep-alive that opens it."""
     settings = ServerSettings(keep_alive_interval_ms=5)
     async with serving(models=loops("a"), on_demand=["a"], settings=settings) as server:
         server.control.gate.clear()

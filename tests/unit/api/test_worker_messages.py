@@ -1,4 +1,4 @@
-"""A worker that cannot apply a message of its parent."""
+"""A worker that cannot take in what its parent says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_a_worker_ends_that_cannot_take_in_what_its_parent_says(
     await asyncio.sleep(0)
     lines = asyncio.StreamReader()
     lines.feed_data(b"{\n")
-    # The objects that a message would change are not used here.
+    # What a message would reach is not reached.
     parent = _Parent(lines, ApiProcess.__new__(ApiProcess), PipeControl(print), serving)
     with caplog.at_level(logging.ERROR):
         await asyncio.wait_for(parent.follow(), 10)

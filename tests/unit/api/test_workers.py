@@ -1,4 +1,4 @@
-"""Several API processes share one socket and the same engines."""
+"""Several API processes over one socket and the same engines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class EchoFleet:
-    """The part of a fleet that workers use, over engines that the tests start."""
+    """What workers ask of a fleet, over engines that tests start."""
 
     def __init__(self, model: str) -> None:
         self.states = {model: ModelState("loaded")}
@@ -93,7 +93,7 @@ def task_for(model: str, engine_socket: str) -> ApiTask:
 
 @contextlib.asynccontextmanager
 async def two_workers(model: str, engine_socket: str) -> AsyncIterator[tuple]:
-    """Start two ready workers; yield (url, group, fleet)."""
+    """(url, group, fleet) of two workers that serve."""
     with bind_socket("127.0.0.1", 0) as bound:
         fleet = EchoFleet("tiny")
         group = WorkerGroup(task_for(model, engine_socket), fleet, bound.fileno())
@@ -106,7 +106,7 @@ async def two_workers(model: str, engine_socket: str) -> AsyncIterator[tuple]:
 
 
 async def ask(url: str, text: str) -> str:
-    """Send one request on a new connection, which either worker may accept."""
+    """One request on a connection of its own, so that either worker may get it."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         body = {"messages": [{"role": "user", "content": text}]}
         answer = await http.post(CHAT, json=body)
@@ -115,7 +115,7 @@ async def ask(url: str, text: str) -> str:
 
 
 async def post(url: str, path: str, body: dict) -> httpx.Response:
-    """Send one POST on a new connection."""
+    """One POST on a connection of its own."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         return await http.post(path, json=body)
 
@@ -158,7 +158,7 @@ async def test_what_one_worker_stores_outlives_it_and_is_every_workers(model, en
 
 
 async def upload(url: str, text: str) -> str:
-    """Upload a file and return its id."""
+    """The id of a new file."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         files, data = {"file": ("a.txt", text.encode())}, {"purpose": "user_data"}
         answer = await http.post("/v1/files", files=files, data=data)
@@ -196,13 +196,13 @@ def test_workers_are_told_to_stop_while_another_one_is_dead(model, engine_socket
             await group.wait_stopped()
             assert group._processes[1].returncode == 0
 
-    uvloop.run(run())  # as the server: it raises in cases in which asyncio only warns
+    uvloop.run(run())  # as the server does: it raises where asyncio only warns
 
 
 async def test_workers_serve_where_the_disk_of_the_metrics_is_full(
     model, engine_socket, monkeypatch, small_disk
 ):
-    """Also workers that are started while the disk is full."""
+    """Also those that are started then."""
     monkeypatch.setenv("TMPDIR", str(small_disk))
     monkeypatch.setattr(tempfile, "tempdir", None)
     async with two_workers(model, engine_socket) as (url, group, _):
@@ -288,7 +288,7 @@ async def test_killed_worker_loses_its_own_streams_only(model, engine_socket, co
 
 
 async def stream(url: str, text: str, opened: asyncio.Semaphore) -> str | None:
-    """Return the streamed text, or None if the connection was cut."""
+    """What was streamed, None if the connection was cut."""
     body = {"messages": [{"role": "user", "content": text}], "stream": True}
     received = ""
     seen = False
@@ -316,7 +316,7 @@ async def test_any_worker_unloads_and_reloads_for_all(model, engine_socket):
         answer = await post(url, "/v1/models/unload", name)
         assert answer.json() == {"model_id": "tiny", "status": "unloaded"}
         hello = {"messages": [{"role": "user", "content": "hi"}]}
-        for _ in range(8):  # whichever worker accepts it
+        for _ in range(8):  # whichever worker it is
             refused = await post(url, CHAT, hello)
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "model_unloaded"

@@ -1,4 +1,4 @@
-"""data: URLs, and base64 in the variants that clients send."""
+"""data: URLs, and base64 in the forms that clients send."""
 
 from __future__ import annotations
 

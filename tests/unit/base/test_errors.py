@@ -1,4 +1,4 @@
-"""A model error is safe to print in the operator's terminal, whatever the model's files contain."""
+"""What an error of a model says is for the operator's terminal, whoever wrote the model's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our log lines equal those of the standard library's formatter, for any message and time."""
+"""Lines of the log: those of the standard library's formatter, whatever is logged when."""
 
 from __future__ import annotations
 

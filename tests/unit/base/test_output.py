@@ -1,4 +1,4 @@
-"""A process's standard output carries only our own lines."""
+"""Who may write to a process's standard output."""
 
 from __future__ import annotations
 

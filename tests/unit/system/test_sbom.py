@@ -1,4 +1,4 @@
-"""The software bill of materials of an installation."""
+"""The bill of materials of an installation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_everything_that_a_server_needs_is_in_the_bill(bill: dict[str, Any]) -> 
         if "python_version" not in text
     }
     assert len(direct) > 15 and direct <= names(bill)
-    assert {"h11", "markupsafe"} <= names(bill)  # transitive dependencies
+    assert {"h11", "markupsafe"} <= names(bill)  # what those need
 
 
 def test_what_no_server_needs_is_not(bill: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ def test_what_no_server_needs_is_not(bill: dict[str, Any]) -> None:
 
 
 def test_the_bill_names_what_is_installed_and_what_needs_what(bill: dict[str, Any]) -> None:
-    """The format is CycloneDX 1.6."""
+    """As CycloneDX 1.6 has it."""
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     for one in bill["components"]:
         assert one["version"] == version(one["name"])

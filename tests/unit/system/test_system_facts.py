@@ -1,4 +1,4 @@
-"""Facts that the server reports about its machine."""
+"""What is told of the machine."""
 
 from __future__ import annotations
 
