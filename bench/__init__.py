@@ -1,1 +1,2 @@
-"""Measurements. Speed lives here and in `results/`, never in a test. See peers.md."""
+"""Benchmarks. Speed is measured here and recorded in `results/`, never asserted in a test. See
+peers.md."""

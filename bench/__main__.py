@@ -1,4 +1,4 @@
-"""`python -m bench WHAT`: our server alone or beside the peers, and all else that is measured."""
+"""`python -m bench WHAT`: benchmark our server alone, beside the peers, or one of its parts."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ T = TypeVar("T")
 
 OURS = "penstock"
 KINDS: Final = {
-    "server": "bursts over HTTP, beside the peers that --peers has (the default)",
-    "starts": "from the command to the first answer",
-    "engine": "the engine in this process, without HTTP and text",
-    "share": "what is left of the speed while another process takes a core",
-    "arrivals": "how even streams stay while prompts arrive",
+    "server": "bursts over HTTP, beside the peers in --peers (the default)",
+    "starts": "time from the command to the first answer",
+    "engine": "the engine in this process, without HTTP and tokenizer",
+    "share": "speed kept while another process occupies a core",
+    "arrivals": "inter-token latency of streams while prompts arrive",
 }
 PORT = 18450
 MODULES: Final = {
-    "api": "an API process without a model behind it",
-    "bfcl": "how many function calls are right",
-    "campaign": "all rows of the table, beside the peers",
-    "constraints": "JSON schemas and grammars: validity, first mask, cost",
-    "embeddings": "sentences, beside torch",
-    "growth": "memory over many requests",
-    "long_prompt": "short requests beside one long prompt",
-    "lora": "what adapters cost",
-    "quality": "divergence from exact arithmetic",
-    "sampling": "what the draw takes of a step",
-    "soak": "a siege of a real server",
-    "speculation": "speed with speculation over speed without",
-    "speculation_steps": "what speculation costs where nothing repeats",
+    "api": "one API process over a scripted engine",
+    "bfcl": "accuracy of function calls (BFCL)",
+    "campaign": "every row of the results table, beside the peers",
+    "constraints": "JSON schemas and grammars: valid documents, first mask, cost",
+    "embeddings": "sentence embeddings, beside torch",
+    "growth": "memory growth over many requests",
+    "long_prompt": "short requests while a long prompt is prefilled",
+    "lora": "cost of LoRA adapters",
+    "quality": "KL divergence from exact arithmetic",
+    "sampling": "share of a step spent on sampling",
+    "soak": "soak test of a real server, with hostile clients and faults",
+    "speculation": "speedup by speculative decoding",
+    "speculation_steps": "cost of speculation on text that does not repeat",
 }
-"""What has options of its own, each in the module `bench.NAME`."""
+"""Benchmarks with options of their own, each in the module `bench.NAME`."""
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the benchmark that the command line names."""
     if sys.argv[1:2] and sys.argv[1] in MODULES:
         name = sys.argv.pop(1)
         importlib.import_module(f"bench.{name}").main()
@@ -66,18 +66,29 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("what", nargs="?", default="server", choices=KINDS, metavar="WHAT")
-    parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
+    parser.add_argument(
+        "--model", default="smollm2-135m-instruct", help="model, as for `penstock serve`"
+    )
     parser.add_argument("--gguf", type=Path, help="the same weights as a GGUF file, for the peers")
-    parser.add_argument("--peers", type=Path, help="the folder that peers.md fills")
+    parser.add_argument("--peers", type=Path, help="folder with the peers, see bench/peers.md")
     peers, loads = _some_of(MAKERS), _some_of(ALL)
     standard = ",".join(workload.name for workload in STANDARD)
     parser.add_argument(
-        "--with", dest="which", type=peers, default="llama.cpp", help=f"some of {','.join(MAKERS)}"
+        "--with",
+        dest="which",
+        type=peers,
+        default="llama.cpp",
+        help=f"comma-separated peers: {','.join(MAKERS)}",
     )
     parser.add_argument(
-        "--workloads", type=loads, default=standard, help=f"some of {','.join(ALL)}"
+        "--workloads",
+        type=loads,
+        default=standard,
+        help=f"comma-separated workloads: {','.join(ALL)}",
     )
-    parser.add_argument("--python", default=sys.executable, help="whose penstock to measure")
+    parser.add_argument(
+        "--python", default=sys.executable, help="Python interpreter whose penstock is measured"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--serve-args", default="", help="further options of `penstock serve`")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
@@ -89,7 +100,7 @@ def _listed(names: Mapping[str, str]) -> str:
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Workload]]:
-    """What was measured, and the workloads that have a row of their own in it."""
+    """Measure, and return the result and the workloads that have their own rows in it."""
     repeats: int = arguments.repeats
     workloads: list[Workload] = arguments.workloads
     match arguments.what:
@@ -106,13 +117,13 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Worklo
 
 
 def _some_of(known: Mapping[str, T]) -> Callable[[str], list[T]]:
-    """The type of an option: the named ones of `known`, with commas between the names."""
+    """Return an argparse type that maps comma-separated names to their values in `known`."""
 
     def parse(text: str) -> list[T]:
         names = text.split(",")
         for name in names:
             if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
         return [known[name] for name in names]
 
     return parse

@@ -1,20 +1,19 @@
-"""`python -m bench api`: what one API process takes, without a model behind it.
+"""`python -m bench api`: capacity of one API process, over a scripted engine.
 
 The real API process (`penstock.api.serving.worker`: uvicorn, the model's own tokenizer and
-template) on one
-core; on another one the load client, and an engine process that plays a script over the real
-socket. Each workload runs several times, and the run that took the least CPU time for a request or
-a token is reported: on a shared machine it is the one that was disturbed least. `python_loop_us`
-says how fast the core was before and after.
+template) runs on one core. The load client and an engine process that plays a script over the real
+socket share another one. Each workload runs several times, and the run with the least CPU time per
+request or token is reported: on a shared machine it was disturbed least. `python_loop_us` measures
+the speed of the core before and after.
 
-`requests`: answers of 32 tokens, not streamed, each connection asking again at once. `streams-R`:
-128 streams that are offered R tokens/s together, a token for each of them every engine step;
-`tokens_per_frame` says how far the server joined them; `added` latency is from the engine's step to
-the client's read; `server`, the part of it from the engine's `send` to that of the server: both
-times of the same clock, without what engine and client take for themselves; `calm`, that of tokens
-that came while no request waited for its first one: which is work for the same core.
-`waited_share`: for how much of the time the API process waited for its core, which is no work of
-its own; with `--first` (as root) it does not.
+`requests`: answers of 32 tokens, not streamed; each connection sends its next request at once.
+`streams-R`: 128 streams to which the engine offers R tokens/s together, one token per stream and
+step. `tokens_per_frame`: how many tokens the server joined in a frame. Latencies, all by one clock:
+`added`, from the engine's step to the client's read; `server`, the part of it from the engine's
+`send` to the server's, without the time of the engine and the client themselves; `calm`, the same
+for tokens that came while no request waited for its first token, which is work for the same core.
+`waited_share`: share of the time in which the API process waited for its core; `--first` (needs
+root) avoids that wait.
 """
 
 from __future__ import annotations
@@ -52,13 +51,21 @@ Stamps = tuple["array.array[float]", "array.array[float]"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench api", description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
-    parser.add_argument("--python", default=sys.executable, help="whose penstock to measure")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
+    parser.add_argument(
+        "--model", default="smollm2-135m-instruct", help="model, as for `penstock serve`"
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="Python interpreter whose penstock is measured"
+    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds per run")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rates", default=",".join(map(str, RATES)), help="tokens/s offered")
-    parser.add_argument("--requests", type=int, default=0, help="make so many; report the memory")
-    parser.add_argument("--first", action="store_true", help="before all else on its core")
+    parser.add_argument(
+        "--requests", type=int, default=0, help="send this many requests and report the memory"
+    )
+    parser.add_argument(
+        "--first", action="store_true", help="give the API process priority on its core (root)"
+    )
     parser.add_argument("--quiet", action="store_true", help="without an access log")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     arguments = parser.parse_args()
@@ -80,7 +87,7 @@ def main() -> None:
 
 
 def requests(server: ApiServer, seconds: float, repeats: int) -> Row:
-    """Answers that are not streamed, as fast as they come."""
+    """Measure answers that are not streamed, at the highest rate."""
     server.pace(REQUEST_STEP_S)
     asking = bodies(stream=False, max_tokens=ANSWER_TOKENS)
     drive(server.address, asking, CONNECTIONS, WARM_S)
@@ -110,7 +117,8 @@ def _requests(server: ApiServer, asking: Iterator[bytes], seconds: float) -> Row
 def streams(
     server: ApiServer, rates: Sequence[int], seconds: float, repeats: int
 ) -> dict[str, Row]:
-    """Streams at several rates of the engine. Ends the engine, for its stamps."""
+    """Measure streams at several token rates of the engine. Ends the engine to read its
+    timestamps."""
     runs = []
     for rate in sorted([*rates] * repeats):
         server.pace(CONNECTIONS / rate)
@@ -133,7 +141,7 @@ def streams(
 
 
 def memory(server: ApiServer, count: int) -> dict[str, Row]:
-    """The memory of the process after every so many requests, half of them streamed."""
+    """Measure the resident memory after each batch of requests, half of them streamed."""
     server.pace(REQUEST_STEP_S)
     rows = {"0": {"rss_mib": round(server.rss_mib(), 1)}}
     kinds = [bodies(stream=stream, max_tokens=ANSWER_TOKENS) for stream in (False, True)]
@@ -147,8 +155,11 @@ def memory(server: ApiServer, count: int) -> dict[str, Row]:
 
 
 def bodies(*, stream: bool, max_tokens: int, spread: float = 0.0) -> Iterator[bytes]:
-    """Requests as a chat client sends them; no two in a row are the same. `max_tokens` is their
-    mean; they differ by this share of it, so that streams do not all end at once."""
+    """Yield requests as a chat client sends them; no two in a row are the same.
+
+    `max_tokens` is their mean; each varies by the share `spread`, so that streams do not all end at
+    once.
+    """
     draws = random.Random(1)
     made = []
     for number in range(997):
@@ -182,7 +193,8 @@ def _stream_row(
     stamps: Stamps,
     places: dict[str, int],
 ) -> Row:
-    """Of one rate. What came within the first and the last answer's end is what counts as speed."""
+    """Figures of one rate. Throughput counts the events before the first answer's end and the
+    last's."""
     made_s, sent_s = stamps
     cpu_s, waited_s = used
     latencies: list[float] = []
@@ -227,7 +239,7 @@ def _stream_row(
 
 
 def _openings(done: Sequence[Exchange]) -> list[tuple[float, float]]:
-    """The times in which a request was asked and had no token yet, in order, none in another."""
+    """Return the time spans in which a request waited for its first token, sorted and merged."""
     spans: list[tuple[float, float]] = []
     for began_s, answered_s in sorted((e.began_s, _answered_s(e)) for e in done):
         if spans and began_s <= spans[-1][1]:
@@ -242,13 +254,14 @@ def _answered_s(exchange: Exchange) -> float:
 
 
 def _during(spans: Sequence[tuple[float, float]], start_s: float, end_s: float) -> bool:
-    """Whether one of the spans is in part between two times."""
+    """Return whether one of the spans overlaps the time between `start_s` and `end_s`."""
     last = bisect_right(spans, (end_s, math.inf)) - 1
     return last >= 0 and spans[last][1] >= start_s
 
 
 def _step(place: int, time_s: float, made_s: array.array[float], count: int) -> int:
-    """In which step the engine made the token: the latest with this word before it came."""
+    """Return the step in which the engine made the token: the latest step with this word before it
+    arrived."""
     last = bisect_right(made_s, time_s) - 1
     return last - (last - place) % count
 

@@ -1,4 +1,4 @@
-"""How even the tokens of open streams come while prompts arrive beside them."""
+"""Inter-token latency of open streams while prompts arrive beside them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bench.harness.workloads import Prompts, Workload
 STREAMS = Workload("arrivals", 8, 32, 320, "out_tok_s")
 PROMPTS = Workload("prompts", 64, 512, 1, "prompt_tok_s")
 LOAD = 0.5
-"""Prompts arrive at this share of the rate at which the target computes them alone."""
+"""Prompts arrive at this share of the rate at which the target prefills them alone."""
 
 
 def measure(targets: Sequence[HttpTarget], repeats: int) -> dict[str, Any]:
-    """Eight streams, and prompts of 512 tokens at Poisson times until those end.
+    """Run eight streams, with prompts of 512 tokens arriving at Poisson times until they end.
 
-    `itl_ratio`: p99 / p50 of the times between the streams' tokens. `prompts` and `ttft_*`: how
-    many prompts were answered meanwhile, and how soon.
+    `itl_ratio`: p99 / p50 of the streams' inter-token latency. `prompts` and `ttft_*`: number of
+    prompts answered meanwhile, and their time to first token.
     """
     result: dict[str, Any] = {"machine": facts(), "targets": {}}
     for target in targets:

@@ -1,11 +1,12 @@
-"""`python -m bench bfcl`: how many function calls are right, of BFCL's simple and parallel cases.
+"""`python -m bench bfcl`: accuracy of function calls in BFCL's simple and parallel cases.
 
-The questions and answers are those of the package `bfcl-eval` (`pip download --no-deps bfcl-eval`,
-unpacked; `--data` is its folder `bfcl_eval/data`). A call is right if it names the right function,
-gives all required arguments, no unknown ones, and each with a value that is listed: strings without
-regard to case, spaces and punctuation, as the leaderboard compares them. In a parallel case all
-calls must be there, in any order, and no others. Any server with OpenAI's chat API is scored
-in the same way: `--base-url`, or ours beside llama-server with the same weights (`--gguf`).
+Questions and answers are those of the package `bfcl-eval` (`pip download --no-deps bfcl-eval`,
+unpacked; `--data` is its folder `bfcl_eval/data`). A call is correct if it names the right
+function, gives all required arguments and no unknown ones, and each value is one of the listed
+ones: strings are compared without case, spaces and punctuation, as the leaderboard does. In a
+parallel case all expected calls must be there, in any order, and no others. Any server with
+OpenAI's chat API is scored in the same way: `--base-url`, or ours beside llama-server with the same
+weights (`--gguf`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
 def cases(data: Path, per_category: int) -> list[dict[str, Any]]:
-    """A fixed draw of each category, with messages, tools and the calls that are right."""
+    """Sample each category with a fixed seed; cases have messages, tools and the expected calls."""
     drawn = []
     for name, stem in CATEGORIES.items():
         asked = _lines(data / f"BFCL_v4_{stem}.json")
@@ -58,24 +59,25 @@ def cases(data: Path, per_category: int) -> list[dict[str, Any]]:
 
 
 def verdict(case: dict[str, Any], calls: list[tuple[str, str]]) -> str:
-    """ "" for right calls, else what is wrong with them."""
+    """Return "" for correct calls, else the reason why they are wrong."""
     if len(calls) != len(case["right"]):
-        return f"{len(calls)} calls, not {len(case['right'])}"
+        return f"{len(calls)} calls, expected {len(case['right'])}"
     left = list(case["right"])
     for name, text in calls:
         try:
             arguments = json.loads(text)
         except ValueError:
-            return "arguments are no JSON"
+            return "arguments are not JSON"
         found = next((r for r in left if _matches(name, arguments, r, case["tools"])), None)
         if found is None:
-            return f"{name}({text}) is not among the right ones"
+            return f"{name}({text}) is not one of the expected calls"
         left.remove(found)
     return ""
 
 
 async def score(base_url: str, drawn: list[dict[str, Any]], choice: Choice) -> dict[str, Any]:
-    """Ask a server all cases, some at a time; counts of right answers and the wrong ones."""
+    """Send all cases to a server, some concurrently; count the correct answers and collect the
+    wrong ones."""
     client = openai.AsyncOpenAI(base_url=base_url, api_key="any", timeout=600)
     slots = asyncio.Semaphore(CONCURRENCY)
 
@@ -112,7 +114,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _function(given: dict[str, Any]) -> dict[str, Any]:
-    """With JSON Schema's names of types, and a name that every API takes."""
+    """Return the function with JSON Schema's type names and a name that every API accepts."""
     return {
         "name": _plain(given["name"]),
         "description": given["description"],
@@ -125,7 +127,7 @@ def _plain(name: str) -> str:
 
 
 def json_schema(given: Any) -> Any:
-    """Parameters of BFCL with JSON Schema's names of types."""
+    """Translate BFCL's parameter schema to JSON Schema's type names."""
     if isinstance(given, list):
         return [json_schema(item) for item in given]
     if not isinstance(given, dict):
@@ -154,7 +156,8 @@ def _matches(name: str, given: Any, right: dict[str, Any], tools: list[dict[str,
 def _same(given: Any, right: Any) -> bool:
     if isinstance(right, str) and isinstance(given, str):
         return _bare(given) == _bare(right)
-    if isinstance(right, dict) and isinstance(given, dict):  # its values are lists of right ones
+    if isinstance(right, dict) and isinstance(given, dict):
+        # Each value of an expected object is a list of accepted values.
         return set(given) <= set(right) and all(
             any(_same(given[key], value) for value in values) if key in given else "" in values
             for key, values in right.items()
@@ -174,8 +177,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench bfcl", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder bfcl_eval/data")
     parser.add_argument("--base-url", help="score this server, as http://host:port/v1")
-    parser.add_argument("--gguf", type=Path, help="or start ours with this model")
-    parser.add_argument("--peers", type=Path, help="and llama-server from this folder")
+    parser.add_argument("--gguf", type=Path, help="or start our server with this model")
+    parser.add_argument("--peers", type=Path, help="and llama-server from this peers folder")
     parser.add_argument("--per-category", type=int, default=20)
     parser.add_argument("--choice", default="auto", choices=["auto", "required"])
     parser.add_argument("--python", default=sys.executable)

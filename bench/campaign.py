@@ -1,7 +1,8 @@
-"""`python -m bench campaign`: every row of the table beside the peers, part by part.
+"""`python -m bench campaign`: measure every row of the results table beside the peers, part by
+part.
 
 Each part starts its own targets, alternates between them, stops them and writes its result, so that
-a part can be measured again alone (`--parts`). Nothing else may run meanwhile.
+one part can be measured again alone (`--parts`). Run nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ PEERS = ("llama.cpp", "openvino-fp16", "openvino-int8", "openvino-int4", "vllm")
 
 @dataclass(frozen=True)
 class Part:
-    """`gguf`: a file within `--models`, empty for the default model. `peers`: measured beside."""
+    """One part of the table. `gguf`: a file in `--models`, empty for the default model. `peers`:
+    the peers measured beside us."""
 
     gguf: str = ""
     peers: tuple[str, ...] = ("llama.cpp",)
@@ -40,7 +42,7 @@ PARTS = {
     "starts": Part(repeats=7),
     "batches": Part(peers=PEERS, workloads=BATCHES),
     "mixed": Part(peers=PEERS, workloads=("mixed-16",), repeats=1),
-    "mistral.rs": Part(peers=("mistral.rs",), repeats=1),  # its bursts take minutes
+    "mistral.rs": Part(peers=("mistral.rs",), repeats=1),  # one burst takes minutes
     "arrivals": Part(peers=()),
     "share": Part(peers=()),
     "2k": Part(peers=("llama.cpp-long",), workloads=("decode-at-2k",)),
@@ -54,11 +56,15 @@ PARTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench campaign", description=__doc__)
-    parser.add_argument("--peers", type=Path, required=True, help="the folder that peers.md fills")
-    parser.add_argument("--gguf", type=Path, required=True, help="the default model's file")
-    parser.add_argument("--models", type=Path, required=True, help="folder with the other files")
+    parser.add_argument(
+        "--peers", type=Path, required=True, help="folder with the peers, see bench/peers.md"
+    )
+    parser.add_argument("--gguf", type=Path, required=True, help="GGUF file of the default model")
+    parser.add_argument(
+        "--models", type=Path, required=True, help="folder with the other GGUF files"
+    )
     parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--out", type=Path, required=True, help="folder for a JSON of each part")
+    parser.add_argument("--out", type=Path, required=True, help="folder for one JSON file per part")
     arguments = parser.parse_args()
     for name in arguments.parts.split(","):
         began = time.perf_counter()
@@ -96,10 +102,10 @@ def _shown(name: str) -> list[Workload]:
 
 
 def _floor(gguf: Path, result: dict[str, Any]) -> str:
-    """One stream reads all weights for each token."""
+    """Return the bandwidth bound of one stream, which reads all weights per token."""
     size_gb = gguf.stat().st_size / 1e9
     read = result["machine"]["dram_read_gb_s"]
-    return f"one stream reads {size_gb:.2f} GB a token: at {read} GB/s {read / size_gb:.0f} tok/s"
+    return f"one stream reads {size_gb:.2f} GB/token: {read / size_gb:.0f} tok/s at {read} GB/s"
 
 
 if __name__ == "__main__":

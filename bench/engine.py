@@ -1,4 +1,4 @@
-"""The engine alone: in a thread of this process, no HTTP, no text."""
+"""The engine alone: in a thread of this process, without HTTP or tokenizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.engine.types import TokenRequest
 
 
 def measure(model: str, workloads: Sequence[Workload], repeats: int) -> dict[str, Any]:
-    """Figures of each workload, in the shape that `compare` gives."""
+    """Return the figures of each workload, in the format of `compare`."""
     return asyncio.run(_measure(model, workloads, repeats))
 
 

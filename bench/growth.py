@@ -1,8 +1,8 @@
-"""`python -m bench growth`: how the memory of a server goes over very many short requests.
+"""`python -m bench growth`: memory growth of a server over many short requests.
 
-Half of them are streamed, so that they take the lanes; every prompt is another one. The resident
-memory of the API process and of the engine is read after each round. What counts is the slope after
-the first third: caches fill before.
+Half of them are streamed, so that both code paths run; every prompt is new. The resident memory of
+the API process and of the engine is read after each round. The result is the slope after the first
+third, because caches fill before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEEP = {"Connection": "keep-alive"}
 
 
 def requests() -> Iterator[bytes]:
-    """Short completions and chats for ever, streamed and not in turns."""
+    """Yield short completions and chats endlessly, alternately streamed and not."""
     for number in itertools.count():
         stream = number % 2 == 0
         text = f"Request {number} is about"
@@ -43,7 +43,7 @@ def requests() -> Iterator[bytes]:
 
 
 def slope_kib_per_thousand(counts: Sequence[int], mib: Sequence[float]) -> float:
-    """Least squares over the last two thirds: KiB of growth for each thousand requests."""
+    """Fit KiB of growth per thousand requests by least squares over the last two thirds."""
     start = len(counts) // 3
     fitted = statistics.linear_regression(counts[start:], mib[start:])
     return fitted.slope * 1024 * 1000

@@ -1,7 +1,7 @@
 """`python -m bench long_prompt`: short requests beside one long prompt, over HTTP.
 
-A long prompt is computed alone, then another while short requests arrive at Poisson times, then a
-third alone. Each request wants one token.
+One long prompt is computed alone, another while short requests arrive at Poisson times, and a third
+alone. Each request asks for one token.
 """
 
 from __future__ import annotations
@@ -25,13 +25,19 @@ PORT: Final = 18470
 def main() -> None:
     """Measure, and print the figures as JSON."""
     parser = argparse.ArgumentParser(prog="bench long_prompt", description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
-    parser.add_argument("--python", default=sys.executable, help="whose penstock to measure")
-    parser.add_argument("--path", help="PYTHONPATH of the server, if not this one's")
+    parser.add_argument(
+        "--model", default="smollm2-135m-instruct", help="model, as for `penstock serve`"
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="Python interpreter whose penstock is measured"
+    )
+    parser.add_argument("--path", help="PYTHONPATH of the server; default: that of this process")
     parser.add_argument("--serve-args", default="", help="further options of `penstock serve`")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--short-tokens", type=int, default=20, help="prompt of a short request")
-    parser.add_argument("--rate", type=float, default=1.0, help="short requests a second")
+    parser.add_argument(
+        "--short-tokens", type=int, default=20, help="prompt tokens of a short request"
+    )
+    parser.add_argument("--rate", type=float, default=1.0, help="short requests per second")
     arguments = parser.parse_args()
     target = ours(arguments.model, PORT, arguments.serve_args, arguments.python, arguments.path)
     short = Workload("short", MOST_SHORT, arguments.short_tokens, 1, "prompt_tok_s")
@@ -39,12 +45,17 @@ def main() -> None:
 
 
 def measure(target: HttpTarget, short: Workload, rate_per_s: float, repeats: int) -> dict[str, Any]:
-    """Times to first token in ms: `alone_ms` and `long_ms` of the long prompt, alone and beside the
-    short requests; `short_*_ms` of those. `kept`: the median of alone / beside, which is the share
-    of its speed that the long prompt keeps. A step is about a twelfth of `alone_ms`."""
+    """Return times to first token in ms: `alone_ms` and `long_ms` of the long prompt, alone and
+    beside the short requests, and `short_*_ms` of the short ones.
+
+    `kept`: the median of alone / beside, the share of its speed that the long prompt keeps. A step
+    takes about a twelfth of `alone_ms`.
+    """
     target.start()
     try:
-        target.burst(Prompts(seed=1000).take(LONG), LONG.new)  # writes the pages of the cache first
+        target.burst(
+            Prompts(seed=1000).take(LONG), LONG.new
+        )  # the first prompt touches the cache's pages
         runs = [_run(target, short, rate_per_s, seed) for seed in range(repeats)]
     finally:
         target.stop()

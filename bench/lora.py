@@ -1,8 +1,9 @@
-"""`python -m bench lora`: what adapters cost 16 rows of the default model, and the floor of bytes.
+"""`python -m bench lora`: cost of adapters for 16 rows of the default model, and the bandwidth
+floor.
 
-One engine, adapters of rank 16 on all linear layers, drawn and loaded from PEFT folders as clients'
-are. Rows share 0, 1, 8 or 16 adapters between them; the cases take turns, so that whatever else the
-machine does falls on all alike. And how long a step takes while an adapter is loaded.
+One engine holds random adapters of rank 16 on all linear layers, loaded from PEFT folders as a
+client's are. The rows share 0, 1, 8 or 16 adapters; the cases take turns, so that other load on the
+machine affects all alike. It also measures the longest step while an adapter is loaded.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def measure(model: str, new: int, repeats: int, threads: int | None) -> dict[str
         for repeat in range(repeats + 1):
             order = CASES[repeat % len(CASES) :] + CASES[: repeat % len(CASES)]
             taken = {case: _decode(core, case, new) for case in order}
-            if repeat:  # the first warms up
+            if repeat:  # the first case warms up
                 for case, times in taken.items():
                     steps[case] += times
                 rounds.append({case: _median(times) for case, times in taken.items()})
@@ -83,8 +84,8 @@ def _case(
     adapter_bytes: int,
     bandwidth: float,
 ) -> dict[str, Any]:
-    """`cost`: time over that without adapters, medians of a round each. `floor`: what reading every
-    adapter once a step would take if nothing else used the memory."""
+    """Return the figures of one case. `cost`: time relative to no adapters, the median over rounds.
+    `floor`: the same if reading each adapter once per step were the only cost."""
     step_ms = 1e3 * _median(steps[case])
     cost = statistics.median(100 * (one[case] / one[0] - 1) for one in rounds)
     floor_ms = case * adapter_bytes / bandwidth / 1e6
@@ -124,7 +125,7 @@ def _submit(core: EngineCore, adapters: int, new: int) -> None:
 
 
 def _decode(core: EngineCore, adapters: int, new: int) -> list[tuple[float, float]]:
-    """Wall and processor seconds of the steps in which every row draws one token."""
+    """Return wall and CPU seconds of the steps in which every row samples one token."""
     _submit(core, adapters, new)
     times = []
     while core.has_work:
@@ -137,7 +138,8 @@ def _decode(core: EngineCore, adapters: int, new: int) -> list[tuple[float, floa
 
 
 def _load_under_load(core: EngineCore, source: AdapterSource, new: int) -> dict[str, float]:
-    """The longest step while an adapter is loaded beside 16 rows, and the median one before."""
+    """Return the longest step while an adapter is loaded beside 16 rows, and the median step
+    before."""
     quiet = [wall for wall, _ in _decode(core, 8, new)]
     _submit(core, 8, new)
     for _ in range(4):
@@ -159,8 +161,8 @@ def _load_under_load(core: EngineCore, source: AdapterSource, new: int) -> dict[
 
 
 def write_adapter(folder: Path, spec: DecoderSpec, seed: int, rank: int = RANK) -> Path:
-    """A PEFT folder with drawn float16 factors for every linear layer; small, so that answers stay
-    those of a language model."""
+    """Write a PEFT folder with small random float16 factors for every linear layer, so that answers
+    stay those of a language model."""
     random = np.random.default_rng(seed)
     shapes = {
         "self_attn.q_proj": (spec.q_rows, spec.width),
@@ -195,7 +197,7 @@ def write_adapter(folder: Path, spec: DecoderSpec, seed: int, rank: int = RANK) 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench lora", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--new", type=int, default=48, help="tokens of an answer")
+    parser.add_argument("--new", type=int, default=48, help="tokens per answer")
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path)

@@ -1,12 +1,12 @@
-"""How far the fast arithmetic is from the exact one: mean KL divergence of the next token.
+"""Error of the fast arithmetic against the exact one: mean KL divergence of the next token.
 
     python -m bench quality MODEL TEXT [--chunks 12] [--quantize int4]
 
-The text is cut into chunks of 512 tokens, each computed alone; the second half of each chunk
-counts, as in llama.cpp's `llama-perplexity --kl-divergence`, whose figure for the same file and
-text can stand beside this one. The base is the same weights, dequantized, in float32 with a float32
-cache: what a half-precision cache and attention over it round counts too (llama.cpp's base has the
-same cache as what it is compared with).
+The text is cut into chunks of 512 tokens, each computed alone. Only the second half of each chunk
+counts, as in llama.cpp's `llama-perplexity --kl-divergence`, so that figures for the same file and
+text are comparable. The base is the same weights, dequantized, in float32 with a float32 cache: the
+rounding of a half-precision cache and of attention over it counts too (llama.cpp's base uses the
+same cache as the model compared with it).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BLOCK = 16
 
 
 class Scorer:
-    """All logits of a chunk, with the weights in one arithmetic."""
+    """Computes all logits of a chunk, with the weights in one arithmetic."""
 
     def __init__(
         self, path: Path, dtype: Any, cache_dtype: type[np.generic], bits: Bits | None = None
@@ -55,7 +55,7 @@ class Scorer:
         self._decoder: Decoder[Any] = Decoder(spec, model.weights, ops, CHUNK)
 
     def log_probabilities(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
-        """[T, V] of the second half's rows."""
+        """Return log probabilities [T, V] of the second half's rows."""
         count = len(tokens)
         places = np.arange(count, dtype=np.int32)
         inputs = StepInputs(
@@ -77,7 +77,8 @@ class Scorer:
 def divergence(
     path: Path, text: str, chunks: int, quantize: Form | None = None
 ) -> dict[str, float]:
-    """Mean and high quantiles of KL(base || fast), agreement of the best token, perplexities."""
+    """Return mean and high quantiles of KL(base || fast), agreement of the best token, and
+    perplexities."""
     parts = load_text_parts(files_at(path, path.stem))
     tokens = np.array(load_tokenizer(parts).encode(text)[: chunks * CHUNK], np.int32)
     if len(tokens) < CHUNK:

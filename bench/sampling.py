@@ -1,8 +1,8 @@
-"""`python -m bench sampling`: what the draw takes of a step, feature by feature.
+"""`python -m bench sampling`: share of a step spent on sampling, feature by feature.
 
-Real steps of the model at 16 rows; what is not the forward pass (row tables, adjusting, drawing,
-log-probabilities) is the draw's. Features are on for every row. Prompts repeat a small vocabulary,
-so that penalties and DRY have much to list.
+Runs real steps of the model at 16 rows. All time outside the forward pass (row tables, logit
+adjustments, random choice, log probabilities) counts as sampling. Each feature is on for every row.
+Prompts repeat a small vocabulary, so that penalties and DRY have much to list.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MASKED, LOGPROBS = ("mask", "everything"), ("5 logprobs", "everything")
 
 
 class TimedBackend:
-    """A backend that notes how long its forward passes take."""
+    """A backend that records the time of its forward passes."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -69,7 +69,7 @@ class TimedBackend:
 
 
 class HalfMasks:
-    """A mask of its own for each row, in words and in single tokens."""
+    """Token masks, a different one per row, given as words and as single tokens."""
 
     def __init__(self, vocabulary: int) -> None:
         draw = np.random.default_rng(2)
@@ -83,8 +83,8 @@ class HalfMasks:
 
 
 class TimedRuntime:
-    """A runtime that notes the times of steps in which every row draws one token, (forward pass,
-    rest) in seconds, and masks these draws with `masks`."""
+    """A runtime that records (forward pass, rest) in seconds for steps in which every row samples
+    one token, and applies `masks` to them."""
 
     def __init__(self, runtime: CpuRuntime, masks: Masks | None) -> None:
         self._backend = TimedBackend(runtime._backend)
@@ -97,7 +97,7 @@ class TimedRuntime:
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         assert masks is None
-        # A step that samples fewer rows, while prompts are read, has no masks of this shape.
+        # A step that samples fewer rows (during prefill) has no masks of this shape.
         whole = sum(chunk.samples for chunk in plan.chunks) == ROWS
         began = time.perf_counter()
         self._runtime.submit(plan, self._masks if whole else None)
@@ -107,7 +107,8 @@ class TimedRuntime:
 
 
 def measure(model: str, repeats: int) -> dict[str, Any]:
-    """Medians over the steps of all runs: the draw in microseconds and its share of a step."""
+    """Return medians over the steps of all runs: sampling time in microseconds and its share of a
+    step."""
     settings = EngineSettings(
         model=model,
         max_num_seqs=ROWS,
@@ -126,7 +127,7 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
 
 
 def _steps(loaded: CpuRuntime, settings: EngineSettings, name: str) -> list[tuple[float, float]]:
-    """(forward pass, rest) of each decoding step, in seconds."""
+    """Return (forward pass, rest) of each decode step, in seconds."""
     masks = HalfMasks(loaded.info.vocab_size) if name in MASKED else None
     runtime = TimedRuntime(loaded, masks)
     core = EngineCore.for_runtime(runtime, settings)
@@ -159,12 +160,14 @@ def _figures(steps: list[tuple[float, float]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench sampling", description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
+    parser.add_argument(
+        "--model", default="smollm2-135m-instruct", help="model, as for `penstock serve`"
+    )
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     arguments = parser.parse_args()
     result = measure(arguments.model, arguments.repeats)
-    print(f"{'':24}{'forward ms':>12}{'draw us':>10}{'share %':>10}")
+    print(f"{'':24}{'forward ms':>12}{'sample us':>10}{'share %':>10}")
     for name, row in result["draw"].items():
         print(f"{name:24}{row['forward_ms']:12}{row['draw_us']:10}{row['share_percent']:10}")
     if arguments.out:

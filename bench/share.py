@@ -1,4 +1,4 @@
-"""How much of its speed a server keeps while another process takes one of the cores."""
+"""Share of its speed that a server keeps while another process occupies one core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def burn(core: int) -> None:
 
 
 def measure(target: Target, repeats: int) -> dict[str, Any]:
-    """decode-1 alone and beside a busy process on the last core, and their ratio."""
+    """Measure decode-1 alone and beside a busy process on the last core, and their ratio."""
     target.start()
     try:
         wait_until_quiet()

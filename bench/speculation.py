@@ -1,9 +1,9 @@
-"""Speculation on text that copies and on text that does not: speed with it over speed without.
+"""Speedup by speculation, on text that copies its prompt and on text that does not.
 
-`python -m bench speculation --model M`: one process, no HTTP, one stream at a time and batches; the
-two engines alternate, and pairs of runs with the same seeds make the same tokens. `--threads 1`
-compares processor time, which other programs disturb less than the clock; more threads wait for
-each other, so there it is the clock.
+`python -m bench speculation --model M` runs in one process, without HTTP: one stream at a time,
+then batches. The two engines alternate, and pairs of runs with the same seeds make the same tokens.
+`--threads 1` compares CPU time, which other programs disturb less than wall time. With more threads
+wall time is compared, because threads spin while they wait for each other.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _compare(
     repeats: int,
     clock: Callable[[], float],
 ) -> dict[str, Any]:
-    """Tokens a second without and with, and the median ratio of the pairs of runs with the standard
-    error of the mean of their logarithms."""
+    """Return tokens/s without and with speculation, the median ratio of the pairs of runs, and the
+    standard error of the mean of the ratios' logarithms."""
     figures: dict[str, Any] = {}
     ratios, logs = [], []
     before = cores[True].gauges()
@@ -164,7 +164,8 @@ def chat_request(
 def _seconds(
     core: EngineCore, requests: list[TokenRequest], clock: Callable[[], float]
 ) -> tuple[int, float]:
-    """Tokens after each request's first, and the seconds from the last of those firsts on."""
+    """Return the number of tokens after each request's first, and the seconds from the last of
+    those first tokens."""
     for request in requests:
         core.submit(request)
     waiting, tokens, began = {request.id for request in requests}, 0, 0.0
@@ -183,8 +184,8 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--new", type=int, default=120)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, help="of the kernels; 1: compare processor time")
-    parser.add_argument("--only", default="", help="what the names of the cases hold")
+    parser.add_argument("--threads", type=int, help="kernel threads; 1: compare CPU time")
+    parser.add_argument("--only", default="", help="run only cases whose name contains this")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     figures = measure(given.model, given.new, given.repeats, given.threads, given.only)

@@ -1,9 +1,9 @@
-"""`python -m bench speculation_steps`: what speculation costs where nothing repeats, step by step.
+"""`python -m bench speculation_steps`: cost of speculation on text that does not repeat, by step.
 
-Three engines with weights of their own, two without speculation and one with it, make the same
-tokens from the same seeds; they take turns at every step, on one kernel thread each, so that
-processor time is the cost and whatever else the machine does falls on all of them alike. The two
-without tell how far the method is off.
+Three engines with their own weights, two without speculation and one with it, make the same tokens
+from the same seeds. They take turns at every step, on one kernel thread each, so that CPU time is
+the cost and other load on the machine affects all alike. The difference between the two without
+speculation is the error of the method.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _run(
     new: int,
     seed: int,
 ) -> list[dict[str, float]]:
-    """The seconds of each engine in each round."""
+    """Return the seconds of each engine in each round."""
     for core in cores.values():
         for row in range(streams):
             core.submit(
@@ -94,7 +94,7 @@ def _run(
 
 
 def _ratio(rows: list[dict[str, float]], way: str) -> dict[str, float]:
-    """Speed over that of the first way."""
+    """Return the speed relative to the first engine."""
     logs = [math.log(row[WAYS[0]] / row[way]) for row in rows]
     return {
         "pairs": len(logs),

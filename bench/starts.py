@@ -1,4 +1,4 @@
-"""How long servers take from their command to the first answer, files in the page cache."""
+"""Time of servers from their command to the first answer, with files in the page cache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from bench.harness.targets import Target
 
 
 def measure(targets: Sequence[Target], repeats: int) -> dict[str, Any]:
-    """Start and stop the targets in turns; the first turn only warms the page cache. `startup_s`:
-    the median, `least_startup_s`: what the machine's noise added least to."""
+    """Start and stop the targets in turns; the first turn only warms the page cache.
+
+    `startup_s` is the median and `least_startup_s` the minimum, which noise of the machine affects
+    least.
+    """
     taken: dict[str, list[float]] = {target.name: [] for target in targets}
     for _ in range(1 + repeats):
         for target in targets:

@@ -1,4 +1,4 @@
-"""Fixtures that every suite may use."""
+"""Fixtures for all test suites."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.database_fixtures import (
 
 __all__ = ["each_database", "postgres_cluster", "postgres_schemas", "postgres_url"]
 
-# No example of a property test has a time limit, neither its run nor its drawing: tests judge
+# Property tests have no time limits, neither for an example nor for its generation: tests check
 # behaviour, and the machine may be busy.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
@@ -28,19 +28,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--weights-dir",
         default=None,
-        help="folder with further models (see bench/peers.md); tests that need one skip without it",
+        help="folder with more models (bench/peers.md); tests that need one skip without it",
     )
     parser.addoption(
         "--described-examples",
         type=int,
         default=15,
-        help="requests of each kind that the served description is tried with",
+        help="examples per operation of the OpenAPI document in the fuzzing tests",
     )
 
 
 @pytest.fixture(scope="session")
 def weights_dir(request: pytest.FixtureRequest) -> Path:
-    """The folder given by --weights-dir; skips the test where none is given."""
+    """Return the folder given by --weights-dir; skip the test if none is given."""
     value = request.config.getoption("--weights-dir")
     if value is None:
         pytest.skip("needs --weights-dir")
@@ -49,8 +49,8 @@ def weights_dir(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def home_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """PENSTOCK_HOME of every process that a test starts, unless it names its own: what is kept
-    there goes with the run. Models are those of the operator's home."""
+    """Set PENSTOCK_HOME for every process that a test starts, unless it sets its own. The folder is
+    deleted after the run. Models are taken from the operator's home."""
     from penstock.config import read_environment
 
     models = read_environment().home / "models"

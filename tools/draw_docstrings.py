@@ -17,7 +17,8 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
-    """(place, docstring) of every module, class and function that has one, in order of path."""
+    """Yield (place, docstring) of every module, class and function that has one, in order of
+    path."""
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,1 +1,1 @@
-"""What a GPU machine is asked in one go: `bench/device/run.sh` says how."""
+"""Checks and measurements of a GPU machine; `bench/device/run.sh` runs them."""

@@ -1,5 +1,8 @@
-"""`python -m bench.device SECTION [--out FOLDER] [--rehearse]`: one section on the GPU that is
-there; with --rehearse on the CPU, in sizes that take seconds. `run.sh` runs several."""
+"""`python -m bench.device SECTION [--out FOLDER] [--rehearse]`: run one section on this machine's
+GPU.
+
+With --rehearse it runs on the CPU, in sizes that need seconds. `run.sh` runs several sections.
+"""
 
 from __future__ import annotations
 
@@ -54,20 +57,22 @@ SECTIONS: dict[str, Section] = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.device", description=__doc__)
     parser.add_argument("section", choices=SECTIONS)
-    parser.add_argument("--out", type=Path, help="a folder; results.jsonl there is appended to")
+    parser.add_argument(
+        "--out", type=Path, help="folder; results are appended to its results.jsonl"
+    )
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--kernels", choices=["auto", "triton"], default="auto")
     arguments = parser.parse_args()
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
-    # A section that is cut off closes what it opened.
+    # SIGTERM raises SystemExit, so that a section that is cut off closes its files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     name = arguments.section + ("" if arguments.kernels == "auto" else "-triton")
     record = Record(name, arguments.out)
     try:
         bench = open_bench(arguments.rehearse, arguments.kernels)
         SECTIONS[arguments.section](bench, record, arguments.out)
-    except Exception:  # the outermost loop: the section's findings so far are kept
+    except Exception:  # the outermost loop; the section's results so far are kept
         record.note(traceback.format_exc(limit=-6))
         return 1
     return 0

@@ -1,5 +1,5 @@
-"""What adapters cost a decode step, beside what their bytes alone must; and what a load costs the
-steps that go on meanwhile."""
+"""Cost of adapters in a decode step, beside the floor of their bytes, and cost of loading one for
+the steps that run meanwhile."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from bench.device.engine import (
     FULL,
     SMALL,
     Sizes,
-    ask,
     decode_steps_s,
     engine_settings,
-    opened,
-    until_begun,
+    open_runtime,
+    step_until_prefilled,
+    submit_requests,
 )
 from bench.device.machine import Bench, measure_roofline
 from bench.device.model_shapes import SHAPES, Shape
@@ -38,7 +38,7 @@ from penstock.runtime.gpu.runtime import GpuRuntime
 RANK: Final = 16
 ADAPTED: Final = StepForm(samples=True, adapted=True)
 TARGET: Final = 0.05
-"""Of throughput, at most, for 8 adapters in a batch of 32."""
+"""Largest loss of throughput accepted for 8 adapters in a batch of 32."""
 
 
 def measure(bench: Bench, record: Record, name: str) -> None:
@@ -49,15 +49,15 @@ def measure(bench: Bench, record: Record, name: str) -> None:
     width = sizes.widths[-1] if bench.rehearsed else 32
     counts = (0, 2, 4) if bench.rehearsed else (0, 8, 16)
     record.title(f"{name}, batch {width}, adapters of rank {RANK} on all projections")
-    limits = measure_roofline(bench)
-    held = 2 if bench.rehearsed else 1  # a rehearsal holds them in 32 bits
+    roofline = measure_roofline(bench)
+    held = 2 if bench.rehearsed else 1  # a rehearsal holds them in float32
     lora = LoraSettings(max_adapters=held * (counts[-1] + 1), max_rank=RANK)
     folder = Path(tempfile.mkdtemp(prefix="penstock-adapters-"))
     try:
         names = [f"adapter-{index}" for index in range(counts[-1] + 1)]
         for index, one in enumerate(names):
             write_adapter(shape, folder / one, index, bench.device)
-        with opened(bench, record, shape, sizes, lora=lora) as runtime:
+        with open_runtime(bench, record, shape, sizes, lora=lora) as runtime:
             runtime.warm(width)
             runtime.warm(width, form=ADAPTED)
             core = EngineCore.for_runtime(
@@ -69,13 +69,13 @@ def measure(bench: Bench, record: Record, name: str) -> None:
             for count in counts:
                 step_s = _decode_s(core, sizes, width, names[:count])
                 bare_s = bare_s or step_s
-                floor = floors.decode_s(shape, width, sizes.prompt + sizes.new / 2, limits)
+                floor = floors.decode_s(shape, width, sizes.prompt + sizes.new / 2, roofline)
                 record.line(
                     f"decode {width}, {count} adapters",
                     ms=step_s * 1e3,
                     tok_s=width / step_s,
                     loss=1 - bare_s / step_s,
-                    loss_by_bytes=floors.adapters_s(shape, RANK, count, limits) / floor,
+                    loss_by_bytes=floors.adapters_s(shape, RANK, count, roofline) / floor,
                     target=TARGET,
                 )
             _empty(bench, record, runtime, width)
@@ -85,19 +85,23 @@ def measure(bench: Bench, record: Record, name: str) -> None:
 
 
 def _decode_s(core: EngineCore, sizes: Sizes, width: int, names: Sequence[str]) -> float:
-    """The median step of `width` rows, which have these adapters in turn."""
-    until_begun(core, ask(core, sizes, width, 1, f"prompt-{len(names)}-", names))
-    until_begun(core, ask(core, sizes, width, sizes.new, f"answer-{len(names)}-", names))
+    """Return the median step of `width` rows, to which the adapters are assigned in turn."""
+    step_until_prefilled(
+        core, submit_requests(core, sizes, width, 1, f"prompt-{len(names)}-", names)
+    )
+    step_until_prefilled(
+        core, submit_requests(core, sizes, width, sizes.new, f"answer-{len(names)}-", names)
+    )
     return statistics.median(decode_steps_s(core, width))
 
 
 def _empty(bench: Bench, record: Record, runtime: GpuRuntime, width: int) -> None:
-    """A graph that could serve adapters beside one that could not, both without rows."""
+    """Compare a graph that supports adapters with one that does not, both without rows."""
     without, able = (
         bench.wall_s(lambda form=form: runtime.dummy_run(width, form), 20)  # type: ignore[misc]
         for form in (StepForm(samples=True), ADAPTED)
     )
-    record.line(f"graph of {width}, nobody", ms=without * 1e3, able_ms=able * 1e3)
+    record.line(f"graph of {width}, empty", ms=without * 1e3, able_ms=able * 1e3)
 
 
 def _beside(
@@ -108,8 +112,8 @@ def _beside(
     folder: Path,
     names: Sequence[str],
 ) -> None:
-    """The longest step while an adapter is loaded, beside the median of the others."""
-    until_begun(core, ask(core, sizes, width, sizes.new, "beside-", names))
+    """Record the longest step while an adapter is loaded, and the median of the other steps."""
+    step_until_prefilled(core, submit_requests(core, sizes, width, sizes.new, "beside-", names))
     loading, steps = None, []
     others: list[float] = []
     last = time.perf_counter()
@@ -125,7 +129,7 @@ def _beside(
         last = now
     if steps and others:
         record.line(
-            "steps while one is loaded",
+            "steps while an adapter loads",
             count=len(steps),
             longest_ms=max(steps) * 1e3,
             others_ms=statistics.median(others) * 1e3,
@@ -133,7 +137,7 @@ def _beside(
 
 
 def _load(core: EngineCore, folder: Path) -> float:
-    """Seconds from files to a slot."""
+    """Return the seconds from files to a ready slot."""
     began = time.perf_counter()
     future = core.add_adapter(AdapterSource(folder.name, str(folder)))
     while not future.done():
@@ -144,7 +148,7 @@ def _load(core: EngineCore, folder: Path) -> float:
 
 
 def write_adapter(shape: Shape, folder: Path, seed: int, device: str) -> None:
-    """A PEFT folder with drawn factors on every projection of `shape`, in bfloat16."""
+    """Write a PEFT folder with random bfloat16 factors on every projection of `shape`."""
     source = torch.Generator(device).manual_seed(seed)
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     sizes = {
@@ -160,9 +164,9 @@ def write_adapter(shape: Shape, folder: Path, seed: int, device: str) -> None:
     for layer in range(shape.layers):
         for module, (rows, columns) in sizes.items():
             for factor, extents in (("A", (RANK, columns)), ("B", (rows, RANK))):
-                drawn = torch.randn(*extents, generator=source, device=device).bfloat16().cpu()
+                values = torch.randn(*extents, generator=source, device=device).bfloat16().cpu()
                 key = f"base_model.model.model.layers.{layer}.{module}.lora_{factor}.weight"
-                tensors[key] = drawn / extents[1] ** 0.5
+                tensors[key] = values / extents[1] ** 0.5
     folder.mkdir(parents=True)
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {

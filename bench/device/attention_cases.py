@@ -1,4 +1,5 @@
-"""Attention at served shapes: steps with mixed lengths, and their results in float32."""
+"""Attention at the shapes of served models: steps with mixed lengths, and their results in
+float32."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from bench.device.ops import step_of
 from penstock.kernels.ops_interface import LayerCache, StepInputs
 
 Chunks = tuple[tuple[int, int], ...]
-"""For each row: tokens that are cached before the step, and tokens that the step computes."""
+"""One row: tokens cached before the step, and tokens that the step computes."""
 
-_LARGEST = 448.0  # of float8_e4m3fn
+_LARGEST = 448.0  # largest value of float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnAttention:
+class RandomAttention:
     """One call of the op `attention`, with inputs on the device."""
 
     q: torch.Tensor  # [T, H * D]
@@ -36,20 +37,20 @@ class DrawnAttention:
         return self.q, self.inputs, self.cache, self.heads, scale, self.window, self.sinks
 
     def truth(self) -> torch.Tensor:
-        """The result in float32: [T, H * D]."""
+        """Compute the result in float32: [T, H * D]."""
         starts = self.inputs.query_starts.tolist()
         contexts = self.inputs.context_lens.tolist()
         rows = enumerate(zip(starts, starts[1:], contexts, strict=False))
         return torch.cat([self._row(row, *span) for row, span in rows])
 
     def _row(self, row: int, begin: int, end: int, context: int) -> torch.Tensor:
-        """The tokens begin..end - 1, which are the last of a row's context."""
+        """Compute the tokens begin..end - 1, the last ones of a row's context."""
         q_heads, kv_heads, dim = self.heads
         keys, values = self._cached(row, context)  # [K, context, D]
         grouped = self.q[begin:end].float().view(-1, kv_heads, q_heads // kv_heads, dim)
         place = torch.arange(context, device=self.q.device)
         parts = []
-        for first in range(0, end - begin, 256):  # bounds the memory of the scores
+        for first in range(0, end - begin, 256):  # limits the memory of the scores
             part = grouped[first : first + 256]
             own = (context - (end - begin) + first + torch.arange(len(part)))[:, None].to(place)
             scores = torch.einsum("tkgd,kcd->tkgc", part, keys) * dim**-0.5
@@ -65,7 +66,7 @@ class DrawnAttention:
         return torch.cat(parts)
 
     def _cached(self, row: int, context: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a row in float32: [K, context, D] each."""
+        """Return a row's keys and values in float32: [K, context, D] each."""
         block_size = self.cache.values.shape[2]
         blocks = self.inputs.block_tables[row, : -(-context // block_size)].long()
         keys = self.cache.keys.transpose(2, 3)[blocks].float()  # [blocks, K, P, D]
@@ -80,7 +81,7 @@ class DrawnAttention:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """A step's chunks, and the heads of the model that computes it."""
+    """The chunks of a step and the heads of the model that computes it."""
 
     name: str
     heads: tuple[int, int, int]
@@ -89,11 +90,11 @@ class AttentionCase:
     with_sinks: bool = False
 
     def cache_dtypes(self, bench: Bench) -> Sequence[torch.dtype]:
-        """The served type, and 8-bit floats where a device has them."""
+        """The served dtype, and 8-bit floats if the device supports them."""
         return (bench.dtype,) if bench.rehearsed else (bench.dtype, torch.float8_e4m3fn)
 
-    def draw(self, bench: Bench, dtype: torch.dtype) -> DrawnAttention:
-        """Random inputs with a cache of `dtype`."""
+    def draw(self, bench: Bench, dtype: torch.dtype) -> RandomAttention:
+        """Make random inputs with a cache of `dtype`."""
         q_heads, kv_heads, dim = self.heads
         shape = Shape(self.name, "", 0, q_heads, kv_heads, dim, 0, 1, 0, False, 1.0, False)
         step, cache = step_of(bench, shape, list(self.chunks))
@@ -102,11 +103,11 @@ class AttentionCase:
         tokens = sum(now for _, now in self.chunks)
         q = 2 * torch.randn(tokens, q_heads * dim, dtype=bench.dtype, device=bench.device)
         sinks = torch.linspace(-4, 8, q_heads, device=bench.device) if self.with_sinks else None
-        return DrawnAttention(q, step, cache, self.heads, self.window, sinks)
+        return RandomAttention(q, step, cache, self.heads, self.window, sinks)
 
 
 def _in_eight_bits(cache: LayerCache[torch.Tensor]) -> LayerCache[torch.Tensor]:
-    """The cache rounded to float8_e4m3fn with a scale for each KV head, in the same layout."""
+    """Round the cache to float8_e4m3fn with one scale per KV head, in the same layout."""
     kv_heads = cache.values.shape[1]
     scales = 2.0 ** -torch.arange(3, 3 + kv_heads, device=cache.keys.device).remainder(6).float()
     keys = (cache.keys.transpose(2, 3).float() / scales[:, None, None]).clamp(-_LARGEST, _LARGEST)
@@ -116,7 +117,7 @@ def _in_eight_bits(cache: LayerCache[torch.Tensor]) -> LayerCache[torch.Tensor]:
 
 
 def attention_cases(rehearsed: bool) -> list[AttentionCase]:
-    """The cases of a device, or a few small ones for a rehearsal on a CPU."""
+    """Return the cases for a GPU, or a few small ones for a rehearsal on the CPU."""
     if rehearsed:
         small = (4, 2, 16)
         return [

@@ -1,10 +1,12 @@
-"""The section `check`: every kernel at served shapes against float32, before anything is timed.
+"""The section `check`: compare every kernel at served shapes with float32, before anything is
+timed.
 
 A wrong kernel can be fast and finite. The registry's cases are small: they give a persistent kernel
-fewer items than a GPU has multiprocessors. These give it many, with mixed lengths, random block
-tables, windows, sinks and an 8-bit cache. A case fails if the relative error of the whole result
-or of its worst row exceeds the bound of the result's type. Then a model of Qwen3-0.6B's shape goes
-through the serving path (packaged kernels, captured graphs) and transformers judges each token.
+fewer tiles than a GPU has multiprocessors. The cases here give it many, with mixed lengths, random
+block tables, windows, sinks and an 8-bit cache. A case fails if the relative error of the whole
+result or of its worst row exceeds the bound of the result's dtype. Then a model of Qwen3-0.6B's
+shape runs through the serving path (packaged kernels, captured graphs) and transformers checks each
+token.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from bench.device.linear_kernels import float8_product, own_calls, product
 from bench.device.machine import Bench
 from bench.device.model_shapes import SHAPES, Shape, float8_tiles
 from bench.device.ops import (
-    drawn_weight,
     layer_sizes,
     pack_dense,
     pack_float8,
+    random_weight,
     sampling_rows,
     step_of,
 )
@@ -36,26 +38,28 @@ from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.triton.matmul.linear import rounded_to_float8
 
 WHOLE, WORST = 1e-2, 4e-2
-"""Bounds of ||out - ref|| / ||ref||: of a whole result in bfloat16, and of its worst row."""
+"""Bounds of ||out - ref|| / ||ref|| in bfloat16: for the whole result, and for its worst row."""
 
 FLOAT8_WHOLE, FLOAT8_WORST = 6e-2, 1.5e-1
-"""The same if activations were rounded to 8-bit floats: 2^-4 of each at most."""
+"""The same bounds if activations are rounded to 8-bit floats, with an error of 2^-4 each at
+most."""
 
 STREAMED = (1, 2, 7, 8, 9, 16, 17, 24, 33, 48, 64)
-"""Rows that the CUDA library's streaming product takes."""
+"""Rows that the CUDA library's streaming kernel accepts."""
 
 STAGED = (65, 100, 128)
-"""More rows, which only its staged product takes."""
+"""Row counts that only its staged kernel accepts."""
 
 FLOAT8_ROWS = (1, 2, 7, 8, 9, 16, 17, 33, 64, 100, 128, 1000)
-"""Rows of products by weights in 8-bit floats."""
+"""Row counts of products with float8 weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison: `call` gives results on the device, `truth` what they must be, in float32.
+    """One comparison: `call` computes results on the device, `truth` the expected ones in float32.
 
-    `whole` and `worst` bound the relative errors (see `WHOLE`)."""
+    `whole` and `worst` are the bounds of the relative errors (see `WHOLE`).
+    """
 
     name: str
     call: Callable[[], torch.Tensor]
@@ -75,7 +79,7 @@ def measure(bench: Bench, record: Record) -> None:
 
 
 def checks(bench: Bench) -> Iterator[Check]:
-    """Every comparison of kernels, in the order of a decoder's step."""
+    """Yield every comparison of kernels, in the order of a decoder's step."""
     shape = SHAPES["qwen3-8b"].small() if bench.rehearsed else SHAPES["qwen3-8b"]
     counts = (1, 3) if bench.rehearsed else (1, 32, 256, 1000)
     for tokens in counts:
@@ -85,18 +89,18 @@ def checks(bench: Bench) -> Iterator[Check]:
         yield from _attention(bench, case)
     yield from _products(bench, shape, counts)
     for rows in (1, 3) if bench.rehearsed else (1, 32, 150):
-        yield from _draws(bench, shape, rows)
+        yield from _sampling(bench, shape, rows)
 
 
 def _passes(bench: Bench, record: Record, check: Check) -> bool:
-    """Whether one check holds; a line of the record if it does not."""
+    """Return whether one check passes; record a line if it does not."""
     try:
         poison(bench)
         whole, worst = errors(check.call(), check.truth())
         bench.sync()
-    except Exception as error:  # one broken kernel must not hide the others
+    except Exception as error:  # a broken kernel must not hide the other results
         record.line(check.name, failed=f"{type(error).__name__}: {str(error)[:300]}")
-        bench.sync()  # raises if the device is lost, and with it all that would follow
+        bench.sync()  # raises if the device is lost, since nothing could run after that
         return False
     passed = whole <= check.whole and worst <= check.worst  # False for NaN
     record.line(check.name, error=whole, worst=worst, passed=str(passed))
@@ -104,15 +108,17 @@ def _passes(bench: Bench, record: Record, check: Check) -> bool:
 
 
 def poison(bench: Bench) -> None:
-    """Fill free memory of the allocator with NaN, so that what a kernel leaves unwritten shows."""
+    """Fill the allocator's free memory with NaN, so that elements a kernel does not write show
+    up."""
     if bench.device != "cpu":
         for size_bytes in (1 << 20, 64 << 20, 512 << 20):
             torch.full((size_bytes // 4,), float("nan"), device=bench.device)
 
 
 def errors(out: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
-    """Relative error of a result [N, ...] as a whole, and of the worst of its N rows."""
-    assert out.shape == truth.shape, f"shape {tuple(out.shape)}, not {tuple(truth.shape)}"
+    """Return the relative error of a result [N, ...] as a whole, and that of the worst of its N
+    rows."""
+    assert out.shape == truth.shape, f"shape {tuple(out.shape)}, expected {tuple(truth.shape)}"
     difference = (out.float() - truth.float()).flatten(1).norm(dim=1)
     size = truth.float().flatten(1).norm(dim=1)
     worst = (difference / size.clamp_min(1e-20)).max()
@@ -152,7 +158,7 @@ def _rope(bench: Bench, shape: Shape, tokens: int) -> Iterator[Check]:
     wide = LayerCache(cache.keys.float(), cache.values.float())
 
     def together(q: torch.Tensor, written: LayerCache[torch.Tensor]) -> torch.Tensor:
-        """q and the written keys and values of each token: [T, (H + 2 K) D]."""
+        """Concatenate q and the keys and values written for each token: [T, (H + 2 K) D]."""
         block, offset = step.slots.long() // 16, step.slots.long() % 16
         keys = written.keys[block, :, :, offset].flatten(1)
         values = written.values[block, :, offset].flatten(1)
@@ -166,11 +172,11 @@ def _rope(bench: Bench, shape: Shape, tokens: int) -> Iterator[Check]:
 
 
 def _attention(bench: Bench, case: AttentionCase) -> Iterator[Check]:
-    """The case with a cache of the served type and, on a GPU, with an 8-bit one."""
+    """Yield the case with a cache of the served dtype and, on a GPU, with an 8-bit one."""
     for dtype in case.cache_dtypes(bench):
-        drawn = case.draw(bench, dtype)
-        call = partial(bench.ops.attention, *drawn.arguments())
-        heads = drawn.heads[0]
+        inputs = case.draw(bench, dtype)
+        call = partial(bench.ops.attention, *inputs.arguments())
+        heads = inputs.heads[0]
 
         def by_head(result: torch.Tensor, heads: int = heads) -> torch.Tensor:
             return result.view(-1, result.shape[1] // heads)
@@ -178,14 +184,14 @@ def _attention(bench: Bench, case: AttentionCase) -> Iterator[Check]:
         yield Check(
             f"attention {case.name}" + ("" if dtype == bench.dtype else " fp8 cache"),
             lambda call=call, shown=by_head: shown(call()),  # type: ignore[misc]
-            lambda drawn=drawn, shown=by_head: shown(drawn.truth()),  # type: ignore[misc]
+            lambda inputs=inputs, shown=by_head: shown(inputs.truth()),  # type: ignore[misc]
         )
 
 
 def _products(bench: Bench, shape: Shape, counts: tuple[int, ...]) -> Iterator[Check]:
     wanted = sorted({*counts, *(() if bench.rehearsed else (*STREAMED, *STAGED))})
     for rows, width in [*layer_sizes(shape), (shape.vocab, shape.width)]:
-        weight = drawn_weight(bench, rows, width)
+        weight = random_weight(bench, rows, width)
         packed = pack_dense(bench, weight, head=rows == shape.vocab)
         for tokens in wanted:
             x = _random(bench, tokens, width)
@@ -195,9 +201,9 @@ def _products(bench: Bench, shape: Shape, counts: tuple[int, ...]) -> Iterator[C
             for kernel, call in own_calls(bench, x, packed).items():
                 yield Check(f"linear by {kernel} {name}", call, truth)
     for rows, width in () if bench.rehearsed else layer_sizes(shape):
-        drawn = drawn_weight(bench, rows, width)
-        tiled = pack_float8(bench, *float8_tiles(drawn))
-        by_row = rounded_to_float8(pack_dense(bench, drawn))
+        weight = random_weight(bench, rows, width)
+        tiled = pack_float8(bench, *float8_tiles(weight))
+        by_row = rounded_to_float8(pack_dense(bench, weight))
         for tokens in FLOAT8_ROWS:
             x = _random(bench, tokens, width)
             name = f"{rows}x{width} {tokens}"
@@ -208,24 +214,24 @@ def _products(bench: Bench, shape: Shape, counts: tuple[int, ...]) -> Iterator[C
                 FLOAT8_WHOLE,
                 FLOAT8_WORST,
             )
-            for form, packed in (("", tiled), (" a scale a row", by_row)):
+            for form, packed in (("", tiled), (" row scales", by_row)):
                 for kernel, call in own_calls(bench, x, packed).items():
                     truth = partial(float8_product, x, packed.parts[0])
                     yield Check(f"linear fp8{form} by {kernel} {name}", call, truth)
 
 
-def _draws(bench: Bench, shape: Shape, rows: int) -> Iterator[Check]:
-    """Drawn tokens against the reference's: 1 for each row that agrees. Greedy rows all do; a draw
-    may differ at the edge of a rounding, in one row of a hundred at most."""
+def _sampling(bench: Bench, shape: Shape, rows: int) -> Iterator[Check]:
+    """Compare sampled tokens with the reference's: 1 for each row that agrees. Greedy rows must all
+    agree; a random choice may differ at the edge of a rounding, in one row of a hundred at most."""
     logits = 3 * torch.randn(rows, shape.vocab, device=bench.device)
     settings = {"greedy": (0.0, 0, 1.0), "tempered": (1.0, 0, 1.0), "narrow": (0.8, 40, 0.9)}
     for name, asked in settings.items():
 
         def agreement(asked: tuple[float, int, float] = asked) -> torch.Tensor:
             there = sampling_rows(bench, rows, *asked)
-            drawn = bench.ops.sample(logits.clone(), there).cpu()
+            sampled = bench.ops.sample(logits.clone(), there).cpu()
             here = sampling_rows(replace(bench, device="cpu"), rows, *asked)
-            return (drawn == ReferenceOps().sample(logits.cpu(), here))[:, None].float()
+            return (sampled == ReferenceOps().sample(logits.cpu(), here))[:, None].float()
 
         most = 0.0 if name == "greedy" else 0.1
         yield Check(

@@ -1,6 +1,6 @@
-"""The section `counters`: each piece of `ops` once, for Nsight Compute to count.
+"""The section `counters`: run each piece of `ops` once, so that Nsight Compute can count it.
 
-    ncu --clock-control none --profile-from-start off --set detailed -o FILE \\
+    ncu --clock-control none --profile-from-start off --set detailed -o FILE \
         python3 -m bench.device counters
 """
 
@@ -20,7 +20,7 @@ def measure(bench: Bench, record: Record) -> None:
     tokens, context = (3, 40) if bench.rehearsed else (32, 1024)
     found = list(pieces(bench, shape, tokens, context))
     for piece in found:
-        piece.call()  # compiled and loaded before it is counted
+        piece.call()  # compiled and loaded before the profiler starts
     bench.sync()
     if bench.device != "cpu":
         torch.cuda.cudart().cudaProfilerStart()

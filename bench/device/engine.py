@@ -1,5 +1,4 @@
-"""The engine on a model of true shape: start, prompts, decode at several widths, whole runs; and
-what a step spends its time on."""
+"""The engine on a model of real shape: start, prefill, decode at several widths, and whole runs."""
 
 from __future__ import annotations
 
@@ -38,12 +37,12 @@ from penstock.runtime.gpu.runtime import GpuRuntime
 
 GREEDY = Sampling(temperature=0.0)
 LAYERS = {"qwen3-30b-a3b": 16}
-"""Of models whose whole checkpoint would fill the disk: so many layers are measured."""
+"""Number of layers measured, for models whose whole checkpoint would fill the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is asked of a model."""
+    """Sizes of a measurement: decode widths, tokens of prompt and answers, token budget."""
 
     widths: tuple[int, ...]
     prompt: int
@@ -61,36 +60,36 @@ SMALL = Sizes((1, 4), 24, 6, 8, 64)
 
 
 def measure(bench: Bench, record: Record, name: str, whole_run: bool = True) -> None:
-    """The section of one model."""
+    """Run the section of one model."""
     whole = SHAPES[name].small() if bench.rehearsed else SHAPES[name]
     shape = replace(whole, layers=min(whole.layers, LAYERS.get(name, whole.layers)))
     sizes = SMALL if bench.rehearsed else FULL
     layers = f"{shape.layers} of {whole.layers} layers"
     record.title(f"{name}, {layers}, {sizes.prompt} tokens of context, bfloat16")
-    limits = measure_roofline(bench)
-    with opened(bench, record, shape, sizes) as runtime:
+    roofline = measure_roofline(bench)
+    with open_runtime(bench, record, shape, sizes) as runtime:
         _check(runtime, shape, sizes)
         for width in sizes.widths:
-            _decode(bench, record, runtime, shape, sizes, width, limits)
+            _decode(bench, record, runtime, shape, sizes, width, roofline)
         if whole_run:
-            most = most_at_once(runtime, sizes)
+            most = max_concurrency(runtime, sizes)
             for width in (most, sizes.widths[-1] // 4):
-                _run(record, runtime, shape, sizes, width, limits)
+                _run(record, runtime, shape, sizes, width, roofline)
         record.note(f"captured, in this order: {runtime.captured}")
         if bench.device != "cpu":
             record.line("peak memory", gib=torch.cuda.max_memory_reserved() / 2**30)
 
 
 @contextmanager
-def opened(
+def open_runtime(
     bench: Bench, record: Record, shape: Shape, sizes: Sizes, **changes: Any
 ) -> Iterator[GpuRuntime]:
-    """The runtime of a checkpoint of `shape`, closed at the end."""
+    """Open the runtime of a checkpoint of `shape`; close it at the end."""
     began = time.perf_counter()
-    folder = kept_checkpoint(shape, bench.device)
+    folder = cached_checkpoint(shape, bench.device)
     record.line("write checkpoint", s=time.perf_counter() - began)
     if bench.device != "cpu":
-        torch.cuda.empty_cache()  # the plan counts what the driver has free
+        torch.cuda.empty_cache()  # the memory plan counts only memory that is free in the driver
     stages = MemoryStages(bench.device)
     with stages:
         began = time.perf_counter()
@@ -100,17 +99,17 @@ def opened(
         record.note(runtime.report)
         _largest_steps(runtime, sizes)
         stages.served()
-    _tell_memory(record, shape.name, stages.found())
+    _record_memory(record, shape.name, stages.found())
     yield runtime
     runtime.close()
     if bench.device != "cpu":
         torch.cuda.empty_cache()
 
 
-def kept_checkpoint(shape: Shape, device: str) -> Path:
-    """The folder of a checkpoint of `shape`, written once and kept for later sections: drawing 16
-    GB and writing them takes 20 s. `config.json` comes last, so that one cut off is written again.
-    """
+def cached_checkpoint(shape: Shape, device: str) -> Path:
+    """Return the folder of a checkpoint of `shape`, written once and kept for later sections:
+    generating and writing 16 GB takes 20 s. `config.json` is written last, so an incomplete folder
+    is written again."""
     name = f"{shape.name}-{shape.layers}x{shape.width}"
     folder = Path(tempfile.gettempdir()) / "penstock-checkpoints" / name / shape.name
     if not (folder / "config.json").exists():
@@ -121,8 +120,8 @@ def kept_checkpoint(shape: Shape, device: str) -> Path:
 def start(
     bench: Bench, folder: Path, sizes: Sizes, observe: Observe = ignore_stages, **changes: Any
 ) -> GpuRuntime:
-    """The runtime of a checkpoint; rehearsed, its ops hold everything in 32 bits, and a table twice
-    that is the head too."""
+    """Start the runtime of a checkpoint. A rehearsal holds everything in float32, and a tied
+    embedding table twice."""
     settings = engine_settings(sizes, **changes)
     files = files_at(folder, folder.name)
     model = load_model(files, settings.dtype, float8="float8")
@@ -136,14 +135,14 @@ def start(
 
 
 def _largest_steps(runtime: GpuRuntime, sizes: Sizes) -> None:
-    """Steps as large as any: prompts of all rows, then a token of each."""
+    """Run the largest possible steps: the prompts of all rows, then one token of each."""
     core = EngineCore.for_runtime(runtime, engine_settings(sizes))
-    until_begun(core, ask(core, sizes, sizes.widths[-1], 3, "largest-"))
+    step_until_prefilled(core, submit_requests(core, sizes, sizes.widths[-1], 3, "largest-"))
     while core.has_work:
         core.step()
 
 
-def _tell_memory(record: Record, model: str, found: dict[str, Any]) -> None:
+def _record_memory(record: Record, model: str, found: dict[str, Any]) -> None:
     record.table("memory", {"model": model, **found}, shown=used(found))
     for wrong in deviations(found):
         record.note(f"not as the formula says: {wrong}")
@@ -160,7 +159,7 @@ def engine_settings(sizes: Sizes, **changes: Any) -> EngineSettings:
     )
 
 
-def ask(
+def submit_requests(
     core: EngineCore,
     sizes: Sizes,
     width: int,
@@ -168,8 +167,8 @@ def ask(
     label: str = "",
     adapters: Sequence[str] = (),
 ) -> set[str]:
-    """Submit `width` greedy requests whose prompts differ from the first token on, the adapters in
-    turn; their ids."""
+    """Submit `width` greedy requests and return their ids. The prompts differ from the first token
+    on; the adapters are assigned in turn."""
     vocab = core.info.vocab_size - 10
     ids = []
     for index in range(width):
@@ -188,8 +187,9 @@ def ask(
     return set(ids)
 
 
-def until_begun(core: EngineCore, waiting: set[str]) -> int:
-    """Step until all that wait have had a token; how many tokens there were."""
+def step_until_prefilled(core: EngineCore, waiting: set[str]) -> int:
+    """Step until each of the waiting requests has a token; return the number of tokens
+    generated."""
     tokens = 0
     while waiting:
         chunks = core.step()
@@ -200,19 +200,21 @@ def until_begun(core: EngineCore, waiting: set[str]) -> int:
     return tokens
 
 
-def decoding(runtime: GpuRuntime, sizes: Sizes, width: int, new: int) -> tuple[EngineCore, float]:
-    """An engine in which `width` rows have just begun to decode, all in one step, and the seconds
+def start_decoding(
+    runtime: GpuRuntime, sizes: Sizes, width: int, new: int
+) -> tuple[EngineCore, float]:
+    """Start an engine whose `width` rows all begin to decode in one step; return it and the seconds
     that their prompts took by themselves: the prompts are computed first, and then found."""
     core = EngineCore.for_runtime(runtime, engine_settings(sizes, enable_prefix_caching=True))
     began = time.perf_counter()
-    until_begun(core, ask(core, sizes, width, 1, "prompt-"))
+    step_until_prefilled(core, submit_requests(core, sizes, width, 1, "prompt-"))
     prompts_s = time.perf_counter() - began
-    until_begun(core, ask(core, sizes, width, new))
+    step_until_prefilled(core, submit_requests(core, sizes, width, new))
     return core, prompts_s
 
 
 def decode_steps_s(core: EngineCore, width: int) -> list[float]:
-    """The times of the steps in which all rows get a token, to the end."""
+    """Return the times of the steps in which all rows get a token, until the end."""
     steps, last = [], time.perf_counter()
     while core.has_work:
         tokens = sum(len(chunk.tokens) for chunk in core.step())
@@ -224,9 +226,9 @@ def decode_steps_s(core: EngineCore, width: int) -> list[float]:
 
 
 def _check(runtime: GpuRuntime, shape: Shape, sizes: Sizes) -> None:
-    """Nothing is measured of a model whose logits are not numbers, nor while kernels compile."""
+    """Check that logits are finite and compile kernels, before anything is measured."""
     for prompt, width in ((8, 1), (sizes.prompt, 1), (sizes.prompt, sizes.widths[-1] // 4)):
-        core, _ = decoding(runtime, replace(sizes, prompt=prompt), width, 4)
+        core, _ = start_decoding(runtime, replace(sizes, prompt=prompt), width, 4)
         found = len(decode_steps_s(core, width))
         assert found, f"{shape.name}: no step gave {width} tokens"
 
@@ -238,15 +240,16 @@ def _decode(
     shape: Shape,
     sizes: Sizes,
     width: int,
-    limits: Roofline,
+    roofline: Roofline,
 ) -> None:
-    """Decode of `width` rows: the median step, and beside it the graph without contexts."""
+    """Record the decode of `width` rows: the median step, and the same graph with empty
+    contexts."""
     runtime.warm(width)
-    core, prompts_s = decoding(runtime, sizes, width, sizes.new)
+    core, prompts_s = start_decoding(runtime, sizes, width, sizes.new)
     steps = decode_steps_s(core, width)
     step_s = statistics.median(steps)
-    floor = floors.decode_s(shape, width, sizes.prompt + sizes.new / 2, limits)
-    prompts = floors.prompt_s(shape, width * sizes.prompt, limits)
+    floor = floors.decode_s(shape, width, sizes.prompt + sizes.new / 2, roofline)
+    prompts = floors.prompt_s(shape, width * sizes.prompt, roofline)
     bare_s = bench.wall_s(lambda: runtime.dummy_run(width), 20)
     record.line(
         f"decode {width}",
@@ -261,9 +264,9 @@ def _decode(
     )
 
 
-def most_at_once(runtime: GpuRuntime, sizes: Sizes) -> int:
-    """The most requests, up to the largest width, whose whole runs the cache holds at once: beyond
-    them the figure is of preemption. A multiple of 32 if it is not the largest width."""
+def max_concurrency(runtime: GpuRuntime, sizes: Sizes) -> int:
+    """Return the largest number of requests, up to the largest width, whose whole runs fit the
+    cache at once; more would measure preemption. It is a multiple of 32 or the largest width."""
     tokens = runtime.info.cache_blocks * runtime.info.block_size
     fitting = tokens // (sizes.prompt + sizes.run_new + runtime.info.block_size)
     widest = sizes.widths[-1]
@@ -271,17 +274,18 @@ def most_at_once(runtime: GpuRuntime, sizes: Sizes) -> int:
 
 
 def _run(
-    record: Record, runtime: GpuRuntime, shape: Shape, sizes: Sizes, width: int, limits: Roofline
+    record: Record, runtime: GpuRuntime, shape: Shape, sizes: Sizes, width: int, roofline: Roofline
 ) -> None:
-    """Requests that come all at once, from their prompts to their last tokens."""
+    """Record a run of `width` requests submitted at once, from their prompts to their last
+    tokens."""
     core = EngineCore.for_runtime(runtime, engine_settings(sizes))
     began = time.perf_counter()
-    tokens = until_begun(core, ask(core, sizes, width, sizes.run_new))
+    tokens = step_until_prefilled(core, submit_requests(core, sizes, width, sizes.run_new))
     first_s = time.perf_counter() - began
     while core.has_work:
         tokens += sum(len(chunk.tokens) for chunk in core.step())
     total_s = time.perf_counter() - began
-    floor = floors.run_s(shape, width, sizes.prompt, sizes.run_new, limits)
+    floor = floors.run_s(shape, width, sizes.prompt, sizes.run_new, roofline)
     record.line(
         f"run {width} x {sizes.prompt}/{sizes.run_new}",
         s=total_s,

@@ -1,4 +1,5 @@
-"""The experts of one layer of Qwen3-30B-A3B by the number of tokens, and what chooses them."""
+"""The experts of one layer of Qwen3-30B-A3B by number of tokens, and the routing that chooses
+them."""
 
 from __future__ import annotations
 
@@ -16,19 +17,19 @@ TOKENS: tuple[int, ...] = (1, 8, 32, 256, 2048)
 
 
 def measure(bench: Bench, record: Record) -> None:
-    """The section `experts`: in bfloat16, and in 8-bit floats with a scale for each tile."""
+    """Run the section `experts`: in bfloat16, and in float8 with one scale per tile."""
     shape, counts = SHAPES["qwen3-30b-a3b"], TOKENS
     if bench.rehearsed:
         shape, counts = shape.small(), (1, 20)
-    limits = measure_roofline(bench)
+    roofline = measure_roofline(bench)
     for form, item_bytes, matrix in (("bf16", 2, _dense), ("fp8", 1, _float8)):
         packed = bench.ops.pack_experts(_experts(bench, shape, matrix))
-        chooses = f"{shape.per_token} of {shape.experts} a token"
+        chooses = f"{shape.per_token} of {shape.experts} per token"
         record.title(f"experts of {shape.name} in {form}: {chooses}")
         for tokens in counts:
             for piece in _pieces(bench, shape, packed, item_bytes, tokens):
                 taken = bench.seconds(piece.call)
-                floor = limits.floor_s(piece.moved_bytes, piece.operations)
+                floor = roofline.floor_s(piece.moved_bytes, piece.operations)
                 of_floor = floor / taken
                 record.line(piece.name, us=taken * 1e6, floor_us=floor * 1e6, of_floor=of_floor)
         del packed
@@ -37,7 +38,7 @@ def measure(bench: Bench, record: Record) -> None:
 def _pieces(
     bench: Bench, shape: Shape, packed: object, item_bytes: int, tokens: int
 ) -> Iterator[Piece]:
-    """Against the bytes that the experts are, and the operations of bfloat16."""
+    """Yield pieces whose floor counts the bytes of the experts and the bfloat16 operations."""
     ops = bench.ops
     x = torch.randn(tokens, shape.width, dtype=bench.dtype, device=bench.device)
     logits = torch.randn(tokens, shape.experts, device=bench.device)
@@ -61,8 +62,8 @@ def _experts(
     bench: Bench, shape: Shape, matrix: Callable[[torch.Tensor], Dense | Float8]
 ) -> Experts:
     def matrices(rows: int, width: int) -> tuple[Dense | Float8, ...]:
-        drawn = torch.randn(shape.experts, rows, width, dtype=torch.bfloat16, device=bench.device)
-        return tuple(matrix(one) for one in drawn / width**0.5)
+        values = torch.randn(shape.experts, rows, width, dtype=torch.bfloat16, device=bench.device)
+        return tuple(matrix(one) for one in values / width**0.5)
 
     inner = (shape.ff, shape.width)
     return Experts(matrices(*inner), matrices(*inner), matrices(shape.width, shape.ff))

@@ -1,4 +1,5 @@
-"""Does an answer depend on its neighbours? And what does it cost that it does not?"""
+"""Checks that an answer does not depend on the requests batched with it, and measures the cost of
+that guarantee."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from bench.device.engine import (
     SMALL,
     Sizes,
     decode_steps_s,
-    decoding,
     engine_settings,
-    opened,
+    open_runtime,
+    start_decoding,
 )
 from bench.device.machine import Bench
 from bench.device.model_shapes import SHAPES, Shape
@@ -29,7 +30,7 @@ ANSWER = 24
 
 
 def measure(bench: Bench, record: Record, name: str) -> None:
-    """The section `invariance`: the mode switched off, then on."""
+    """Run the section `invariance`: without deterministic mode, then with it."""
     shape, sizes = SHAPES[name], FULL
     if bench.rehearsed:
         shape, sizes = shape.small(), SMALL
@@ -37,18 +38,18 @@ def measure(bench: Bench, record: Record, name: str) -> None:
     _cut(bench, record, shape)
     for mode in (False, True):
         record.title(f"{name}, deterministic {mode}")
-        with opened(bench, record, shape, sizes, deterministic=mode) as runtime:
+        with open_runtime(bench, record, shape, sizes, deterministic=mode) as runtime:
             _same(record, runtime, sizes)
             for width in (sizes.widths[0], sizes.widths[-1]):
                 runtime.warm(width)
-                core, prompts_s = decoding(runtime, sizes, width, sizes.new)
+                core, prompts_s = start_decoding(runtime, sizes, width, sizes.new)
                 step_s = statistics.median(decode_steps_s(core, width))
                 prompts = width * sizes.prompt / prompts_s
                 record.line(f"decode {width}", ms=step_s * 1e3, prompt_tok_s=prompts)
 
 
 def _cut(bench: Bench, record: Record, shape: Shape) -> None:
-    """How many rows of a prompt keep their bits when it is cut inside a tile."""
+    """Record how many rows of a prompt keep their bits if it is split inside a tile."""
     tokens, first = (48, 19) if bench.rehearsed else (1500, 611)
     heads = (shape.heads, shape.kv_heads, shape.head_dim)
     step, cache = step_of(bench, shape, [(0, tokens)])
@@ -69,7 +70,7 @@ def _cut(bench: Bench, record: Record, shape: Shape) -> None:
 
 
 def _same(record: Record, runtime: GpuRuntime, sizes: Sizes) -> None:
-    """Log-probabilities of one answer alone and among others, bit by bit."""
+    """Compare the log probabilities of one answer alone and in a batch, bit by bit."""
     alone = _logprobs(runtime, sizes, 1)
     for width in sizes.widths[1:]:
         among = _logprobs(runtime, sizes, width)

@@ -1,4 +1,4 @@
-"""Products of linear layers by each kernel of the CUDA library, and what they must give."""
+"""Linear products by each kernel of the CUDA library, and their expected results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Calls = dict[str, Callable[[], torch.Tensor]]
 
 
 def own_calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
-    """Products by the CUDA library's kernels that have a form for so many rows and that the trial
-    did not decline, by the kernels' names, whatever the table of choices says."""
+    """Return the products by kernel name, for each kernel of the CUDA library that supports this
+    number of rows and passed the trial, regardless of the tuning table."""
     library = getattr(bench.ops, "library", None)
     if not isinstance(library, Library):
         return {}
@@ -51,12 +51,12 @@ def own_calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
 
 
 def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """[T, K] x [N, K] in float32, a part of the weight at a time."""
+    """Compute [T, K] x [N, K] in float32, one part of the weight at a time."""
     return torch.cat([x.float() @ part.float().t() for part in weight.split(16384)], dim=1)
 
 
 def float8_product(x: torch.Tensor, part: PackedFloat8) -> torch.Tensor:
-    """The same for weights in 8-bit floats: [T, K] x [N, K]."""
+    """Compute the same for float8 weights: [T, K] x [N, K]."""
     (rows, width), codes = part.shape, part.codes.view(torch.float8_e4m3fn)
     scale = part.scale.repeat_interleave(part.scale_rows, 1)[:, :rows]
     spread = scale.repeat_interleave(128, 0)[:width] if part.grouped else scale

@@ -1,4 +1,4 @@
-"""The device of a run, its two peak rates, and how a piece of work on it is timed."""
+"""The device of a run, its two peak rates, and the timing of work on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.runtime.gpu.load import serving_ops
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A run: on a GPU, or rehearsed on the CPU with sizes that any machine takes."""
+    """A run on a GPU, or a rehearsal on the CPU in sizes that fit any machine."""
 
     device: str
     dtype: torch.dtype
@@ -31,7 +31,7 @@ class Bench:
             torch.cuda.synchronize()
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """The median time of a call whose inputs are not in the L2 cache."""
+        """Return the median time of a call whose inputs are not in the L2 cache."""
         if self.device == "cpu":
             return _timed(call, 3)
         from triton.testing import do_bench
@@ -39,7 +39,7 @@ class Bench:
         return float(do_bench(call, warmup=10, rep=40, return_mode="median")) / 1e3
 
     def wall_s(self, call: Callable[[], Any], repeats: int) -> float:
-        """The time of one of `repeats` calls that follow each other, on whatever stream."""
+        """Return the mean wall time of `repeats` consecutive calls, on any stream."""
         call()
         self.sync()
         began = time.perf_counter()
@@ -49,7 +49,7 @@ class Bench:
         return (time.perf_counter() - began) / repeats
 
     def in_a_row_s(self, call: Callable[[], Any], repeats: int) -> float:
-        """The time of one of `repeats` calls that follow each other on the current stream, by its
+        """Return the mean time of `repeats` consecutive calls on the current stream, by its
         events."""
         call()
         self.sync()
@@ -74,9 +74,9 @@ def _timed(call: Callable[[], Any], repeats: int) -> float:
 
 
 def open_bench(rehearsed: bool, kernels: Literal["auto", "triton"]) -> Bench:
-    """The GPU that is there with the ops that serve on it, or the CPU for a rehearsal."""
+    """Open this machine's GPU with the ops that serve on it, or the CPU for a rehearsal."""
     if rehearsed:
-        torch.set_num_threads(1)  # more only get into each other's way at these sizes
+        torch.set_num_threads(1)  # more threads only slow each other down at these sizes
         return Bench("cpu", torch.float32, ReferenceOps(), True, kernels)
     torch.cuda.set_device(0)
     from penstock.kernels.cuda.launcher import serve_installed  # imports Triton
@@ -89,18 +89,19 @@ def open_bench(rehearsed: bool, kernels: Literal["auto", "triton"]) -> Bench:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Bytes a second of a copy, read and written; operations a second of a product in bfloat16."""
+    """Bytes per second of a copy, read plus written; operations per second of a bfloat16
+    product."""
 
     bytes_s: float
     operations_s: float
 
     def floor_s(self, moved_bytes: float, operations: float = 0.0) -> float:
-        """No work of so many bytes and operations takes less."""
+        """Return the least time in which these bytes and operations are possible."""
         return max(moved_bytes / self.bytes_s, operations / self.operations_s)
 
 
 def measure_roofline(bench: Bench) -> Roofline:
-    """Both peak rates, measured now."""
+    """Measure both peak rates."""
     copied, copying_s = _copy(bench, 1 << (22 if bench.rehearsed else 32))
     width = 256 if bench.rehearsed else 8192
     left, right = (
@@ -111,15 +112,15 @@ def measure_roofline(bench: Bench) -> Roofline:
 
 
 def _copy(bench: Bench, size_bytes: int) -> tuple[int, float]:
-    """Bytes, and the seconds that copying them takes. The memory is given back."""
+    """Return the number of bytes and the seconds of a copy, and free its memory."""
     source = torch.empty(size_bytes, dtype=torch.uint8, device=bench.device).random_()
     target = torch.empty_like(source)
     return size_bytes, bench.in_a_row_s(lambda: target.copy_(source), 10)
 
 
 def measure(bench: Bench, record: Record) -> None:
-    """The section `limits`."""
-    record.title("what the device can do at most")
+    """Run the section `limits`."""
+    record.title("peak rates of the device")
     if bench.device != "cpu":
         facts = torch.cuda.get_device_properties(0)
         record.line(

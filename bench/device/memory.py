@@ -1,5 +1,5 @@
-"""What a device's memory is taken by, stage by stage of a start, beside the terms of the formula
-(`penstock.runtime.gpu.memory`); and whether a recording of it keeps to them."""
+"""Device memory after each stage of a start, beside the terms of the memory formula
+(`penstock.runtime.gpu.memory`), and a check of recordings against them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from torch.utils._pytree import tree_leaves
 from penstock.runtime.gpu.memory import DeviceMemoryPlan
 
 SLACK_BYTES: Final = 64 << 10
-"""Allocators round up, tensors of a few bytes are in no term."""
+"""Bytes of tolerance: allocators round up, and tensors of a few bytes are in no term."""
 
 EXACT: Final = 0.01
-"""Weights and cache are what the formula says, to this share."""
+"""Weights and cache must equal the formula within this share."""
 
 LEAST_USED: Final = 0.1
-"""Of a term that is an upper bound, at least so much is used, or it keeps the cache small for
-nothing."""
+"""At least this share of a term that is an upper bound must be used; otherwise the term makes the
+cache smaller for no reason."""
 
 
 class LiveBytes(TorchDispatchMode):
-    """While it is entered, counts the bytes of the tensors that are made and not yet gone, on
-    whatever device: `now`, and `peak`."""
+    """A context that counts the bytes of the tensors that are alive, on any device: `now`, and
+    `peak`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class LiveBytes(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: to be skipped by it, torch would import all of it, which takes seconds."""
+        """Return False: to be skipped, torch would import all of dynamo, which takes seconds."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -60,8 +60,10 @@ class LiveBytes(TorchDispatchMode):
 
 
 class MemoryStages:
-    """Notes what is allocated after each stage; a context within which the start happens. On a CPU
-    tensors are counted, and nothing is known of what is free."""
+    """Records the allocated memory after each stage of a start that runs inside this context.
+
+    On a CPU it counts tensors, and free memory is unknown.
+    """
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -86,17 +88,19 @@ class MemoryStages:
             self._live.__exit__(kind, error, trace)
 
     def reached(self, stage: str, plan: DeviceMemoryPlan) -> None:
-        """A `penstock.runtime.gpu.load.Observe`."""
+        """Record a stage. A `penstock.runtime.gpu.load.Observe`."""
         self._plan = plan
         self._note(stage)
 
     def served(self) -> None:
-        """The last stage: steps were made. Its `peak` is that since the stage before."""
+        """Record the last stage, after steps were run. Its `peak` is that since the stage
+        before."""
         self._note("served")
 
     def found(self) -> dict[str, Any]:
-        """`terms`: of the formula; `stages`: of each its name and seconds, bytes that are
-        `allocated`, their `peak` meanwhile, and on a GPU those `reserved` and `free`."""
+        """Return the recording. `terms`: those of the formula. `stages`: name and seconds of each
+        stage, its bytes `allocated`, their `peak` during it and, on a GPU, the bytes `reserved` and
+        `free`."""
         assert self._plan is not None, "nothing was started"
         terms = self._plan.terms()
         return {"device": self._device, "terms": terms, "stages": self._stages}
@@ -124,9 +128,11 @@ class MemoryStages:
 
 
 def used(found: dict[str, Any]) -> dict[str, int]:
-    """Of a recording, the bytes that each term took. `steps`: what attention keeps and the peak of
-    steps, for which `work` and, where steps are captured, `graphs` are meant. `total`: what is free
-    no more, where that is known."""
+    """Return the bytes that each term of a recording used.
+
+    `steps`: the memory that attention keeps and the peak of the steps, for which the terms `work`
+    and, if steps are captured, `graphs` are meant. `total`: the decrease of free memory, if known.
+    """
     stages = {one["stage"]: one for one in found["stages"]}
     names = list(stages)
     grown = {
@@ -143,16 +149,19 @@ def used(found: dict[str, Any]) -> dict[str, int]:
 
 
 def deviations(found: dict[str, Any]) -> list[str]:
-    """Where a recording departs from the formula: weights and cache by more than `EXACT`; a term
-    that is an upper bound exceeded, or less than `LEAST_USED` of it used. The slots of adapters are
-    bounded alone: pages come as adapters do."""
+    """Return the deviations of a recording from the formula.
+
+    They are weights and cache that differ by more than `EXACT`, and a term that is an upper bound
+    and is exceeded, or of which less than `LEAST_USED` is used. Adapter slots have an upper bound
+    only: their pages are allocated with the adapters.
+    """
     terms, taken = found["terms"], used(found)
-    rope = terms["rope"]  # its tables are made with the weights
+    rope = terms["rope"]  # its tables are made together with the weights
     wrong = []
     for name, more in (("weights", rope), ("cache", 0)):
         slack = EXACT * terms[name] + SLACK_BYTES
         if not -slack <= taken[name] - terms[name] <= slack + more:
-            wrong.append(f"{name}: {taken[name]} bytes, not {terms[name]}")
+            wrong.append(f"{name}: {taken[name]} bytes, expected {terms[name]}")
     captured = 0 if found["device"] == "cpu" else terms["graphs"]
     bounds = {"rows": terms["rows"], "steps": terms["work"] + captured}
     for name, bound in bounds.items():

@@ -1,4 +1,4 @@
-"""Models of the shapes that are served, with random weights, written as checkpoints."""
+"""Models in the shapes that are served, with random weights, written as checkpoints."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a model; `floor` of its decode step and of prompts follows from them. With
-    `experts` each feed-forward is a mixture: a token goes through `per_token` of them, of `ff`."""
+    """Sizes of a model, from which the floors of prefill and decode follow. With `experts` each
+    feed-forward is a mixture: a token uses `per_token` experts of width `ff`."""
 
     name: str
     architecture: str
@@ -34,23 +34,23 @@ class Shape:
 
     @property
     def attention_weights(self) -> int:
-        """Of a layer, with what chooses experts."""
+        """Weights of a layer's attention, including the router of its experts."""
         projections = self.width * self.head_dim * 2 * (self.heads + self.kv_heads)
         return projections + self.experts * self.width
 
     @property
     def expert_weights(self) -> int:
-        """Of one feed-forward."""
+        """Weights of one expert."""
         return 3 * self.width * self.ff
 
     @property
     def token_layer_weights(self) -> int:
-        """What a token goes through in a layer."""
+        """Weights of a layer that one token uses."""
         return self.attention_weights + max(self.per_token, 1) * self.expert_weights
 
     def layer_weights(self, tokens: float) -> float:
-        """What a step of `tokens` tokens reads in a layer. Of experts as many as so many tokens
-        touch, on the mean, where all are equally likely."""
+        """Return the weights of a layer that a step of `tokens` tokens reads. Experts count with
+        the expected number that the tokens use, if all are equally likely."""
         touched = 1.0
         if self.experts:
             missed = (1 - self.per_token / self.experts) ** tokens
@@ -69,27 +69,27 @@ class Shape:
         return self.vocab * self.width
 
     def step_bytes(self, tokens: float) -> float:
-        """Weights that a decode step of `tokens` rows reads, in bfloat16, but for layers in 8 bits
-        with a scale for each tile of 128 x 128."""
+        """Return the bytes of weights that a decode step of `tokens` rows reads: bfloat16, or 8
+        bits with one scale per tile of 128 x 128 for float8 layers."""
         return self.layer_bytes(tokens) + 2 * self.head_weights
 
     def layer_bytes(self, tokens: float) -> float:
-        """Of all layers."""
+        """Return the bytes of all layers' weights that a step reads."""
         count = self.layers * self.layer_weights(tokens)
         return count + 4 * count / 128**2 if self.float8 else 2 * count
 
     @property
     def token_bytes(self) -> int:
-        """Keys and values of a token, in bfloat16."""
+        """Bytes of a token's keys and values, in bfloat16."""
         return 4 * self.layers * self.kv_heads * self.head_dim
 
     @property
     def token_operations(self) -> int:
-        """Of the products of one token, without the head."""
+        """Operations of one token's products, without the head."""
         return 2 * self.layers * self.token_layer_weights
 
     def small(self) -> Shape:
-        """The same kind in a size for a rehearsal."""
+        """Return a small model of the same kind, for a rehearsal."""
         small = replace(
             self, width=64, heads=4, kv_heads=2, head_dim=16, ff=96, layers=2, vocab=512
         )
@@ -110,14 +110,17 @@ SHAPES = {
 
 
 def write_checkpoint(shape: Shape, folder: Path, device: str) -> Path:
-    """A folder in the Hugging Face form: bfloat16, drawn on `device`, spread so that logits are
-    peaked enough to differ; with `float8` its layers in 8 bits, as DeepSeek and Qwen write them. A
-    file a layer: no more of it is in memory at a time."""
+    """Write a Hugging Face checkpoint with random bfloat16 weights, generated on `device`.
+
+    The weights are scaled so that logits are peaked enough to differ. With `float8` the layers have
+    8 bits, in the format of DeepSeek and Qwen. Each layer is one file, so that only one is in
+    memory at a time.
+    """
     source = torch.Generator(device).manual_seed(1)
 
     def matrix(rows: int, columns: int, scale: float = 1.0) -> torch.Tensor:
-        drawn = torch.randn(rows, columns, generator=source, device=device, dtype=torch.bfloat16)
-        return drawn.mul_(scale / columns**0.5).cpu()
+        values = torch.randn(rows, columns, generator=source, device=device, dtype=torch.bfloat16)
+        return values.mul_(scale / columns**0.5).cpu()
 
     ones = torch.ones(shape.width, dtype=torch.bfloat16)
     tensors = {
@@ -169,7 +172,7 @@ def write_checkpoint(shape: Shape, folder: Path, device: str) -> Path:
 
 
 def float8_tiles(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes, and the scale of each tile of 128 x 128."""
+    """Return the codes and the scale of each tile of 128 x 128."""
     (rows, columns), tile = weight.shape, 128
     grid = (-(-rows // tile), -(-columns // tile))
     whole = torch.zeros(grid[0] * tile, grid[1] * tile, device=weight.device)
@@ -181,7 +184,7 @@ def float8_tiles(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def config_of(shape: Shape) -> dict[str, Any]:
-    """What `config.json` holds."""
+    """Return the content of `config.json`."""
     quantized = {
         "quant_method": "fp8",
         "fmt": "e4m3",

@@ -22,7 +22,7 @@ BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A call, the bytes it cannot but move, and its operations."""
+    """A call, the bytes that it must move, and its operations."""
 
     name: str
     call: Callable[[], Any]
@@ -31,8 +31,8 @@ class Piece:
 
 
 def measure(bench: Bench, record: Record, only: str = "") -> None:
-    """The section `ops`; `only`: those whose name holds it."""
-    limits = measure_roofline(bench)
+    """Run the section `ops`; `only` selects the pieces whose name contains it."""
+    roofline = measure_roofline(bench)
     shape = SHAPES["qwen3-8b"]
     widths: tuple[int, ...] = (1, 32, 256)
     context = 1024
@@ -42,22 +42,22 @@ def measure(bench: Bench, record: Record, only: str = "") -> None:
         record.title(f"ops of {shape.name}, {width} tokens, {context} tokens of context each")
         for piece in pieces(bench, shape, width, context):
             if only in piece.name:
-                _measure(bench, record, piece, limits)
+                _measure(bench, record, piece, roofline)
     for tokens in (48,) if bench.rehearsed else (1024, 8192, 16384):
         record.title(f"attention of a prompt of {tokens} tokens")
         for piece in _prefill_attention(bench, shape, tokens):
             if only in piece.name:
-                _measure(bench, record, piece, limits)
+                _measure(bench, record, piece, roofline)
 
 
-def _measure(bench: Bench, record: Record, piece: Piece, limits: Roofline) -> None:
+def _measure(bench: Bench, record: Record, piece: Piece, roofline: Roofline) -> None:
     try:
         taken = bench.seconds(piece.call)
-    except Exception as error:  # one broken kernel must not hide the others
+    except Exception as error:  # a broken kernel must not hide the other results
         record.line(piece.name, failed=f"{type(error).__name__}: {str(error)[:200]}")
-        bench.sync()  # raises where the device is lost, and with it all that would follow
+        bench.sync()  # raises if the device is lost, since nothing could run after that
         return
-    floor = limits.floor_s(piece.moved_bytes, piece.operations)
+    floor = roofline.floor_s(piece.moved_bytes, piece.operations)
     record.line(
         piece.name,
         us=taken * 1e6,
@@ -68,7 +68,7 @@ def _measure(bench: Bench, record: Record, piece: Piece, limits: Roofline) -> No
 
 
 def pieces(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterator[Piece]:
-    """All ops of a decode step of `tokens` rows."""
+    """Yield all ops of a decode step of `tokens` rows."""
     ops = bench.ops
     item = torch.empty(0, dtype=bench.dtype).element_size()
     x = _random(bench, tokens, shape.width)
@@ -81,7 +81,7 @@ def pieces(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterator[Pi
     yield from _products(bench, shape, tokens)
     yield from _float8_products(bench, shape, tokens)
     yield from _attention(bench, shape, tokens, context)
-    yield from _draws(bench, shape, tokens)
+    yield from _sampling(bench, shape, tokens)
 
 
 def _products(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
@@ -105,8 +105,8 @@ def _products(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
 
 
 def _float8_products(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
-    """The layers' products again, of weights in 8 bits: against the bytes that these are, and the
-    operations of bfloat16."""
+    """Yield the layers' products with float8 weights; the floor counts their bytes and the bfloat16
+    operations."""
     for rows, width in layer_sizes(shape):
         packed = packed_float8(bench, rows, width)
         x = _random(bench, tokens, width)
@@ -119,7 +119,7 @@ def _float8_products(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]
 
 
 def layer_sizes(shape: Shape) -> list[tuple[int, int]]:
-    """Rows and width of a layer's four products."""
+    """Return rows and width of a layer's four products."""
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     return [
         (q + 2 * kv, shape.width),
@@ -130,30 +130,30 @@ def layer_sizes(shape: Shape) -> list[tuple[int, int]]:
 
 
 def packed_float8(bench: Bench, rows: int, width: int) -> Any:
-    """A random product's weights in 8 bits, with a scale for each tile of 128 x 128."""
-    drawn = torch.randn(rows, width, device=bench.device) / width**0.5
-    return pack_float8(bench, *float8_tiles(drawn))
+    """Make the packed float8 weights of a random product, with one scale per tile of 128 x 128."""
+    values = torch.randn(rows, width, device=bench.device) / width**0.5
+    return pack_float8(bench, *float8_tiles(values))
 
 
 def pack_float8(bench: Bench, codes: torch.Tensor, scale: torch.Tensor) -> Any:
-    """Codes [N, K] and scales of tiles of 128 x 128, packed as a model's are."""
+    """Pack codes [N, K] and scales of tiles of 128 x 128 as a model's are."""
     held = codes.view(torch.uint8).cpu().numpy()
     return bench.ops.pack_linear(Linear((Float8(held, scale.cpu().numpy(), (128, 128)),)))
 
 
 def packed_weight(bench: Bench, rows: int, width: int, *, head: bool = False) -> Any:
-    """A random product's weights, packed as a model's are."""
-    return pack_dense(bench, drawn_weight(bench, rows, width), head=head)
+    """Make the weights of a random product, packed as a model's are."""
+    return pack_dense(bench, random_weight(bench, rows, width), head=head)
 
 
-def drawn_weight(bench: Bench, rows: int, width: int) -> torch.Tensor:
-    """Random weights [N, K] in bfloat16 on the device."""
-    drawn = torch.randn(rows, width, dtype=torch.bfloat16, device=bench.device)
-    return drawn.div_(width**0.5)
+def random_weight(bench: Bench, rows: int, width: int) -> torch.Tensor:
+    """Make random weights [N, K] in bfloat16 on the device."""
+    values = torch.randn(rows, width, dtype=torch.bfloat16, device=bench.device)
+    return values.div_(width**0.5)
 
 
 def pack_dense(bench: Bench, weight: torch.Tensor, *, head: bool = False) -> Any:
-    """Weights [N, K] in bfloat16, packed as a model's are."""
+    """Pack weights [N, K] in bfloat16 as a model's are."""
     bits = weight.cpu().view(torch.int16).numpy().view("uint16")
     linear = Linear((Dense(bits, "bf16"),))
     return bench.ops.pack_head(linear) if head else bench.ops.pack_linear(linear)
@@ -185,7 +185,7 @@ def _attention(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterato
 def planned(
     bench: Bench, inputs: StepInputs[torch.Tensor], heads: tuple[int, int, int]
 ) -> StepInputs[torch.Tensor]:
-    """A step of single tokens whose attention is planned, as a runtime does once for all layers."""
+    """Plan the attention of a step of single tokens, as a runtime does once for all layers."""
     if bench.device == "cpu":
         return inputs
     from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, most_units
@@ -197,7 +197,7 @@ def planned(
 
 
 def _prefill_attention(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
-    """By what serves, and by Triton where that is another."""
+    """Yield prefill attention by the serving backend, and by Triton if that is another."""
     heads = (shape.heads, shape.kv_heads, shape.head_dim)
     inputs, cache = step_of(bench, shape, [(0, tokens)])
     q = _random(bench, tokens, shape.heads * shape.head_dim)
@@ -209,13 +209,15 @@ def _prefill_attention(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piec
     for each in compared:
         yield Piece(
             f"attention prompt {tokens} {each.name}",
-            lambda call=each.call: call(q, inputs, cache, heads, shape.head_dim**-0.5, 0),  # type: ignore[misc]
+            lambda call=each.call: call(  # type: ignore[misc]
+                q, inputs, cache, heads, shape.head_dim**-0.5, 0
+            ),
             4 * q.numel() * q.element_size(),
             operations,
         )
 
 
-def _draws(bench: Bench, shape: Shape, rows: int) -> Iterator[Piece]:
+def _sampling(bench: Bench, shape: Shape, rows: int) -> Iterator[Piece]:
     logits = 3 * torch.randn(rows, shape.vocab, device=bench.device)
     settings = {"greedy": (0.0, 0, 1.0), "tempered": (1.0, 0, 1.0), "narrow": (0.8, 40, 0.9)}
     for name, (temperature, top_k, top_p) in settings.items():
@@ -230,7 +232,7 @@ def _draws(bench: Bench, shape: Shape, rows: int) -> Iterator[Piece]:
 def sampling_rows(
     bench: Bench, rows: int, temperature: float, top_k: int, top_p: float
 ) -> SamplingRows:
-    """Columns on the device, as a step's are."""
+    """Make sampling columns on the device, as for a step."""
 
     def column(value: float, dtype: torch.dtype) -> Any:
         return torch.full((rows,), value, dtype=dtype, device=bench.device)
@@ -246,7 +248,7 @@ def sampling_rows(
 
 
 def step_of(bench: Bench, shape: Shape, chunks: list[tuple[int, int]]) -> tuple[Any, Any]:
-    """Inputs and a filled cache of a step of chunks (tokens before, tokens now)."""
+    """Make the inputs and a filled cache of a step of chunks (tokens before, tokens now)."""
     blocks = [-(-(before + now) // BLOCK) for before, now in chunks]
     order = torch.randperm(sum(blocks))
     tables = torch.zeros(len(chunks), max(blocks), dtype=torch.int32)

@@ -1,5 +1,5 @@
-"""The same checkpoint through transformers, where it is there: continuous batching, and one answer
-by `generate`."""
+"""The same checkpoint through transformers, if installed: continuous batching, and one answer by
+`generate`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bench.device.engine import FULL, SMALL, kept_checkpoint
+from bench.device.engine import FULL, SMALL, cached_checkpoint
 from bench.device.machine import Bench
 from bench.device.model_shapes import SHAPES
 from bench.device.result_log import Record
@@ -18,17 +18,17 @@ WIDTHS: tuple[int, ...] = (1, 32)
 
 
 def measure(bench: Bench, record: Record, name: str) -> None:
-    """The section `peers`."""
+    """Run the section `peers`."""
     import transformers
 
     shape, sizes, new, widths = SHAPES[name], FULL, NEW, WIDTHS
     if bench.rehearsed:
         shape, sizes, new, widths = shape.small(), SMALL, 4, (2,)
     record.title(f"{name} through transformers {transformers.__version__}")
-    # its own default, which our ops have changed for this process
+    # torch's default, which our ops changed for this process
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     try:
-        folder = kept_checkpoint(shape, bench.device)
+        folder = cached_checkpoint(shape, bench.device)
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=bench.dtype, attn_implementation="sdpa"
         )
@@ -43,18 +43,19 @@ def measure(bench: Bench, record: Record, name: str) -> None:
             ]
             _batched(bench, record, model, settings, prompts, new)
         _plain(bench, record, model, prompts[0], new)
-    except Exception as error:  # a peer that is not there or does not run is no fault of ours
+    except Exception as error:  # a peer that is missing or does not run is not our failure
         record.line("transformers", failed=f"{type(error).__name__}: {str(error)[:300]}")
 
 
 def _batched(
     bench: Bench, record: Record, model: Any, settings: Any, prompts: list[list[int]], new: int
 ) -> None:
-    """All at once, by a manager that has done the same before: its kernels are compiled, its graphs
-    captured, its cache is allocated. It has no prefix of theirs to find."""
+    """Run all prompts at once through a manager that has run the same batch size before: its
+    kernels are compiled, its graphs captured, its cache allocated. No prefix of the prompts is
+    cached."""
     from transformers import ContinuousBatchingConfig
 
-    # its own choice is a share of all memory, which a rehearsal leaves to others
+    # its default is a share of all memory, too much for a rehearsal
     sizes: dict[str, Any] = {"num_blocks": 16, "max_batch_tokens": 256} if bench.rehearsed else {}
     options = {
         "generation_config": settings,
@@ -70,7 +71,7 @@ def _batched(
         taken = time.perf_counter() - began
     finally:
         model.destroy_cached_continuous_batching_manager()
-    assert len(answers) == len(prompts), f"{len(answers)} of {len(prompts)} were answered"
+    assert len(answers) == len(prompts), f"{len(answers)} of {len(prompts)} prompts were answered"
     tokens = sum(len(answer.generated_tokens) for answer in answers.values())
     name = f"continuous batching {len(prompts)} x {len(prompts[0])}/{new}"
     record.line(name, s=taken, out_tok_s=tokens / taken)

@@ -1,6 +1,8 @@
-"""Which kernel makes each product fastest, by its number of rows: the table that
-`kernels/tuning/linear.json` holds. A kernel whose result is wrong, or that the trial declined,
-cannot win."""
+"""The section `products`: find the fastest kernel of each product by number of rows, for
+`kernels/tuning/linear.json`.
+
+A kernel whose result is wrong, or that failed the trial, cannot win.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +35,19 @@ from penstock.kernels.triton.moe.expert_order import order_choices
 from penstock.kernels.triton.moe.experts_float8 import float8_products
 from penstock.kernels.triton.moe.packed_experts import Float8Stack
 
-EXPERTS = 16  # that are multiplied at a time
+EXPERTS = 16  # experts multiplied in one call
 BOUNDS, FLOAT8_BOUNDS = (WHOLE, WORST), (FLOAT8_WHOLE, FLOAT8_WORST)
 Table = dict[str, list[tuple[int, str]]]
 TOKENS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def measure(bench: Bench, record: Record, folder: Path | None) -> None:
-    """The section `products`."""
+    """Run the section `products`."""
     shapes, counts = list(SHAPES.values()), TOKENS
     if bench.rehearsed:
         named = {bool(shape.experts): shape.small() for shape in shapes}
         shapes, counts = list(named.values()), (1, 4)
-    limits = measure_roofline(bench)
+    roofline = measure_roofline(bench)
     plain = [shape for shape in shapes if not shape.experts]
     layers = {size for shape in plain for size in layer_sizes(shape)}
     heads = {(shape.vocab, shape.width) for shape in plain}
@@ -61,17 +63,20 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
     tables: dict[str, Table] = {name: {} for name in kinds}
     for name, (kind, sizes) in kinds.items():
         for rows, width in sorted(sizes):
-            found = _measured(bench, record, name, kind, (rows, width), counts, limits)
+            found = _measured(bench, record, name, kind, (rows, width), counts, roofline)
             tables[name][f"{rows}x{width}"] = found
-            if folder is not None:  # each time: what is cut off later keeps what was measured
+            if folder is not None:  # after each size: a run that is cut off keeps its results
                 write_tables(folder / "linear.json", _capability(bench), tables)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of weights: its kernels, of which the last serves beyond the table; bytes of a
-    weight, what makes weights and calls, the right results in float32, and how many matrices are
-    multiplied at a time, each with so many rows of its own."""
+    """One kind of weights.
+
+    `kernels`: their names; the last one serves beyond the table. `item_bytes`: bytes of a weight.
+    `pack`, `calls`, `truth`: make the weights, the calls and the float32 results. The last field is
+    the number of matrices multiplied in one call, each with its own rows.
+    """
 
     kernels: tuple[str, ...]
     item_bytes: int
@@ -88,9 +93,9 @@ def _measured(
     kind: _Kind,
     size: tuple[int, int],
     counts: tuple[int, ...],
-    limits: Roofline,
+    roofline: Roofline,
 ) -> list[tuple[int, str]]:
-    """The bounds of the kernels that are fastest."""
+    """Return the bounds of the fastest kernels."""
     rows, width = size
     packed = kind.pack(bench, rows, width)
     record.title(f"{rows}x{width}{name}")
@@ -103,7 +108,7 @@ def _measured(
             kernel: bench.seconds(call) for kernel, call in calls.items() if kernel not in wrong
         }
         weights = kind.matrices * rows * width
-        floor = limits.floor_s(kind.item_bytes * weights, 2 * tokens * weights)
+        floor = roofline.floor_s(kind.item_bytes * weights, 2 * tokens * weights)
         least = min(times.keys() & set(kind.kernels), key=times.__getitem__)
         best.append((tokens, least))
         shown: dict[str, Any] = {f"{kernel}_us": 1e6 * taken for kernel, taken in times.items()}
@@ -113,14 +118,14 @@ def _measured(
 
 
 def _wrong(bench: Bench, calls: Calls, truth: torch.Tensor) -> dict[str, str]:
-    """Name the kernels that give wrong results or none, with the reason."""
+    """Return the names of the kernels whose results are wrong or missing, with the reason."""
     found = {}
     for kernel, call in calls.items():
         try:
             poison(bench)
             whole, worst = errors(call(), truth)
             bench.sync()
-        except Exception as error:  # one broken kernel must not hide the others
+        except Exception as error:  # a broken kernel must not hide the other results
             found[kernel] = f"{type(error).__name__}: {str(error)[:200]}"
             bench.sync()  # raises if the device is lost, and with it all that would follow
             continue
@@ -131,13 +136,13 @@ def _wrong(bench: Bench, calls: Calls, truth: torch.Tensor) -> dict[str, str]:
 
 
 def write_tables(path: Path, capability: int, tables: dict[str, Table]) -> None:
-    """Write what was measured, of dense weights ("") and of the other kinds by their names, as
-    `linear_choice` reads it."""
+    """Write the measured tables in the format of `linear_choice`: dense weights under "", other
+    kinds under their names."""
     path.write_text(json.dumps({f"{capability}{name}": table for name, table in tables.items()}))
 
 
 def _capability(bench: Bench) -> int:
-    """Of the GPU; 0 in a rehearsal, which no GPU has."""
+    """Return the compute capability of the GPU; 0 in a rehearsal, which no GPU has."""
     if bench.device == "cpu":
         return 0
     major, minor = torch.cuda.get_device_capability()
@@ -145,7 +150,8 @@ def _capability(bench: Bench) -> int:
 
 
 def _calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
-    """By whom a product may be made: "stream" is the kernel that would stream it."""
+    """Return the calls of a product by kernel name; "stream" is the CUDA library's streaming
+    kernel."""
     if bench.device == "cpu":
         return {"library": lambda: bench.ops.linear(x, packed)}
     part = packed.parts[0]
@@ -165,7 +171,7 @@ def _calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
 
 
 def _float8_calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
-    """The same with weights of 8 bits: "widen" is the kernel that would widen them."""
+    """Return the calls with float8 weights; "widen" is the kernel that widens them."""
     if bench.device == "cpu":
         return {"float8": lambda: bench.ops.linear(x, packed)}
     part = packed.parts[0]
@@ -200,7 +206,7 @@ def _float8_truth(x: torch.Tensor, packed: Any) -> torch.Tensor:
 
 
 def _expert_truth(x: torch.Tensor, stack: Float8Stack) -> torch.Tensor:
-    """[EXPERTS * T, N]: the products of each expert after those of the one before."""
+    """Compute [EXPERTS * T, N]: the products of the experts, one after the other."""
     parts = [
         PackedFloat8(codes, scale, stack.scale_rows, stack.grouped)
         for codes, scale in zip(stack.codes, stack.scale, strict=True)
@@ -209,15 +215,15 @@ def _expert_truth(x: torch.Tensor, stack: Float8Stack) -> torch.Tensor:
 
 
 def _packed_stack(bench: Bench, rows: int, width: int) -> Float8Stack:
-    """Random experts in 8 bits, with a scale for each tile of 128 x 128."""
-    drawn = torch.randn(EXPERTS, rows, width, device=bench.device) / width**0.5
-    codes, scale = zip(*(float8_tiles(one) for one in drawn), strict=True)
+    """Make random float8 experts, with one scale per tile of 128 x 128."""
+    values = torch.randn(EXPERTS, rows, width, device=bench.device) / width**0.5
+    codes, scale = zip(*(float8_tiles(one) for one in values), strict=True)
     stacked = torch.stack([one.t().contiguous() for one in scale])
     return Float8Stack(torch.stack(codes).view(torch.uint8), stacked, FLOAT8_GROUP, True)
 
 
 def _expert_calls(bench: Bench, x: torch.Tensor, stack: Float8Stack) -> Calls:
-    """Both ways with experts of 8 bits, of which each has as many rows as x."""
+    """Return both calls for float8 experts; each expert has as many rows as x."""
     rows, each = x.repeat(EXPERTS, 1), len(x)
     if bench.device == "cpu":
         return {"float8": lambda: _expert_truth(x, stack)}
@@ -239,7 +245,8 @@ def _expert_calls(bench: Bench, x: torch.Tensor, stack: Float8Stack) -> Calls:
 
 
 def bounds(best: list[tuple[int, str]], last: str = "library") -> list[tuple[int, str]]:
-    """Pairs of the most tokens and who serves up to there; beyond the last of them, `last`."""
+    """Return pairs of the largest number of tokens and the kernel that serves up to it; `last`
+    serves beyond."""
     pairs: list[tuple[int, str]] = []
     for tokens, name in best:
         if pairs and pairs[-1][1] == name:

@@ -1,4 +1,4 @@
-"""What decode steps spend the device's time on, and how long it idles between them."""
+"""The section `profile`: device time of decode steps by kernel, and the idle time between them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bench.device.engine import (
     FULL,
     SMALL,
     Sizes,
-    ask,
-    decoding,
     engine_settings,
-    opened,
-    until_begun,
+    open_runtime,
+    start_decoding,
+    step_until_prefilled,
+    submit_requests,
 )
 from bench.device.machine import Bench
 from bench.device.model_shapes import SHAPES
@@ -27,11 +27,11 @@ STEPS, LINES = 12, 14
 
 
 def measure(bench: Bench, record: Record, name: str) -> None:
-    """The section `profile`: decode steps at three widths, and prefill."""
+    """Run the section: decode steps at three widths, and prefill."""
     shape, sizes = SHAPES[name], FULL
     if bench.rehearsed:
         shape, sizes = shape.small(), SMALL
-    with opened(bench, record, shape, sizes) as runtime:
+    with open_runtime(bench, record, shape, sizes) as runtime:
         for width in (sizes.widths[0], sizes.widths[len(sizes.widths) // 2], sizes.widths[-1]):
             record.title(f"{name}, {width} rows: kernels of {STEPS} decode steps")
             runtime.warm(width)
@@ -42,7 +42,7 @@ def measure(bench: Bench, record: Record, name: str) -> None:
 
 def _profile(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Sizes, width: int) -> None:
     steps = min(STEPS, sizes.new - 2)
-    core, _ = decoding(runtime, sizes, width, steps + 4)
+    core, _ = start_decoding(runtime, sizes, width, steps + 4)
     for _ in range(2):
         core.step()
     activities = [ProfilerActivity.CPU]
@@ -61,15 +61,15 @@ def _profile(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Sizes, wi
 
 
 def _profile_prefill(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Sizes) -> None:
-    """Two steps of prompts alone, each as large as a step may be."""
+    """Profile two prefill steps, each as large as a step may be."""
     width = max(2 * sizes.budget // sizes.prompt, 1)
     core = EngineCore.for_runtime(runtime, engine_settings(sizes))
-    waiting = ask(core, sizes, min(width, sizes.widths[-1]), 1, "prefill-")
+    waiting = submit_requests(core, sizes, min(width, sizes.widths[-1]), 1, "prefill-")
     activity = ProfilerActivity.CPU if bench.device == "cpu" else ProfilerActivity.CUDA
     bench.sync()
     with profile(activities=[activity]) as traced:
         began = time.perf_counter()
-        until_begun(core, waiting)
+        step_until_prefilled(core, waiting)
         bench.sync()
         wall_s = time.perf_counter() - began
     while core.has_work:

@@ -1,5 +1,5 @@
-"""A plugin of pytest for the section `tests`: a failure is told and kept when it happens, so that a
-run that is cut off has told all it found.
+"""Pytest plugin of the section `tests`: it records each failure at once, so that a run that is cut
+off keeps its results.
 
     pytest -p bench.device.pytest_plugin --outcomes FOLDER
 """
@@ -14,20 +14,22 @@ import pytest
 from bench.device.result_log import Record
 
 MOST = 600
-"""Characters of a reason."""
+"""Maximum characters of a reason."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--outcomes", type=Path, help="a folder; results.jsonl there is appended to")
+    parser.addoption(
+        "--outcomes", type=Path, help="folder; results are appended to its results.jsonl"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # what workers of xdist do, their controller hears of
+    if not hasattr(config, "workerinput"):  # the controller receives the reports of xdist workers
         config.pluginmanager.register(Outcomes(Record("tests", config.getoption("outcomes"))))
 
 
 class Outcomes:
-    """Of the tests of one run."""
+    """Records the failures and counts the outcomes of one run."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -37,7 +39,7 @@ class Outcomes:
         if report.when == "call" or not report.passed:
             self._counts[report.outcome] += 1
         if report.failed:
-            print()  # after the dots
+            print()  # ends the line of dots
             self._record.line(report.nodeid, when=report.when, failed=_reason(report))
 
     def pytest_sessionfinish(self) -> None:
@@ -46,7 +48,7 @@ class Outcomes:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """The line that says what was wrong, or what there is of it."""
+    """Return the line of a report that says why the test failed, or its whole text."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(report.longrepr if crash is None else crash.message)
     return text[:MOST]

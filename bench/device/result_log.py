@@ -1,5 +1,5 @@
-"""Findings as they come: a line on the screen and a line of JSON each, so that a run that is cut
-off has told all it found."""
+"""Result log: one line on the screen and one line of JSON per result, written at once, so that a
+run that is cut off keeps its results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Record:
-    """Appends to `folder`/results.jsonl, where a folder is given."""
+    """Prints results and appends them to results.jsonl in `folder`, unless that is None."""
 
     def __init__(self, section: str, folder: Path | None) -> None:
         self._section = section
@@ -21,18 +21,18 @@ class Record:
         print(f"\n== {self._section}: {text}", flush=True)
 
     def note(self, text: str) -> None:
-        """Something to read, kept with the findings."""
+        """Write a text that is kept with the results."""
         self._write({"note": text})
         print(f"   {text}", flush=True)
 
     def line(self, name: str, **figures: float | int | str | None) -> None:
-        """One finding: its name and figures, those of floats with four digits."""
+        """Write one result: its name and figures, floats with four digits."""
         self._write({"name": name, **figures})
         shown = "  ".join(f"{key} {_shown(value)}" for key, value in figures.items())
         print(f"{name:<34} {shown}", flush=True)
 
     def table(self, name: str, found: dict[str, Any], *, shown: dict[str, int]) -> None:
-        """One finding of any shape for the file; on the screen `shown`, in MiB."""
+        """Write one result of any shape to the file, and print `shown`, in MiB."""
         self._write({"name": name, **found})
         columns = "  ".join(f"{key} {value / 2**20:.1f}" for key, value in shown.items())
         print(f"{name + ', MiB':<34} {columns}", flush=True)

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs the checks and measurements of a GPU machine, in sections. Each ends within its time and keeps
-# its findings: a table on the screen, results.jsonl (and logs) in $OUT. docs/gpu-ladder.md says in
-# which order to run them and how to read the summary.
+# Runs the checks and measurements of a GPU machine, in sections. Each section has a time limit and
+# writes its results: a table on the screen, results.jsonl and logs in $OUT. docs/gpu-ladder.md says
+# in which order to run them and how to read the summary.
 #
-#   bench/device/run.sh [--rehearse] [SECTION ...]        default: the first call of the ladder
+#   bench/device/run.sh [--rehearse] [SECTION ...]        default: call 1 of the ladder
 #
 #   build       the Python module; the CUDA library unless .whl/ has its wheel (1 to 3 min)
 #   limits      copy bandwidth and the rate of a bfloat16 product: the floors of all other sections;
 #               tries the CUDA library's kernels (1 min)
 #   check       every kernel at served shapes against float32, then Qwen3-0.6B's shape through the
-#               serving path against transformers (2 min)
+#               serving path, checked by transformers (2 min)
 #   qwen3-0.6b  the engine on a checkpoint of that shape: start, prefill, decode, whole runs (1 min)
 #   qwen3-8b    the headline figures, the same on 8B (2 min); qwen3-8b-triton: without the library
 #   ops         each op of a decode step beside its floor (2 min); ops-triton: without the library
@@ -21,30 +21,29 @@
 #   counters    Nsight Compute's counters of one launch of each kernel (2 min)
 #   tests       pytest -m gpu (4 min)
 #   qwen3-8b-fp8, qwen3-30b-a3b, llama-8b, experts, invariance, adapters, peers
-#               further models and questions (2 min each)
-#   summary     a line of each section's result beside its floor and the peers' figures; runs last
-#               by itself
+#               further models and features (2 min each)
+#   summary     each headline figure beside its floor and the peers' figures; always runs, last
 #
-# All sections together end within $DEADLINE seconds, 570 unless it says otherwise; the last ones are
-# cut short. The ladder for 10 minutes a command:
+# All sections together end within $DEADLINE seconds (default 570); the last ones are cut off. The
+# ladder, with a limit of 10 minutes per command:
 #
 #   1. bench/device/run.sh                        build limits check qwen3-0.6b qwen3-8b ops
 #   2. bench/device/run.sh build products variants qwen3-8b profile
 #   3. bench/device/run.sh build sanitizer tests server
 #
-# A machine that was kept warm still has its build and its checkpoints; a fresh one needs `build`.
+# A machine that is still warm has its build and its checkpoints; a fresh one needs `build`.
 #
-# No network is needed. `bench/device/prepare` fetches and builds, on any machine with a network, the
-# wheels that a GPU machine lacks, into .whl/ at the root of the repository (ignored by git, to be
-# carried along). numpy, torch, triton, safetensors, tokenizers, transformers, pytest, pytest-timeout,
-# hypothesis, cmake, ninja and pybind11 are expected to be there. --rehearse runs every section on the
-# CPU in small sizes.
+# No network is needed. `bench/device/prepare` downloads and builds the wheels that a GPU machine
+# lacks, on any machine with a network, into .whl/ at the root of the repository (ignored by git; copy
+# it along). numpy, torch, triton, safetensors, tokenizers, transformers, pytest, pytest-timeout,
+# hypothesis, cmake, ninja and pybind11 must be installed. --rehearse runs every section on the CPU in
+# small sizes.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 ROOT=$PWD
 PYTHON=${PYTHON:-python3}
 OUT=${OUT:-$ROOT/build/device}
-DEADLINE=${DEADLINE:-570} # seconds of all sections together
+DEADLINE=${DEADLINE:-570} # seconds for all sections together
 SITE=${TMPDIR:-/tmp}/penstock-site
 BUILD=${TMPDIR:-/tmp}/penstock-build
 REHEARSE=()
@@ -52,10 +51,10 @@ REHEARSE=()
 SECTIONS=("$@")
 [ ${#SECTIONS[@]} -gt 0 ] || SECTIONS=(build limits check qwen3-0.6b qwen3-8b ops)
 mkdir -p "$OUT" "$SITE"
-# Made on every call: a machine that was kept warm gets the tree anew, without untracked links.
+# Made on every call: a warm machine gets a new copy of the tree, without untracked links.
 [ -e python/penstock/kernels ] || ln -s ../../kernels python/penstock/kernels
 compgen -G "$BUILD/_native*.so" >/dev/null && cp "$BUILD"/_native*.so python/penstock/
-# Tables that products and variants measured on this machine serve the sections after them.
+# Sections use the tables that products and variants measured earlier on this machine.
 TABLES=$BUILD/tuning
 compgen -G "$TABLES/*.json" >/dev/null && cp "$TABLES"/*.json kernels/tuning/
 export PYTHONPATH=$ROOT/python:$SITE:$ROOT${PYTHONPATH:+:$PYTHONPATH}
@@ -71,11 +70,11 @@ build() {
   "$PYTHON" -c 'import penstock.engine.core, penstock._native; print("the Python module loads")' ||
     return 1
   [ -f csrc/cuda/abi.h ] || return 0
-  cuda_library || echo "the CUDA library was not built: Triton serves alone"
+  cuda_library || echo "the CUDA library was not built: only Triton kernels are used"
 }
 
-# The Python module. An earlier call leaves it in $OUT, named after its sources: carried along in
-# .whl/ it saves a minute.
+# The Python module. Each call leaves it in $OUT, named after the hash of its sources; a copy in
+# .whl/ saves a minute of the next build.
 native_module() {
   local tag sources kept
   tag=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))') || return 1
@@ -92,7 +91,7 @@ native_module() {
   cp "$BUILD/_native$tag" python/penstock/ && cp "$BUILD/_native$tag" "$OUT/$kept"
 }
 
-# The library of csrc/cuda as the distribution would bring it: a package named after CUDA's major.
+# The library of csrc/cuda, packaged as in the distribution, under the name of CUDA's major version.
 cuda_library() {
   local major package
   major=$("$PYTHON" -c 'import torch; print(torch.version.cuda.split(".")[0])') || return 1
@@ -106,11 +105,11 @@ cuda_library() {
   mkdir -p "$package" && touch "$package/__init__.py" &&
     find "$BUILD-cuda" -name libpenstock_cuda.so -exec cp {} "$package/" \; || return 1
   "$PYTHON" -m penstock.kernels.triton.compile.package "$package" --targets 90 ||
-    echo "the Triton kernels were not packaged: they are compiled when they are wanted"
+    echo "the Triton kernels were not packaged: they are compiled on first use"
 }
 
-# run NAME SECONDS COMMAND...: at most so long and not beyond DEADLINE, its output on the screen and
-# in $OUT/log.txt.
+# run NAME SECONDS COMMAND...: run the command for at most SECONDS and not beyond DEADLINE, with its
+# output on the screen and in $OUT/log.txt.
 run() {
   local name=$1 limit=$2 began=$SECONDS status
   local left=$((DEADLINE - SECONDS))
@@ -133,7 +132,7 @@ run() {
   return "$status"
 }
 
-# apply TABLE...: what was just measured, for the sections and the calls that follow.
+# apply TABLE...: use the tables just measured in the sections and calls that follow.
 apply() {
   local table
   [ ${#REHEARSE[@]} -eq 0 ] || return 0
@@ -144,7 +143,7 @@ apply() {
   cp "$TABLES"/*.json kernels/tuning/
 }
 
-# The CUDA library's kernels on small cases, each under one of the sanitizer's tools.
+# Runs the CUDA library's kernels on small cases under each of the sanitizer's tools.
 sanitize() {
   local tool library kernels
   read -r library kernels < <("$PYTHON" -c 'import torch
@@ -169,7 +168,7 @@ for section in "${SECTIONS[@]}"; do
   case $section in
     build)
       if [ ${#REHEARSE[@]} -gt 0 ]; then
-        echo "#### build: what is built here already is rehearsed with"
+        echo "#### build: a rehearsal uses the existing build"
       else
         export -f build cuda_library native_module
         export PYTHON SITE BUILD OUT
@@ -177,11 +176,11 @@ for section in "${SECTIONS[@]}"; do
       fi
       ;;
     tests)
-      # Most of the time kernels are compiled: by several processes, where that can be, each of
-      # which has neighbouring tests, and so the same kernels.
+      # Compiling kernels takes most of the time, so several processes do it if xdist is installed;
+      # each runs neighbouring tests, which share kernels.
       WORKERS=()
       "$PYTHON" -c 'import xdist' 2>/dev/null && WORKERS=(-n 8 --dist worksteal)
-      # Verdicts on kernels that were tried by several at once are not kept.
+      # Trial results of kernels that several processes tried at once are not kept.
       run tests 300 env PENSTOCK_HOME="$(mktemp -d)" "$PYTHON" -m pytest -q -m gpu "${WORKERS[@]}" \
         -p no:cacheprovider -p bench.device.pytest_plugin --outcomes "$OUT" -o addopts="" --tb=short \
         --strict-markers --timeout=240 --continue-on-collection-errors tests/*/test_gpu_*.py

@@ -1,8 +1,8 @@
 """The section `server`: the HTTP server on the GPU under a load client.
 
-InferenceX's rule: random prompts whose lengths, like those of the answers, are uniform between 0.8
-L and L; a cap on concurrent requests instead of a rate; warm-ups before; no end token. Fewer
-requests than theirs (4 for each concurrent one), since device time is short.
+InferenceX's rule: random prompts; the lengths of prompts and answers are uniform between 0.8 L and
+L; a limit on concurrent requests instead of a rate; warm-up requests first; no end token. It sends
+fewer than InferenceX's 4 requests per concurrent one, because device time is short.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.device.engine import kept_checkpoint
+from bench.device.engine import cached_checkpoint
 from bench.device.machine import Bench
 from bench.device.model_shapes import SHAPES
 from bench.device.result_log import Record
@@ -33,7 +33,7 @@ START_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Concurrent requests to try, and the longest prompt and answer in tokens."""
+    """Numbers of concurrent requests, and the longest prompt and answer in tokens."""
 
     concurrency: tuple[int, ...]
     prompt: int
@@ -45,25 +45,25 @@ SMALL = Load((1, 3), 24, 6)
 
 
 def measure(bench: Bench, record: Record, name: str) -> None:
-    """Start the server on the checkpoint of a shape, with its defaults, and load it."""
+    """Start the server with its defaults on the checkpoint of a shape, and load it."""
     shape, load = (SHAPES[name].small(), SMALL) if bench.rehearsed else (SHAPES[name], FULL)
-    folder = kept_checkpoint(shape, bench.device)
+    folder = cached_checkpoint(shape, bench.device)
     write_tokenizer(folder, shape.vocab)
     record.title(f"{name} over HTTP, {load.prompt} in / {load.new} out, InferenceX's client rule")
     context = max(2 * (load.prompt + load.new), 64)
     options = ["--device", "cpu" if bench.rehearsed else "cuda", "--context", str(context)]
-    with serving(folder, [*options, "--prefix-cache-n", "0"], record) as base_url:
+    with running_server(folder, [*options, "--prefix-cache-n", "0"], record) as base_url:
         client = Client(base_url, "default")
         for concurrency in load.concurrency:
             _run(client, load, concurrency, concurrency, shape.vocab)  # warm-up
             traces, taken_s = _run(client, load, concurrency, WAVES * concurrency, shape.vocab)
-            _tell(record, concurrency, traces, taken_s)
+            _record_figures(record, concurrency, traces, taken_s)
 
 
 def _run(
     client: Client, load: Load, concurrency: int, count: int, vocab: int
 ) -> tuple[list[Trace], float]:
-    """`count` requests, `concurrency` at a time: their traces, and the seconds of all."""
+    """Send `count` requests, `concurrency` at a time; return their traces and the total seconds."""
     source = random.Random(concurrency * 1000 + count)
 
     def length(most: int) -> int:
@@ -88,7 +88,7 @@ def _run(
     return traces, time.perf_counter() - began
 
 
-def _tell(record: Record, concurrency: int, traces: list[Trace], taken_s: float) -> None:
+def _record_figures(record: Record, concurrency: int, traces: list[Trace], taken_s: float) -> None:
     ttft = [trace.ttft for trace in traces]
     tpot = [
         (trace.times[-1] - trace.times[0]) / (len(trace.times) - 1)
@@ -107,8 +107,9 @@ def _tell(record: Record, concurrency: int, traces: list[Trace], taken_s: float)
 
 
 @contextmanager
-def serving(folder: Path, options: list[str], record: Record) -> Iterator[str]:
-    """The address of a server of that model, `.../v1`. Raises RuntimeError if it does not start."""
+def running_server(folder: Path, options: list[str], record: Record) -> Iterator[str]:
+    """Start a server of that model and yield its address, `.../v1`. Raises RuntimeError if it does
+    not start."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -141,8 +142,8 @@ def _wait(client: Client, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def write_tokenizer(folder: Path, vocab: int) -> None:
-    """A byte-level tokenizer of `vocab` tokens for a checkpoint with random weights: every byte,
-    then words of numbers."""
+    """Write a byte-level tokenizer of `vocab` tokens for a checkpoint with random weights: every
+    byte, then words made of digits."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -1,5 +1,5 @@
-"""`python -m bench.device.summary FOLDER`: a line for each headline figure of results.jsonl, beside
-its floor and the peers' published figures, and every failure."""
+"""`python -m bench.device.summary FOLDER`: print one line per headline figure of results.jsonl,
+beside its floor and the peers' published figures, and every failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A published figure: `card` as in the device's name, `section` and `name` as recorded."""
+    """A published figure. `card`: part of the device's name; `section` and `name`: as recorded."""
 
     card: str
     section: str
@@ -34,7 +34,7 @@ _KEYS = ("tok_s", "out_tok_s", "ms", "s", "tb_s", "tflop_s", "us", "ttft_p50_ms"
 
 
 def main() -> int:
-    """Print the summary of a folder's results. 1 if there are none."""
+    """Print the summary of a folder's results. Returns 1 if there are none."""
     path = Path(sys.argv[1]) / "results.jsonl"
     if not path.exists():
         print("no results")
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def summary(lines: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines of text: the card, failures, then figures."""
+    """Yield lines of text: the card, failures, then figures."""
     card = next((line["name"] for line in lines if "multiprocessors" in line), "no GPU")
     yield f"card: {card}"
     for line in lines:
@@ -83,7 +83,7 @@ def _figures(line: dict[str, Any]) -> str:
 
 
 def _peers(card: str, line: dict[str, Any]) -> str:
-    """The ratio to each published figure of the same card and run, e.g. "1.12 x SGLang"."""
+    """Return the ratio to each published figure of the same card and run, e.g. "1.12 x SGLang"."""
     found = [
         f"{line[peer.key] / peer.value:.2f} x {peer.source}"
         for peer in PEERS

@@ -1,9 +1,9 @@
-"""An independent judge of the serving path: transformers scores every token that the engine drew.
+"""Independent check of the serving path: transformers scores every token that the engine generated.
 
-The engine answers greedily through what serves (library, packaged kernels, captured graphs, mixed
-steps). transformers reads prompt and answer in float32; each drawn token must be its best one, or
-below it by no more than the rounding of bfloat16 can explain, as a share of the logits' spread. A
-wrong token lies several spreads below.
+The engine answers greedily through the serving path (library, packaged kernels, captured graphs,
+mixed steps). transformers reads prompt and answer in float32. Each generated token must be its best
+one, or below it by no more than bfloat16 rounding explains, in standard deviations of the logits. A
+wrong token is several standard deviations below.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from typing import Any
 
 import torch
 
-from bench.device.engine import FULL, GREEDY, SMALL, Sizes, engine_settings, kept_checkpoint, opened
+from bench.device.engine import (
+    FULL,
+    GREEDY,
+    SMALL,
+    Sizes,
+    cached_checkpoint,
+    engine_settings,
+    open_runtime,
+)
 from bench.device.machine import Bench
 from bench.device.model_shapes import SHAPES, Shape
 from bench.device.result_log import Record
@@ -22,19 +30,21 @@ from penstock.engine.types import TokenRequest
 from penstock.runtime.gpu.runtime import GpuRuntime
 
 MOST_BELOW = 0.25
-"""Spreads (standard deviations of a row of logits) that a drawn token may lie below the best."""
+"""How far a generated token may be below the best one, in standard deviations of its row of
+logits."""
 
 PROMPTS: tuple[int, ...] = (1, 2, 17, 64, 127, 300, 511, 1024, 1500, 2500)
 NEW = 24
 
 
 def measure(bench: Bench, record: Record, name: str = "qwen3-0.6b") -> list[str]:
-    """Names of what failed: requests whose tokens transformers does not confirm."""
+    """Run the check; return the names of the requests whose tokens transformers does not
+    confirm."""
     shape, sizes, lengths = SHAPES[name], replace(FULL, prompt=max(PROMPTS)), PROMPTS
     if bench.rehearsed:
         shape, sizes, lengths = shape.small(), SMALL, (1, 5, 20)
-    record.title(f"tokens of {name} through the serving path, judged by transformers in float32")
-    with opened(bench, record, shape, sizes) as runtime:
+    record.title(f"tokens of {name} through the serving path, checked by transformers in float32")
+    with open_runtime(bench, record, shape, sizes) as runtime:
         answers = _answers(runtime, sizes, lengths)
     judge = _judge(bench, shape)
     failed = []
@@ -50,7 +60,7 @@ def measure(bench: Bench, record: Record, name: str = "qwen3-0.6b") -> list[str]
 def _answers(
     runtime: GpuRuntime, sizes: Sizes, lengths: tuple[int, ...]
 ) -> list[tuple[list[int], list[int]]]:
-    """Prompts of these lengths, all asked at once, and their greedy answers."""
+    """Submit prompts of these lengths at once; return them with their greedy answers."""
     core = EngineCore.for_runtime(runtime, engine_settings(sizes))
     vocab, new = core.info.vocab_size - 10, min(NEW, sizes.new)
     prompts = {
@@ -69,10 +79,10 @@ def _answers(
 
 
 def _judge(bench: Bench, shape: Shape) -> Any:
-    """The same checkpoint in transformers, in float32."""
+    """Load the same checkpoint in transformers, in float32."""
     import transformers
 
-    folder = kept_checkpoint(shape, bench.device)
+    folder = cached_checkpoint(shape, bench.device)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager" if bench.rehearsed else "sdpa"
     )
@@ -81,9 +91,9 @@ def _judge(bench: Bench, shape: Shape) -> Any:
 
 @torch.no_grad()
 def _below(bench: Bench, judge: Any, prompt: list[int], answer: list[int]) -> float:
-    """How many spreads the worst token of an answer lies below the judge's best."""
+    """Return how far the worst token of an answer is below the best one, in standard deviations."""
     ids = torch.tensor([prompt + answer[:-1]], device=bench.device)
     logits = judge(ids, logits_to_keep=len(answer)).logits[0].float()
-    drawn = torch.tensor(answer, device=bench.device)[:, None]
-    behind = logits.max(dim=1).values - logits.gather(1, drawn)[:, 0]
+    generated = torch.tensor(answer, device=bench.device)[:, None]
+    behind = logits.max(dim=1).values - logits.gather(1, generated)[:, 0]
     return float((behind / logits.std(dim=1)).max())

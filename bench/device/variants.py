@@ -1,10 +1,10 @@
-"""The section `variants`: every form of the CUDA kernels, in a captured decode step; writes
+"""The section `variants`: time every variant of the CUDA kernels in a captured decode step; write
 `cuda.json` and `chunks.json`.
 
 A step is a CUDA graph of several copies of one layer of Qwen3-8B, whose weights exceed the L2
-cache, so that a figure holds the gaps between kernels too. A form may only win if its results are
-those of the default form. The form with the least geometric mean over all widths wins; groups of
-settings are searched one after another.
+cache, so that the times include the gaps between kernels. A variant may win only if its results
+equal those of the default. The variant with the lowest geometric mean over all widths wins; groups
+of settings are searched one after another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from bench.device.check import WHOLE, WORST, errors
 from bench.device.machine import Bench
 from bench.device.model_shapes import SHAPES, Shape
-from bench.device.ops import BLOCK, drawn_weight, layer_sizes, pack_dense, step_of
+from bench.device.ops import BLOCK, layer_sizes, pack_dense, random_weight, step_of
 from bench.device.result_log import Record
 from penstock.kernels.cuda import Library
 from penstock.kernels.cuda.tuning import DEFAULTS, VALUES
@@ -31,15 +31,15 @@ from penstock.kernels.ops_interface import HeadNorm
 
 LAYERS, REPLAYS = 6, 8
 WIDTHS = ((1, 1024), (32, 1024), (256, 1024), (8, 16384))
-"""Rows and the tokens of context of each."""
+"""Rows, and tokens of context of each."""
 
 GROUPS = (
     ("decode_programs", "chunk"),
     ("overlap", "linear_loads"),
     ("decode_programs", "chunk"),
 )
-"""Settings that are varied together, the others at the best values so far. `chunk`: keys of the
-smallest chunk of decode attention (kernels/kv_splits.py)."""
+"""Settings that are varied together, with the others at the best values so far. `chunk`: keys in
+the smallest chunk of decode attention (kernels/kv_splits.py)."""
 
 Form = tuple[tuple[str, int], ...]
 """Pairs of a setting and its value."""
@@ -47,7 +47,8 @@ Form = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The layers of a decode step of `tokens` rows; `run` gives the residual [T, W] at its end."""
+    """The layers of a decode step of `tokens` rows; `run` returns the residual [T, W] after
+    them."""
 
     tokens: int
     context: int
@@ -55,10 +56,10 @@ class Step:
 
 
 def measure(bench: Bench, record: Record, folder: Path | None) -> None:
-    """Time every form and name the best one. Does nothing without the CUDA library."""
+    """Time every variant and write the best one. Does nothing without the CUDA library."""
     shape = SHAPES["qwen3-8b"].small() if bench.rehearsed else SHAPES["qwen3-8b"]
     widths = ((3, 40),) if bench.rehearsed else WIDTHS
-    record.title(f"forms of the CUDA kernels in {LAYERS} captured layers of {shape.name}")
+    record.title(f"variants of the CUDA kernels in {LAYERS} captured layers of {shape.name}")
     layers = {f"{tokens} x {at}": _Layer(bench, shape, tokens, at) for tokens, at in widths}
     defaults = {name: layer.step(SIZES[-1]).run() for name, layer in layers.items()}
     best: dict[str, int] = {**DEFAULTS, "chunk": SIZES[-1]}
@@ -95,7 +96,7 @@ def _time(
     form: Mapping[str, int],
     default: torch.Tensor,
 ) -> float:
-    """Microseconds of a layer in this form; infinite if it fails or is wrong."""
+    """Return the microseconds of a layer in this variant; infinity if it fails or is wrong."""
     settings = dict(form)
     step = layer.step(settings.pop("chunk"))
     if bench.rehearsed:
@@ -112,7 +113,7 @@ def _time(
 
 
 def _graph_s(bench: Bench, step: Step) -> float:
-    """Seconds of one replay of a captured step."""
+    """Return the seconds of one replay of a captured step."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         step.run()
@@ -123,13 +124,13 @@ def _graph_s(bench: Bench, step: Step) -> float:
 
 
 class _Layer:
-    """One layer's weights and the inputs of a decode step of it."""
+    """One layer's weights and the inputs of a decode step."""
 
     def __init__(self, bench: Bench, shape: Shape, tokens: int, context: int) -> None:
         self.tokens = tokens
         self._bench, self._shape, self._context = bench, shape, context
         self._weights = [
-            pack_dense(bench, drawn_weight(bench, rows, width))
+            pack_dense(bench, random_weight(bench, rows, width))
             for rows, width in layer_sizes(shape)
         ]
         self._inputs, self._cache = step_of(bench, shape, [(context - 1, 1)] * tokens)
@@ -141,7 +142,7 @@ class _Layer:
         self._head_norm = HeadNorm(ones[0], ones[1], 1e-6)
 
     def step(self, chunk: int) -> Step:
-        """The layers, with attention planned for that smallest chunk."""
+        """Return the layers, with attention planned for that smallest chunk."""
         inputs = self._planned(chunk)
         return Step(self.tokens, self._context, lambda: self._layers(inputs))
 
@@ -176,7 +177,8 @@ class _Layer:
 
 
 def write_tables(folder: Path, bench: Bench, form: Mapping[str, int]) -> None:
-    """The tables that `kernels/cuda/tuning.py` and `kernels/kv_splits.py` read, for this GPU."""
+    """Write the tables that `kernels/cuda/tuning.py` and `kernels/kv_splits.py` read, for this
+    GPU."""
     key = "0"
     if bench.device != "cpu":
         major, minor = torch.cuda.get_device_capability()

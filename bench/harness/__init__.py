@@ -1,1 +1,1 @@
-"""What the benchmarks share: servers to measure, load clients, workloads, comparison."""
+"""Shared parts of the benchmarks: servers to measure, load clients, workloads, comparison."""

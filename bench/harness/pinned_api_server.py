@@ -39,7 +39,7 @@ POLL_S = 0.2
 
 
 class ApiServer:
-    """The API process and its scripted engine. Use as a context."""
+    """The API process and its scripted engine, as a context manager."""
 
     def __init__(self, model: str, python: str, log: bool = True) -> None:
         self._settings = EngineSettings(model=model)
@@ -92,19 +92,19 @@ class ApiServer:
         self._folder.cleanup()
 
     def pace(self, step_s: float) -> None:
-        """The time between two steps of the engine from now on."""
+        """Set the time between two steps of the engine."""
         self._tell(self._engine, str(step_s).encode())
 
     def cpu_s(self) -> float:
-        """CPU time that the API process has used."""
+        """Return the CPU time that the API process has used."""
         return self._scheduled(0)
 
     def waited_s(self) -> float:
-        """Time for which the API process had something to do, but not its core."""
+        """Return the time in which the API process was ready to run but waited for its core."""
         return self._scheduled(1)
 
     def go_first(self) -> None:
-        """Let the API process have its core whenever it wants it. Needs root."""
+        """Let the API process preempt everything else on its core. Needs root."""
         os.sched_setscheduler(self._api.pid, os.SCHED_FIFO, os.sched_param(1))
 
     def rss_mib(self) -> float:
@@ -116,7 +116,8 @@ class ApiServer:
         return self._api.pid
 
     def stamps(self) -> tuple[array.array[float], array.array[float]]:
-        """The times of all steps, and those at which they had been sent; ends the engine."""
+        """End the engine; return the start times of all steps and the times at which they were
+        sent."""
         _input(self._engine).close()
         self._engine.wait(30)
         both = array.array("d", self._stamps.read_bytes())
@@ -144,7 +145,7 @@ class ApiServer:
         return process
 
     def _said(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Its next line. Raises RuntimeError when it or another one has ended instead."""
+        """Return the process's next line. Raises RuntimeError if any of the processes has ended."""
         assert process.stdout is not None
         while not select.select([process.stdout], [], [], POLL_S)[0]:
             for log, one in self._processes.items():
@@ -159,7 +160,7 @@ class ApiServer:
 
 
 def _words(tokenizer: Tokenizer) -> dict[str, int]:
-    """Tokens that are a word after a space: in a stream of them each can be told by itself."""
+    """Return tokens that are a word after a space: in a stream of them each one is recognizable."""
     words = {}
     for token_id in range(tokenizer.vocab_size):
         text = tokenizer.token_bytes(token_id)

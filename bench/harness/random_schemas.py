@@ -1,7 +1,7 @@
-"""JSON schemas to constrain answers with: drawn from a seed, over all keywords that are served.
+"""Random JSON schemas, generated from a seed, over all supported keywords.
 
-Made of the shapes that APIs use (objects of objects, lists, choices by a tag, references,
-recursion); those of people are in `bench.harness.public_schemas`.
+They have the shapes that APIs use (nested objects, lists, tagged unions, references, recursion).
+Schemas written by people are in `bench.harness.public_schemas`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _FORMATS = ("date", "time", "date-time", "email", "uuid", "ipv4", "hostname", "u
 
 
 def make_schemas(count: int, seed: int = 1) -> list[Schema]:
-    """`count` schemas, the same for the same seed. Nearly all let an answer end within some
-    hundred tokens."""
+    """Make `count` schemas, the same ones for the same seed. Nearly all let an answer end within
+    some hundred tokens."""
     return [_Maker(random.Random(seed * 100_003 + index)).root() for index in range(count)]
 
 
@@ -107,7 +107,7 @@ class _Maker:
     def _number(self) -> Schema:
         low = round(self._draw.uniform(-50, 50), 2)
         made: Schema = {"type": "number", "minimum": low, "maximum": low + 70}
-        if self._draw.random() < 0.7:  # else as many digits as the model likes
+        if self._draw.random() < 0.7:  # otherwise as many digits as the model chooses
             made["multipleOf"] = 0.01
         return made
 
@@ -143,7 +143,7 @@ class _Maker:
         return {"type": "array", "prefixItems": parts, "items": False, "minItems": len(parts)}
 
     def _tagged(self, depth: int) -> Schema:
-        """A choice by a tag, as in a union of message types."""
+        """Make a tagged union, as of message types."""
         choices = []
         for tag in self._names(2, 3):
             made = self._object(depth)
@@ -156,7 +156,7 @@ class _Maker:
         name = f"d{len(self._defs)}"
         self._defs[name] = {}
         made = self._object(depth)
-        if self._draw.random() < 0.3:  # a list that may nest
+        if self._draw.random() < 0.3:  # a list that may nest itself
             made["properties"]["next"] = {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/{name}"}]}
         self._defs[name] = made
         return {"$ref": f"#/$defs/{name}"}

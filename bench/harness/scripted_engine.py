@@ -1,9 +1,9 @@
 """`python -m bench.harness.scripted_engine SOCKET STAMPS`: an engine process without a model.
 
-The real socket server of the engine (`engine.server`) over a core whose tokens are written down: a
-step gives every open request one token, the same for all of them, so that the engine takes next to
-nothing of what is measured. When standard input ends, the times of all steps go to STAMPS, and
-after them those at which their frames had been sent.
+It runs the real socket server of the engine (`engine.server`) over a core with scripted tokens: a
+step gives every open request the same single token, so that the engine costs next to nothing. When
+standard input ends, the start times of all steps are written to STAMPS, followed by the times at
+which their frames were sent.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from penstock.grammar.vocabulary import Vocabulary
 
 
 class Script(msgspec.Struct, frozen=True):
-    """One line of JSON on standard input. Step k of the engine gives `token_ids[k % len]`;
-    `step_s`: the time between two steps."""
+    """One line of JSON on standard input. Step k of the engine gives `token_ids[k % len]`; `step_s`
+    is the time between two steps."""
 
     model_id: str
     vocab_size: int
@@ -46,8 +46,8 @@ class Script(msgspec.Struct, frozen=True):
 
 
 class ScriptedCore:
-    """A `Core` that makes no vectors and has no adapters. A new script (see `main`) takes over
-    between two steps."""
+    """A `Core` without embeddings and adapters. A new script (see `main`) takes effect between two
+    steps."""
 
     report = ""
 
@@ -74,10 +74,10 @@ class ScriptedCore:
         return bool(self._open)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """There is work after a `submit` only."""
+        """No-op: work only comes from `submit`."""
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Nothing to learn for a script."""
+        """No-op: a script needs no tokenizer."""
 
     def submit(self, request: TokenRequest) -> None:
         self._open[request.id] = request.max_tokens
@@ -92,13 +92,13 @@ class ScriptedCore:
         raise NotImplementedError
 
     def retire_adapter(self, revision: str) -> None:
-        """There is none."""
+        """No-op: there are no adapters."""
 
     def adapters(self) -> tuple[AdapterState, ...]:
         return ()
 
     def step(self) -> list[TokenOutput]:
-        """Wait until the step is due; a token for each open request."""
+        """Wait until the step is due; return one token for each open request."""
         self._pace()
         now = time.monotonic()
         tokens = self._tokens[len(self.made_s) % len(self._tokens)]
@@ -117,11 +117,11 @@ class ScriptedCore:
         return EngineGauges(sequences_running=len(self._open))
 
     def prepare(self) -> bool:
-        """A script needs nothing ahead of a step."""
+        """Return False: a script prepares nothing before a step."""
         return False
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No-op: there is nothing to release."""
 
     def _pace(self) -> None:
         now = time.monotonic()
@@ -131,7 +131,7 @@ class ScriptedCore:
 
 
 class _StampedServer(EngineServer):
-    """Notes when a step has been sent."""
+    """Records when each step was sent."""
 
     _core: ScriptedCore
 
@@ -150,7 +150,7 @@ def main(socket_path: str, stamps: Path) -> None:
 
 
 def _obey(core: ScriptedCore, server: EngineServer) -> None:
-    """Each further line is another pace; the end of the input is the end of the process."""
+    """Apply each further line as a new script; exit at the end of the input."""
     for line in sys.stdin.buffer:
         core.script = msgspec.structs.replace(core.script, step_s=float(line))
     server.stop()

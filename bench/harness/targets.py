@@ -1,4 +1,4 @@
-"""The servers that are measured: ours and the peers, each started by its own command."""
+"""The servers to measure: ours and the peers, each started by its own command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_TIMEOUT_S = 600.0
 
 
 class Target(Protocol):
-    """Something that answers bursts."""
+    """A server or library that answers bursts."""
 
     name: str
     startup_s: float
@@ -74,7 +74,7 @@ class HttpTarget:
     def beside(
         self, prompts: list[list[int]], new: int, arriving: list[list[int]], rate_per_s: float
     ) -> tuple[list[Trace], list[Trace]]:
-        """Streams, and prompts that arrive while they run: the traces of both."""
+        """Run streams and prompts that arrive beside them; return the traces of both."""
         return asyncio.run(self._client.beside(prompts, new, arriving, rate_per_s))
 
     def memory_mib(self) -> int:
@@ -99,7 +99,8 @@ def ours(
     python: str = sys.executable,
     path: str | None = None,
 ) -> HttpTarget:
-    """`penstock serve` of the interpreter `python`. `path`: its PYTHONPATH, None for this one's."""
+    """Make `penstock serve` of the interpreter `python`. `path`: its PYTHONPATH, or None for that
+    of this process."""
     command = (
         f"{python} -m penstock.cli.main serve {model} --host 127.0.0.1 --port {port} {options}"
     )
@@ -108,7 +109,8 @@ def ours(
 
 
 class WorkerTarget:
-    """A library without a server: a script in its own interpreter, told bursts by JSON lines."""
+    """A library without a server: a script in its own interpreter that reads bursts as JSON
+    lines."""
 
     def __init__(self, name: str, command: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What is asked of every server: bursts of requests of exact token length, greedy, EOS ignored."""
+"""The workloads of every server: bursts of requests of exact token length, greedy, EOS ignored."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Figure = Literal["prompt_tok_s", "decode_tok_s", "out_tok_s"]
 
 @dataclass(frozen=True)
 class Workload:
-    """`concurrency` requests start at once, each `prompt` tokens in and `new` tokens out.
+    """`concurrency` requests that start at once, each with `prompt` tokens in and `new` tokens out.
 
-    `figure` is the speed that the workload is about; the others are reported too.
+    `figure` is the main figure of the workload; the others are reported too.
     """
 
     name: str
@@ -41,7 +41,7 @@ ALL = {workload.name: workload for workload in STANDARD + LONG}
 
 
 class Prompts:
-    """Random prompts that share no prefix, the same ones for every server of a run."""
+    """Random prompts without common prefixes, the same ones for every server of a run."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -1,12 +1,12 @@
-"""What the API application takes by itself: no sockets, the chunks of an engine fed by hand.
+"""CPU cost of the API application itself: no sockets, with the engine's chunks fed directly.
 
     python -m bench.lab.api_overhead [--rounds 30] [--connections 128]
     valgrind --tool=callgrind --instr-atstart=no python -m bench.lab.api_overhead --count
 
-CPU time of a 32-token answer, of a streamed token that is a frame of its own, and of one of four
-that came in one read: least and median of the rounds. Or their instructions, which do not depend
-on what else the machine does: `callgrind.out.PID.1` to `.3`, whose totals are to be divided by the
-number that is printed.
+Measures the CPU time of a 32-token answer, of a streamed token in a frame of its own, and of one of
+four tokens that came in one read: minimum and median of the rounds. With `--count` it counts
+instructions, which do not depend on other load: divide the totals of `callgrind.out.PID.1` to `.3`
+by the number that is printed.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from penstock.store import Store
 
 ANSWER_TOKENS, STEPS, JOINED = 32, 96, 4
 STREAM_TOKENS = 8000
-FIRST_TOKEN = 300  # an ordinary word in every vocabulary, and so are those after it
+FIRST_TOKEN = 300  # this token and the ones after it are ordinary words in every vocabulary
 TURNS = 6
-"""Of the event loop, after which nothing is left to do."""
+"""Iterations of the event loop after which no work is left."""
 
 
 class Wire(asyncio.Transport):
-    """The end of a connection that takes everything at once."""
+    """A connection whose client reads everything at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Wire(asyncio.Transport):
 
 
 class EngineWire(Wire):
-    """The engine's end: the ids of the requests that were submitted."""
+    """The engine's end of the socket: collects the ids of the submitted requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class EngineWire(Wire):
 
 
 class Control:
-    """A `ModelControl`: nothing is loaded or unloaded."""
+    """A `ModelControl` that loads and unloads nothing."""
 
     async def load(self, model: str) -> None: ...
 
@@ -126,7 +126,7 @@ class Bench:
         self._wires = wires
 
     async def ask(self, requests: Sequence[bytes]) -> list[str]:
-        """One request on each connection; their ids at the engine."""
+        """Send one request on each connection; return their ids at the engine."""
         for protocol, request in zip(self._protocols, requests, strict=True):
             protocol.data_received(request)
         while len(self._engine.asked) < len(requests):
@@ -135,7 +135,7 @@ class Bench:
         return asked
 
     async def hand(self, frames: list[bytes]) -> None:
-        """What one read of the engine's socket brings."""
+        """Deliver the frames of one read of the engine's socket."""
         self._client._receive(b"".join(frames))
         for _ in range(TURNS):
             await asyncio.sleep(0)
@@ -146,14 +146,14 @@ class Bench:
 
 
 def chunks(ids: Sequence[str], step: int, tokens: int = 1, **more: Any) -> bytes:
-    """The frame in which a step tells of its requests."""
+    """Return the frame with the outputs of one step."""
     made = tuple(TokenDelta(FIRST_TOKEN + step + k) for k in range(tokens))
     now = time.monotonic()
     return frame(TokenOutputs(tuple(TokenOutput(id, made, now, **more) for id in ids)))
 
 
 async def answers(bench: Bench, requests: Sequence[bytes]) -> float:
-    """CPU seconds of one answer a connection."""
+    """Return the CPU seconds of one answer per connection."""
     began = time.thread_time()
     ids = await bench.ask(requests)
     asked = time.thread_time() - began
@@ -168,7 +168,7 @@ async def answers(bench: Bench, requests: Sequence[bytes]) -> float:
 
 
 async def streams(bench: Bench, ids: Sequence[str], joined: int) -> float:
-    """CPU seconds of so many steps of open streams."""
+    """Return the CPU seconds of STEPS steps of open streams, `joined` of them per socket read."""
     frames = [chunks(ids, step) for step in range(STEPS)]
     began = time.thread_time()
     for at in range(0, STEPS, joined):
@@ -177,7 +177,7 @@ async def streams(bench: Bench, ids: Sequence[str], joined: int) -> float:
 
 
 async def build(model: str, connections: int) -> Bench:
-    """The application as an API process builds it, connected to nothing."""
+    """Build the application as an API process does, without connections."""
     place = tempfile.mkdtemp(prefix="bench-")
     store = StoreSettings(f"sqlite:///{place}/store.db", f"{place}/blobs", f"{place}/skills")
     settings = ServerSettings("127.0.0.1", store=store)
@@ -240,7 +240,7 @@ async def run(model: str, connections: int, rounds: int, count: bool) -> None:
             print(f"{name}: {each}")
             return
         taken = [1e6 * await work() / each for _ in range(rounds)]
-        print(f"{name}: least {min(taken):.2f} us, median {statistics.median(taken):.2f} us")
+        print(f"{name}: min {min(taken):.2f} us, median {statistics.median(taken):.2f} us")
 
     await answer()
     await answer()
@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--connections", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--count", action="store_true", help="for callgrind; see above")
+    parser.add_argument("--count", action="store_true", help="count instructions (see above)")
     arguments = parser.parse_args()
     configure_logging()
     configure_access_log("text", enabled=True)

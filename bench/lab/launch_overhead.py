@@ -1,13 +1,12 @@
-"""What the host pays to launch a step kernel by kernel, as prompts and mixed steps are launched.
+"""CPU cost of launching a step kernel by kernel, as for prefill and mixed steps.
 
     python -m bench.lab.launch_overhead [--layers 36] [--rounds 200]
 
-A decoder of small sizes makes steps on CPU tensors, through the launchers of a GPU: packaged
-kernels (by the part of the CUDA library that starts them), and the CUDA library's functions. The
-driver, and the functions behind the library's names, do nothing and are made here; so this is the
-time from the model to the driver's door, without the driver's own, and with torch's allocator of
-the host in the place of the device's. Least CPU time of the rounds: of a step, and of its launches
-repeated by themselves. Needs a C++ compiler, and neither a GPU nor Triton.
+A small decoder runs steps on CPU tensors, through the launchers of a GPU: packaged kernels (started
+by the CUDA library) and the CUDA library's functions. The driver and the library's functions are
+stubs that do nothing. So this is the time from the model to the driver, without the driver itself,
+and with torch's CPU allocator instead of the device's. Reports the least CPU time of the rounds: of
+a step, and of its launches repeated alone. Needs a C++ compiler, but neither a GPU nor Triton.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ extern "C" int cuDevicePrimaryCtxRetain(void** context, int) { return *context =
 
 
 class Unloaded:
-    """An archive of kernels that are never run: what a launch needs to know of each."""
+    """An archive of kernels that are never run, with the facts that a launch needs."""
 
     target = "nothing"
 
@@ -85,7 +84,7 @@ def _built(folder: Path, name: str, source: str | Path, *options: str) -> Path:
 
 
 def _library(folder: Path) -> Path:
-    """With the functions of the CUDA library, which do nothing."""
+    """Build a stub with the functions of the CUDA library, which do nothing."""
     names = [f"penstock_cuda_{name}" for name in library._SIGNATURES]
     text = "".join(f'extern "C" int {name}(...) {{ return 0; }}\n' for name in names)
     text += f'extern "C" int penstock_cuda_abi() {{ return {library.ABI}; }}\n'
@@ -94,11 +93,11 @@ def _library(folder: Path) -> Path:
 
 
 def _ops(kind: str, folder: Path) -> TorchOps:
-    """On CPU tensors, what serves on compute capability 9.0."""
+    """Return the ops that serve on compute capability 9.0, on CPU tensors."""
     if kind == "library":
         opened = open_library(_library(folder))
         ops: TritonOps = CudaOps("cpu", torch.bfloat16, opened, {})
-        # Where Triton interprets, a CPU is served like a GPU.
+        # If Triton interprets, a CPU is served like a GPU.
         machine, names = Machine("cpu", interpreted=True), {"cuda", "triton", "reference"}
     else:
         ops = TritonOps("cpu", torch.bfloat16, products="invariant")
@@ -119,7 +118,7 @@ def _inputs(tokens: int) -> StepInputs[torch.Tensor]:
 
 
 def _least_us(call: Callable[[], Any], rounds: int) -> float:
-    """CPU time: what else the machine does is not in it."""
+    """Return the least CPU time of a call, in which other load on the machine does not count."""
     least = float("inf")
     for _ in range(rounds):
         began = time.thread_time_ns()
@@ -151,15 +150,15 @@ def measure(kind: str, shape: Shape, folder: Path, checkpoint: Path, rounds: int
 
         alone_us = _least_us(again, rounds)
     print(
-        f"{kind:<10} {len(launches)} launches a step, {called} of the library: "
-        f"{step_us:.0f} us a step, {step_us / len(launches):.2f} us a launch, of which "
+        f"{kind:<10} {len(launches)} launches per step, {called} of the library: "
+        f"{step_us:.0f} us per step, {step_us / len(launches):.2f} us per launch, of which "
         f"{alone_us / len(launches):.2f} us from the wrapper to the driver"
     )
 
 
 @contextmanager
 def _copying() -> Iterator[None]:
-    """Weights are copied, as they are to a device: in a file they are not aligned."""
+    """Copy weights, as for a device: in a file they are not aligned."""
     mapped = torch.from_numpy
     torch.from_numpy = lambda ndarray: mapped(ndarray).clone()
     try:
@@ -169,7 +168,7 @@ def _copying() -> Iterator[None]:
 
 
 def _launches(step: Callable[[], Any]) -> tuple[list[Callable[[], Any]], int]:
-    """Each launch of a step, to be repeated, and how many of them are the library's."""
+    """Record the launches of a step, to be repeated, and count those of the library."""
     made: list[Callable[[], Any]] = []
     start, call = PackagedKernels.start, library.Library.call
     counts = [0]

@@ -1,11 +1,11 @@
-"""What the thread pool costs, and what it keeps when another process takes a core.
+"""Overhead of the thread pool, and its speed while another process occupies a core.
 
     python bench/lab/thread_pool_bench.py [--threads 2] [--seconds 3]
 
-Replays a plan shaped like one decoding step of a small model (30 layers of products that two
-threads share) and prints the steps a second: alone, with one thread, and beside a busy process
-pinned to one core, with the share kept. `overhead` is a phase of empty tasks: publish, claim and
-barrier, nothing else.
+Replays a plan shaped like one decode step of a small model (30 layers of products that two threads
+share) and prints the steps per second: alone, with one thread, and beside a busy process pinned to
+one core, with the share kept. `overhead` is a phase of empty tasks: only publish, claim and
+barrier.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def affine(random: np.random.Generator, rows: int, depth: int) -> Affine:
 
 
 def record(threads: int) -> tuple[Any, Any]:
-    """The plan of a step of products and norms, and its pool."""
+    """Record the plan of a step of products and norms; return it with its pool."""
     random = np.random.default_rng(0)
     pool = _native.ThreadPool(threads)
     ops = NativeOps.eager(pool)
@@ -64,7 +64,7 @@ def step(tokens: int) -> tuple[Any, ...]:
 
 
 def steps_per_s(plan: Any, tokens: int, seconds: float) -> tuple[float, float]:
-    """Steps a second, and the slowest step in milliseconds."""
+    """Return steps per second, and the slowest step in milliseconds."""
     arguments, count, slowest = step(tokens), 0, 0.0
     started = before = time.perf_counter()
     while before - started < seconds:
@@ -81,7 +81,7 @@ def spin(core: int) -> None:
 
 
 def overhead_us(threads: int) -> float:
-    """Median microseconds of a phase of 64 empty tasks."""
+    """Return the median microseconds of a phase of 64 empty tasks."""
     pool = _native.ThreadPool(threads)
     return statistics.median(_native.phase_overhead_s(pool, 64, 2000) for _ in range(15)) * 1e6
 
@@ -105,7 +105,7 @@ def main() -> None:
         before = pool.stalls
         kept, slowest = steps_per_s(plan, options.tokens, options.seconds)
         print(
-            f"core {core} taken: {kept:.0f} steps/s, {kept / alone:.0%} kept, "
+            f"core {core} busy: {kept:.0f} steps/s, {kept / alone:.0%} kept, "
             f"slowest {slowest:.1f} ms, {pool.stalls - before} stalls"
         )
         busy.kill()

@@ -1,1 +1,2 @@
-"""Every op of the registry at the sizes of real models, beside what the machine can do at most."""
+"""Benchmarks of every op of the registry at the sizes of real models, beside the machine's
+roofline."""

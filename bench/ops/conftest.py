@@ -1,4 +1,4 @@
-"""Options of the op benchmarks, the measured roofline, the table at the end of the run."""
+"""Options of the op benchmarks, the measured roofline, and the table at the end of the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--implementations",
         default="native",
-        help="which to measure, with commas: native, reference",
+        help="comma-separated implementations to measure: native, reference",
     )
 
 
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass
 class Findings:
-    """What the run has found so far."""
+    """The results of the run so far."""
 
     roofline: Roofline | None = None
     lines: list[Line] = field(default_factory=list)
@@ -54,14 +54,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def findings(request: pytest.FixtureRequest) -> Findings:
-    """Where benchmarks leave their lines. The roofline is measured before the first of them."""
+    """Return the collection to which benchmarks add their lines. The roofline is measured first."""
     found = request.config.stash[_FINDINGS]
     found.roofline = measure()
     return found
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """One line per case: time, achieved rates, and the share of the floor that was reached."""
+    """Print one line per case: time, achieved rates, and the share of the floor that was
+    reached."""
     found = config.stash[_FINDINGS]
     if found.roofline is None:
         return

@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured: the denominator of every figure here."""
+"""Measured peak rates of this machine, to which every figure here is compared."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SOURCE = Path(__file__).with_name("roofline.cc")
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Peaks of all usable cores together. Operations a second, a multiply-add counted as two;
-    `read_bytes`: bytes a second by size of the working set in bytes."""
+    """Peak rates of all usable cores together. Operations per second count a multiply-add as two;
+    `read_bytes`: bytes per second by the size of the working set in bytes."""
 
     threads: int
     float_operations: float
@@ -26,13 +26,14 @@ class Roofline:
     read_bytes: dict[int, float]
 
     def read_rate(self, working_set_bytes: int) -> float:
-        """Bytes a second from the level of the hierarchy where such a working set lies."""
+        """Return the bytes per second of the memory level that holds such a working set."""
         sizes = sorted(self.read_bytes)
         size = next((size for size in sizes if size >= working_set_bytes), sizes[-1])
         return self.read_bytes[size]
 
     def best(self, other: Roofline) -> Roofline:
-        """The higher of both in each figure: on a shared machine a peak is only ever missed."""
+        """Return the higher value of each figure: on a shared machine a peak is only ever
+        missed."""
         sizes = self.read_bytes.keys() & other.read_bytes.keys()
         return Roofline(
             self.threads,
@@ -42,7 +43,7 @@ class Roofline:
         )
 
     def floor_s(self, cost: Cost, peak_operations: float) -> float:
-        """The time below which no implementation can come, given the peak that applies."""
+        """Return the least time that any implementation can reach, given the peak that applies."""
         reading = cost.moved_bytes / self.read_rate(cost.moved_bytes)
         return max(reading, cost.operations / peak_operations)
 
@@ -50,7 +51,7 @@ class Roofline:
 def measure(seconds: float = 0.1) -> Roofline:
     """Compile the probe for this CPU and run it on every usable core.
 
-    Raises FileNotFoundError without a C++ compiler, CalledProcessError where the probe fails.
+    Raises FileNotFoundError without a C++ compiler, CalledProcessError if the probe fails.
     """
     compiler = next(
         (found for name in ("g++", "clang++", "c++") if (found := shutil.which(name))), ""

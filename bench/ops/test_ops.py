@@ -1,7 +1,7 @@
 """`pytest bench/ops`: the time of each op at real sizes, and its share of the roofline.
 
-A case runs again and again over the same memory, so its bandwidth is compared with what the
-machine reads from a working set of that size: from a cache, where it fits one.
+A case runs repeatedly over the same memory, so its bandwidth is compared with the machine's read
+rate for a working set of that size: from a cache, if it fits into one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CASES = [
 
 
 class PackedOnce:
-    """An `Ops` whose weights are packed on first use, as a model's are at load."""
+    """An `Ops` that packs weights on first use, as a model's are at load."""
 
     def __init__(self, ops: Any) -> None:
         self._ops = ops

@@ -1,9 +1,9 @@
-"""`python -m bench soak`: a day of strangers in some minutes.
+"""`python -m bench soak`: soak test of a real server with hostile clients and faults.
 
-A real server with two models, over real sockets on loopback: valid requests of every dialect beside
-malformed bytes, boundary values, bombs, clients that vanish, and faults: processes that are killed,
-held up or told to end, a store that is locked or full. Meanwhile each answer is judged; afterwards,
-what the server has kept, and what is left of it when it has ended.
+A server with two models runs over real sockets on loopback. It gets valid requests in every dialect
+beside malformed bytes, boundary values, schema bombs, clients that disconnect, and faults:
+processes are killed, suspended or terminated, the store is locked or full. Each answer is checked
+meanwhile. At the end the server must have released all resources and leave nothing behind.
 """
 
 from bench.soak.run import main

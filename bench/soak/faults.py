@@ -1,5 +1,4 @@
-"""What befalls a server: processes that are killed, held up or told to end, and a store that is
-locked or full."""
+"""Faults: processes are killed, suspended or terminated, and the store is locked or full."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ from bench.soak.server import SoakedServer
 
 Fault = Callable[[SoakedServer, random.Random], Awaitable[None]]
 
-MOST_HELD_S: Final = 6.0
+MAX_SUSPENDED_S: Final = 6.0
 LOCKED_S: Final = (1.0, 3.0, 14.0)
 SMALL_DISK_BYTES: Final = 256 * 1024 * 1024
 APPEAR_TIMEOUT_S: Final = 60.0
 
 
 async def killed(server: SoakedServer, draw: random.Random, role: str) -> None:
-    """SIGKILL; sometimes its successor, too, in the middle of its start."""
+    """Send SIGKILL; sometimes also to the successor, while it starts."""
     pid = _any(server, draw, role)
     if pid is None:
         return
@@ -38,36 +37,37 @@ async def killed(server: SoakedServer, draw: random.Random, role: str) -> None:
             _send(successor, signal.SIGKILL)
 
 
-async def held_up(server: SoakedServer, draw: random.Random, role: str) -> None:
-    """SIGSTOP, and later SIGCONT."""
+async def suspended(server: SoakedServer, draw: random.Random, role: str) -> None:
+    """Send SIGSTOP, and SIGCONT some seconds later."""
     pid = _any(server, draw, role)
     if pid is None:
         return
     _send(pid, signal.SIGSTOP)
     try:
-        await asyncio.sleep(draw.uniform(0.2, MOST_HELD_S))
+        await asyncio.sleep(draw.uniform(0.2, MAX_SUSPENDED_S))
     finally:
         _send(pid, signal.SIGCONT)
 
 
-async def told_to_end(server: SoakedServer, draw: random.Random) -> None:
-    """SIGTERM to all but the parent, as from one who means each process: they go on."""
+async def terminated(server: SoakedServer, draw: random.Random) -> None:
+    """Send SIGTERM to all but the parent, as an operator might; they must continue."""
     for role in ("engine", "worker", "trial"):
         for pid in server.pids(role):
             _send(pid, signal.SIGTERM)
 
 
 async def locked(server: SoakedServer, draw: random.Random) -> None:
-    """Another process holds the database, for longer than writers wait or not."""
-    with _opened(server) as other, contextlib.suppress(sqlite3.OperationalError):  # it was not free
+    """Hold the database's write lock, sometimes for longer than writers wait."""
+    # BEGIN fails if the database is locked already.
+    with _opened(server) as other, contextlib.suppress(sqlite3.OperationalError):
         other.execute("BEGIN IMMEDIATE")
         await asyncio.sleep(draw.choice(LOCKED_S))
         other.execute("ROLLBACK")
 
 
 async def full(server: SoakedServer, draw: random.Random) -> None:
-    """The disk of the store is full, what SQLite has of it in advance too. Only a small one is
-    filled."""
+    """Fill the store's disk, including the space that SQLite has reserved. Does nothing on a large
+    disk."""
     disk = os.statvfs(server.store)
     if disk.f_blocks * disk.f_frsize > SMALL_DISK_BYTES:
         return
@@ -76,7 +76,7 @@ async def full(server: SoakedServer, draw: random.Random) -> None:
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     try:
         _fill(filler)
-        await asyncio.sleep(draw.uniform(0.5, MOST_HELD_S))
+        await asyncio.sleep(draw.uniform(0.5, MAX_SUSPENDED_S))
     finally:
         filler.unlink()
 
@@ -115,13 +115,13 @@ FAULTS: Final[dict[str, tuple[int, Fault]]] = {
     "engine killed": (4, partial(killed, role="engine")),
     "worker killed": (4, partial(killed, role="worker")),
     "trial killed": (3, partial(killed, role="trial")),
-    "engine held up": (2, partial(held_up, role="engine")),
-    "worker held up": (2, partial(held_up, role="worker")),
-    "trial held up": (2, partial(held_up, role="trial")),
-    "parent held up": (2, partial(held_up, role="parent")),
-    "all told to end": (2, told_to_end),
+    "engine held up": (2, partial(suspended, role="engine")),
+    "worker held up": (2, partial(suspended, role="worker")),
+    "trial held up": (2, partial(suspended, role="trial")),
+    "parent held up": (2, partial(suspended, role="parent")),
+    "all told to end": (2, terminated),
     "store locked": (2, locked),
     "store full": (2, full),
 }
 CUTTING: Final = "worker killed"
-"""The one that cuts connections."""
+"""The fault that cuts connections."""

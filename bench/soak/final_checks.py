@@ -1,4 +1,4 @@
-"""What must be so after a soak: nothing left behind, a whole log, the same answers as before."""
+"""Checks after a soak: nothing is left behind, the log is complete, answers are as before."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ IDLE: Final = (
     "service_sequences_waiting",
     "service_kv_cache_blocks_used",
 )
-# The pools of threads and of the store's connections, of three descriptors each, fill on demand.
+# The pools of threads and of the store's connections (three descriptors each) fill on demand.
 SPARE_FDS: Final = 15
 SPARE_THREADS: Final = 6
-# What is told of processes that were killed.
-TOLD: Final = ("the engine process ended", "the engine did not restart", "; restarting it")
-MOST_TRIALS: Final = 2  # of each API process
-# Greedy, drawn, constrained, scored, embedded: every bit of each answer but its id and times.
+# Log messages about processes that were killed.
+EXPECTED_LOG_LINES: Final = (
+    "the engine process ended",
+    "the engine did not restart",
+    "; restarting it",
+)
+MOST_TRIALS: Final = 2  # per API process
+# Greedy, sampled, constrained, scored, embedded: all of each answer must repeat exactly, except its
+# id and times.
 REFERENCES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     (
         "/v1/chat/completions",
@@ -53,16 +58,16 @@ REFERENCES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 
 
 def reference_answers(server: SoakedServer) -> list[Any]:
-    """What the server answers to the reference requests."""
-    return [_lasting(json.loads(server.post(path, body))) for path, body in REFERENCES]
+    """Return the server's answers to the reference requests."""
+    return [_comparable(json.loads(server.post(path, body))) for path, body in REFERENCES]
 
 
-def _lasting(answer: dict[str, Any]) -> Any:
+def _comparable(answer: dict[str, Any]) -> Any:
     return answer.get("choices") or answer["data"]
 
 
 def differences(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
-    """Reference requests whose answers are not what they were."""
+    """Return the reference requests whose answers changed."""
     return [
         f"{path} {body} was answered {one}, and is now {other}"
         for (path, body), one, other in zip(REFERENCES, before, after, strict=True)
@@ -71,17 +76,17 @@ def differences(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
 
 
 def leaks(before: ServerResources, after: ServerResources, workers: int) -> list[str]:
-    """What an idle server still has of requests that are over, beyond what its pools grow by, and
-    what it lacks of what it began with."""
+    """Return the resources that an idle server still holds for finished requests, beyond the growth
+    of its pools, and the processes that it lost."""
     found = [
         f"{name} is {after.gauges.get(name, 0.0):g}" for name in IDLE if after.gauges.get(name)
     ]
     if after.leases:
         found.append(f"{after.leases} leases of adapters")
     if after.retired:
-        found.append(f"{after.retired} retired generations")
+        found.append(f"{after.retired} retired adapter revisions")
     if after.busy:
-        found.append(f"{after.busy} sessions that nobody is answered in")
+        found.append(f"{after.busy} sessions leased without a running request")
     if after.unfinished:
         found.append(f"unfinished responses: {', '.join(after.unfinished[:3])}")
     for role in {*before.processes, *after.processes} - {"trial"}:
@@ -89,7 +94,7 @@ def leaks(before: ServerResources, after: ServerResources, workers: int) -> list
         if was != now:
             found.append(f"{role}: {was} processes before, {now} after")
     if after.processes.get("trial", 0) > MOST_TRIALS * workers:
-        found.append(f"{after.processes['trial']} processes that try grammars")
+        found.append(f"{after.processes['trial']} grammar trial processes")
     for what, spare, one, other in (
         ("descriptors", SPARE_FDS, before.fds, after.fds),
         ("threads", SPARE_THREADS, before.threads, after.threads),
@@ -105,8 +110,8 @@ def leaks(before: ServerResources, after: ServerResources, workers: int) -> list
 
 
 def growth_mib(samples: Sequence[float]) -> float:
-    """How much the last quarter of the samples is above the second one, by their medians; what came
-    before is warming up."""
+    """Return how much the median of the last quarter exceeds that of the second one; the first is
+    warm-up."""
     quarter = len(samples) // 4
     if not quarter:
         return 0.0
@@ -114,14 +119,17 @@ def growth_mib(samples: Sequence[float]) -> float:
 
 
 def audit_log(lines: Iterable[str], *, cut: bool = False) -> tuple[list[str], Counter[str]]:
-    """Complaints about a JSON access log with the server's own lines between; and how many requests
-    came to which outcome. A request that was understood has one line of each kind, unless its
-    process was killed (`cut`)."""
+    """Return complaints about a JSON access log mixed with the server's own lines, and the number
+    of requests by outcome.
+
+    A decoded request has one "started" and one "finished" line, unless its process was killed
+    (`cut`).
+    """
     open_ids: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     found = []
     for line in lines:
-        if "Traceback" in line or (" ERROR " in line and not _is_told(line)):
+        if "Traceback" in line or (" ERROR " in line and not _is_expected(line)):
             found.append(line.strip())
         if not line.startswith("{"):
             continue
@@ -140,5 +148,5 @@ def audit_log(lines: Iterable[str], *, cut: bool = False) -> tuple[list[str], Co
     return found, outcomes
 
 
-def _is_told(line: str) -> bool:
-    return any(told in line for told in TOLD)
+def _is_expected(line: str) -> bool:
+    return any(message in line for message in EXPECTED_LOG_LINES)

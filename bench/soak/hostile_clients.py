@@ -1,5 +1,5 @@
-"""What no client should do: bytes that are no HTTP, clients that vanish or dawdle, values at and
-beyond every boundary, and bodies made to break parsers, schemas and grammars."""
+"""Hostile clients: bytes that are not HTTP, clients that disconnect or are slow, values at and
+beyond every limit, and bodies made to break parsers, schemas and grammars."""
 
 from __future__ import annotations
 
@@ -117,13 +117,13 @@ LINES: Final = (
 
 
 async def lines(target: TargetServer, draw: random.Random) -> None:
-    """Bytes that are no request, or an odd one."""
+    """Send bytes that are not a request, or an unusual one."""
     for line in draw.sample(LINES, 6):
         await target.talk(line, Pause(0.05), HalfClose(), timeout_s=8)
 
 
 async def noise(target: TargetServer, draw: random.Random) -> None:
-    """A good request with some bytes changed, cut or doubled."""
+    """Send a valid request with some bytes changed, cut or doubled."""
     data = bytearray(request("POST", draw.choice(ROUTES[:6]), BODY))
     for _ in range(draw.randint(1, 8)):
         at = draw.randrange(len(data))
@@ -138,7 +138,7 @@ async def noise(target: TargetServer, draw: random.Random) -> None:
 
 
 async def pipelined(target: TargetServer, draw: random.Random) -> None:
-    """Several requests at once on one connection: as many answers, in their order."""
+    """Pipeline several requests on one connection: each must be answered, in order."""
     one = b"GET /health HTTP/1.1\r\nHost: soak\r\n\r\n"
     chat = b"%sContent-Length: %d\r\n\r\n%s" % (HEAD, len(BODY), BODY)
     count = draw.randint(2, 20)
@@ -148,11 +148,11 @@ async def pipelined(target: TargetServer, draw: random.Random) -> None:
         return
     if any(answer.status == 429 for answer in found):
         raise Inconclusive
-    target.missed(f"{len(found)} answers to {count} requests on one connection")
+    target.fail_missing(f"{len(found)} answers to {count} requests on one connection")
 
 
 async def slow(target: TargetServer, draw: random.Random) -> None:
-    """A request that arrives in drops: it is answered all the same."""
+    """Send a request in small pieces: it must be answered normally."""
     whole = request("POST", "/v1/chat/completions", CHAT)
     cuts = sorted(draw.sample(range(1, len(whole)), 6))
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
@@ -161,18 +161,18 @@ async def slow(target: TargetServer, draw: random.Random) -> None:
         steps += [piece, Pause(draw.random() / 2)]
     found = await target.talk(*steps)
     if [answer.status for answer in found] not in ([200], [429]):
-        target.missed(f"a slow request is answered {found}")
+        target.fail_missing(f"a slow request was answered {found}")
 
 
 async def unfinished(target: TargetServer, draw: random.Random) -> None:
-    """A client that stops in the middle of its request."""
+    """Stop in the middle of a request."""
     whole = request("POST", draw.choice(ROUTES), BODY)
     ends: list[tuple[Step, ...]] = [(HalfClose(),), (Pause(draw.random()), Reset()), (Reset(),)]
     await target.talk(whole[: draw.randrange(1, len(whole))], *draw.choice(ends), timeout_s=15)
 
 
 async def vanishing(target: TargetServer, draw: random.Random) -> None:
-    """Clients that leave at some point of a long answer."""
+    """Disconnect at some point of a long answer."""
 
     async def one() -> None:
         body: dict[str, Any] = LONG | {"n": draw.randint(1, 3), "stream": draw.random() < 0.8}
@@ -187,14 +187,14 @@ async def vanishing(target: TargetServer, draw: random.Random) -> None:
 
 
 async def unread(target: TargetServer, draw: random.Random) -> None:
-    """A client that half-closes and still waits for its answer, or takes it in one gulp."""
+    """Half-close and still read the answer, possibly in one large read."""
     sent = request("POST", "/v1/chat/completions", CHAT)
     await target.talk(sent, HalfClose(), timeout_s=15)
     await target.talk(sent, Pause(1 + draw.random()), timeout_s=15)
 
 
 async def values(target: TargetServer, draw: random.Random) -> None:
-    """One or two fields with a value that they do not expect."""
+    """Put unexpected values into one or two fields."""
     path = draw.choice(sorted(BASES))
     base = BASES[path]
     names = draw.choices([*base, *FIELDS], k=draw.randint(1, 2))
@@ -213,7 +213,7 @@ def _odd_message(draw: random.Random) -> Any:
 
 
 async def broken_json(target: TargetServer, draw: random.Random) -> None:
-    """Bodies that are no JSON, or more of it than one wants."""
+    """Send bodies that are not JSON, or far too much of it."""
     bodies = (
         b"",
         b"{",
@@ -283,7 +283,7 @@ def _grammar_bomb(draw: random.Random) -> dict[str, Any]:
 
 
 async def bombs(target: TargetServer, draw: random.Random) -> None:
-    """Schemas and grammars that take for ever, and functions with them."""
+    """Send schemas and grammars that would compile for ever, alone and in functions."""
     schema, body = _schema_bomb(draw), {**CHAT}
     match draw.randrange(4):
         case 0:
@@ -302,7 +302,7 @@ async def bombs(target: TargetServer, draw: random.Random) -> None:
 
 
 async def big(target: TargetServer, draw: random.Random) -> None:
-    """Bodies over the limit, and forms that are none."""
+    """Send bodies over the limit, and invalid multipart forms."""
     form = {"Content-Type": "multipart/form-data; boundary=cut"}
     if draw.random() < 0.2:
         head = HEAD + b"Content-Length: 60000000\r\n\r\n"
@@ -324,7 +324,7 @@ async def big(target: TargetServer, draw: random.Random) -> None:
 
 
 async def wrong_routes(target: TargetServer, draw: random.Random) -> None:
-    """Routes, methods and ids that there are not."""
+    """Request routes, methods and ids that do not exist."""
     tails = (
         "",
         "/",
@@ -340,7 +340,7 @@ async def wrong_routes(target: TargetServer, draw: random.Random) -> None:
 
 
 async def _fuzzed(target: TargetServer, path: str, body: bytes) -> None:
-    """A well-formed request whose body may be anything. What takes long is left."""
+    """Send a well-formed request with an arbitrary body, and disconnect if it runs for long."""
     await target.talk(request("POST", path, body, JSON), timeout_s=12)
 
 

@@ -1,4 +1,4 @@
-"""The processes of a server: what each of them is, and what it holds."""
+"""The processes of a server: the role of each, and its resources."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LISTENING: Final = "0A"
 
 
 def roles(parent: int) -> dict[int, str]:
-    """What each process of a server is."""
+    """Return the role of each process of a server."""
     found = {pid: _role(pid) for pid in tree(parent)}
     return {pid: role for pid, role in found.items() if role}
 
 
 def _role(pid: int) -> str:
-    """Empty for one that has ended, or that is none of ours yet: it was forked and not executed."""
+    """Return the role of a process; "" if it has ended, or was forked but has not executed yet."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -36,17 +36,17 @@ def _role(pid: int) -> str:
 
 
 def most(of: dict[int, str], entry: str) -> dict[str, int]:
-    """How many entries a folder of /proc/PID has, `fd` or `task`: the most of one process of each
-    role."""
+    """Return the most entries that a folder of /proc/PID, `fd` or `task`, has in one process of
+    each role."""
     found: Counter[str] = Counter()
     for pid, role in of.items():
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             found[role] = max(found[role], len(os.listdir(f"/proc/{pid}/{entry}")))
     return dict(found)
 
 
 def rss_mib(pid: int) -> float:
-    """Resident memory; 0 of a process that has ended."""
+    """Return the resident memory of a process; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -56,12 +56,12 @@ def rss_mib(pid: int) -> float:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is still such a process of a server's."""
+    """Return whether a process with this id exists and belongs to a server."""
     return bool(_role(pid))
 
 
 def num_listeners(port: int) -> int:
-    """How many sockets of this machine listen on a port."""
+    """Return the number of sockets of this machine that listen on a port."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
     return sum(f[1].endswith(f":{port:04X}") and f[3] == LISTENING for f in fields)

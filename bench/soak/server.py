@@ -1,4 +1,4 @@
-"""The server that is soaked: its processes, its folders, and what it holds at a moment."""
+"""The server under test: its processes, its folders, and its resources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.quant.gguf.gguf_file import GgufFile
 
 START_TIMEOUT_S = 120.0
 READY = re.compile(r"ready on http://[^:]+:(\d+)")
-# A cache that is small enough to be full soon: rows are preempted, and its memory is all touched.
+# The cache is small, so that it is full soon: rows are preempted, and all of its memory is used.
 SETTINGS = """\
 default_model_id = "text"
 [server]
@@ -54,9 +54,12 @@ id = "embedding"
 
 @dataclass(frozen=True)
 class ServerResources:
-    """What the server holds. `processes`, and the most descriptors and threads of one: by role.
-    `gauges`: of /metrics, by name. `leases`: of adapters. `busy`: sessions that a run has.
-    `unfinished`: the ids of responses."""
+    """Resources of the server at one moment.
+
+    `processes`, and the most `fds` and `threads` of one process: by role. `gauges`: of /metrics, by
+    name. `leases`: of adapters. `busy`: sessions leased by a running request. `unfinished`: ids of
+    responses.
+    """
 
     api_rss_mib: float
     processes: dict[str, int]
@@ -71,8 +74,8 @@ class ServerResources:
 
 
 class SoakedServer:
-    """`penstock serve` with a text model, its adapters and an embedding model, in a folder of its
-    own. `store`: the folder of its database and files, if it is another one."""
+    """`penstock serve` with a text model, its adapters and an embedding model, in its own folder.
+    `store`: the folder of its database and files, if that is another one."""
 
     def __init__(
         self, place: Path, model: str, embedder: str, workers: int = 1, store: Path | None = None
@@ -132,7 +135,7 @@ class SoakedServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """SIGTERM, and time to drain."""
+        """Send SIGTERM, and wait for it to drain."""
         assert self._process is not None
         if self._process.poll() is None:
             self._process.terminate()
@@ -144,30 +147,30 @@ class SoakedServer:
 
     @property
     def status(self) -> int | None:
-        """Of the process that has ended."""
+        """Exit status of the process; None while it runs."""
         assert self._process is not None
         return self._process.poll()
 
     @property
     def roles(self) -> dict[int, str]:
-        """What each of its processes is."""
+        """The role of each of its processes."""
         assert self._process is not None
         found = processes.roles(self._process.pid)
         self._seen.update(found)
         return found
 
     def pids(self, role: str) -> list[int]:
-        """Its processes of a role."""
+        """Return its processes with this role."""
         return [pid for pid, found in self.roles.items() if found == role]
 
     def left_behind(self) -> list[str]:
-        """What there still is of a server that has ended."""
+        """Return the processes and files that a server left behind after its end."""
         alive = [pid for pid in self._seen if processes.is_alive(pid)]
         files = os.listdir(self.place / "tmp")
         return [f"process {pid}" for pid in alive] + [f"temporary file {name}" for name in files]
 
     def memory(self) -> tuple[float, dict[int, float]]:
-        """Resident MiB of the largest API process, and of each engine."""
+        """Return resident MiB of the largest API process, and of each engine."""
         found = {pid: processes.rss_mib(pid) for pid in self.roles}
         engines = self.pids("engine")
         api = self.pids("worker") or self.pids("parent")
@@ -176,10 +179,10 @@ class SoakedServer:
         }
 
     def resources(self) -> ServerResources:
-        """Everything. Raises OSError while it cannot be asked."""
+        """Return all resources. Raises OSError while the server does not answer."""
         of = self.roles
         adapters = json.loads(self.get("/v1/lora_adapters?model=text"))
-        busy, unfinished = self._unsettled()
+        busy, unfinished = self._unfinished()
         return ServerResources(
             api_rss_mib=self.memory()[0],
             processes={role: list(of.values()).count(role) for role in of.values()},
@@ -193,14 +196,14 @@ class SoakedServer:
             unfinished=unfinished,
         )
 
-    def _unsettled(self) -> tuple[int, tuple[str, ...]]:
-        """(sessions that are leased, responses that are unfinished), as the database has it."""
+    def _unfinished(self) -> tuple[int, tuple[str, ...]]:
+        """Return (number of leased sessions, ids of unfinished responses), from the database."""
         with contextlib.closing(sqlite3.connect(self.database, timeout=10)) as database:
             leased = "select count(*) from sessions where lease_until > strftime('%s', 'now')"
-            going_on = "select id from responses where status in ('queued', 'in_progress')"
+            unfinished = "select id from responses where status in ('queued', 'in_progress')"
             (busy,) = database.execute(leased).fetchone()
-            ids = tuple(id for (id,) in database.execute(going_on))
-        for id in ids:  # that its process has died is seen by who asks for it
+            ids = tuple(id for (id,) in database.execute(unfinished))
+        for id in ids:  # a process that died is only noticed when its response is requested
             self.get(f"/v1/responses/{id}")
         return int(busy), ids
 
@@ -218,7 +221,7 @@ class SoakedServer:
 
 
 def gauges(text: str) -> dict[str, float]:
-    """The values of an exposition; those of one name and several labels are summed."""
+    """Return the values of a metrics page; those of one name with several labels are summed."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Visits of clients to the server, and the judgment of what they are answered."""
+"""Requests of the soak's clients, and the checks of their answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NoReturn
 from bench.soak.raw_http import Answer, Body, Malformed, Step, answers, converse, request
 
 TIMEOUT_S = 120.0
-BUSY = (429,)
-# What an answer may have in it while the server is not whole; nothing ever excuses INTERNAL.
-EXCUSED = (
+BUSY_STATUSES = (429,)
+# Errors accepted while the server recovers from a fault. INTERNAL is never accepted.
+EXCUSED_ERRORS = (
     *(b"engine_fault", b'"unavailable"', b"storage_unavailable", b"storage_full"),
     b'{"type":"error"',
 )
@@ -22,17 +22,17 @@ SECRETS = (b"Traceback", b"/python", b'.py"', b"/site-packages/", b"msgspec", b"
 
 
 class SoakFailure(Exception):
-    """The server did what it must not."""
+    """The server did something wrong."""
 
 
 class Inconclusive(Exception):
-    """The server was not whole meanwhile, or busy, and said so: no further verdict."""
+    """The server was recovering or busy, and said so: the visit has no result."""
 
 
 @dataclass
 class Faults:
-    """When something was done to the server, until it was whole again (None: not yet); and whether
-    that cut connections."""
+    """The time spans of faults, from injection to recovery (None: not yet recovered), and whether
+    each cut connections."""
 
     windows: list[tuple[float, float | None, bool]] = field(default_factory=list)
 
@@ -43,27 +43,27 @@ class Faults:
         began, _, cutting = self.windows[-1]
         self.windows[-1] = (began, time.monotonic(), cutting)
 
-    def since(self, began: float) -> bool:
-        """Whether the server was not whole at some time since then."""
+    def recovering_since(self, began: float) -> bool:
+        """Return whether the server was recovering at some time since then."""
         return any(end is None or end >= began for _, end, _ in self.windows)
 
     def cut_since(self, began: float) -> bool:
-        """Whether connections were cut at some time since then."""
+        """Return whether connections were cut at some time since then."""
         return any(cut and (end is None or end >= began) for _, end, cut in self.windows)
 
 
 @dataclass
 class TargetServer:
-    """A server under siege. `statuses` counts what it answered; 0: nothing. `began`: the start of
-    the visit, for which this is; None: of each request."""
+    """A server under test. `statuses` counts its answers, 0 for none. `began`: start of the visit
+    that uses this object, or None to count from each request."""
 
     port: int
     faults: Faults = field(default_factory=Faults)
     statuses: Counter[int] = field(default_factory=Counter)
     began: float | None = None
 
-    def visited(self) -> TargetServer:
-        """The same for one visit, which begins now."""
+    def for_visit(self) -> TargetServer:
+        """Return a copy for one visit, which begins now."""
         return replace(self, began=time.monotonic())
 
     async def ask(
@@ -75,46 +75,48 @@ class TargetServer:
         headers: dict[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """The answer to one well-formed request: it has an end, or is cut with its process. Raises
-        SoakFailure, Inconclusive."""
-        asked, began = f"{method} {path}", time.monotonic()
+        """Send one well-formed request and return its answer, which must be complete unless a fault
+        cut it. Raises SoakFailure, Inconclusive."""
+        sent, began = f"{method} {path}", time.monotonic()
         raw = await converse(self.port, (request(method, path, body, headers or {}),), timeout_s)
         taken_s = time.monotonic() - began
         if taken_s >= timeout_s:
             raise SoakFailure(
-                f"{asked}: no end after {taken_s:.1f} s: {raw[-200:]!r} to {_shown(body)}"
+                f"{sent}: no end after {taken_s:.1f} s: {raw[-200:]!r} to {_shown(body)}"
             )
         began = self.began or began
-        found = self.judge(raw, began)
+        found = self.check_answers(raw, began)
         if len(found) != 1 or not found[0].whole:
-            self._excuse(self.faults.cut_since(began))
+            self._skip_if(self.faults.cut_since(began))
             raise SoakFailure(
-                f"{asked}: cut after {taken_s:.1f} s: {raw[-200:]!r} to {_shown(body)}"
+                f"{sent}: cut after {taken_s:.1f} s: {raw[-200:]!r} to {_shown(body)}"
             )
         (answer,) = found
-        if answer.status in BUSY and answer.status not in expect:
+        if answer.status in BUSY_STATUSES and answer.status not in expect:
             raise Inconclusive
         if answer.status not in expect:
-            raise SoakFailure(f"{asked}: {answer.status} {answer.body[:300]!r} to {_shown(body)}")
+            raise SoakFailure(f"{sent}: {answer.status} {answer.body[:300]!r} to {_shown(body)}")
         if INTERNAL in answer.body:
-            raise SoakFailure(f"{asked}: {answer.body[-300:]!r}")
-        if answer.status == 200 and any(code in answer.body for code in EXCUSED):
-            self._excuse(self.faults.since(began))
-            raise SoakFailure(f"{asked}: {answer.body[-300:]!r}")
+            raise SoakFailure(f"{sent}: {answer.body[-300:]!r}")
+        if answer.status == 200 and any(code in answer.body for code in EXCUSED_ERRORS):
+            self._skip_if(self.faults.recovering_since(began))
+            raise SoakFailure(f"{sent}: {answer.body[-300:]!r}")
         return answer
 
     async def talk(self, *steps: Step, timeout_s: float = TIMEOUT_S) -> list[Answer]:
-        """What the server said to anything. Raises SoakFailure, Inconclusive."""
+        """Send anything and return the answers. Raises SoakFailure, Inconclusive."""
         began = self.began or time.monotonic()
-        return self.judge(await converse(self.port, steps, timeout_s), began)
+        return self.check_answers(await converse(self.port, steps, timeout_s), began)
 
-    def missed(self, what: str) -> NoReturn:
-        """An answer is missing. Raises SoakFailure, or Inconclusive if connections were cut."""
-        self._excuse(self.began is not None and self.faults.cut_since(self.began))
+    def fail_missing(self, what: str) -> NoReturn:
+        """Report that an answer is missing. Raises SoakFailure, or Inconclusive if connections were
+        cut."""
+        self._skip_if(self.began is not None and self.faults.cut_since(self.began))
         raise SoakFailure(what)
 
-    def judge(self, raw: bytes, began: float) -> list[Answer]:
-        """The answers, none of them a fault of the server's. Raises SoakFailure, Inconclusive."""
+    def check_answers(self, raw: bytes, began: float) -> list[Answer]:
+        """Parse the answers and check that none is a server error. Raises SoakFailure,
+        Inconclusive."""
         try:
             found = list(answers(raw))
         except Malformed as error:
@@ -124,19 +126,19 @@ class TargetServer:
             if answer.status >= 400:
                 _check_refusal(answer)
             if answer.status >= 500:
-                self._excuse(INTERNAL not in answer.body and self.faults.since(began))
+                self._skip_if(INTERNAL not in answer.body and self.faults.recovering_since(began))
                 raise SoakFailure(f"{answer.status} {answer.body[:300]!r}")
         return found
 
-    def _excuse(self, excused: bool) -> None:
+    def _skip_if(self, excused: bool) -> None:
         if excused:
             raise Inconclusive
 
 
 def _check_refusal(answer: Answer) -> None:
-    """A refusal says what is wrong, in the form that all have, and tells nothing of the inside."""
+    """Check that an error has the common format and a message, and reveals no internals."""
     if any(secret in answer.body for secret in SECRETS):
-        raise SoakFailure(f"a refusal tells too much: {answer.body[:300]!r}")
+        raise SoakFailure(f"an error reveals internals: {answer.body[:300]!r}")
     if not answer.whole:
         return
     if answer.headers.get("content-type") != "application/json":

@@ -1,4 +1,4 @@
-"""What well-behaved clients do, in every dialect; each checks what it is answered."""
+"""Well-behaved clients in every dialect; each checks its answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def text(draw: random.Random, most: int = 12) -> str:
 
 
 def sampling(draw: random.Random) -> dict[str, Any]:
-    """Some of the fields that all dialects have."""
+    """Return some of the fields that all dialects share."""
     fields: dict[str, Any] = {
         "temperature": draw.choice([0, 0.7, 1.3, 2]),
         "top_p": draw.choice([0, 0.5, 1]),
@@ -73,7 +73,7 @@ async def chat(target: TargetServer, draw: random.Random) -> None:
     if draw.random() < 0.3:
         body |= {"logprobs": True, "top_logprobs": draw.randint(0, 20), "n": draw.randint(1, 3)}
     if draw.random() < 0.3:
-        new = SCHEMA | {"title": str(draw.random())}  # not one that is remembered
+        new = SCHEMA | {"title": str(draw.random())}  # not a cached one
         schema = {"name": "river", "schema": new, "strict": True}
         body |= {"response_format": {"type": "json_schema", "json_schema": schema}}
     elif draw.random() < 0.3:
@@ -129,18 +129,18 @@ async def messages(target: TargetServer, draw: random.Random) -> None:
     usage = (await target.ask("POST", "/v1/messages", body)).json()["usage"]
     told = usage["input_tokens"] + usage["cache_read_input_tokens"]
     if told != counted.json()["input_tokens"]:
-        raise SoakFailure(f"{counted.json()} counted, {usage} told")
+        raise SoakFailure(f"{counted.json()} counted, but usage is {usage}")
 
 
 async def responses(target: TargetServer, draw: random.Random) -> None:
-    """A conversation of two turns that is forgotten afterwards."""
+    """Hold a conversation of two turns and delete it."""
     body = {"input": text(draw, 40), "max_output_tokens": draw.randint(1, 16)}
     first = (await target.ask("POST", "/v1/responses", body)).json()
     body = {"input": text(draw), "max_output_tokens": 8, "previous_response_id": first["id"]}
     second = await target.ask("POST", "/v1/responses", body | {"stream": True})
     last = second.events[-2] if second.events[-1:] == ["[DONE]"] else ""
     if not last or json.loads(last)["type"] not in ("response.completed", "response.incomplete"):
-        raise SoakFailure(f"the stream ends with {second.body[-200:]!r}")
+        raise SoakFailure(f"the stream ended with {second.body[-200:]!r}")
     for made in (first["id"], json.loads(last)["response"]["id"]):
         await target.ask("GET", f"/v1/responses/{made}/input_items")
         await target.ask("DELETE", f"/v1/responses/{made}")
@@ -148,17 +148,17 @@ async def responses(target: TargetServer, draw: random.Random) -> None:
 
 
 async def background(target: TargetServer, draw: random.Random) -> None:
-    """A response in the background: polled to its end or cancelled, then forgotten."""
+    """Run a response in the background: poll to its end or cancel it, then delete it."""
     body = {"input": text(draw), "max_output_tokens": draw.randint(1, 40), "background": True}
     made = (await target.ask("POST", "/v1/responses", body)).json()["id"]
     if draw.random() < 0.4:
         await target.ask("POST", f"/v1/responses/{made}/cancel")
-    await _until_ended(target, made)
+    await _wait_until_ended(target, made)
     await target.ask("DELETE", f"/v1/responses/{made}")
 
 
 async def resumed(target: TargetServer, draw: random.Random) -> None:
-    """A stream that breaks off and is taken up again: together it is the whole."""
+    """Break off a stream and resume it: both parts together must be complete."""
     body = {"input": text(draw), "max_output_tokens": 30, "background": True, "stream": True}
     sent = request("POST", "/v1/responses", body)
     found = await target.talk(sent, Await(draw.randint(600, 6000)), Reset())
@@ -170,18 +170,18 @@ async def resumed(target: TargetServer, draw: random.Random) -> None:
     rest = await target.ask("GET", path)
     numbers = [json.loads(event)["sequence_number"] for event in rest.events if event != "[DONE]"]
     if numbers and numbers != list(range(seen + 1, seen + 1 + len(numbers))):
-        raise SoakFailure(f"taken up after {seen}, it goes on with {numbers}")
-    await _until_ended(target, made)
+        raise SoakFailure(f"resumed after {seen}, the stream continued with {numbers}")
+    await _wait_until_ended(target, made)
     await target.ask("DELETE", f"/v1/responses/{made}")
 
 
-async def _until_ended(target: TargetServer, made: str) -> None:
+async def _wait_until_ended(target: TargetServer, made: str) -> None:
     for _ in range(600):
         status = (await target.ask("GET", f"/v1/responses/{made}")).json()["status"]
         if status not in ("queued", "in_progress"):
             return
         await asyncio.sleep(0.1)
-    raise SoakFailure(f"{made} does not end")
+    raise SoakFailure(f"{made} did not end")
 
 
 async def embeddings(target: TargetServer, draw: random.Random) -> None:
@@ -193,7 +193,7 @@ async def embeddings(target: TargetServer, draw: random.Random) -> None:
     one = body | {"input": texts[-1], "encoding_format": "base64"}
     coded = (await target.ask("POST", "/v1/embeddings", one)).json()["data"][0]["embedding"]
     if len(base64.b64decode(coded)) != 4 * len(plain[0]["embedding"]):
-        raise SoakFailure("base64 has another length")
+        raise SoakFailure("the base64 vector has another length")
 
 
 async def files(target: TargetServer, draw: random.Random) -> None:
@@ -207,7 +207,7 @@ async def files(target: TargetServer, draw: random.Random) -> None:
     form = {"Content-Type": "multipart/form-data; boundary=cut"}
     made = (await target.ask("POST", "/v1/files", parts, headers=form)).json()["id"]
     if (await target.ask("GET", f"/v1/files/{made}/content")).body != content:
-        raise SoakFailure("another content came back")
+        raise SoakFailure("the file's content changed")
     parts_of_message = [{"type": "file", "file": {"file_id": made}}, {"type": "text", "text": "?"}]
     body = {"messages": [{"role": "user", "content": parts_of_message}], "max_tokens": 2}
     await target.ask("POST", "/v1/chat/completions", body)
@@ -231,10 +231,10 @@ async def sessions(target: TargetServer, draw: random.Random) -> None:
 
 
 async def adapters(target: TargetServer, draw: random.Random) -> None:
-    """Load an adapter, answer with it, perhaps replace it under way, unload it."""
+    """Load an adapter, use it, replace it meanwhile, and unload it."""
     name = f"a{draw.randint(0, 2**40)}"
     load: dict[str, Any] = {"lora_name": name, "lora_path": draw.choice("01"), "model": "text"}
-    refused = (409, 429)  # as many as there may be, or another load goes on
+    refused = (409, 429)  # no free slot, or another load is running
     answer = await target.ask("POST", "/v1/load_lora_adapter", load, (200, *refused), JSON)
     if answer.status in refused:
         return
@@ -252,7 +252,7 @@ async def adapters(target: TargetServer, draw: random.Random) -> None:
 
 
 async def operations(target: TargetServer, draw: random.Random) -> None:
-    """What operators and tools look at."""
+    """Request the pages of operators and tools."""
     paths = ("/v1/models", "/v1/models/text", "/metrics", "/api-doc/openapi.json", "/docs")
     await target.ask("GET", draw.choice(paths))
     await target.ask("GET", "/v1/system/info")
@@ -263,7 +263,7 @@ async def operations(target: TargetServer, draw: random.Random) -> None:
 
 
 def _check_stream(answer: Answer) -> None:
-    """A stream of chunks that ends as it must, without an error."""
+    """Check that a stream of chunks ends correctly and without an error."""
     events = answer.events
     if events[-1:] != ["[DONE]"] or len(events) < 2:
         raise SoakFailure(f"the stream ends with {answer.body[-200:]!r}")

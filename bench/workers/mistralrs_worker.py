@@ -1,7 +1,7 @@
-"""mistral.rs as a burst worker (one request at a time a thread). Runs in its own environment.
+"""mistral.rs as a burst worker, one request per thread. Runs in its own virtual environment.
 
 usage: python mistralrs_worker.py GGUF_FILE
-The wheel has no server and takes text, so a prompt of n tokens is n common words; see peers.md.
+The wheel has no server and takes only text, so a prompt of n tokens is n common words (peers.md).
 """
 
 import json
@@ -12,7 +12,7 @@ import time
 
 from mistralrs import ChatCompletionRequest, Runner, Which
 
-# The library writes its log to standard output, which is for the answers.
+# The library logs to standard output, which is reserved for the answers.
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 folder, name = os.path.split(sys.argv[1])

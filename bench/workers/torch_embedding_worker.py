@@ -1,7 +1,7 @@
-"""Runs in a peer's Python: the mean of a transformers encoder's states, normalised, in float32.
+"""Mean-pooled, normalized float32 states of a transformers encoder. Runs in a peer's Python.
 
-Sentences of one length, as JSON lines of token ids on stdin; vectors and the processor's seconds on
-stdout. A number of threads of 0: torch's own choice.
+Reads JSON lines of token ids (sentences of equal length) on stdin; writes vectors and CPU seconds
+to stdout. 0 threads: torch's default.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Streams of every dialect, from the engine's socket to the client's: lanes take their tokens, and
-nothing of what is told of them is different for it. The token source is scripted."""
+"""Streams of every dialect, from the engine's socket to the client's: the fast path takes their
+tokens, and metrics and logs are the same as without it. The token source is scripted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED = {
 
 
 def text_of(event: dict) -> str:
-    """What a frame of any dialect says."""
+    """Return the text in a frame of any dialect."""
     for choice in event.get("choices", ()):
         return choice.get("text") or choice.get("delta", {}).get("content") or ""
     delta = event.get("delta", "")
@@ -73,7 +73,7 @@ def _said(text: str) -> str:
 
 
 def _events(text: str) -> list[dict]:
-    """The whole frames of a stream so far, but for its end mark."""
+    """Return the complete frames of a stream so far, except its end mark."""
     whole = text[: text.rfind("\n\n") + 1]
     data = [line[6:] for line in whole.split("\n") if line.startswith("data: {")]
     return [json.loads(each) for each in data]

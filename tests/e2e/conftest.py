@@ -20,8 +20,8 @@ READY = re.compile(r"ready on (http://\S+)")
 
 
 class RunningServer:
-    """A `penstock serve` process. `lines`: what it has printed so far. Its store is its own, unless
-    the options name one."""
+    """A `penstock serve` process. `lines`: its output so far. It has its own store unless the
+    options name one."""
 
     def __init__(self, *options: str) -> None:
         self._home = tempfile.TemporaryDirectory(prefix="penstock-e2e-")
@@ -53,7 +53,7 @@ class RunningServer:
 
     @property
     def engine_pid(self) -> int:
-        """The child that computes."""
+        """Pid of the engine process."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         (engine,) = [
             c for c in children if "penstock.engine.processes.process" in " ".join(c.cmdline())
@@ -61,7 +61,7 @@ class RunningServer:
         return engine.pid
 
     def stop(self) -> int:
-        """SIGTERM; the exit status. Nothing of it is left running."""
+        """Send SIGTERM, wait for the end and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(60)
@@ -71,7 +71,7 @@ class RunningServer:
 
 @pytest.fixture(scope="session")
 def default_model() -> Path:
-    """The default model's file, fetched once into the usual place."""
+    """Return the default model's file, downloaded once into the usual place."""
     command = [*COMMAND, "pull", "smollm2-135m-instruct"]
     subprocess.run(command, check=True, timeout=300, env=os.environ | {"NO_COLOR": "1"})
     from penstock.config import read_environment
@@ -89,7 +89,8 @@ def server(default_model: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def start_server(default_model: Path) -> Iterator[Callable[..., RunningServer]]:
-    """Start further servers with options of their own; all are ended after the test."""
+    """Return a function that starts further servers with their own options; all are stopped after
+    the test."""
     started: list[RunningServer] = []
 
     def start(*options: str) -> RunningServer:

@@ -1,4 +1,4 @@
-"""Each bench runs, for a moment, and says what it measured: figures are not judged."""
+"""Each benchmark runs briefly and reports its figures, which are not judged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_unknown_name_is_told_the_known(option: str) -> None:
     command = [sys.executable, "-m", "bench", "server", option, "nothing"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"argument {option}: 'nothing' is none of " in done.stderr
+    assert f"argument {option}: 'nothing' is not one of" in done.stderr
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 def server() -> Iterator[RunningServer]:
     pulled = subprocess.run([*COMMAND, "pull", MODEL], timeout=300, capture_output=True)
     if pulled.returncode != 0:
-        pytest.skip("no registry gives the embedding model")
+        pytest.skip("the embedding model could not be downloaded")
     running = RunningServer(MODEL, "--threads", "2")
     yield running
     running.stop()

@@ -1,4 +1,5 @@
-"""What a server shows to others of its machine: sockets, files; and what it takes when idle."""
+"""Exposure of a server to other users of the machine: its sockets and files; and its CPU time when
+idle."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def adapter(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where servers keep everything, under an umask that takes nothing from anybody."""
+    """Set the home of all servers, with an umask that removes no permissions."""
     for name, folder in (("PENSTOCK_HOME", tmp_path / "home"), ("TMPDIR", tmp_path / "tmp")):
         folder.mkdir()
         monkeypatch.setenv(name, str(folder))
@@ -50,7 +51,7 @@ def processes(server: RunningServer) -> list[psutil.Process]:
 
 
 def use(server: RunningServer) -> None:
-    """A bit of everything that starts a process or leaves a file."""
+    """Use each feature that starts a process or leaves a file."""
     with httpx.Client(base_url=server.url, timeout=120) as client:
         answers = [
             client.post("/v1/completions", json=CONSTRAINED),
@@ -63,7 +64,7 @@ def use(server: RunningServer) -> None:
         body = CONSTRAINED | {"max_tokens": 1000, "stream": True, "ignore_eos": True}
         del body["grammar"]
         with client.stream("POST", "/v1/completions", json=body) as stream:
-            next(stream.iter_lines())  # and away
+            next(stream.iter_lines())  # disconnect
 
 
 def start(
@@ -104,7 +105,7 @@ def test_what_a_server_keeps_is_its_owners_alone(
 
 
 def own_store(home: Path) -> tuple[str, ...]:
-    """The places that a server takes by itself, which RunningServer replaces."""
+    """Return the options for the server's default store, which RunningServer overrides."""
     place = home / "home"
     return ("--store", f"sqlite:///{place}/penstock.db", "--blobs", str(place / "blobs"))
 
@@ -115,9 +116,9 @@ def files_under(folder: Path) -> Iterator[Path]:
 
 
 def readable_by_others(path: Path, top: Path) -> bool:
-    """Whether modes let others reach it, from `top` on."""
+    """Return whether modes give others access to a path, from `top` on."""
     parents = [parent for parent in path.parents if top in parent.parents]
-    with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
         return all(one.stat().st_mode & FOR_OTHERS for one in (path, *parents))
     return False
 
@@ -126,7 +127,7 @@ def readable_by_others(path: Path, top: Path) -> bool:
 def test_an_idle_server_takes_no_processor_time(
     start_server: StartServer, default_model: Path, adapter: Path, home: Path
 ) -> None:
-    """Measured in the processes' own time, which no other load of the machine lengthens."""
+    """Measure CPU time of the processes, which other load on the machine does not change."""
     server = start(start_server, default_model, adapter, "--workers", "2")
     use(server)
     with httpx.Client(base_url=server.url) as client:  # an idle connection
@@ -140,6 +141,6 @@ def test_an_idle_server_takes_no_processor_time(
 
 
 def taken(server: RunningServer) -> float:
-    """Seconds of a processor that all processes of a server have had."""
+    """Return the CPU seconds that all processes of a server have used."""
     times = [process.cpu_times() for process in processes(server)]
     return sum(time.user + time.system for time in times)

@@ -1,4 +1,4 @@
-"""The server when things go wrong: a killed engine, a drain, a parent that dies."""
+"""Faults of a running server: a killed engine, a drain, a parent that dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BODY = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True, "s
 async def stream(
     client: httpx.AsyncClient, url: str, first: asyncio.Event, body: dict[str, object]
 ) -> list[str]:
-    """The data lines of one streamed completion."""
+    """Return the data lines of one streamed completion."""
     lines = []
     async with client.stream("POST", url + "/v1/completions", json=body, timeout=120) as answer:
         assert answer.status_code == 200
@@ -82,7 +82,7 @@ async def test_sigterm_lets_open_answers_finish_then_stops(
 async def test_sigterm_to_every_process_lets_open_answers_finish(
     start_server: Callable[..., RunningServer], workers: str
 ) -> None:
-    """As systemd and the runtimes of containers send it."""
+    """Signal every process, as systemd and container runtimes do."""
     server = start_server("--workers", workers)
     own = psutil.Process(server.process.pid)
     first = asyncio.Event()
@@ -103,9 +103,9 @@ def test_a_signal_ends_a_load(default_model: Path, number: signal.Signals, statu
     command = [*COMMAND, "serve", str(default_model), "--host", "127.0.0.1", "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     engine = wait_for_engine(server.pid)
-    engine.suspend()  # so that the signal comes before it has loaded
+    engine.suspend()  # so that the signal arrives during the load
     server.send_signal(number)
-    with contextlib.suppress(psutil.NoSuchProcess):  # the server may have ended it already
+    with contextlib.suppress(psutil.NoSuchProcess):  # the server may have ended the engine already
         engine.resume()
     said, _ = server.communicate(timeout=60)
     assert (server.returncode, engine.is_running()) == (status, False), said
@@ -132,7 +132,7 @@ async def test_a_signal_has_every_process_tell_where_it_is(
 
 
 def wait_for_engine(parent: int, timeout_s: float = 60) -> psutil.Process:
-    """The engine's process, as soon as it is there."""
+    """Return the engine process as soon as it exists."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         for child in psutil.Process(parent).children(recursive=True):
@@ -171,7 +171,7 @@ async def test_several_workers_share_one_engine(
     body = BODY | {"stream": False, "max_tokens": 4, "temperature": 0}
     url = server.url + "/v1/completions"
     answers = []
-    for _ in range(8):  # a new connection each, so that both workers are met
+    for _ in range(8):  # a new connection each, so that both workers are used
         async with httpx.AsyncClient() as client:
             answers.append((await client.post(url, json=body, timeout=60)).json()["choices"])
     assert all(answer == answers[0] for answer in answers)

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.conftest import RunningServer
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-# Other models, adapters of one's own, and servers that are started.
+# Commands that need other models or the user's own adapters, and those that start servers.
 OTHERS = re.compile(r"^(make|penstock|git|export) ", re.MULTILINE)
 BLOCKS = [
     "\n".join(line[4:] for line in block.splitlines())

@@ -1,4 +1,4 @@
-"""The responses interface with the official client and the default model."""
+"""The Responses API with the official client and the default model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHOICE: Any = {"type": "function", "name": "get_weather"}
 
 
 class River(pydantic.BaseModel):
-    """Bounded, so that whatever is drawn ends within the tokens asked for."""
+    """A schema with bounds, so that any sampled value ends within the requested tokens."""
 
     name: str = pydantic.Field(max_length=20)
     length_km: int = pydantic.Field(ge=1, le=9999)
@@ -133,7 +133,7 @@ def test_a_chain_goes_on_after_a_restart_until_the_context_is_full(
 def test_any_process_cancels_what_another_one_works_on(
     start_server: Callable[..., RunningServer],
 ) -> None:
-    """Each client has a connection of its own, which either process may have taken."""
+    """Each client has its own connection, which either process may have accepted."""
     server = start_server("--workers", "2")
     for _ in range(4):
         made = ask(

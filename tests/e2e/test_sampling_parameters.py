@@ -1,4 +1,4 @@
-"""Each parameter of the draw, over HTTP, on the default model: on chat and on completions."""
+"""Each sampling parameter over HTTP on the default model: on chat and on completions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTING = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,"
 PARROT = "Say the word yes again and again: yes yes yes yes yes yes yes yes"
 
 Ask = Callable[..., dict[str, Any]]
-"""(prompt, **parameters) -> text, and the log-probability of each token by its text."""
+"""(prompt, **parameters) -> text, and the log probability of each token by its text."""
 
 
 @pytest.fixture(params=["chat", "completions"])
@@ -59,7 +59,7 @@ def words(answer: dict[str, Any]) -> Counter[str]:
 
 
 def repeats(answer: dict[str, Any]) -> int:
-    """Tokens that the answer had before."""
+    """Return the number of tokens that occurred earlier in the answer."""
     return len(answer["tokens"]) - len(words(answer))
 
 
@@ -153,7 +153,7 @@ def test_what_is_out_of_range_is_refused_by_name(
 
 
 def test_an_echoed_prompt_has_the_logprobs_of_its_own_answer(server: RunningServer) -> None:
-    """What was generated greedily is scored the same when it comes back as a prompt."""
+    """A greedy answer gets the same scores when it is sent back as a prompt."""
 
     def post(**body: Any) -> dict[str, Any]:
         body = {"model": "default", "temperature": 0, "logprobs": 1, **body}

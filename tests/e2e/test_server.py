@@ -1,4 +1,4 @@
-"""What a user does: the official client and curl-like requests against a running server."""
+"""Requests of the official client and of raw HTTP against a running server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gauge(server: RunningServer, name: str) -> float:
 
 
 async def until_idle(server: RunningServer) -> None:
-    """The test's own timeout says that something was left behind."""
+    """Wait until the server is idle; the test's own timeout reports anything left behind."""
     while gauge(server, "service_sequences_running") or gauge(server, "service_sequences_waiting"):
         await asyncio.sleep(0.02)
 
@@ -136,11 +136,11 @@ def test_too_long_a_prompt_is_refused_with_the_numbers(server: RunningServer) ->
 def test_body_of_one_byte_over_the_limit_is_refused(server: RunningServer) -> None:
     limit = 50 * 1024 * 1024
     for size, code in (
-        (limit, "context_length_exceeded"),  # it was read
+        (limit, "context_length_exceeded"),  # its body was read
         (limit + 1, "payload_too_large"),
     ):
         body = (b'{"max_tokens": 1, "prompt": "' + b"a" * size)[: size - 2] + b'"}'
-        for content in (body, iter([body[:-1], body[-1:]])):  # with its length told, and in chunks
+        for content in (body, iter([body[:-1], body[-1:]])):  # with a Content-Length, and chunked
             answer = httpx.post(server.url + "/v1/completions", content=content, timeout=60)
             assert answer.json()["error"]["code"] == code
             assert answer.status_code == (400 if size == limit else 413)

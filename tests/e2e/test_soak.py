@@ -1,5 +1,4 @@
-"""A short siege: every kind of visit, good and bad, all that may befall a server, and nothing left
-behind."""
+"""A short soak: every kind of visit, good and bad, all faults, and no resources left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_short_siege_leaves_the_server_as_it_was(default_model: Path, tmp_path: Path) -> None:
-    """Growth is not judged: so short a time is all warming up."""
+    """Memory growth is not checked: such a short run is all warm-up."""
     given = argparse.Namespace(
         minutes=0.5,
         seed=5,

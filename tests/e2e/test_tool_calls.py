@@ -159,7 +159,7 @@ def test_strict_function_gets_arguments_that_match_its_schema(client: openai.Ope
     tools = [{"type": "function", "function": function}]
     for seed in range(4):
         answer = ask(client, QUESTION, tools=tools, temperature=1, seed=seed).choices[0]
-        whole = answer.finish_reason == "tool_calls"  # the last one may be cut off otherwise
+        whole = answer.finish_reason == "tool_calls"  # otherwise the last argument may be cut off
         for call in (answer.message.tool_calls or []) if whole else []:
             given = json.loads(call.function.arguments)
             assert given["unit"] in ("celsius", "fahrenheit") and isinstance(given["city"], str)

@@ -100,7 +100,7 @@ class PlanAndCalls:
 
 
 def scheduler_of(runtime: Any, **options: Any) -> Scheduler:
-    """Of as many rows as the small runtimes of these tests have, over all of the cache."""
+    """Return a scheduler for the rows of these tests' small runtimes, over the whole cache."""
     facts = runtime.info
     sizes = {
         "num_blocks": facts.cache_blocks,
@@ -149,7 +149,8 @@ def generate(
 
 
 def first_logprobs(runtime: Runtime) -> list[float]:
-    """Of the first token of each greedy request; closes the runtime, of a small model."""
+    """Return the logprob of the first token of each greedy request; closes the runtime, which has a
+    small model."""
     asked = requests_over(runtime.info.vocab_size, 60)
     greedy = [one for one in asked if one.sampling.temperature == 0.0]
     answers = generate(runtime, scheduler_of(runtime), greedy).answers  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def request(id: str) -> TokenRequest:
 
 
 def asked_twice(core: EngineCore) -> EngineGauges:
-    """What is counted after one prompt was answered two times."""
+    """Answer one prompt twice; return the gauges."""
     for id in ("first", "again"):
         core.submit(request(id))
         while core.has_work:

@@ -132,6 +132,6 @@ def test_greedy_tokens_are_those_of_transformers_up_to_ties(paths: dict[str, Pat
 
 @pytest.mark.parametrize("form", ["mxfp4", "gguf"])
 def test_so_are_most_where_activations_are_rounded(paths: dict[str, Path], form: str) -> None:
-    """Beside integers. What is rounded may choose another expert, and so another token."""
+    """Integer kernels round activations, which may select another expert, and so another token."""
     below = chosen_below_the_best(paths[form], "auto", paths["floats"])
     assert (below < 1e-3).mean() > 0.8

@@ -1,4 +1,4 @@
-"""Chunks that nobody looks at one by one are held back and coalesced, and nothing is lost."""
+"""Chunks that no client reads one by one are held back and coalesced, without loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ids(chunks: list[TokenOutput]) -> list[int]:
 
 
 def joiner() -> OutputCoalescer:
-    """Of a request "whole" and a request "bits"."""
+    """Return a coalescer of a request "whole" and a request "bits"."""
     made = OutputCoalescer()
     made.add(request("whole", whole=True))
     made.add(request("bits", whole=False))

@@ -25,7 +25,7 @@ REQUEST = RerankRequest("a b", ("c", "cat a"))
 
 
 async def answered(folder: Path, root: Path, *requests: Any) -> list[Any]:
-    """What a model with the adapter `style` gives for each request."""
+    """Return the answers of a model with the adapter `style` to each request."""
     settings = EngineSettings(model=str(folder), threads=2, lora=LoraSettings())
     engine = await LocalEngine.start(settings)
     live = AdapterView(limits=settings.lora)

@@ -1,5 +1,5 @@
-"""Which adapters are in memory, who uses them, and who waits: over slots that only note what is
-installed, and real folders."""
+"""Adapters in memory, their users, and the requests that wait: over slots that only record
+installations, and real folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is logged of failures that come again and again."""
+"""Rate-limited log lines of repeated failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that hangs is told of, once, with what the threads are at."""
+"""The watchdog logs a hanging step once, with the threads' stacks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What several suites of tests share."""
+"""Helpers that several test suites share."""

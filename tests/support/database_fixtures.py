@@ -1,7 +1,7 @@
-"""Fixtures for tests that run over SQLite and over PostgreSQL. `conftest.py` offers them to all.
+"""Fixtures for tests that run over SQLite and over PostgreSQL. `conftest.py` makes them available.
 
-What they need is imported by those who ask for them: the tests that need a GPU run on machines
-that have torch, and no database.
+Their dependencies are imported inside the fixtures: machines that run the GPU tests have torch, but
+no database.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[str]:
-    """The URL of a running PostgreSQL."""
+    """Yield the URL of a running PostgreSQL."""
     from tests.support.postgres_cluster import postgres_programs, running_cluster
 
     programs = postgres_programs()
@@ -30,7 +30,7 @@ def postgres_cluster() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres_schemas(postgres_cluster: str) -> Callable[[], str]:
-    """Makes an empty schema, and tells its URL."""
+    """Return a function that makes an empty schema and returns its URL."""
     import psycopg
 
     numbers = itertools.count()
@@ -46,13 +46,13 @@ def postgres_schemas(postgres_cluster: str) -> Callable[[], str]:
 
 @pytest.fixture
 def postgres_url(postgres_schemas: Callable[[], str]) -> str:
-    """An empty schema of its own for each test."""
+    """Return the URL of an empty schema of this test's own."""
     return postgres_schemas()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def each_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a test once over each: its stores are where `stores.store_settings` says."""
+    """Run a test once over each database: its stores are in `stores.store_settings`."""
     if request.param == "sqlite":
         return
     from tests.support import stores

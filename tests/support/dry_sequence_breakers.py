@@ -1,4 +1,4 @@
-"""DRY's breakers in the form that an engine takes, from and to plain token sequences."""
+"""Conversion of DRY sequence breakers between the engine's form and plain token sequences."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock.dialog import SequenceBreaker
 
 
 def breakers_of(sequences: Iterable[Sequence[int]]) -> tuple[SequenceBreaker, ...]:
-    """One for each sequence."""
+    """Return one breaker per sequence."""
     return tuple(
         SequenceBreaker(array("i", [head]).tobytes(), tuple(tail)) for head, *tail in sequences
     )
 
 
 def sequences_of(breakers: Iterable[SequenceBreaker]) -> list[tuple[int, ...]]:
-    """Every sequence that any of them stands for."""
+    """Return every sequence that any of the breakers contains."""
     return [(head, *one.tail) for one in breakers for head in array("i", one.heads)]

@@ -1,4 +1,4 @@
-"""The scripted token source behind the real engine socket: gives each request its prompt back."""
+"""An engine that echoes each request's prompt, behind the real engine socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.scripted_engine import INFO
 
 
 class EchoCore:
-    """A token a step. While `held` is set, every sequence keeps its last token back."""
+    """Returns one token per step. While `held` is set, every sequence withholds its last token."""
 
     info = INFO
 
@@ -31,12 +31,12 @@ class EchoCore:
         self._wake = wake
 
     def release(self) -> None:
-        """Let the last tokens go."""
+        """Send the last tokens."""
         self.held = False
         self._wake()
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Echoes need no tokenizer."""
+        """No-op: echoes need no tokenizer."""
 
     def submit(self, request: TokenRequest) -> None:
         self._left[request.id] = list(request.token_ids)
@@ -58,7 +58,7 @@ class EchoCore:
         return chunks
 
     def prepare(self) -> bool:
-        """There is nothing to prepare."""
+        """Return False: there is nothing to prepare."""
         return False
 
     def gauges(self) -> EngineGauges:
@@ -67,7 +67,8 @@ class EchoCore:
 
 @contextlib.contextmanager
 def serving_echo(path: str, core: EchoCore) -> Iterator[EngineServer]:
-    """The core behind a socket at `path`, in a thread, until the block ends or it was drained."""
+    """Serve the core on a socket at `path`, in a thread, until the block ends or the server has
+    drained."""
     server = EngineServer(core, path)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -1,4 +1,4 @@
-"""Drawn event_streams: streams of events as any producer may make them."""
+"""Hypothesis strategies for event streams, as any producer may make them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ USAGE = st.builds(Usage, prompt_tokens=st.integers(0, 99), completion_tokens=st.
 
 @st.composite
 def parts(draw: st.DrawFn, choice: int, part: int) -> list[Event]:
-    """One part of a choice: started, written, ended."""
+    """Generate one part of a choice: its start, text and end."""
     kind: PartKind = draw(st.sampled_from(["text", "reasoning", "tool_call"]))
     pieces = draw(st.lists(WORDS, max_size=4))
     whole = "".join(pieces)
@@ -67,7 +67,7 @@ def choices(draw: st.DrawFn, choice: int) -> list[Event]:
 
 @st.composite
 def event_streams(draw: st.DrawFn) -> list[Event]:
-    """A whole run, its choices interleaved."""
+    """Generate a whole run, with its choices interleaved."""
     streams = [draw(choices(index)) for index in range(draw(st.integers(1, 3)))]
     order = draw(st.permutations([i for i, stream in enumerate(streams) for _ in stream]))
     iterators = [iter(stream) for stream in streams]

@@ -1,4 +1,4 @@
-"""A clock that tells what a test says, so that a test decides which level is fastest."""
+"""A fake clock, with which a test decides the fastest instruction set."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from penstock.kernels.isa.choice import Cell, Trial
 
 
 class FakeClock:
-    """`cost` says how many seconds a cell takes; what is run in truth makes no difference. Its time
-    passes with the runs alone."""
+    """A clock on which each cell takes `cost` seconds, whatever runs in reality. Its time passes
+    only with trials."""
 
     def __init__(self, cost: Callable[[Cell], float]) -> None:
         self._cost = cost

@@ -1,4 +1,4 @@
-"""Holds answers to the served description: status, content type, and the schema, to the letter."""
+"""Checks answers against the served OpenAPI document: status, content type and schema, strictly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.routing import compile_path
 from penstock.api.docs.openapi import PARAMETER, build_document
 from penstock.api.route_table.table import OPERATIONS
 
-# Answers of the server around its routes: not of an operation.
+# Answers that the server gives outside its routes belong to no operation.
 AROUND = (405, 431)
 
 
@@ -28,33 +28,35 @@ def strict_document() -> dict[str, Any]:
 
 @cache
 def validator_of(path: str, method: str, status: str, media: str) -> Draft202012Validator:
-    """Checks the body of one kind of answer."""
+    """Return a validator for the body of one kind of answer."""
     document = strict_document()
     responses = document["paths"][path][method]["responses"]
-    assert status in responses, f"{method} {path}: {status} is not described"
+    assert status in responses, f"{method} {path}: {status} is not in the OpenAPI document"
     content = responses[status]["content"]
-    assert media in content or "*/*" in content, f"{method} {path}: {media} is not described"
+    assert media in content or "*/*" in content, (
+        f"{method} {path}: {media} is not in the OpenAPI document"
+    )
     schema = content.get(media, {}).get("schema", {})
     return Draft202012Validator({**schema, "components": document["components"]})
 
 
 @cache
 def validator_of_type(name: str) -> Draft202012Validator:
-    """Checks a component, such as a chunk of a stream."""
+    """Return a validator for a component, such as a chunk of a stream."""
     document = strict_document()
     ref = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
     return Draft202012Validator(ref)
 
 
 def check_event(union: str, event: dict[str, Any]) -> None:
-    """Holds the data of an event to the type that the description's union has for it."""
+    """Validate the data of an event against its type in the document's union."""
     kinds = strict_document()["components"]["schemas"][union]["discriminator"]["mapping"]
-    assert event["type"] in kinds, f"{event['type']} is not described"
+    assert event["type"] in kinds, f"{event['type']} is not in the OpenAPI document"
     validator_of_type(kinds[event["type"]].rpartition("/")[2]).validate(event)
 
 
 def described_path(method: str, path: str) -> str | None:
-    """The path of the description that a request matched; None for no operation."""
+    """Return the path template that a request matched; None if it is no operation."""
     for operation in OPERATIONS:
         regex, _, _ = compile_path(operation.path)
         if operation.method == method and regex.match(path):
@@ -63,7 +65,8 @@ def described_path(method: str, path: str) -> str | None:
 
 
 async def check_answer(answer: httpx.Response) -> None:
-    """An event hook of an HTTP client. Streams are checked for status and type only."""
+    """Validate an answer, as an event hook of an HTTP client. Streams are checked only for status
+    and type."""
     request = answer.request
     path = described_path(request.method, request.url.path)
     if path is None or answer.status_code in (*AROUND, 304):

@@ -1,4 +1,5 @@
-"""A PostgreSQL cluster of the tests' own: Debian's package, a temporary folder, a Unix socket."""
+"""A private PostgreSQL cluster for the tests: Debian's package, a temporary folder, a Unix
+socket."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from urllib.parse import quote
 import psycopg
 
 USER = "penstock"
-# As root, the server is started as one of these.
+# If root runs the tests, the server is started as one of these users.
 SERVER_USERS = ("postgres", "nobody")
 START_ATTEMPTS = 300
 
 
 def postgres_programs() -> Path | None:
-    """The folder of initdb and postgres, of the newest version that is installed."""
+    """Return the folder of initdb and postgres of the newest installed version."""
     found = shutil.which("postgres")
     folders = [Path(found).parent] if found else []
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -30,7 +31,7 @@ def postgres_programs() -> Path | None:
 
 @contextmanager
 def running_cluster(programs: Path) -> Iterator[str]:
-    """A cluster, until the block ends; the URL of its database, which is empty."""
+    """Run a cluster until the block ends; yield the URL of its empty database."""
     owner = _owner()
     folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
     try:
@@ -63,7 +64,7 @@ def running_cluster(programs: Path) -> Iterator[str]:
 
 
 def _owner() -> str | None:
-    """Who runs the server: PostgreSQL refuses to be run by root."""
+    """Return the user that runs the server, since PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}

@@ -1,4 +1,4 @@
-"""Requests as a dialect decodes them, for tests that name the fields they are about."""
+"""Decodes requests of a dialect, for tests that give only the fields under test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.dialog import GenerateRequest
 
 
 class RequestDecoder:
-    """`decode`: of a dialect; `body`: the least that a request of it has."""
+    """`decode`: the decoder of a dialect; `body`: its minimal request."""
 
     def __init__(self, decode: Callable[[bytes], Any], body: Mapping[str, Any]) -> None:
         self._decode = decode
@@ -24,7 +24,7 @@ class RequestDecoder:
         return decoded
 
     def refused(self, **fields: Any) -> InvalidRequest:
-        """The refusal of a request, whose text names the field that it is of."""
+        """Return the error of a request, whose text must name the field that caused it."""
         with pytest.raises(InvalidRequest) as caught:
             self.request(**fields)
         assert f"`{caught.value.field}`" in caught.value.message

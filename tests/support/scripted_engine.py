@@ -1,8 +1,8 @@
-"""The one test double: an engine whose tokens are written down, behind the real Engine protocol.
+"""The one test double: an engine with scripted tokens behind the real Engine protocol.
 
 It keeps the contract of `penstock.engine.protocol.Engine`: stop tokens end a sequence and are not
-shown, `max_tokens` is obeyed, the last chunk has `finish`, closing early is an abort. What it
-generates is a script: the same tokens for every request, or a function of the request.
+returned, `max_tokens` is obeyed, the last chunk has `finish`, closing early aborts. It generates a
+script: the same tokens for every request, or a function of the request.
 
     ScriptedEngine([5, 6, 7])                       # three tokens, then finish "stop"
     ScriptedEngine(lambda request: request.token_ids)   # echoes the prompt
@@ -11,10 +11,10 @@ generates is a script: the same tokens for every request, or a function of the r
     ScriptedEngine([5, RowError("bad row")])        # ends with finish "error"
     ScriptedEngine([(5, 6), 7])                     # two tokens in the first chunk
 
-Where `prompt_logprobs` are asked for, the tokens of the prompt come first, two in a chunk.
+If a request asks for `prompt_logprobs`, the tokens of the prompt come first, two per chunk.
 
-Adapters are read and checked as a real engine does, for a base of `lora_folders.SMALL`; they change
-nothing of what is generated.
+Adapters are read and checked as by a real engine, for a base of `lora_folders.SMALL`, but they do
+not change the generated tokens.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ScriptedEngine:
 
     Records for assertions: `requests` in order of their first step, `active` ids, `aborted` ids,
     `finished` (id -> reason). With `top_logprobs` set, a bare token id gets the logprob -0.5 and
-    alternatives token+1, token+2, ... with -1.5, -2.5, ... A load of an adapter waits for
+    alternatives token+1, token+2, ... with -1.5, -2.5, ... Loading an adapter waits for
     `load_gate`.
     """
 
@@ -98,7 +98,7 @@ class ScriptedEngine:
         return self._info
 
     def play(self, script: Script) -> None:
-        """Generate this from the next request on."""
+        """Use this script for all following requests."""
         self._script = script
 
     async def generate(
@@ -206,7 +206,8 @@ class ScriptedEngine:
 def _cut(
     request: TokenRequest, step: Token | tuple[Token, ...], made: int
 ) -> tuple[tuple[TokenDelta, ...], FinishReason | None]:
-    """The tokens of a step up to a stop token or the token limit, and whether that ended it."""
+    """Return the tokens of a step up to a stop token or the token limit, and the finish reason if
+    one of them ended it."""
     kept: list[TokenDelta] = []
     for token in step if isinstance(step, tuple) else (step,):
         delta = token if isinstance(token, TokenDelta) else _delta(token, request.top_logprobs)

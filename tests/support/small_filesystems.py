@@ -1,4 +1,4 @@
-"""File systems that are soon full."""
+"""Small file systems that are easily filled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def mounted_disk(place: Path, size_bytes: int) -> Iterator[Path]:
-    """One of this size at a new folder. Skips the test where it may not be mounted."""
+    """Mount a tmpfs of this size at a new folder. Skips the test without the right to mount."""
     place.mkdir()
     options = ["-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(place)]
     mounted = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Processes that are kept from running."""
+"""Suspends processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import signal
 
 
 def stop_process(pid: int) -> None:
-    """Stop a child until it gets SIGCONT; on return none of its threads runs any more."""
+    """Stop a child until it gets SIGCONT; on return none of its threads runs."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)

@@ -14,7 +14,7 @@ from penstock.store import Store
 
 
 class MovableClock:
-    """A clock that stands until it is moved."""
+    """A clock that changes only when it is set."""
 
     def __init__(self, now: int = 1_700_000_000) -> None:
         self.now = now
@@ -23,12 +23,13 @@ class MovableClock:
         return self.now
 
 
-# Makes a schema for what is stored beside a folder; None: it is in SQLite. See `each_database`.
+# Returns the PostgreSQL schema for a store's folder; None: stores use SQLite. See `each_database`.
 schema_of: Callable[[Path], str] | None = None
 
 
 def store_settings(folder: Path, **changes: Any) -> StoreSettings:
-    """A store in `folder` and, where a test runs over PostgreSQL, in the schema of that folder."""
+    """Return settings of a store in `folder` and, if the test runs over PostgreSQL, in the schema
+    of that folder."""
     settings = sqlite_settings(folder, **changes)
     return (
         settings if schema_of is None else msgspec.structs.replace(settings, url=schema_of(folder))
@@ -36,12 +37,12 @@ def store_settings(folder: Path, **changes: Any) -> StoreSettings:
 
 
 def sqlite_settings(folder: Path, **changes: Any) -> StoreSettings:
-    """A store in `folder` alone."""
+    """Return settings of a SQLite store in `folder`."""
     return msgspec.structs.replace(StoreSettings().with_defaults(folder), **changes)
 
 
 def bodies(settings: StoreSettings) -> list[Path]:
-    """The bodies of files and skills that a store keeps on this disk."""
+    """Return the blob files of files and skills that a store keeps on this disk."""
     assert settings.blobs is not None
     return [path for path in Path(settings.blobs).rglob("*") if path.is_file()]
 
@@ -50,7 +51,7 @@ def bodies(settings: StoreSettings) -> list[Path]:
 async def opened(
     settings: StoreSettings, clock: MovableClock | None = None
 ) -> AsyncIterator[Store]:
-    """An open store, until the block ends."""
+    """Open a store until the block ends."""
     store = await (Store.open(settings) if clock is None else Store.open(settings, clock))
     try:
         yield store

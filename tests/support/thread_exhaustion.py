@@ -1,4 +1,4 @@
-"""A machine that gives a process no more threads."""
+"""Simulates a machine on which no more threads can start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def raise_no_thread(*_: object) -> None:
-    """Fails as a thread that cannot start."""
+    """Raise the error of a thread that cannot start."""
     raise RuntimeError("can't start new thread")
 
 

@@ -1,4 +1,4 @@
-"""Processes in which Triton kernels are interpreted: an import decides that for all of one."""
+"""Processes that interpret Triton kernels; importing Triton decides that for the whole process."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SCRIPT = Path(__file__).parents[1] / "kernels" / "interpreter_worker.py"
 
 
 class _Kept:
-    """In the place of what would put Triton's language back."""
+    """Replaces the object that would restore Triton's language."""
 
     def restore(self) -> None:
         pass
 
 
 def _patch_language_once() -> None:
-    """Triton turns its language into the interpreted one at each call of each function, which takes
-    a third of the time of interpreting. A process that only interprets leaves it so."""
+    """Patch Triton's language once instead of at each call of each function, which takes a third of
+    the interpreter's time. A process that only interprets leaves it patched."""
     from triton.runtime import interpreter
 
     patch, patched = interpreter._patch_lang, set()
@@ -60,7 +60,7 @@ def _environment() -> dict[str, str]:
 
 
 def passes_interpreted(file: str) -> None:
-    """The tests of a file pass where Triton is interpreted."""
+    """Assert that the tests of a file pass with Triton's interpreter."""
     pytest.importorskip("triton", reason="Triton has no build for this platform")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     root = Path(__file__).parents[2]
@@ -70,7 +70,8 @@ def passes_interpreted(file: str) -> None:
 
 @contextlib.contextmanager
 def interpreter_worker(*arguments: str) -> Iterator[Ask]:
-    """Asks interpreter_worker.py, started with `arguments`, for a check of one case at a time."""
+    """Start interpreter_worker.py with `arguments`; yield a function that asks it to check one
+    case."""
     environment = _environment() | {"PYTHONWARNINGS": "ignore"}
     with subprocess.Popen(
         [sys.executable, str(_SCRIPT), *arguments],

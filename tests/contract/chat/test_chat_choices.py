@@ -1,4 +1,4 @@
-"""What chat makes of `tool_choice`, `strict`, `grammar` and `response_format`, in every form."""
+"""Chat's use of `tool_choice`, `strict`, `grammar` and `response_format`, in every form."""
 
 from __future__ import annotations
 

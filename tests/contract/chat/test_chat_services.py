@@ -1,4 +1,4 @@
-"""What the service adds to chat answers, and the answers of old clients."""
+"""Service fields in chat answers, and answers for old clients."""
 
 from __future__ import annotations
 

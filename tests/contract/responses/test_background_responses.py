@@ -252,7 +252,7 @@ async def test_any_process_may_read_and_continue():
 
 
 def orphan(status):
-    """What a process left that died."""
+    """Return a response whose process died."""
     id = "resp_" + "1" * 32
     resource = Resource(ResponseIdentity(id, MODEL, decode(b'{"input":"hi"}').echoed, True))
     resource.status = status

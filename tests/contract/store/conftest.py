@@ -1,4 +1,4 @@
-"""What is stored is the same in every database."""
+"""Stores behave identically in every database."""
 
 from __future__ import annotations
 

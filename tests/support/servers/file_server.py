@@ -1,4 +1,4 @@
-"""A file server on the loopback, with ranges, that can break off, stall and count."""
+"""A file server on loopback with range requests, which can break off, stall and count."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Files:
-    """What is served, and what was asked. `cut_after`: bytes after which the first answers to a
-    path break off, one entry each. A path in `stalled` stops half way until `released`."""
+    """The served files and the received requests. `cut_after`: bytes after which the first answers
+    to a path break off, one entry each. A path in `stalled` stops half way until `released`."""
 
     content: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     cut_after: dict[str, list[int]] = field(default_factory=dict)
@@ -51,7 +51,8 @@ def serving(files: Files) -> Iterator[Files]:
 
 
 def publish(hub: Files, repository: str, content: dict[str, bytes], revision: str = "main") -> None:
-    """A repository as the hub lists it: large files by SHA-256, small ones as git blobs."""
+    """Publish a repository in the format of the Hugging Face Hub: large files by SHA-256, small
+    ones as git blobs."""
     listings: dict[str, list[dict[str, object]]] = {"": []}
     for name, data in content.items():
         blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()

@@ -1,11 +1,10 @@
-"""A model that writes down a text, as far as grammars let it, behind the real engine: the scripted
-token source for tests of what an answer may be.
+"""A model that writes a fixed text, as far as grammars allow it, behind the real engine.
 
     async with guided_text_server('{"a": 1}') as server: ...
 
-Its tokens are the bytes of the text, then its end token. A token that the mask does not allow is
-left out, with what follows it up to the next allowed one; if none is allowed, some token is sampled
-that is.
+Its tokens are the bytes of the text, then the end token. A token that the mask does not allow is
+skipped, together with those up to the next allowed one. If none is allowed, some allowed token is
+sampled.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from tests.support.servers.http_server import MODEL, Serving, serving
 _CONTEXT: Final = 4096
 _BLOCK: Final = 16
 _LIKELY: Final = (*b'"}])>0a ', IM_END)
-"""SampledToken where the text has nothing that is allowed."""
+"""The token sampled if the rest of the text has no allowed one."""
 
 
 class GuidedTextRuntime:
-    """Implements `penstock.runtime.protocol.Runtime` for rows that all write the same."""
+    """Implements `penstock.runtime.protocol.Runtime` for rows that all write the same text."""
 
     adapters = None
     report = ""
@@ -72,7 +71,7 @@ class GuidedTextRuntime:
         return False
 
     def close(self) -> None:
-        """It holds nothing."""
+        """No-op: there is nothing to release."""
 
     def _draw(self, row: int, allowed: Any) -> int:
         rest = self._tokens[self._at[row] :] or [IM_END]
@@ -82,7 +81,7 @@ class GuidedTextRuntime:
         return token
 
     def _pass(self, row: int, token_ids: Iterable[int]) -> None:
-        """Go on behind these tokens, which the row has now."""
+        """Advance the row past these tokens."""
         for token in token_ids:
             rest = self._tokens[self._at[row] :]
             if token in rest:
@@ -97,7 +96,8 @@ async def guided_text_server(
     tokenizer: Tokenizer | None = None,
     settings: ServerSettings = ServerSettings(),  # noqa: B008
 ) -> AsyncIterator[Serving]:
-    """A server over a model that writes `text`, and calls as the family `syntax` does."""
+    """Run a server over a model that writes `text`, with tool calls in the format of the parser
+    `syntax`."""
     tokenizer = tokenizer or tiny_tokenizer()
     runtime = GuidedTextRuntime(
         text.encode() if isinstance(text, str) else text, tokenizer.vocab_size

@@ -80,7 +80,8 @@ Script = Callable[[GenerateRequest], Iterable[Step]]
 
 
 def spoken(*pieces: str) -> Script:
-    """Every choice says these pieces, in turns; with a log probability each if asked for."""
+    """Return a script in which every choice writes these pieces, in turns, with logprobs if
+    requested."""
 
     def script(request: GenerateRequest) -> Iterable[Step]:
         prompt_tokens = USAGE.prompt_tokens
@@ -107,7 +108,7 @@ def logprobs_of(request: GenerateRequest, piece: str, offset: int) -> tuple[Toke
 
 
 class ScriptedLoop:
-    """Plays a script for each request: yields events, waits for asyncio.Events, raises. Counts
+    """Plays a script for each request: yields events, waits for asyncio.Events, raises. Reports
     USAGE.prompt_tokens for every prompt."""
 
     def __init__(self, script: Script) -> None:
@@ -144,18 +145,17 @@ class ScriptedLoop:
         return USAGE.prompt_tokens
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """As a model that writes text does."""
+        """Refuse, as a text model does."""
         raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """As a model that writes text does."""
+        """Refuse, as a text model does."""
         raise InvalidRequest(NO_RANKING, field="model", code="unsupported_model")
 
 
 class ScriptedControl:
-    """What the fleet does for the models of a test: there are no engine processes to wait for.
-    `loads` and `unloads` name the models that were asked for; a load waits for `gate`. `catalog`: a
-    real one, for the adapters of MODEL."""
+    """A `ModelControl` for tests, without engine processes. `loads` and `unloads` record the
+    requested models; a load waits for `gate`. `catalog`: a real one, for the adapters of MODEL."""
 
     def __init__(self, catalog: AdapterCatalog | None = None) -> None:
         self.catalog = catalog
@@ -194,7 +194,7 @@ class ScriptedControl:
         return None
 
     def tell_adapters(self) -> None:
-        """The adapters of MODEL have changed."""
+        """Notify the server that the adapters of MODEL have changed."""
         self._tell(MODEL, ModelState("loaded"))
 
     def _tell(self, model: str, state: ModelState) -> None:
@@ -214,7 +214,7 @@ def registry_of(
     default: str | None = None,
     adapters: AdapterView | None = None,
 ) -> ModelCatalog:
-    """Models that answer by these loops; those on demand are not loaded yet."""
+    """Make a catalog of models that answer by these loops; those `on_demand` are not loaded yet."""
 
     def opener(loop: Loop) -> Callable[[], Awaitable[LoadedModel]]:
         async def close() -> None:
@@ -254,7 +254,7 @@ class Serving:
     control: ScriptedControl
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the server go on until something is so; the test's own timeout bounds it."""
+        """Run the event loop until the condition holds; the test's own timeout limits it."""
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -263,7 +263,7 @@ class Serving:
 async def serving_folder(
     folder: Path, **settings: Any
 ) -> AsyncIterator[tuple[Serving, LocalEngine]]:
-    """A server over the model of a folder, and its engine, which is in this process."""
+    """Run a server over the model of a folder, with its engine in this process; yield both."""
     engine = await LocalEngine.start(EngineSettings(model=str(folder), threads=2, **settings))
     try:
         loop = load_loop(files_at(folder, MODEL), engine)
@@ -289,8 +289,8 @@ async def serving(
     catalog: AdapterCatalog | None = None,
     adapter_updates: bool = False,
 ) -> AsyncIterator[Serving]:
-    """A server on a free port of loopback, until the block ends. `store` None: one of its own.
-    `adapters` and `catalog`: of MODEL."""
+    """Run a server on a free port of loopback until the block ends. `store` None: a new one.
+    `adapters` and `catalog` are those of MODEL."""
     loop, control = ScriptedLoop(script), ScriptedControl(catalog)
     control.registry = registry_of(
         models or {MODEL: loop},
@@ -337,8 +337,8 @@ async def _serving(
     task = asyncio.create_task(server.serve(sockets=[bound]))
     await started.wait()
     url = url_of(bound)
-    hooks = {"response": [check_answer]}  # whatever a test asks, the answer is as described
-    # Certificates of authorities, which no test needs, take most of the time of a short test.
+    hooks = {"response": [check_answer]}  # every answer must conform to the OpenAPI document
+    # Loading CA certificates, which no test needs, would dominate the time of a short test.
     plain = openai.DefaultAsyncHttpxClient(verify=False)
     async with (
         httpx.AsyncClient(base_url=url, timeout=30, event_hooks=hooks, verify=False) as http,
@@ -354,7 +354,7 @@ async def _serving(
 
 
 def frames_of(body: str) -> list[str]:
-    """The `data` of each unnamed event of a stream."""
+    """Return the `data` of each unnamed event of a stream."""
     return [
         block.removeprefix("data: ")
         for block in body.split("\n\n")

@@ -1,4 +1,4 @@
-"""The responses interface over a scripted loop and a real store, and what its streams hold."""
+"""The Responses API over a scripted loop and a real store, with checks of its streams."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cut_off(request: GenerateRequest) -> Iterator[Event]:
 
 
 def failing(*last: Step) -> Script:
-    """Says "Hel", and then this."""
+    """Return a script that writes "Hel", then these last steps."""
 
     def script(request: GenerateRequest) -> Iterator[Step]:
         yield RunStarted(request.model or "", CREATED, 3)
@@ -72,7 +72,7 @@ def failing(*last: Step) -> Script:
 
 @asynccontextmanager
 async def a_store(clock: MovableClock | None = None) -> AsyncIterator[Store]:
-    """A store of its own, at the time of the scripts."""
+    """Open a new store whose clock matches the scripts."""
     with TemporaryDirectory(prefix="penstock-responses-") as folder:
         async with opened(store_settings(Path(folder)), clock or MovableClock()) as store:
             yield store
@@ -85,7 +85,7 @@ async def answering(
     store: Store | None = None,
     **options: Any,
 ) -> AsyncIterator[Serving]:
-    """A server; `store` None: one of its own."""
+    """Run a server; `store` None: a new one."""
     async with AsyncExitStack() as stack:
         if store is None:
             store = await stack.enter_async_context(a_store())
@@ -93,7 +93,7 @@ async def answering(
 
 
 async def create(server: Serving, status: int = 200, **fields: Any) -> dict[str, Any]:
-    """POST a request that says hi, with these fields."""
+    """POST a request with the input "hi" and these fields."""
     answer = await server.http.post(URL, json={"input": "hi"} | fields)
     assert answer.status_code == status, answer.text
     body: dict[str, Any] = answer.json()
@@ -108,14 +108,14 @@ async def get(server: Serving, id: str, status: int = 200) -> dict[str, Any]:
 
 
 async def stream(server: Serving, **fields: Any) -> list[dict[str, Any]]:
-    """The events of a streamed request."""
+    """Return the events of a streamed request."""
     answer = await server.http.post(URL, json={"input": "hi", "stream": True} | fields)
     assert answer.status_code == 200, answer.text
     return events_of(answer.text)
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
-    """The events of a stream, which are as described."""
+    """Return the events of a stream, validated against the OpenAPI document."""
     events = parsed(text)
     for event in events:
         check_event("ResponseStreamEvent", event)
@@ -123,7 +123,8 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def parsed(text: str) -> list[dict[str, Any]]:
-    """The events of a stream; their names are those in their data, and [DONE] is last."""
+    """Parse the events of a stream; each name must equal the type in its data, and [DONE] must be
+    last."""
     *blocks, done, rest = [b for b in text.split("\n\n") if not b.startswith(":")]
     assert (done, rest) == ("data: [DONE]", "")
     events = []

@@ -22,8 +22,8 @@ HI = [{"role": "user", "content": "hi"}]
 async def text_server(
     tokens: str | Sequence[int], syntax: str = "hermes"
 ) -> AsyncIterator[Serving]:
-    """The model writes `tokens` (of a text: its bytes) and then its end token. `syntax`: how it
-    writes calls."""
+    """Run a server whose model writes `tokens` (for a text: its bytes), then its end token.
+    `syntax`: the tool-call format of the model."""
     script = list(tokens.encode()) if isinstance(tokens, str) else list(tokens)
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES[syntax])
     generator = Generator(
@@ -44,7 +44,7 @@ async def posted(server: Serving, path: str, body: dict[str, Any]) -> str:
 
 
 async def chat(server: Serving, **fields: Any) -> dict[str, Any]:
-    """`finish`, `text` and `calls` [(name, arguments)] of a chat completion."""
+    """Return `finish`, `text` and `calls` [(name, arguments)] of a chat completion."""
     function = {"name": "calc", "parameters": PARAMETERS}
     tools = {"tools": [{"type": "function", "function": function}]}
     text = await posted(server, "/v1/chat/completions", {"messages": HI} | tools | fields)
@@ -73,8 +73,8 @@ async def chat(server: Serving, **fields: Any) -> dict[str, Any]:
 
 
 async def response(server: Serving, **fields: Any) -> dict[str, Any]:
-    """`status` and `items` [(type, status, name or text, arguments)] of a response. Of a stream,
-    as its `output_item.done` events show them; the items of the resource are the same."""
+    """Return `status` and `items` [(type, status, name or text, arguments)] of a response. For a
+    stream they come from `output_item.done` events and must equal those of the final response."""
     tools = {"tools": [{"type": "function", "name": "calc", "parameters": PARAMETERS}]}
     text = await posted(server, "/v1/responses", {"input": "hi"} | tools | fields)
     if not fields.get("stream"):
@@ -94,7 +94,7 @@ def _item(item: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def message(server: Serving, **fields: Any) -> dict[str, Any]:
-    """`stop` and `content` of a message: [("text", text) or (name, input)]."""
+    """Return `stop` and `content` of a message: [("text", text) or (name, input)]."""
     tools = {"tools": [{"name": "calc", "input_schema": PARAMETERS}]}
     body = {"messages": HI, "max_tokens": 500} | tools | fields
     text = await posted(server, "/v1/messages", body)

@@ -1,4 +1,4 @@
-"""`penstock serve` as a process of its own, over a model that is made here."""
+"""`penstock serve` as a separate process, over a model that is generated here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ VOCAB = 257
 
 
 def write_servable_model(folder: Path) -> str:
-    """A model that writes bytes at random, with its tokenizer; the folder's name as a setting."""
+    """Write a model that generates random bytes, with its tokenizer; return the folder as a
+    setting."""
     write_tiny_model(folder)
     text_config = json.loads((folder / "config.json").read_text())
     write_small_llama(folder, vocab=VOCAB)
@@ -33,7 +34,7 @@ def write_servable_model(folder: Path) -> str:
 
 
 class ServerProcess:
-    """A `penstock serve`. `said` and `warned`: all lines of standard output and error so far."""
+    """A `penstock serve` process. `said` and `warned`: all lines of stdout and stderr so far."""
 
     def __init__(self, home: Path, *options: str, **environment: str) -> None:
         self.process = subprocess.Popen(
@@ -57,17 +58,17 @@ class ServerProcess:
             reader.start()
 
     def wait_ready(self) -> str:
-        """The line that says so."""
+        """Wait for the line that says the server is ready, and return it."""
         assert self._settled.wait(120) and self.url, self.said + self.warned
         return self.said[-1]
 
     def wait_warned(self, text: str) -> None:
-        """Return once a line of standard error holds the text."""
+        """Return once a line of stderr contains the text."""
         with self._heard:
             assert self._heard.wait_for(lambda: any(text in w for w in self.warned), 60)
 
     def wait_ended(self) -> int:
-        """The status; all lines are there then."""
+        """Wait for the end and all output; return the exit status."""
         status = self.process.wait(120)
         for reader in self._readers:
             reader.join()
@@ -91,7 +92,7 @@ class ServerProcess:
 def serving_process(
     model: str, *options: str, home: Path | None = None, **environment: str
 ) -> Iterator[ServerProcess]:
-    """Over a model's folder, until the block ends. `home` None: one of its own."""
+    """Run a server over a model's folder until the block ends. `home` None: a new one."""
     with tempfile.TemporaryDirectory(prefix="penstock-home-") as own:
         server = ServerProcess(home or Path(own), model, *options, **environment)
         try:

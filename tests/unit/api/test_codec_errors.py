@@ -1,4 +1,4 @@
-"""Every field out of range or of the wrong type is a 400 that names it; nothing else is."""
+"""Every field that is out of range or of the wrong type is a 400 that names it; nothing else is."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def deep(levels):
     return value
 
 
-# (field that is named, what is sent in its place)
+# (field that the error names, value sent instead)
 BOTH = [
     ("temperature", [-0.1, 2.1, "1", True, [], {}, 1e300, 10**40]),
     ("top_p", [-0.1, 1.01, "x", False]),
@@ -211,7 +211,7 @@ def test_ignored_fields_take_any_type(decode, base, value):
 @pytest.mark.parametrize(("decode", "base"), DECODERS)
 def test_null_means_not_given(decode, base):
     names = [field for field, _ in BOTH if "." not in field and "[" not in field]
-    names.remove("top_k")  # a null switches it off
+    names.remove("top_k")  # null disables it
     nulls = dict.fromkeys(names)
     assert decode(json.dumps(base | nulls).encode()) == decode(json.dumps(base).encode())
 
@@ -244,7 +244,7 @@ def test_any_json_is_decoded_or_refused_by_name(fields):
 @given(st.binary(max_size=60))
 def test_any_bytes_are_decoded_or_refused(body):
     for decode, _ in DECODERS:
-        with suppress(InvalidRequest):  # some bytes are a request
+        with suppress(InvalidRequest):  # some random bytes are a valid request
             assert decode(body).request
 
 
@@ -467,7 +467,7 @@ def test_body_of_many_containers_is_not_collected_again_and_again():
     gc.callbacks.append(note)
     try:
         kept = decode_object(body).values["x"]
-        assert passes.count("start") <= 2  # once it is made
+        assert passes.count("start") <= 2  # once the body is complete
         assert gc.isenabled() and len(kept) == 100_000
     finally:
         gc.callbacks.remove(note)

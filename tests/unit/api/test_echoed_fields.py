@@ -1,4 +1,4 @@
-"""What a response repeats of its request: what was understood, and nothing that was not checked."""
+"""Request fields that a response echoes: only validated values, in canonical form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}, "stri
 NESTED = {"type": "function", "function": {"name": "f", "description": "d"}}
 NESTED_SHOWN = {"type": "function", "name": "f", "description": "d"}
 SHELL_SKILLS = [{"type": "skill_reference", "skill_id": "s", "version": 2}]
-# (field, as it is sent, as it is repeated)
+# (field, value sent, value echoed)
 CASES: list[tuple[str, Any, Any]] = [
     ("tools", [FLAT], [FLAT]),
     ("tools", [NESTED], [NESTED_SHOWN]),
@@ -78,7 +78,7 @@ CHOICES = [
 
 
 def repeated(**fields: Any) -> dict[str, Any]:
-    """The fields of the resource that repeat those of the request, which are as described."""
+    """Return the echoed request fields of the response, validated against the OpenAPI document."""
     echoed = decode(json.dumps({"input": "x"} | fields).encode()).echoed
     described = validator_of_type("ResponseResource")
     schema = described.schema["components"]["schemas"]["ResponseResource"]

@@ -1,4 +1,4 @@
-"""What goes through a gate is, byte for byte, what the dialect's encoder writes of the deltas."""
+"""A gate's output equals, byte for byte, the dialect's encoder's output for the same deltas."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def response(request: GenerateRequest) -> StreamEncoder:
 
 
 def begun(encoder: StreamEncoder) -> StreamEncoder:
-    """In the middle of a text."""
+    """Advance the encoder into the middle of a text."""
     for event in START:
         encoder.encode(event)
     return encoder
 
 
 def gated(encoder: StreamEncoder, texts: list[str]) -> list[bytes]:
-    """The HTTP chunks of texts that go through a gate."""
+    """Return the HTTP chunks of texts that go through a gate."""
     around = encoder.around(0, 0)
     assert around is not None
     written: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The Host lines of a request (RFC 9112, 3.2)."""
+"""The Host header of a request (RFC 9112, section 3.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that the server runs: what the specification rejects is refused by name, the rest read."""
+"""Hosted tools: supported settings are decoded, unsupported ones are refused by name."""
 
 from __future__ import annotations
 

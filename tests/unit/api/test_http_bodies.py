@@ -114,7 +114,7 @@ async def test_bodies_in_flight_share_a_budget(path):
         large = HELLO | {"x": "x" * (SMALL.body_limit_bytes // SMALL_BODY_SHARE)}
         refused = await server.http.post(CHAT, json=large)
         assert refused.status_code == 429 and "retry-after" in refused.headers
-        assert (await server.http.post(CHAT, json=HELLO)).status_code == 200  # it is small
+        assert (await server.http.post(CHAT, json=HELLO)).status_code == 200  # a small body
         for writer in writers:
             writer.close()
         await server.until(lambda: server.services.bodies._buffered_bytes == 0)

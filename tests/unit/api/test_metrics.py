@@ -59,7 +59,7 @@ async def samples(server):
 
 
 def requests_of(found):
-    """(method, path, model, status) -> count."""
+    """Return (method, path, model, status) -> count."""
     names = ("method", "path", "model", "status")
     return {
         tuple(dict(labels)[name] for name in names): value

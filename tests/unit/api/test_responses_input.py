@@ -1,4 +1,4 @@
-"""`input` of a responses request as messages of the dialog."""
+"""`input` of a Responses API request as messages of the dialog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def messages(items, known=None, **fields):
 
 
 def said(**fields):
-    """A user's message with one text part."""
+    """Return a user message with one text part."""
     return user({"type": "input_text", "text": "x"} | fields)
 
 

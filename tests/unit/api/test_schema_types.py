@@ -1,4 +1,4 @@
-"""The schema types and the code that reads and writes: each tells what the other one does."""
+"""The schema types and the codecs agree: each field of one is known to the other."""
 
 from __future__ import annotations
 
@@ -201,15 +201,15 @@ CASES = [
 ]
 
 
-# Read where `functions` are given in place of `tools`.
+# Read if `functions` are given instead of `tools`.
 OLDER = {"function_call"}
-# Named nowhere in the code, as it ignores whatever it does not read; described all the same.
+# Documented, but not named in the code, which ignores unknown fields.
 NOT_READ = {CompletionRequest: {"max_tool_rounds"}}
 
 
 @pytest.fixture
 def asked(monkeypatch) -> set[str]:
-    """Paths of the fields that a codec has looked for, as `messages[].content`."""
+    """Record the paths of the fields that a codec reads, e.g. `messages[].content`."""
     names: set[str] = set()
 
     class Recorder(dict):
@@ -264,7 +264,7 @@ def test_described_requests_are_those_that_the_codec_takes(kind, bodies):
 
 
 def names_path(kind: Any, path: str) -> bool:
-    """Whether a wire type names a field inside; what it leaves open is named."""
+    """Return whether a wire type names a nested field; open types name every field."""
     kinds = [msgspec.inspect.type_info(kind)]
     for step in path.replace("[]", ".[]").split("."):
         kinds = [inner for kind in kinds for inner in inside(kind, step)]
@@ -272,7 +272,7 @@ def names_path(kind: Any, path: str) -> bool:
 
 
 def inside(kind: msgspec.inspect.Type, step: str) -> list[msgspec.inspect.Type]:
-    """The types that a value of `kind` has at a field, or in its array."""
+    """Return the types that a value of `kind` has at a field, or in its array."""
     match kind:
         case msgspec.inspect.Metadata():
             return inside(kind.type, step)
@@ -293,7 +293,8 @@ BEYOND = {"minimum": -1, "maximum": 1, "exclusiveMinimum": 0}
 
 
 def described_bounds() -> list[tuple[str, float, float]]:
-    """(field, a value at its bound, a value beyond it) of every number that is described."""
+    """Return (field, its largest or smallest value, a value beyond it) for every documented
+    number."""
     schema = msgspec.json.schema(ChatCompletionRequest)["$defs"]["ChatCompletionRequest"]
     return [
         (name, kind[bound] if beyond else kind[bound] + 1, kind[bound] + beyond)

@@ -1,4 +1,4 @@
-"""The device script's checks reject wrong kernels, and its summary says what failed."""
+"""The device script's checks reject wrong kernels, and its summary lists failures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_worst_row_shows_what_the_whole_hides() -> None:
 
 def test_transformers_rejects_a_token_that_the_model_would_not_draw() -> None:
     shape = SHAPES["qwen3-0.6b"].small()
-    with oracle.opened(BENCH, Record("check", None), shape, SMALL) as runtime:
+    with oracle.open_runtime(BENCH, Record("check", None), shape, SMALL) as runtime:
         ((prompt, answer),) = oracle._answers(runtime, SMALL, (5,))
     judge = oracle._judge(BENCH, shape)
     assert oracle._below(BENCH, judge, prompt, answer) <= oracle.MOST_BELOW

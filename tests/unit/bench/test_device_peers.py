@@ -1,4 +1,4 @@
-"""A peer is measured when it is warm, as we are."""
+"""A peer is warmed up before it is measured, as our server is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPTS = [[3, 4], [5, 6]]
 
 
 class Peer:
-    """A model of transformers: a batch leaves its manager behind where that is asked for."""
+    """A transformers model: a batch keeps its manager if `persistent_manager` is set."""
 
     def __init__(self, lost: int = 0) -> None:
         self.managers = 0

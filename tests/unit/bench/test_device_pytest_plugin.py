@@ -1,4 +1,4 @@
-"""What tests on a device found is kept while they run."""
+"""Results of tests on a device are written while the tests run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device script, rehearsed on a CPU: each section runs, and keeps what it finds."""
+"""The device script, rehearsed on a CPU: each section runs and writes its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 _GPU = re.compile(r"^ *pytest\.mark\.gpu,$", re.MULTILINE)
-# Of what we need and test with, what a machine with a GPU is not expected to have.
+# Our dependencies and test tools that a machine with a GPU need not have.
 ABSENT = (
     *("orjson", "zmq", "starlette", "uvicorn", "httptools", "python_multipart", "sqlalchemy"),
     *("psycopg", "openapi_ui_bundles", "trustme", "openai", "anthropic", "jsonschema", "gguf"),
@@ -22,14 +22,14 @@ ABSENT = (
 
 
 def environment(out: Path) -> dict[str, str]:
-    """Of a machine that has torch and no servers."""
+    """Return the environment of a machine that has torch but none of the server's dependencies."""
     site = out / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
         f"import sys\nsys.modules.update(dict.fromkeys({ABSENT!r}))\n"
     )
     path = os.pathsep.join([str(site), *(path for path in sys.path if path)])
-    kept = out / "tmp"  # checkpoints are kept between the sections of a machine
+    kept = out / "tmp"  # sections of one machine share checkpoints
     kept.mkdir()
     own = {"OUT": str(out), "PYTHON": sys.executable, "PYTHONPATH": path, "TMPDIR": str(kept)}
     return {**os.environ, **own}
@@ -41,7 +41,7 @@ def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # a minute by itself, several beside other work
+@pytest.mark.timeout(1200)  # a minute alone, several beside other work
 def test_every_section_rehearses(tmp_path: Path) -> None:
     models = ["qwen3-0.6b", "qwen3-8b-fp8", "qwen3-30b-a3b"]
     sections = ["limits", "check", "ops", "products", *models, "profile", "invariance"]
@@ -54,7 +54,7 @@ def test_every_section_rehearses(tmp_path: Path) -> None:
     decodes = [line for line in lines if str(line.get("name")).startswith("decode 4")]
     assert decodes and all(line["ms"] > 0 for line in decodes)
     table = json.loads((tmp_path / "linear.json").read_text())
-    # products of a layer, and the head; those of experts
+    # products of a layer and the head; those of experts
     assert {name: len(sizes) for name, sizes in table.items()} == {
         "0": 5,
         "0-float8": 4,
@@ -64,7 +64,7 @@ def test_every_section_rehearses(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_server_rehearses_under_load(tmp_path: Path) -> None:
-    """By itself: it needs what the other sections do without."""
+    """A separate test: this section needs dependencies that the others do without."""
     command = [sys.executable, "-m", "bench.device", "server", "--rehearse", "--out", str(tmp_path)]
     done = subprocess.run(
         command,
@@ -81,7 +81,7 @@ def test_the_server_rehearses_under_load(tmp_path: Path) -> None:
 
 
 def test_a_section_that_fails_is_named_and_ends_no_other(tmp_path: Path) -> None:
-    """Without a GPU, those that are not rehearsed do."""
+    """Without a GPU, sections that are not rehearsed fail."""
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU")
     done = run(tmp_path, "limits", "experts")

@@ -1,4 +1,4 @@
-"""A start on a device is measured as it is without what was measured before it."""
+"""A start frees the device memory of earlier measurements before it plans its own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.kernels.reference import ReferenceOps
 
 
 class Started(Exception):
-    """The plan of the memory would be made now."""
+    """Raised at the point where memory would be planned."""
 
 
 class Stages(nullcontext[None]):
     def reached(self) -> None:
-        """Nothing is there yet."""
+        """Do nothing."""
 
 
 def test_what_measuring_took_of_the_device_is_given_back_before_a_start_plans(
@@ -43,7 +43,7 @@ def test_what_measuring_took_of_the_device_is_given_back_before_a_start_plans(
     bench = Bench("cuda:0", torch.bfloat16, ReferenceOps(), rehearsed=False)
     with (
         pytest.raises(Started),
-        engine.opened(bench, Record("m", None), SHAPES["qwen3-0.6b"], engine.SMALL),
+        engine.open_runtime(bench, Record("m", None), SHAPES["qwen3-0.6b"], engine.SMALL),
     ):
         pytest.fail("nothing was started")
     assert done == ["drawn on the device", "given back"]

@@ -1,4 +1,4 @@
-"""What the device script measured of dense products is what their dispatch reads."""
+"""Dispatch of dense products reads the table that the device script measured."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Recordings of what a device's memory was taken by keep to the memory formula: each one under
-`bench/results`, and one made here, of a rehearsal."""
+"""Recordings of device memory match the memory formula: those in `bench/results`, and one made here
+by a rehearsal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.device.engine import SMALL, opened
+from bench.device.engine import SMALL, open_runtime
 from bench.device.machine import open_bench
 from bench.device.memory import LiveBytes, deviations, used
 from bench.device.model_shapes import SHAPES
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parents[3] / "bench" / "results"
 
 
 def recordings(path: Path) -> list[dict[str, Any]]:
-    """Those among the findings of a run."""
+    """Return the memory recordings among the results of a run."""
     found = [json.loads(line) for line in path.read_text().splitlines()]
     return [one for one in found if one.get("name") == "memory"]
 
@@ -31,7 +31,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rehearsal")
     bench = open_bench(True, "auto")
     shape = SHAPES["qwen3-0.6b"].small()
-    with opened(bench, Record("qwen3-0.6b", folder), shape, SMALL):
+    with open_runtime(bench, Record("qwen3-0.6b", folder), shape, SMALL):
         pass
     (recording,) = recordings(folder / "results.jsonl")
     return recording
@@ -52,7 +52,7 @@ def test_every_stage_of_a_start_is_noted(rehearsed: dict[str, Any]) -> None:
 @pytest.mark.parametrize("term", ["weights", "cache", "work", "rows"])
 @pytest.mark.parametrize("factor", [0.2, 20])
 def test_a_term_that_is_wrong_is_named(rehearsed: dict[str, Any], term: str, factor: float) -> None:
-    larger = _scaled(rehearsed, 100)  # beyond what is too small to be told
+    larger = _scaled(rehearsed, 100)  # large enough to exceed the tolerance
     assert deviations(larger) == []
     larger["terms"][term] *= factor
     (wrong,) = deviations(larger)
@@ -60,7 +60,7 @@ def test_a_term_that_is_wrong_is_named(rehearsed: dict[str, Any], term: str, fac
 
 
 def _scaled(recording: dict[str, Any], factor: int) -> dict[str, Any]:
-    """As of a model that is larger by so much in everything."""
+    """Return the recording of a model that is `factor` times larger in every term."""
     larger = copy.deepcopy(recording)
     for name in larger["terms"]:
         larger["terms"][name] *= factor

@@ -1,4 +1,4 @@
-"""The soak's own judgment: it must see what is wrong, and take a crafted answer for what it is."""
+"""The soak's checks: they must report errors, and accept valid answers."""
 
 from __future__ import annotations
 
@@ -67,31 +67,31 @@ def test_what_is_no_http_is_seen(raw: bytes) -> None:
 )
 def test_an_answer_that_must_not_be_is_wrong(raw: bytes) -> None:
     with pytest.raises(SoakFailure):
-        TargetServer(0).judge(raw, began=0.0)
+        TargetServer(0).check_answers(raw, began=0.0)
 
 
 def test_a_fault_is_excused_while_the_server_is_not_whole_only() -> None:
     target = TargetServer(0)
     target.faults.windows = [(1.0, 2.0, False)]
     with pytest.raises(Inconclusive):
-        target.judge(refusal(503), began=1.5)
+        target.check_answers(refusal(503), began=1.5)
     with pytest.raises(SoakFailure):
-        target.judge(refusal(503), began=2.5)
+        target.check_answers(refusal(503), began=2.5)
     target.faults.windows.append((3.0, None, False))
     with pytest.raises(Inconclusive):
-        target.judge(refusal(500), began=9.0)
-    with pytest.raises(SoakFailure):  # of which there is no other word than this
-        target.judge(refusal(500, REFUSAL.replace(b"no", b"internal error")), began=9.0)
+        target.check_answers(refusal(500), began=9.0)
+    with pytest.raises(SoakFailure):  # the server does not announce this one in any other way
+        target.check_answers(refusal(500, REFUSAL.replace(b"no", b"internal error")), began=9.0)
 
 
 def test_a_missing_answer_is_excused_where_connections_were_cut_only() -> None:
     target = TargetServer(0, began=1.5)
     target.faults.windows = [(1.0, 2.0, False)]
     with pytest.raises(SoakFailure):
-        target.missed("nothing came")
+        target.fail_missing("nothing came")
     target.faults.windows.append((1.0, 2.0, True))
     with pytest.raises(Inconclusive):
-        target.missed("nothing came")
+        target.fail_missing("nothing came")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_missing_answer_is_excused_where_connections_were_cut_only() -> None:
         ({"busy": 1}, "sessions"),
         ({"unfinished": ("resp_1",)}, "resp_1"),
         ({"processes": {"parent": 1, "worker": 1, "engine": 1}}, "worker: 2 processes"),
-        ({"processes": {"parent": 1, "worker": 2, "engine": 1, "trial": 5}}, "try grammars"),
+        ({"processes": {"parent": 1, "worker": 2, "engine": 1, "trial": 5}}, "grammar trial"),
         ({"fds": {"worker": 50}}, "worker: 30 descriptors"),
         ({"fds": {"engine": 50}}, "engine: 12 descriptors"),
         ({"threads": {"worker": 20}}, "worker: 8 threads"),

@@ -1,4 +1,4 @@
-"""The chat in the terminal: commands, streaming, stopping."""
+"""The chat in the terminal: commands, streaming, interrupts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_answer_is_written_as_it_comes_and_remembered():
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_an_answer_is_written_as_it_is(terminal):
-    """A Makefile has tabs, a file of settings may have `:key:`, and lines may be long."""
+    """A Makefile contains tabs, a settings file may contain `:key:`, and lines may be long."""
     said = ["a\tb\n", "\tc ", ":key: [bold]x[/bold] https://x.example ", "y" * 300, "👩\u200d🚀"]
     chat, _, _, out = chat_over(spoken(*said))
     chat._console = Console(file=out, force_terminal=terminal, width=40)
@@ -70,7 +70,7 @@ def test_interrupt_stops_the_answer_and_keeps_what_was_said():
         yield asyncio.Event()  # never set
 
     chat, agent, conversation, out = chat_over(script)
-    with pytest.raises(KeyboardInterrupt):  # of which `main` makes status 130
+    with pytest.raises(KeyboardInterrupt):  # `main` turns it into exit status 130
         chat.answer_once("hi")
     assert "stopped" in out.getvalue() and agent.running == 0
     assert conversation.messages[1] == Message("assistant", (Text("Hel"),))
@@ -126,7 +126,8 @@ def test_reasoning_stands_apart_from_the_answer():
 
 
 def test_the_line_editor_is_told_the_prompt(monkeypatch):
-    """It draws the whole line anew (Ctrl-U, earlier lines), and would lose what it knows not of."""
+    """readline redraws the whole line (Ctrl-U, history) and would lose a prompt that it does not
+    know."""
     chat, *_, out = chat_over(spoken())
     prompts = []
     monkeypatch.setattr("builtins.input", lambda prompt: prompts.append(prompt) or "/exit")

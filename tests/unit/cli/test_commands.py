@@ -1,4 +1,4 @@
-"""The command line: options, errors in one line, and that it starts light."""
+"""The command line: its options, one-line errors, and light imports."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder
 
 @pytest.fixture
 def served(monkeypatch):
-    """What `penstock serve` would serve."""
+    """Capture the settings that `penstock serve` would serve."""
     calls = []
     monkeypatch.setattr(serve_module, "serve_settings", calls.append)
     return calls
 
 
 def only(settings):
-    """The engine's settings and the server's, of a server of one model."""
+    """Return the engine's and the server's settings of a server with one model."""
     (model,) = settings.models
     return model.engine, settings.server
 
@@ -355,7 +355,7 @@ def test_doctor_refuses_a_port_that_is_none():
 
 
 def test_doctor_tells_of_a_home_that_nobody_may_look_into(monkeypatch):
-    """As root may look anywhere, the system's answer is given here."""
+    """root may look anywhere, so the system's error is simulated."""
 
     def refused(*_):
         raise PermissionError(13, "Permission denied")

@@ -1,4 +1,4 @@
-"""docs/configuration.md has every key of the settings file, as the options have it now."""
+"""docs/configuration.md lists every key of the settings file, in accord with the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, whenever it comes: status 130, and not a word."""
+"""Ctrl-C at any time: exit status 130 and no output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# Each runs `python -m penstock --version` and lets Ctrl-C come at one place.
+# Each program runs `python -m penstock --version` and gets Ctrl-C at one place.
 RUN = """
 import atexit, os, runpy, signal, sys, types, weakref
 
@@ -18,7 +18,7 @@ def interrupt(*_):
 sys.argv = ["penstock", "--version"]
 runpy.run_module("penstock", run_name="__main__")
 """
-# The place of the command line that is imported.
+# Replaces the command-line module.
 FAKE = """
 def command():
     {body}

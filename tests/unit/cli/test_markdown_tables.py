@@ -1,4 +1,4 @@
-"""The tables of the documentation are tables: no row is cut off from its head."""
+"""Markdown tables of the documentation are valid: each row follows its header."""
 
 from __future__ import annotations
 

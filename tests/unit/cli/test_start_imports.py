@@ -1,9 +1,9 @@
-"""What a start need not wait for is not imported before it is needed."""
+"""Slow modules are not imported before they are needed."""
 
 import subprocess
 import sys
 
-# Runs `penstock serve` up to the place where the engine process is spawned.
+# Runs `penstock serve` up to the point where the engine process is spawned.
 COMMAND_LINE = """
 import sys
 import penstock.cli.main as cli
@@ -18,7 +18,8 @@ except SystemExit:
 
 
 def modules_after(program: str) -> set[str]:
-    """The top-level packages that are loaded when `program` prints the names of its modules."""
+    """Return the top-level packages that are loaded after `program`, which prints its modules'
+    names."""
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""The options of the LoRA runtime: what turns it on, units, and what is refused by name."""
+"""LoRA options: how they enable the runtime, units, and errors that name the option."""
 
 from __future__ import annotations
 

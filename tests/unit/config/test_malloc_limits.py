@@ -1,4 +1,4 @@
-"""What a process keeps of memory that its threads have let go of."""
+"""Memory that a process keeps after its threads have freed it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 HAS_GLIBC = "CS_GNU_LIBC_VERSION" in os.confstr_names
 MIB = 2**20
-# Each of four threads takes 8 MiB and lets go of them, twice, and keeps what it took after them.
+# Each of four threads allocates 8 MiB and frees them, twice, and keeps a small block allocated
+# after them.
 SCRIPT = """
 import ctypes, sys, threading
 from penstock.config import limit_malloc_arenas
@@ -45,7 +46,8 @@ libc.fclose(file)
 
 
 def heaps_and_bytes(place: Path, **environment: str) -> tuple[int, int]:
-    """Of a process after SCRIPT: how many heaps it has, and how much the system gave them."""
+    """Run SCRIPT; return the number of heaps of the process and the bytes that the system gave
+    them."""
     quiet = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))}
     subprocess.run([sys.executable, "-c", SCRIPT, place], env=quiet | environment, check=True)
     told = place.read_text()

@@ -1,4 +1,4 @@
-"""Where settings come from, and that a wrong one is told in one line."""
+"""Sources of settings, and one-line errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def serving(engine=None, server=None, store=None, *, file=None, environment=EMPT
 
 
 def load(engine=None, server=None, store=None, **given):
-    """The settings of a server of one model."""
+    """Return the settings of a server with one model."""
     settings = serving(engine, server, store, **given)
     (model,) = settings.models
     return model.engine, settings.server
