@@ -1,4 +1,4 @@
-"""The shards of a decoder, each computed by a rank of its own, compute what the decoder does."""
+"""The shards of a decoder, one per rank, compute what the whole decoder computes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from penstock.runtime.adapters import factors_of
 
 PROMPT = [3, 17, 5, 40, 2, 9, 44, 31, 8, 8, 12, 30, 7, 23, 1, 40, 33, 6, 19]
 
-# Columns of a rank of four: whole groups of every integer format, no whole super group.
+# Each of four ranks has columns in whole groups of every integer format, but in no whole super
+# group.
 LLAMA = DecoderSpec(
     architecture="llama",
     width=64,
@@ -40,7 +41,7 @@ LLAMA = DecoderSpec(
     kv_heads=2,
     head_dim=32,
     ff=256,
-    vocab=50,  # no multiple of four
+    vocab=50,  # not a multiple of four
     norm_eps=1e-6,
     rope=RopeSpec(10_000.0, 32),
     layers=(LayerSpec(),) * 2,
@@ -131,7 +132,7 @@ COUNTS = [2, 4]
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread_a_rank() -> Iterator[None]:
-    """Small products only wait for threads of their own."""
+    """Use one torch thread per rank: more only add waiting for such small products."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -147,7 +148,8 @@ def logits_of(
     ranks: Communicator[torch.Tensor] = SINGLE_RANK,
     adapter: Adapter | None = None,
 ) -> torch.Tensor:
-    """Of every token of the prompt in float64: chunks, then a decode."""
+    """Return the logits of every token of the prompt in float64, computed in chunks and a
+    decode."""
     ops = ReferenceOps(torch.float64)
     decoder = Decoder(model.spec, model.weights, ops, ranks=ranks)
     slots = None
@@ -186,8 +188,8 @@ def test_shards_give_the_logits_of_the_model(case: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_heads_are_cut_after_their_rows_are_put_in_order(count: int) -> None:
-    """As in GGUF files of the llama architecture, biases included."""
+def test_heads_are_split_after_their_rows_are_reordered(count: int) -> None:
+    """As in GGUF files of the llama architecture, including biases."""
     spec = replace(LLAMA, qkv_bias=True)
     model = model_of(spec, random_weights(spec, "q8_0", permuted_qk=True))
     plain = model_of(spec, random_weights(spec, "q8_0"))
@@ -197,8 +199,8 @@ def test_heads_are_cut_after_their_rows_are_put_in_order(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_experts_that_are_one_tensor_are_cut_too(count: int) -> None:
-    """As in GGUF files."""
+def test_experts_in_one_tensor_are_split_too(count: int) -> None:
+    """GGUF files store experts that way."""
     spec = replace(LLAMA, layers=(MIXTURE, LayerSpec()))
     model = model_of(spec, random_weights(spec, "q4_k", names=GGUF_NAMES))
     assert_close(sharded_logits(model, count), logits_of(model), 1e-10)
@@ -246,38 +248,38 @@ def merged(spec: DecoderSpec, adapter: Adapter) -> LoadedModel:
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("names", [tuple(NAMES), ("q", "v"), ("o",), ("k", "up", "down")])
-def test_shards_of_an_adapter_add_what_it_adds(names: tuple[str, ...], count: int) -> None:
+def test_shards_of_an_adapter_sum_to_its_update(names: tuple[str, ...], count: int) -> None:
     adapter = random_adapter(LLAMA, *names)
     model = model_of(LLAMA, random_weights(LLAMA))
     found = sharded_logits(model, count, adapter)
     assert_close(found, logits_of(model, adapter=adapter), 1e-10)
-    assert_close(found, logits_of(merged(LLAMA, adapter)), 1e-4)  # those are rounded to float32
+    assert_close(found, logits_of(merged(LLAMA, adapter)), 1e-4)  # float32 factors
     assert not torch.allclose(found[0], logits_of(model), atol=0.1)
 
 
 def test_shard_of_an_adapter_counts_its_own_bytes() -> None:
     adapter = random_adapter(LLAMA, "up", "down")
     part = shard_adapter(adapter, LLAMA, 1, 4)
-    numbers = 4 * (LLAMA.width + LLAMA.ff // 4) * 2  # a and b of both
+    numbers = 4 * (LLAMA.width + LLAMA.ff // 4) * 2  # a and b of both projections
     assert part.size_bytes == 4 * numbers * len(LLAMA.layers)
     assert part.rank == 4
     assert all(one.a.flags.c_contiguous for layer in part.layers for one in layer.values())
 
 
-def test_a_rank_that_is_alone_gives_back_what_it_is_given() -> None:
+def test_a_single_rank_returns_its_own_tensors() -> None:
     x = torch.ones(2, 3)
     assert SINGLE_RANK.all_reduce(x) is x
     assert SINGLE_RANK.all_gather(x, 3) is x
     assert (SINGLE_RANK.rank, SINGLE_RANK.count) == (0, 1)
 
 
-def test_a_shard_among_one_is_the_model() -> None:
+def test_the_only_shard_is_the_model() -> None:
     model = model_of(LLAMA, random_weights(LLAMA, "q4_k"))
     assert shard_spec(LLAMA, 1, "") == LLAMA
     assert torch.equal(logits_of(shard_model(model, 0, 1)), logits_of(model))
 
 
-def test_fewer_kv_heads_than_ranks_are_had_by_several() -> None:
+def test_several_ranks_hold_the_same_kv_head_if_there_are_fewer() -> None:
     assert shard_spec(replace(LLAMA, heads=8), 8, "").kv_heads == 1
     weights = random_weights(replace(LLAMA, heads=8))
     parts = [ShardWeights(weights, replace(LLAMA, heads=8), rank, 8) for rank in range(8)]
@@ -295,7 +297,7 @@ def test_fewer_kv_heads_than_ranks_are_had_by_several() -> None:
 def test_counted_bytes_are_those_of_the_shard(
     count: int, form: str, architecture: str, tied: bool
 ) -> None:
-    """But for a scale a row of 8-bit floats, which a shard's shorter rows have as well."""
+    """The exception is one scale per row of 8-bit floats, which shorter rows need too."""
     layers = (MIXTURE if architecture == "llama" else LayerSpec(), LayerSpec())
     spec = replace(LLAMA, architecture=architecture, tied_head=tied, qk_norm=True, layers=layers)
     model = model_of(spec, random_weights(spec, form))
@@ -310,7 +312,7 @@ def test_counted_bytes_are_those_of_the_shard(
 @pytest.mark.parametrize("count", COUNTS)
 def test_sinks_and_biases_of_experts_are_counted(count: int) -> None:
     model = model_of(GPT_OSS, random_weights(GPT_OSS, "mxfp4"))
-    part = shard_model(model, 0, count)  # the only one that has the bias of output
+    part = shard_model(model, 0, count)  # only rank 0 has the output's bias
     decoder = Decoder(part.spec, part.weights, ReferenceOps())
     norms = GPT_OSS.width * (2 * len(GPT_OSS.layers) + 1)
     sinks = part.spec.heads * len(GPT_OSS.layers)
@@ -379,7 +381,7 @@ def test_sizes_that_cannot_be_divided_are_named(
         ),
     ],
 )
-def test_groups_of_columns_that_would_be_cut_are_named(
+def test_groups_of_columns_that_would_be_split_are_named(
     form: str, change: dict[str, object], count: int, message: str
 ) -> None:
     spec = replace(LLAMA, **change)  # type: ignore[arg-type]
