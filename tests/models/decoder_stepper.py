@@ -47,7 +47,7 @@ class Stepper:
         order = torch.randperm(blocks, generator=torch.Generator().manual_seed(0))
         self.tables = order.to(torch.int32).reshape(self.sequences, per_sequence)
         self.lengths = [0] * self.sequences
-        shape = (blocks, spec.kv_heads)
+        shape = (blocks, spec.num_kv_heads)
         self.caches = [
             LayerCache(
                 self._undefined(*shape, spec.head_dim, BLOCK_TOKENS),

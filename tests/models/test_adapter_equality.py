@@ -22,12 +22,12 @@ from tests.support.checkpoints.lora_adapters import SMALL
 peft = pytest.importorskip("peft", reason="the extra `dev` has it")
 
 SIZES = {
-    "hidden_size": SMALL.width,
-    "intermediate_size": SMALL.ff,
+    "hidden_size": SMALL.hidden_size,
+    "intermediate_size": SMALL.intermediate_size,
     "num_hidden_layers": 2,
-    "num_attention_heads": SMALL.heads,
-    "num_key_value_heads": SMALL.kv_heads,
-    "vocab_size": SMALL.vocab,
+    "num_attention_heads": SMALL.num_heads,
+    "num_key_value_heads": SMALL.num_kv_heads,
+    "vocab_size": SMALL.vocab_size,
     "max_position_embeddings": SMALL.max_model_len,
 }
 NAMES = {

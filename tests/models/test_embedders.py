@@ -120,7 +120,7 @@ def test_reference_gives_the_vectors_of_transformers(saved: Any) -> None:
     )
     spec: Any = model.spec
     blocks = max_blocks(len(inputs.tokens), len(SEQUENCES), 16)
-    shape = (blocks, getattr(spec, "kv_heads", spec.heads))
+    shape = (blocks, getattr(spec, "num_kv_heads", spec.num_heads))
     cache = LayerCache(
         torch.full((*shape, spec.head_dim, 16), float("nan")),
         torch.full((*shape, 16, spec.head_dim), float("nan")),

@@ -36,12 +36,12 @@ PROMPT = [3, 17, 5, 40, 2, 9, 44, 31, 8, 8, 12, 30, 7, 23, 1, 40, 33, 6, 19]
 # group.
 LLAMA = DecoderSpec(
     architecture="llama",
-    width=64,
-    heads=4,
-    kv_heads=2,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
     head_dim=32,
-    ff=256,
-    vocab=50,  # not a multiple of four
+    intermediate_size=256,
+    vocab_size=50,  # not a multiple of four
     norm_eps=1e-6,
     rope=RopeSpec(10_000.0, 32),
     layers=(LayerSpec(),) * 2,
@@ -75,8 +75,8 @@ GPT_OSS = replace(
 CASES: dict[str, tuple[DecoderSpec, str]] = {
     "llama": (LLAMA, "f32"),
     "llama in bfloat16, tied": (replace(LLAMA, tied_head=True), "bf16"),
-    "llama with as many kv heads": (replace(LLAMA, kv_heads=4), "f16"),
-    "llama with one kv head": (replace(LLAMA, kv_heads=1), "f32"),
+    "llama with as many kv heads": (replace(LLAMA, num_kv_heads=4), "f16"),
+    "llama with one kv head": (replace(LLAMA, num_kv_heads=1), "f32"),
     "biases everywhere": (replace(LLAMA, qkv_bias=True, output_bias=True, mlp_bias=True), "f32"),
     "qwen2": (replace(LLAMA, qkv_bias=True), "f32"),
     "qwen3": (replace(LLAMA, qk_norm=True), "f32"),
@@ -96,19 +96,24 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "ernie4_5": (replace(LLAMA, interleaved_rope=True), "f32"),
     "phi3 of Q4_K": (replace(LLAMA, architecture="phi3"), "q4_k"),
     "phi3 of 8-bit floats, tiles": (
-        replace(LLAMA, architecture="phi3", head_dim=128, ff=512, layers=(LayerSpec(),)),
+        replace(
+            LLAMA, architecture="phi3", head_dim=128, intermediate_size=512, layers=(LayerSpec(),)
+        ),
         "f8_tile",
     ),
     "granite": (replace(LLAMA, embedding_scale=54.0, logit_scale=0.125, norm_eps=1e-3), "f32"),
-    "a vocabulary of fewer rows than the ranks want": (replace(LLAMA, vocab=45), "f32"),
+    "a vocabulary of fewer rows than the ranks want": (replace(LLAMA, vocab_size=45), "f32"),
     "smollm3": (replace(LLAMA, layers=(LayerSpec(), LayerSpec(rotary=False))), "f32"),
     "a mixture": (replace(LLAMA, layers=(MIXTURE, LayerSpec())), "f32"),
-    "a mixture in every layer": (replace(LLAMA, ff=3, layers=(MIXTURE,) * 2), "bf16"),
+    "a mixture in every layer": (
+        replace(LLAMA, intermediate_size=3, layers=(MIXTURE,) * 2),
+        "bf16",
+    ),
     "a mixture of Q4_0": (replace(LLAMA, layers=(MIXTURE,)), "q4_0"),
     "a mixture of 8-bit floats": (replace(LLAMA, layers=(MIXTURE,)), "f8_row"),
     "gpt-oss": (GPT_OSS, "f32"),
     "gpt-oss in MXFP4": (GPT_OSS, "mxfp4"),
-    "gpt-oss with one kv head": (replace(GPT_OSS, kv_heads=1), "f32"),
+    "gpt-oss with one kv head": (replace(GPT_OSS, num_kv_heads=1), "f32"),
     "Q4_0": (LLAMA, "q4_0"),
     "Q4_1": (LLAMA, "q4_1"),
     "Q5_1": (LLAMA, "q5_1"),
@@ -121,9 +126,12 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "Q6_K, tied": (replace(LLAMA, tied_head=True), "q6_k"),
     "8-bit floats, a scale a row": (LLAMA, "f8_row"),
     "8-bit floats, one scale": (LLAMA, "f8_all"),
-    "8-bit floats, tiles": (replace(LLAMA, head_dim=128, ff=512, layers=(LayerSpec(),)), "f8_tile"),
+    "8-bit floats, tiles": (
+        replace(LLAMA, head_dim=128, intermediate_size=512, layers=(LayerSpec(),)),
+        "f8_tile",
+    ),
     "8-bit floats, groups": (
-        replace(LLAMA, head_dim=128, ff=512, layers=(LayerSpec(),)),
+        replace(LLAMA, head_dim=128, intermediate_size=512, layers=(LayerSpec(),)),
         "f8_group",
     ),
 }
@@ -219,7 +227,7 @@ NAMES = {
 
 def random_adapter(spec: DecoderSpec, *names: str) -> Adapter:
     random = np.random.default_rng(7)
-    q, kv, ff, width = spec.q_rows, spec.kv_rows, spec.ff, spec.width
+    q, kv, ff, width = spec.q_rows, spec.kv_rows, spec.intermediate_size, spec.hidden_size
     sizes = {"q": (q, width), "k": (kv, width), "v": (kv, width), "o": (width, q)}
     sizes |= {"gate": (ff, width), "up": (ff, width), "down": (width, ff)}
 
@@ -260,7 +268,9 @@ def test_shards_of_an_adapter_sum_to_its_update(names: tuple[str, ...], count: i
 def test_shard_of_an_adapter_counts_its_own_bytes() -> None:
     adapter = random_adapter(LLAMA, "up", "down")
     part = shard_adapter(adapter, LLAMA, 1, 4)
-    numbers = 4 * (LLAMA.width + LLAMA.ff // 4) * 2  # a and b of both projections
+    numbers = (
+        4 * (LLAMA.hidden_size + LLAMA.intermediate_size // 4) * 2
+    )  # a and b of both projections
     assert part.size_bytes == 4 * numbers * len(LLAMA.layers)
     assert part.rank == 4
     assert all(one.a.flags.c_contiguous for layer in part.layers for one in layer.values())
@@ -280,9 +290,9 @@ def test_the_only_shard_is_the_model() -> None:
 
 
 def test_several_ranks_hold_the_same_kv_head_if_there_are_fewer() -> None:
-    assert shard_spec(replace(LLAMA, heads=8), 8, "").kv_heads == 1
-    weights = random_weights(replace(LLAMA, heads=8))
-    parts = [ShardWeights(weights, replace(LLAMA, heads=8), rank, 8) for rank in range(8)]
+    assert shard_spec(replace(LLAMA, num_heads=8), 8, "").num_kv_heads == 1
+    weights = random_weights(replace(LLAMA, num_heads=8))
+    parts = [ShardWeights(weights, replace(LLAMA, num_heads=8), rank, 8) for rank in range(8)]
     keys = [part.layer(0).qkv.parts[1].data for part in parts]
     whole = weights.layer(0).qkv.parts[1].data
     for rank, key in enumerate(keys):
@@ -304,7 +314,7 @@ def test_counted_bytes_are_those_of_the_shard(
     part = shard_model(model, 1, count)
     assert isinstance(part.weights, ShardWeights)
     decoder = Decoder(part.spec, part.weights, ReferenceOps())
-    norms = spec.width * (2 * len(spec.layers) + 1) + 2 * spec.head_dim * len(spec.layers)
+    norms = spec.hidden_size * (2 * len(spec.layers) + 1) + 2 * spec.head_dim * len(spec.layers)
     counted = part.weights.packed_bytes(size_bytes)
     assert counted == pytest.approx(decoder.weight_bytes + 4 * norms, rel=0.02 * (form == "f8_row"))
 
@@ -314,8 +324,8 @@ def test_sinks_and_biases_of_experts_are_counted(count: int) -> None:
     model = model_of(GPT_OSS, random_weights(GPT_OSS, "mxfp4"))
     part = shard_model(model, 0, count)  # only rank 0 has the output's bias
     decoder = Decoder(part.spec, part.weights, ReferenceOps())
-    norms = GPT_OSS.width * (2 * len(GPT_OSS.layers) + 1)
-    sinks = part.spec.heads * len(GPT_OSS.layers)
+    norms = GPT_OSS.hidden_size * (2 * len(GPT_OSS.layers) + 1)
+    sinks = part.spec.num_heads * len(GPT_OSS.layers)
     counted = part.weights.packed_bytes(size_bytes)
     assert counted == decoder.weight_bytes + 4 * (norms + sinks)
 
@@ -336,9 +346,9 @@ def test_savings_of_8_bit_floats_are_those_of_the_shard() -> None:
     ("change", "count", "message"),
     [
         ({}, 3, "heads 4 cannot be divided among 3 ranks"),
-        ({"heads": 12, "kv_heads": 6}, 4, "key-value heads 6 cannot be divided among 4"),
-        ({"heads": 12, "kv_heads": 3}, 4, "key-value heads 3 cannot be divided among 4"),
-        ({"ff": 102}, 4, "feed-forward width 102 cannot be divided among 4"),
+        ({"num_heads": 12, "num_kv_heads": 6}, 4, "key-value heads 6 cannot be divided among 4"),
+        ({"num_heads": 12, "num_kv_heads": 3}, 4, "key-value heads 3 cannot be divided among 4"),
+        ({"intermediate_size": 102}, 4, "feed-forward width 102 cannot be divided among 4"),
         (
             {"layers": (LayerSpec(experts=ExpertsSpec(4, 2, 34, True)),)},
             4,
@@ -361,12 +371,17 @@ def test_sizes_that_cannot_be_divided_are_named(
     [
         (
             "q4_0",
-            {"ff": 160},
+            {"intermediate_size": 160},
             2,
             r"drawn: model.layers.0.mlp.down_proj.weight: 160 columns in groups of 32 cannot be "
             "divided among 2 ranks",
         ),
-        ("f8_tile", {"ff": 384}, 2, "layers.0.mlp.down_proj.weight: 384 columns in groups of 128"),
+        (
+            "f8_tile",
+            {"intermediate_size": 384},
+            2,
+            "layers.0.mlp.down_proj.weight: 384 columns in groups of 128",
+        ),
         (
             "q6_k",
             {"head_dim": 16},

@@ -186,9 +186,12 @@ def test_a_text_config_with_only_a_model_type_gets_the_defaults_of_its_class(
     spec, theirs = spec_of_folder(tmp_path), config()
     rope = theirs.rope_parameters
     heads = theirs.num_attention_heads
-    assert spec.width == theirs.hidden_size and spec.ff == theirs.intermediate_size
-    assert len(spec.layers) == theirs.num_hidden_layers and spec.vocab == theirs.vocab_size
-    assert (spec.heads, spec.kv_heads) == (heads, theirs.num_key_value_heads)
+    assert (
+        spec.hidden_size == theirs.hidden_size
+        and spec.intermediate_size == theirs.intermediate_size
+    )
+    assert len(spec.layers) == theirs.num_hidden_layers and spec.vocab_size == theirs.vocab_size
+    assert (spec.num_heads, spec.num_kv_heads) == (heads, theirs.num_key_value_heads)
     assert spec.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // heads)
     assert spec.norm_eps == theirs.rms_norm_eps
     assert spec.max_model_len == theirs.max_position_embeddings
@@ -226,8 +229,10 @@ def test_other_parts_take_no_memory_and_the_log_says_so(tmp_path: Path) -> None:
     model = load_model(ModelFiles("m", "folder", tmp_path), "auto")
     language = (tmp_path / "model.safetensors").stat().st_size + model.extra_bytes
     spec = model.spec
-    matrices = 2 * spec.vocab * spec.width + 3 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96)
-    assert 0 <= language - 4 * (matrices + 7 * spec.width) < 20_000  # the file's own header
+    matrices = 2 * spec.vocab_size * spec.hidden_size + 3 * (
+        2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96
+    )
+    assert 0 <= language - 4 * (matrices + 7 * spec.hidden_size) < 20_000  # the file's own header
     assert model.load_note == (
         "; only the language model of LlavaForConditionalGeneration: images are not supported"
     )

@@ -22,12 +22,12 @@ PREFIX = "base_model.model.model."
 
 SMALL = DecoderSpec(
     architecture="llama",
-    width=64,
-    heads=4,
-    kv_heads=2,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
     head_dim=16,
-    ff=96,
-    vocab=200,
+    intermediate_size=96,
+    vocab_size=200,
     norm_eps=1e-5,
     rope=RopeSpec(10_000.0, 16),
     layers=(LayerSpec(),) * 2,
@@ -39,15 +39,15 @@ SMALL = DecoderSpec(
 def sizes(leaf: str, spec: DecoderSpec = SMALL) -> tuple[int, int]:
     """Return (rows, columns) of a module's weight."""
     return {
-        "q_proj": (spec.q_rows, spec.width),
-        "k_proj": (spec.kv_rows, spec.width),
-        "v_proj": (spec.kv_rows, spec.width),
-        "qkv_proj": (spec.q_rows + 2 * spec.kv_rows, spec.width),
-        "o_proj": (spec.width, spec.q_rows),
-        "gate_proj": (spec.ff, spec.width),
-        "up_proj": (spec.ff, spec.width),
-        "gate_up_proj": (2 * spec.ff, spec.width),
-        "down_proj": (spec.width, spec.ff),
+        "q_proj": (spec.q_rows, spec.hidden_size),
+        "k_proj": (spec.kv_rows, spec.hidden_size),
+        "v_proj": (spec.kv_rows, spec.hidden_size),
+        "qkv_proj": (spec.q_rows + 2 * spec.kv_rows, spec.hidden_size),
+        "o_proj": (spec.hidden_size, spec.q_rows),
+        "gate_proj": (spec.intermediate_size, spec.hidden_size),
+        "up_proj": (spec.intermediate_size, spec.hidden_size),
+        "gate_up_proj": (2 * spec.intermediate_size, spec.hidden_size),
+        "down_proj": (spec.hidden_size, spec.intermediate_size),
     }[leaf]
 
 
