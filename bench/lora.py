@@ -165,13 +165,13 @@ def write_adapter(folder: Path, spec: DecoderSpec, seed: int, rank: int = RANK) 
     stay those of a language model."""
     random = np.random.default_rng(seed)
     shapes = {
-        "self_attn.q_proj": (spec.q_rows, spec.width),
-        "self_attn.k_proj": (spec.kv_rows, spec.width),
-        "self_attn.v_proj": (spec.kv_rows, spec.width),
-        "self_attn.o_proj": (spec.width, spec.q_rows),
-        "mlp.gate_proj": (spec.ff, spec.width),
-        "mlp.up_proj": (spec.ff, spec.width),
-        "mlp.down_proj": (spec.width, spec.ff),
+        "self_attn.q_proj": (spec.q_rows, spec.hidden_size),
+        "self_attn.k_proj": (spec.kv_rows, spec.hidden_size),
+        "self_attn.v_proj": (spec.kv_rows, spec.hidden_size),
+        "self_attn.o_proj": (spec.hidden_size, spec.q_rows),
+        "mlp.gate_proj": (spec.intermediate_size, spec.hidden_size),
+        "mlp.up_proj": (spec.intermediate_size, spec.hidden_size),
+        "mlp.down_proj": (spec.hidden_size, spec.intermediate_size),
     }
     tensors = {}
     for layer in range(len(spec.layers)):

@@ -45,8 +45,8 @@ class Scorer:
         model = load_model(files_at(path, path.stem), dtype, bits=bits)
         spec = model.spec
         ops = NativeOps.eager(Pool(EngineSettings().threads or 2))
-        keys = (CHUNK // BLOCK, spec.kv_heads, spec.head_dim, BLOCK)
-        values = (CHUNK // BLOCK, spec.kv_heads, BLOCK, spec.head_dim)
+        keys = (CHUNK // BLOCK, spec.num_kv_heads, spec.head_dim, BLOCK)
+        values = (CHUNK // BLOCK, spec.num_kv_heads, BLOCK, spec.head_dim)
         self._caches: list[LayerCache[Any]] = [
             LayerCache(np.zeros(keys, cache_dtype), np.zeros(values, cache_dtype))
             for _ in spec.layers

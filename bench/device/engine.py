@@ -129,7 +129,7 @@ def start(
         return start_gpu_runtime(model, settings, bench.device, observe=observe)
     wide = msgspec.structs.replace(settings, dtype="f32")
     weights = weight_bytes(model, wide, bench.ops)
-    weights += 4 * model.spec.vocab * model.spec.width * model.spec.tied_head
+    weights += 4 * model.spec.vocab_size * model.spec.hidden_size * model.spec.tied_head
     plan = plan_device_memory(model.spec, weights, wide, 1 << 30)
     return build_runtime(model, plan, wide, bench.ops, observe=observe)
 

@@ -109,7 +109,7 @@ def write_merged(base: Path, adapter: Adapter, folder: Path) -> Path:
 def write_quantized(folder: Path, kind: str, spec: DecoderSpec = SMALL) -> tuple[Path, Path]:
     """A small Llama as a GGUF of this type, and a folder of the very same weights in float32."""
     source = write_small_llama(
-        folder / "source", width=spec.width, head_dim=spec.head_dim, ff=spec.ff
+        folder / "source", width=spec.hidden_size, head_dim=spec.head_dim, ff=spec.intermediate_size
     )
     import gguf  # absent where there is a GPU
     from spec_gguf import spec_gguf
@@ -137,7 +137,7 @@ def write_quantized(folder: Path, kind: str, spec: DecoderSpec = SMALL) -> tuple
 
 def _interleaved(spec: DecoderSpec, name: str, values: Any, *, back: bool = False) -> Any:
     """Rows of q and k as converters of the llama architecture store them."""
-    heads = {"q_proj": spec.heads, "k_proj": spec.kv_heads}.get(name.split(".")[-2], 0)
+    heads = {"q_proj": spec.num_heads, "k_proj": spec.num_kv_heads}.get(name.split(".")[-2], 0)
     if not heads:
         return values
     pairs = (spec.head_dim // 2, 2) if back else (2, spec.head_dim // 2)

@@ -34,7 +34,9 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 _HERE = Path(__file__).parent
 _SOURCES = _HERE.parents[1] / "csrc"
 # Wide enough for the groups of 128 columns of 8-bit floats; attention is wider than the model.
-_WIDE = replace(SMALL, width=128, head_dim=64, ff=128, rope=RopeSpec(10_000.0, 64))
+_WIDE = replace(
+    SMALL, hidden_size=128, head_dim=64, intermediate_size=128, rope=RopeSpec(10_000.0, 64)
+)
 _PACKAGE = f"""
 from pathlib import Path
 import sys
@@ -42,8 +44,9 @@ import penstock.kernels.triton
 from penstock.kernels.triton.compile import package
 from penstock.kernels.triton.compile import packaged_signatures as wanted
 if __name__ == "__main__":
-    heads = ({_WIDE.heads}, {_WIDE.kv_heads}, {_WIDE.head_dim})
-    sizes = wanted.Sizes({_WIDE.width}, heads, {_WIDE.ff}, {_WIDE.vocab}, False, blocks=True)
+    heads = ({_WIDE.num_heads}, {_WIDE.num_kv_heads}, {_WIDE.head_dim})
+    widths = ({_WIDE.hidden_size}, heads, {_WIDE.intermediate_size}, {_WIDE.vocab_size})
+    sizes = wanted.Sizes(*widths, False, blocks=True)
     wanted.INTEGERS = {{name: wanted.INTEGERS[name] for name in ("Q8_0", "Q4_1")}}
     package.build(Path(sys.argv[1]), wanted.packaged_signatures([sizes]), [90])
 """
@@ -110,7 +113,7 @@ def steps(
     built: tuple[Path, Path], archive: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("models")
-    sizes = {"width": _WIDE.width, "head_dim": _WIDE.head_dim, "ff": _WIDE.ff}
+    sizes = {"width": _WIDE.hidden_size, "head_dim": _WIDE.head_dim, "ff": _WIDE.intermediate_size}
     write_small_llama(folder / "plain", **sizes)
     write_float8(folder / "plain", folder / "float8", "fp8-block", torch.float16)
     for kind in ("Q8_0", "Q4_1"):
@@ -212,7 +215,10 @@ def test_a_kernel_whose_source_changed_is_not_served(archive: Path) -> None:
             return "was asked for"
 
     signature = cubin.signature
-    x, weight = torch.zeros(1, _WIDE.width, dtype=torch.bfloat16), torch.zeros(_WIDE.width)
+    x, weight = (
+        torch.zeros(1, _WIDE.hidden_size, dtype=torch.bfloat16),
+        torch.zeros(_WIDE.hidden_size),
+    )
     arguments = (x, x, x, x, weight, 1e-6)
     sizes = dict(signature.constants)
     call = (norm.rms_norm_kernel, (1,), arguments, signature.num_warps, signature.num_stages, sizes)

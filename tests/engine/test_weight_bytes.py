@@ -36,12 +36,12 @@ SETTINGS = EngineSettings(max_num_seqs=4, max_num_batched_tokens=64, max_model_l
 # Each of two ranks has whole groups of every format, and half a super-block of output's columns.
 LLAMA = DecoderSpec(
     architecture="llama",
-    width=256,
-    heads=4,
-    kv_heads=2,
+    hidden_size=256,
+    num_heads=4,
+    num_kv_heads=2,
     head_dim=64,
-    ff=512,
-    vocab=50,
+    intermediate_size=512,
+    vocab_size=50,
     norm_eps=1e-6,
     rope=RopeSpec(10_000.0, 64),
     layers=(LayerSpec(),) * 2,

@@ -1,4 +1,4 @@
-"""The default model, fetched into the user's own cache if it is not there."""
+"""The default model, downloaded into the user's own cache on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.models.hub.sources import resolve_model
 
 @pytest.fixture(scope="session")
 def default_model() -> ModelFiles:
-    """Skips the test where no registry answers."""
+    """The default model; skips the test if no source answers."""
     try:
         return resolve_model(DEFAULT_MODEL, read_environment().home)
     except ModelError as error:

@@ -1,4 +1,4 @@
-"""Drives a Decoder over the reference ops as a runtime would: paged cache, chunks, samples."""
+"""Drives a Decoder over the reference ops like a runtime: paged cache, chunks, sampled rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK_TOKENS = 16
 def load_decoder(
     path: Path, dtype: Literal["auto", "f32"] = "auto"
 ) -> tuple[Decoder[torch.Tensor], ReferenceOps]:
-    """A folder or a .gguf file, packed for the reference ops."""
+    """Load a folder or a .gguf file and pack it for the reference ops."""
     files = ModelFiles("test", "folder" if path.is_dir() else "gguf", path)
     model = load_model(files, dtype)
     ops = ReferenceOps()
@@ -30,8 +30,8 @@ def load_decoder(
 
 @dataclass
 class Stepper:
-    """Sequences of up to `max_tokens` tokens, each with its own scattered blocks. `slots`: all of
-    them have the adapter in slot 0."""
+    """Sequences of up to `max_tokens` tokens, each with its own scattered blocks. `slots`: all
+    sequences use the adapter in slot 0."""
 
     decoder: Decoder[torch.Tensor]
     ops: ReferenceOps
@@ -47,7 +47,7 @@ class Stepper:
         order = torch.randperm(blocks, generator=torch.Generator().manual_seed(0))
         self.tables = order.to(torch.int32).reshape(self.sequences, per_sequence)
         self.lengths = [0] * self.sequences
-        shape = (blocks, spec.kv_heads)
+        shape = (blocks, spec.num_kv_heads)
         self.caches = [
             LayerCache(
                 self._undefined(*shape, spec.head_dim, BLOCK_TOKENS),
@@ -57,8 +57,8 @@ class Stepper:
         ]
 
     def step(self, chunks: dict[int, list[int]], all_rows: bool = False) -> torch.Tensor:
-        """Compute a chunk of some sequences. Logits of the last token of each chunk, in order, or
-        of all tokens."""
+        """Compute a chunk of some sequences. Return the logits of the last token of each chunk, in
+        order, or of all tokens."""
         tokens, positions, slots, starts, contexts, samples = [], [], [], [0], [], []
         for row, chunk in chunks.items():
             first = self.lengths[row]

@@ -1,4 +1,4 @@
-"""Writes a small transformers encoder as GGUF, the way its converters lay it out."""
+"""Writes a small transformers encoder as GGUF, in the layout of llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def export_encoder(
     words: Sequence[str] = (),
     extra_keys: Mapping[str, float] | None = None,
 ) -> Path:
-    """`kind`: the type of the matrices, of which those that need be are wide. `words`: a WordPiece
-    vocabulary as BERT writes it. `extra_keys`: numbers of the metadata."""
+    """Write `model` to `path`. `kind`: the type of the matrices; those that it does not fit are
+    wider. `words`: a WordPiece vocabulary in BERT's notation. `extra_keys`: further numbers of the
+    metadata."""
     config = model.config
     name = {"bert": "bert", "nomic_bert": "nomic-bert"}[config.model_type]
     writer = gguf.GGUFWriter(str(path), name)
@@ -91,15 +92,15 @@ def _tensors(model: Any) -> dict[str, np.ndarray]:
 
 
 def phantom(word: str) -> str:
-    """A WordPiece token as converters write it: the space before a word is seen, not what continues
-    one."""
+    """Return a WordPiece token as converters write it: a word's leading space is marked, a
+    continuation is not."""
     if word.startswith("[") and word.endswith("]"):
         return word
     return word.removeprefix("##") if word.startswith("##") else "\u2581" + word
 
 
 def add_word_pieces(writer: gguf.GGUFWriter, words: Sequence[str]) -> None:
-    """The tokenizer of a BERT whose vocabulary begins with [PAD], [UNK], [CLS] and [SEP]."""
+    """Add the tokenizer of a BERT whose vocabulary starts with [PAD], [UNK], [CLS] and [SEP]."""
     control = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
     kinds = [gguf.TokenType.CONTROL if w in control else gguf.TokenType.NORMAL for w in words]
     writer.add_tokenizer_model("bert")
@@ -108,5 +109,5 @@ def add_word_pieces(writer: gguf.GGUFWriter, words: Sequence[str]) -> None:
     writer.add_token_types(kinds)
     writer.add_unk_token_id(words.index("[UNK]"))
     writer.add_sep_token_id(words.index("[SEP]"))
-    writer.add_bos_token_id(words.index("[CLS]"))  # as converters name it now
+    writer.add_bos_token_id(words.index("[CLS]"))  # the name in current converters
     writer.add_pad_token_id(words.index("[PAD]"))

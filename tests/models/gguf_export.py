@@ -1,4 +1,4 @@
-"""Writes a small transformers model as GGUF, the way its converters lay it out."""
+"""Writes a small transformers model as GGUF, in the layout of llama.cpp's converter."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ INTERLEAVED = ("llama", "granite")
 
 
 def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Halves of a head to neighbours: what converters do to q and k of some architectures."""
+    """Permute the halves of each head to neighbours, as converters do to q and k of some
+    architectures."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
@@ -68,8 +69,8 @@ def export_gguf(
     tokens: list[str] | None = None,
     extra_keys: Mapping[str, Any] | None = None,
 ) -> None:
-    """`kind`: the type of the matrices. Vectors, and what chooses experts, stay F32. `extra_keys`
-    of the metadata are written in the place of those of the same name."""
+    """Write `model` to `path`. `kind`: the type of the matrices; vectors and routers stay F32.
+    `extra_keys` override metadata of the same name."""
     config = model.config
     architecture = ARCHITECTURES.get(config.model_type, config.model_type).removesuffix("_text")
     gemma = architecture == "gemma3"
@@ -142,7 +143,7 @@ def export_gguf(
 
 
 def _add_longrope(writer: gguf.GGUFWriter, config: Any) -> dict[str, np.ndarray]:
-    """The tensors of its factors, which are there where it is used."""
+    """Add the tensors of LongRoPE's factors if the model uses it."""
     rope, original = config.rope_parameters, config.original_max_position_embeddings
     writer.add_rope_scaling_orig_ctx_len(original)
     if rope["rope_type"] != "longrope":

@@ -24,7 +24,8 @@ PLAIN = ("mlp.gate.weight", "mlp.router.weight", "ffn_gate_inp.weight", ".bias")
 
 
 def random_matrix(source: RandomInputs, rows: int, columns: int, form: str) -> Matrix:
-    """`form`: of `RandomInputs.dense`, of `RandomInputs.affine`, or of FLOAT8."""
+    """Return a random matrix. `form`: a form of `RandomInputs.dense` or `RandomInputs.affine`, or a
+    key of FLOAT8."""
     if form in FLOATS:
         return source.dense(rows, columns, form)
     if form in FLOAT8:
@@ -34,10 +35,9 @@ def random_matrix(source: RandomInputs, rows: int, columns: int, form: str) -> M
 
 
 class RandomCheckpoint:
-    """`Checkpoint` whose matrices have `form`; routers and biases are float32, and embedding and
-    head beside 8-bit floats. Two of the same names and shapes are alike. `changed`: tensors with
-    other values.
-    """
+    """A `Checkpoint` whose matrices have `form`. Routers and biases are float32; beside 8-bit
+    floats, so are embedding and head. Equal names and shapes give equal values. `changed`: tensors
+    with other values."""
 
     def __init__(
         self, shapes: dict[str, tuple[int, ...]], form: str, changed: dict[str, Matrix]
@@ -82,7 +82,7 @@ def random_weights(
     permuted_qk: bool = False,
     changed: dict[str, Matrix] | None = None,
 ) -> DecoderWeights:
-    """Weights under `names`, or those of a Hugging Face folder."""
+    """Return random weights under `names`, or under those of a Hugging Face folder."""
     names = names or hf_names(spec)
     checkpoint = RandomCheckpoint(expected_shapes(names, spec), form, changed or {})
     return DecoderWeights(checkpoint, names, spec, "auto", permuted_qk)

@@ -1,4 +1,4 @@
-"""What `read_adapter` makes of a folder that `peft` wrote is what `peft` merges into weights."""
+"""An adapter that `peft` saved has the same effect as merging it with `peft`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.support.checkpoints.lora_adapters import SMALL
 peft = pytest.importorskip("peft", reason="the extra `dev` has it")
 
 SIZES = {
-    "hidden_size": SMALL.width,
-    "intermediate_size": SMALL.ff,
+    "hidden_size": SMALL.hidden_size,
+    "intermediate_size": SMALL.intermediate_size,
     "num_hidden_layers": 2,
-    "num_attention_heads": SMALL.heads,
-    "num_key_value_heads": SMALL.kv_heads,
-    "vocab_size": SMALL.vocab,
+    "num_attention_heads": SMALL.num_heads,
+    "num_key_value_heads": SMALL.num_kv_heads,
+    "vocab_size": SMALL.vocab_size,
     "max_position_embeddings": SMALL.max_model_len,
 }
 NAMES = {
@@ -42,8 +42,8 @@ NAMES = {
 TOLERANCE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 
 
-def save_drawn(model: Any, folder: Path, **config: Any) -> Any:
-    """A model of `peft` over `model`, all of its factors drawn, saved to `folder`."""
+def save_random_adapter(model: Any, folder: Path, **config: Any) -> Any:
+    """Wrap `model` with `peft`, randomize all factors, and save the adapter to `folder`."""
     adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **config))
     torch.manual_seed(1)
     with torch.no_grad():
@@ -83,7 +83,7 @@ def projections(model: Any) -> dict[tuple[int, str], torch.Tensor]:
 def test_adapter_is_what_peft_merges(tmp_path: Path, config: dict[str, Any]) -> None:
     model = small_model("Llama", **SIZES)
     before = projections(model)
-    merged = projections(save_drawn(model, tmp_path / "a", **config).merge_and_unload())
+    merged = projections(save_random_adapter(model, tmp_path / "a", **config).merge_and_unload())
     adapter = read_adapter(tmp_path / "a", SMALL, LoraSettings())
     for (layer, name), weight in merged.items():
         pair = adapter.layers[layer].get(name)
@@ -91,11 +91,11 @@ def test_adapter_is_what_peft_merges(tmp_path: Path, config: dict[str, Any]) -> 
         torch.testing.assert_close(weight - before[layer, name], change, **TOLERANCE)
 
 
-def test_rows_fit_those_of_an_interleaved_gguf_base(tmp_path: Path) -> None:
-    """Files of the llama architecture hold the rows of q and k in another order."""
+def test_adapter_rows_match_a_gguf_base_with_permuted_rows(tmp_path: Path) -> None:
+    """GGUF files of the llama architecture have permuted rows of q and k."""
     model = small_model("Llama", **SIZES)
     export_gguf(model, tmp_path / "base.gguf")
-    adapted = save_drawn(model, tmp_path / "a", r=4, target_modules="all-linear")
+    adapted = save_random_adapter(model, tmp_path / "a", r=4, target_modules="all-linear")
     merged = projections(adapted.merge_and_unload())
     base = load_model(ModelFiles("m", "gguf", tmp_path / "base.gguf"), "f32")
     adapter = read_adapter(tmp_path / "a", base.spec, LoraSettings())
@@ -108,7 +108,7 @@ def test_rows_fit_those_of_an_interleaved_gguf_base(tmp_path: Path) -> None:
 
 
 def linears(model: LoadedModel, layer: int) -> list[Dense]:
-    """The matrices of all projections of a layer, in the order of `factors_of`."""
+    """Return the matrices of all projections of a layer, in the order of `factors_of`."""
     own = model.weights.layer(layer)
     return [
         part for linear in (own.qkv, own.output, own.gate_up, own.down) for part in linear.parts
@@ -116,10 +116,11 @@ def linears(model: LoadedModel, layer: int) -> list[Dense]:
 
 
 def assert_adapts(folder: Path, name: str, **config: Any) -> None:
-    """A folder's model, its adapter as a runtime packs it, and the model that `peft` merges."""
+    """Check that a folder's model with its adapter computes the logits of the model that `peft`
+    merges."""
     model = small_model(name, **SIZES)
     model.save_pretrained(folder / "base")
-    adapted = save_drawn(model, folder / "a", r=4, lora_alpha=6, **config)
+    adapted = save_random_adapter(model, folder / "a", r=4, lora_alpha=6, **config)
     adapted.merge_and_unload().save_pretrained(folder / "merged")
     base, merged = (
         load_model(ModelFiles("m", "folder", folder / name), "f32") for name in ("base", "merged")
@@ -140,18 +141,18 @@ def test_adapter_of_fused_projections_is_what_peft_merges(tmp_path: Path, target
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "k_proj"]])
-def test_rows_of_an_adapter_are_put_in_order_as_those_of_its_base(
+def test_adapter_rows_are_reordered_like_those_of_an_interleaved_base(
     tmp_path: Path, targets: Any
 ) -> None:
-    """Of a family that rotates neighbours, in part of a head."""
+    """The family rotates neighbouring components in a part of each head."""
     assert_adapts(tmp_path, "Glm4", target_modules=targets)
 
 
-def test_adapter_trained_by_others_is_read(weights_dir: Path) -> None:
-    """Rank 32 on all linear maps of a Qwen2.5-0.5B, bfloat16; the base is a quantized GGUF."""
+def test_published_adapter_is_read(weights_dir: Path) -> None:
+    """Rank 32 on all linear layers of a Qwen2.5-0.5B, bfloat16; the base is a quantized GGUF."""
     (file,) = (weights_dir / "qwen05b").glob("*.gguf")
     spec = load_model(ModelFiles("q", "gguf", file), "auto").spec
     adapter = read_adapter(weights_dir / "lora05b", spec, LoraSettings())
     assert adapter.rank == 32 and len(adapter.layers) == 24
     assert all(set(pairs) == set(NAMES.values()) for pairs in adapter.layers)
-    assert adapter.size_bytes == 2 * 35_192_832  # the file has half of it, and a header
+    assert adapter.size_bytes == 2 * 35_192_832  # the file has 2 bytes per element, and a header

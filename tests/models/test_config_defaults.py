@@ -1,5 +1,5 @@
-"""A config.json that leaves keys out, or names some that its family does not heed, is computed as
-`transformers` computes it."""
+"""A config.json that lacks keys, or has keys that its family ignores, gives the logits of
+`transformers`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WITHOUT_THETA = {
     "sliding_attention": {"rope_type": "default"},
 }
 
-# The model, its options; the keys that its file lacks, and those that it has besides.
+# The model, its options, the keys removed from its file, and the keys added.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = {
     "llama of a window, which it does not have": ("Llama", {}, (), {"sliding_window": 5}),
     "mixtral": ("Mixtral", MIXTRAL, ("rms_norm_eps", "rope_parameters"), {}),
@@ -247,7 +247,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
 def save(
     folder: Path, name: str, options: dict[str, Any], lacks: Iterable[str], has: dict[str, Any]
 ) -> None:
-    """A small model with weights large enough to tell errors."""
+    """Save a small model with weights large enough to expose errors."""
     config_name = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
     torch.manual_seed(0)
     config = getattr(transformers, config_name)(**(SMALL | options))
@@ -266,7 +266,7 @@ def edit(folder: Path, lacks: Iterable[str], has: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_what_a_config_leaves_out_is_its_familys(case: str, tmp_path: Path) -> None:
+def test_missing_keys_get_the_defaults_of_the_family(case: str, tmp_path: Path) -> None:
     save(tmp_path, *CASES[case])
     model = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, attn_implementation="eager", dtype=torch.float32
@@ -278,14 +278,16 @@ def test_what_a_config_leaves_out_is_its_familys(case: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("written, served", [(64, 256), (256, 256), (512, 512)])
-def test_yarn_reaches_as_far_as_it_scales(written: int, served: int, tmp_path: Path) -> None:
-    """Some configs name the context before it, some the one after."""
+def test_context_length_of_yarn_is_the_scaled_one(
+    written: int, served: int, tmp_path: Path
+) -> None:
+    """Some configs give the context before scaling, some the one after."""
     has = {"rope_scaling": YARN, "rope_theta": 1e4, "max_position_embeddings": written}
     save(tmp_path, "Qwen2", {}, ("rope_parameters",), has)
     assert spec_of_folder(tmp_path).max_model_len == served
 
 
-def test_longrope_is_known_by_its_first_name(tmp_path: Path) -> None:
+def test_longrope_is_read_under_its_older_name(tmp_path: Path) -> None:
     specs = []
     for name in ("su", "longrope"):
         has = {"rope_scaling": {"type": name} | FACTORS, "partial_rotary_factor": 0.5}

@@ -1,4 +1,4 @@
-"""Every architecture, with small random weights, computes what `transformers` computes."""
+"""Every architecture, with small random weights, gives the logits of `transformers`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GEMMA3 = {
     "tie_word_embeddings": True,
 }
 
-# An eps that tells: what divides the residual stream is squared in it.
+# A large eps, because the residual multiplier is squared in it.
 GRANITE = {
     "embedding_multiplier": 12.0,
     "attention_multiplier": 0.2,
@@ -60,7 +60,7 @@ GRANITE = {
     "rms_norm_eps": 0.05,
 }
 
-# The factors are chosen by the length of the prompt there, by the context that is served here.
+# transformers chooses the factors by the prompt's length, Penstock by the served context.
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
@@ -162,7 +162,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", params=list(CASES))
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """(folder, model in float32) of one case, with weights large enough to tell errors."""
+    """(folder, float32 model) of one case, with weights large enough to expose errors."""
     name, options = CASES[request.param]
     config_name = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
     config = getattr(transformers, config_name)(**(SMALL | options))
@@ -200,7 +200,7 @@ def test_decode_after_a_chunked_prompt_gives_the_logits_of_transformers(saved: A
         torch.testing.assert_close(logits, expected[position : position + 1], **TOLERANCE)
 
 
-def test_sequences_in_one_step_do_not_touch_each_other(saved: Any) -> None:
+def test_sequences_in_one_step_do_not_affect_each_other(saved: Any) -> None:
     folder, model = saved
     stepper = Stepper(*load_decoder(folder), sequences=3)
     stepper.step({0: PROMPT[:20], 2: PROMPT[5:9]})
@@ -210,7 +210,7 @@ def test_sequences_in_one_step_do_not_touch_each_other(saved: Any) -> None:
         torch.testing.assert_close(logits[row], expected_logits(model, tokens)[-1], **TOLERANCE)
 
 
-def test_older_spelling_of_the_rope_keys_means_the_same(tmp_path: Path) -> None:
+def test_older_rope_keys_give_the_same_spec(tmp_path: Path) -> None:
     config = transformers.LlamaConfig(**SMALL, rope_parameters=LLAMA3)
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config).float().eval()

@@ -1,4 +1,4 @@
-"""The default model, as its registry carries it."""
+"""The default model, as the catalogue provides it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_its_text_parts_are_complete(default_model: ModelFiles) -> None:
 
 
 @pytest.mark.slow
-def test_in_f32_it_gives_the_logits_of_transformers(default_model: ModelFiles) -> None:
+def test_default_model_in_f32_gives_the_logits_of_transformers(default_model: ModelFiles) -> None:
     tokens = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018]
     compare_with_transformers(default_model.path, tokens)
 
 
 @pytest.mark.slow
-def test_in_f32_qwen_gives_the_logits_of_transformers(weights_dir: Path) -> None:
+def test_qwen_in_f32_gives_the_logits_of_transformers(weights_dir: Path) -> None:
     """Biases, an untied head, and Q5_0, Q8_0, Q4_K and Q6_K in one model."""
     tokens = [151644, 8948, 198, 2610, 525, 1207, 16948, 11, 3465, 553, 54364, 14817, 13]
     path = weights_dir / "qwen05b" / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
@@ -45,7 +45,8 @@ def test_in_f32_qwen_gives_the_logits_of_transformers(weights_dir: Path) -> None
 
 @torch.no_grad()
 def compare_with_transformers(path: Path, tokens: list[int]) -> None:
-    """Logits of a prompt computed in two chunks, and the token each position would draw."""
+    """Compare the logits of a prompt computed in two chunks, and the most likely token of each
+    position."""
     pytest.importorskip("accelerate", reason="transformers reads GGUF with accelerate only")
     model = transformers.AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32

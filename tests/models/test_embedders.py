@@ -1,4 +1,4 @@
-"""Embedding models compute what `transformers` computes, and no sequence sees another."""
+"""Embedding models give the vectors of `transformers`, and sequences do not affect each other."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", params=list(CASES))
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """(folder, what each sequence should give) of one case."""
+    """(folder, the expected vector of each sequence) of one case."""
     name, options, how = CASES[request.param]
     model = small_body(name, **options)
     folder = save_sentence_folder(tmp_path_factory.mktemp("model"), model, **how)
@@ -120,7 +120,7 @@ def test_reference_gives_the_vectors_of_transformers(saved: Any) -> None:
     )
     spec: Any = model.spec
     blocks = max_blocks(len(inputs.tokens), len(SEQUENCES), 16)
-    shape = (blocks, getattr(spec, "kv_heads", spec.heads))
+    shape = (blocks, getattr(spec, "num_kv_heads", spec.num_heads))
     cache = LayerCache(
         torch.full((*shape, spec.head_dim, 16), float("nan")),
         torch.full((*shape, 16, spec.head_dim), float("nan")),
@@ -153,7 +153,7 @@ def test_a_decoder_saved_with_its_head_is_read_too(tmp_path: Path) -> None:
     torch.testing.assert_close(vectors[0], expected, **TOLERANCE)
 
 
-def test_an_encoder_alone_is_pooled_by_its_mean(tmp_path: Path) -> None:
+def test_an_encoder_without_modules_uses_mean_pooling(tmp_path: Path) -> None:
     model = small_body("Bert")
     model.save_pretrained(tmp_path)
     assert is_embedding_model(files_at(tmp_path, "test"))
@@ -162,7 +162,7 @@ def test_an_encoder_alone_is_pooled_by_its_mean(tmp_path: Path) -> None:
     torch.testing.assert_close(vectors[0], expected, **TOLERANCE)
 
 
-def test_positions_of_roberta_begin_behind_a_padding_that_is_not_named(tmp_path: Path) -> None:
+def test_positions_of_roberta_start_after_the_default_padding_token(tmp_path: Path) -> None:
     model = small_body("Roberta", pad_token_id=1, max_position_embeddings=82)
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -233,7 +233,7 @@ def test_nomic_bert_has_the_base_of_the_older_spelling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key", ["causal", "parallel_block", "scale_attn_by_inverse_layer_idx", "scale_attn_weights"]
 )
-def test_what_no_nomic_model_does_is_refused_by_its_key(tmp_path: Path, key: str) -> None:
+def test_unsupported_keys_of_nomic_are_refused_by_name(tmp_path: Path, key: str) -> None:
     sizes = {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_inner": 96, "vocab_size": 64}
     asked = {key: key != "scale_attn_weights"}
     config = {"architectures": ["NomicBertModel"]} | sizes | asked
@@ -242,7 +242,7 @@ def test_what_no_nomic_model_does_is_refused_by_its_key(tmp_path: Path, key: str
         embedding_spec_of_folder(tmp_path)
 
 
-def test_an_embedder_without_architectures_is_what_its_model_type_means(tmp_path: Path) -> None:
+def test_an_embedder_without_architectures_is_read_by_its_model_type(tmp_path: Path) -> None:
     folder = save_sentence_folder(tmp_path, small_body("Bert"))
     spec = embedding_spec_of_folder(folder)
     edit(folder / "config.json", architectures=None)
@@ -268,7 +268,7 @@ def test_an_embedder_without_architectures_is_what_its_model_type_means(tmp_path
         ("NomicBert", {"rope_scaling": {"type": "linear"}}, "rope_type 'linear' is not supported"),
     ],
 )
-def test_a_family_refuses_what_it_does_not_do(
+def test_unsupported_values_of_encoder_keys_are_refused(
     tmp_path: Path, name: str, changes: dict[str, Any], message: str
 ) -> None:
     options = MODERN if name == "ModernBert" else {}
@@ -278,7 +278,7 @@ def test_a_family_refuses_what_it_does_not_do(
         load_embedder(files_at(folder, "test"), "auto")
 
 
-def test_the_context_is_what_the_folder_says_unless_more_is_asked_for(tmp_path: Path) -> None:
+def test_the_context_is_the_folders_unless_a_longer_one_is_requested(tmp_path: Path) -> None:
     folder = save_sentence_folder(tmp_path, small_body("Bert"), max_tokens=32)
     assert native(folder).info.max_model_len == 32
     assert native(folder, max_model_len=60).info.max_model_len == 60
@@ -308,13 +308,13 @@ def edit(path: Path, **changes: Any) -> None:
         ("config.json", {"architectures": ["T5Model"]}, "T5Model is not supported"),
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pooling by mean and max"),
         ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pooling by weightedmean"),
-        ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "is none of the"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "is not one of the"),
         ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length 0"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.Tanh"}, "Tanh"),
         ("2_Dense/config.json", {"in_features": 32}, "in_features is 32, but must be 64"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_its_name(
+def test_unsupported_keys_are_refused_by_name(
     tmp_path: Path, file: str, changes: dict[str, Any], message: str
 ) -> None:
     folder = save_sentence_folder(
@@ -326,7 +326,7 @@ def test_what_is_not_supported_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("how", [{"normalize": False}, {"dense": DENSE}])
-def test_a_sum_over_the_root_of_the_length_is_refused_where_its_length_counts(
+def test_mean_sqrt_len_pooling_is_refused_without_normalization(
     tmp_path: Path, how: dict[str, Any]
 ) -> None:
     folder = save_sentence_folder(tmp_path, small_body("Bert"), "mean_sqrt_len_tokens", **how)
@@ -334,7 +334,7 @@ def test_a_sum_over_the_root_of_the_length_is_refused_where_its_length_counts(
         load_embedder(ModelFiles("test", "folder", folder), "auto")
 
 
-def test_modules_that_leave_the_folder_or_are_unknown_are_refused(tmp_path: Path) -> None:
+def test_modules_outside_the_folder_or_unknown_are_refused(tmp_path: Path) -> None:
     folder = save_sentence_folder(tmp_path, small_body("Bert"))
     modules = json.loads((folder / "modules.json").read_text())
     for index, change, message in (

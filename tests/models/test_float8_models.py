@@ -1,5 +1,5 @@
-"""Models in 8-bit floats compute what `transformers` computes with the numbers that they mean; and
-what that, and holding them in bfloat16, costs in quality."""
+"""Models in 8-bit floats give the logits of `transformers` with the dequantized weights; and the
+loss of quality by 8 bits and by bfloat16 storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.checkpoints.float8_checkpoints import Form, write_float8
 PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
 FORMS: list[Form] = ["fp8-block", "fp8-tensor", "channel", "group"]
 
-# Nats a token that 8 bits cost this model, and that bfloat16 adds. Measured: 0.0075 to 0.0097, and
+# KL divergence in nats per token from 8 bits, and from bfloat16. Measured: 0.0075 to 0.0097, and
 # 3.3e-5 to 3.7e-5.
 FLOAT8_KL, BFLOAT16_KL = 0.02, 1e-4
 
@@ -34,9 +34,9 @@ MODELS: dict[str, dict[str, Any]] = {"Qwen3": {"head_dim": 48}, "Phi3": {"pad_to
 
 @pytest.fixture(scope="module", params=list(MODELS))
 def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A folder in float32 and its model. Matrices are no whole number of blocks, and the second
-    half of their columns is eight times as large: scales are not alike. Where projections are
-    fused, blocks are of two of them."""
+    """A float32 folder and its model. The matrices do not divide into whole blocks, and the second
+    half of their columns is eight times as large, so that scales differ. In fused projections,
+    blocks span two of them."""
     config = getattr(transformers, f"{request.param}Config")(
         hidden_size=192,
         intermediate_size=320,
@@ -64,7 +64,7 @@ def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def logits(folder: Path, held: Float8Storage) -> torch.Tensor:
-    """Of every token of the prompt."""
+    """Return the logits of every token of the prompt."""
     model = load_model(ModelFiles("m", "folder", folder), "auto", float8=held)
     ops = ReferenceOps()
     decoder = Decoder(model.spec, model.weights, ops, max_model_len=256)
@@ -81,13 +81,13 @@ def expected(model: Any, meant: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def divergence(truth: torch.Tensor, ours: torch.Tensor) -> float:
-    """KL in nats, the mean over tokens."""
+    """Return the mean KL divergence per token in nats."""
     wide = [scores.double().log_softmax(-1) for scores in (truth, ours)]
     return float((wide[0].exp() * (wide[0] - wide[1])).sum(-1).mean())
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_logits_are_those_of_transformers_with_the_numbers_meant(
+def test_logits_are_those_of_transformers_with_dequantized_weights(
     plain: tuple[Path, Any], tmp_path: Path, form: Form
 ) -> None:
     folder, model = plain
@@ -100,7 +100,7 @@ def test_logits_are_those_of_transformers_with_the_numbers_meant(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_bfloat16_for_a_cpu_adds_next_to_nothing(
+def test_bfloat16_storage_adds_almost_no_divergence(
     plain: tuple[Path, Any], tmp_path: Path, form: Form
 ) -> None:
     folder, model = plain
@@ -110,7 +110,9 @@ def test_bfloat16_for_a_cpu_adds_next_to_nothing(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_8_bits_cost_what_is_known(plain: tuple[Path, Any], tmp_path: Path, form: Form) -> None:
+def test_8_bits_add_the_known_divergence(
+    plain: tuple[Path, Any], tmp_path: Path, form: Form
+) -> None:
     folder, model = plain
     write_float8(folder, tmp_path / "m", form)
     truth = expected(model, model.state_dict())
@@ -118,12 +120,12 @@ def test_8_bits_cost_what_is_known(plain: tuple[Path, Any], tmp_path: Path, form
 
 
 def turned(scale: torch.Tensor) -> torch.Tensor:
-    """The scales in the order of columns: what reading them the wrong way round gives."""
+    """Transpose the order of the scales, as if they were read in column order."""
     return scale.T.contiguous().reshape(scale.shape)
 
 
 @pytest.mark.parametrize("wrong", [turned, lambda s: s.flip(1), torch.reciprocal, torch.ones_like])
-def test_scales_in_the_wrong_place_cost_more(
+def test_transposed_scales_increase_the_divergence(
     plain: tuple[Path, Any], tmp_path: Path, wrong: Any
 ) -> None:
     folder, model = plain
@@ -135,7 +137,7 @@ def test_scales_in_the_wrong_place_cost_more(
     assert divergence(truth, logits(tmp_path / "m", "float8")) > 3 * FLOAT8_KL
 
 
-def test_float32_means_each_value_rounded_once(plain: tuple[Path, Any], tmp_path: Path) -> None:
+def test_float32_mode_rounds_each_value_once(plain: tuple[Path, Any], tmp_path: Path) -> None:
     meant = write_float8(plain[0], tmp_path / "m", "fp8-block", torch.bfloat16)
     model = load_model(ModelFiles("m", "folder", tmp_path / "m"), "f32")
     down = model.weights.layer(1).down.parts[0]

@@ -1,4 +1,5 @@
-"""Encoders from GGUF files: the vectors of transformers, the tokens of their own tokenizers."""
+"""Encoders from GGUF files give the vectors of transformers and the tokens of their own
+tokenizers."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def test_a_decoder_that_names_a_pooling_gives_the_vectors_of_transformers(
 
 
 @pytest.mark.parametrize("name", ["Qwen3", "Llama"])
-def test_tokens_of_a_decoder_that_is_not_causal_see_those_after_them(
+def test_tokens_of_a_bidirectional_decoder_attend_to_later_tokens(
     tmp_path: Path, name: str
 ) -> None:
     model = small_body(name, "ForCausalLM")
@@ -116,14 +117,14 @@ def test_a_scaled_rope_of_an_encoder_gives_the_vectors_of_transformers(
 
 
 @pytest.mark.parametrize("keys", [{}, {"qwen3.pooling_type": 0}])
-def test_a_decoder_without_a_pooling_writes_text(tmp_path: Path, keys: dict[str, int]) -> None:
+def test_a_decoder_without_a_pooling_generates_text(tmp_path: Path, keys: dict[str, int]) -> None:
     model = small_body("Qwen3", "ForCausalLM")
     export_gguf(model, tmp_path / "m.gguf", tokens=TOKENS, extra_keys=keys)
     assert not is_embedding_model(files_at(tmp_path / "m.gguf", "test"))
 
 
 @pytest.mark.parametrize(("add_eos", "end"), [(True, [2]), (False, [])])
-def test_texts_of_a_decoder_end_with_the_token_that_the_file_asks_for(
+def test_texts_of_a_decoder_end_with_the_token_that_the_file_requires(
     tmp_path: Path, add_eos: bool, end: list[int]
 ) -> None:
     keys = {"qwen3.pooling_type": 3, "tokenizer.ggml.add_eos_token": add_eos}
@@ -150,13 +151,13 @@ def expected_ids(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list
     return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
 
 
-def test_a_file_cuts_texts_as_the_models_own_tokenizer_does(tmp_path: Path) -> None:
+def test_a_file_tokenizes_like_the_models_own_tokenizer(tmp_path: Path) -> None:
     path = export_encoder(small_body("Bert"), tmp_path / "m.gguf", words=WORDS)
     assert ids_of(path, TEXTS) == expected_ids(word_pieces(), TEXTS)
 
 
 @pytest.mark.weights
-def test_the_vocabulary_of_minilm_cuts_texts_alike_from_a_file(
+def test_the_vocabulary_of_minilm_tokenizes_alike_from_a_file(
     weights_dir: Path, tmp_path: Path
 ) -> None:
     own = weights_dir / "minilm" / "tokenizer.json"
@@ -180,7 +181,7 @@ def test_the_vocabulary_of_minilm_cuts_texts_alike_from_a_file(
 
 
 def real(path: Path, texts: list[str]) -> np.ndarray:
-    """The vectors of a model on disk."""
+    """Return the vectors of a model on disk."""
     files = files_at(path, "test")
     ids = load_embedding_tokenizer(load_embedding_parts(files).tokenizer).encode(texts)
     runtime = NativeEmbedding(load_embedder(files, "auto"), 0, EngineSettings(threads=2))
@@ -200,7 +201,7 @@ def test_minilm_in_eight_bits_gives_nearly_the_vectors_of_its_folder(weights_dir
 
 
 @pytest.mark.weights
-def test_nomic_embed_puts_texts_of_one_meaning_together(weights_dir: Path) -> None:
+def test_nomic_embed_gives_similar_vectors_to_texts_of_one_meaning(weights_dir: Path) -> None:
     path = weights_dir / "gguf_encoders" / "nomic-embed-text-v1.5.Q4_K_M.gguf"
     if not path.exists():
         pytest.skip(f"needs {path.name} in gguf_encoders")
@@ -209,7 +210,7 @@ def test_nomic_embed_puts_texts_of_one_meaning_together(weights_dir: Path) -> No
 
 
 def write(path: Path, model: Any, **metadata: Any) -> None:
-    """A file like `model`'s with some metadata added."""
+    """Write `model` as GGUF with further metadata."""
     export_encoder(model, path, words=WORDS)
     reader = gguf.GGUFReader(str(path))
     own = Path(f"{path}.own")
@@ -248,7 +249,7 @@ def write(path: Path, model: Any, **metadata: Any) -> None:
         ("tokenizer.ggml.bos_token_id", 4711, "bos_token_id 4711 is not in the vocabulary"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_its_key(
+def test_unsupported_metadata_is_refused_by_its_key(
     tmp_path: Path, key: str, value: Any, message: str
 ) -> None:
     path = tmp_path / "m.gguf"

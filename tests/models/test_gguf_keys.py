@@ -1,4 +1,4 @@
-"""A key of a GGUF file that changes what its model computes is honoured, or refused by its name."""
+"""A key of a GGUF file that changes what its model computes is applied, or refused by its name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ YARN_KEYS = {
 
 
 def exported(path: Path, keys: Mapping[str, Any], name: str = "Llama", **options: Any) -> Any:
-    """The small model that is written to `path` with `keys` in its metadata."""
+    """Write a small model to `path` with `keys` in its metadata, and return it."""
     model = small_model(name, **options)
     export_gguf(model, path, extra_keys=keys)
     return model
@@ -78,16 +78,16 @@ def test_a_scaled_rope_gives_the_logits_of_transformers(
     )
 
 
-def test_a_type_of_none_turns_the_factor_off(tmp_path: Path) -> None:
+def test_scaling_type_none_disables_the_factor(tmp_path: Path) -> None:
     keys = {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}
     assert spec_with(tmp_path / "m.gguf", keys).rope.scaling is None
 
 
-def test_a_factor_of_zero_is_none(tmp_path: Path) -> None:
+def test_a_factor_of_zero_means_no_scaling(tmp_path: Path) -> None:
     assert spec_with(tmp_path / "m.gguf", {"llama.rope.scaling.factor": 0.0}).rope.scaling is None
 
 
-def test_the_original_context_of_yarn_is_the_files_own_where_it_names_none(tmp_path: Path) -> None:
+def test_the_original_context_of_yarn_defaults_to_the_context(tmp_path: Path) -> None:
     keys = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0}
     spec = spec_with(tmp_path / "m.gguf", keys)
     assert isinstance(spec.rope.scaling, YarnScaling)
@@ -95,7 +95,7 @@ def test_the_original_context_of_yarn_is_the_files_own_where_it_names_none(tmp_p
 
 
 @pytest.mark.parametrize("pattern", [3, [True, True, False] * 2 + [True], [1, 1, 0, 1, 1, 0, 1]])
-def test_the_file_says_which_layers_of_gemma_have_the_window(tmp_path: Path, pattern: Any) -> None:
+def test_metadata_select_the_sliding_layers_of_gemma(tmp_path: Path, pattern: Any) -> None:
     types = ["full_attention" if i % 3 == 2 else "sliding_attention" for i in range(7)]
     keys = {"gemma3.attention.sliding_window_pattern": pattern}
     model = exported(tmp_path / "m.gguf", keys, "Gemma3", **GEMMA3 | {"layer_types": types})
@@ -132,8 +132,8 @@ def test_other_scaling_beside_longrope_is_refused(
         load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 
-def test_norms_of_heads_whose_neighbours_are_rotated_are_refused(tmp_path: Path) -> None:
-    """Their weights would have to be put in order as well; no member has them."""
+def test_norms_of_heads_beside_an_interleaved_rope_are_refused(tmp_path: Path) -> None:
+    """Their weights would have to be reordered too; no family has them."""
     norms = {f"blk.0.attn_{name}_norm.weight": np.ones(16, np.float32) for name in "qk"}
     model = small_model("Glm4", num_hidden_layers=1, head_dim=16)
     export_gguf(model, tmp_path / "m.gguf", extra_tensors=norms)
@@ -141,21 +141,21 @@ def test_norms_of_heads_whose_neighbours_are_rotated_are_refused(tmp_path: Path)
         load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 
-def test_granite_whose_positions_are_not_trained_has_none(tmp_path: Path) -> None:
+def test_granite_with_untrained_positions_has_no_rope(tmp_path: Path) -> None:
     spec = spec_with(tmp_path / "m.gguf", {"granite.rope.scaling.finetuned": False}, "Granite")
     assert not any(layer.rotary for layer in spec.layers)
     keys = {"granite.rope.scaling.finetuned": True}
     assert all(layer.rotary for layer in spec_with(tmp_path / "t.gguf", keys, "Granite").layers)
 
 
-def test_scales_of_zero_are_none(tmp_path: Path) -> None:
+def test_scales_of_zero_mean_not_set(tmp_path: Path) -> None:
     names = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
     spec = spec_with(tmp_path / "m.gguf", {f"granite.{name}": 0.0 for name in names}, "Granite")
     assert (spec.attention_scale, spec.embedding_scale, spec.logit_scale) == (None, 1.0, 1.0)
     assert spec.norm_eps == pytest.approx(1e-6)
 
 
-def test_what_divides_logits_divides_no_embedding(tmp_path: Path) -> None:
+def test_the_logit_divisor_does_not_apply_to_embeddings(tmp_path: Path) -> None:
     keys = {"granite.logit_scale": 8.0, "granite.pooling_type": 1}
     assert spec_with(tmp_path / "m.gguf", keys, "Granite").logit_scale == 0.125
     spec = load_embedder(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto").spec
@@ -168,7 +168,7 @@ def test_a_negative_scale_is_refused(tmp_path: Path, name: str) -> None:
         spec_with(tmp_path / "m.gguf", {f"granite.{name}": -2.0}, "Granite")
 
 
-def test_a_base_of_its_own_for_windows_keeps_the_scaling(tmp_path: Path) -> None:
+def test_a_separate_rope_base_for_windows_keeps_the_scaling(tmp_path: Path) -> None:
     keys = {"llama.rope.freq_base_swa": 5000.0, "llama.rope.scaling.factor": 2.0}
     local = spec_with(tmp_path / "m.gguf", keys).local_rope
     assert local is not None
@@ -201,17 +201,19 @@ def test_a_base_of_its_own_for_windows_keeps_the_scaling(tmp_path: Path) -> None
         ("nextn_predict_layers", 1),
     ],
 )
-def test_what_nothing_computes_is_refused_by_its_key(tmp_path: Path, key: str, value: Any) -> None:
+def test_unsupported_metadata_keys_are_refused_by_name(
+    tmp_path: Path, key: str, value: Any
+) -> None:
     with pytest.raises(ModelError, match=rf"m\.gguf: llama\.{key} "):
         spec_with(tmp_path / "m.gguf", {f"llama.{key}": value})
 
 
-def test_the_value_is_told_with_the_key(tmp_path: Path) -> None:
+def test_a_refusal_names_key_and_value(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"gemma3\.final_logit_softcapping 30\.0 is not supported"):
         spec_with(tmp_path / "m.gguf", {"gemma3.final_logit_softcapping": 30.0}, "Gemma3")
 
 
-def test_values_that_ask_for_nothing_are_accepted(tmp_path: Path) -> None:
+def test_neutral_values_are_accepted(tmp_path: Path) -> None:
     neutral = {
         "attn_logit_softcapping": 0.0,
         "final_logit_softcapping": 0.0,
@@ -232,7 +234,7 @@ def test_values_that_ask_for_nothing_are_accepted(tmp_path: Path) -> None:
     assert spec_with(tmp_path / "b.gguf", keys) == plain
 
 
-def test_a_decoder_that_is_not_causal_embeds_and_writes_no_text(tmp_path: Path) -> None:
+def test_a_bidirectional_decoder_embeds_but_generates_no_text(tmp_path: Path) -> None:
     keys = {"llama.attention.causal": False, "llama.pooling_type": 1}
     with pytest.raises(ModelError, match=r"attention\.causal.*embeddings but not generate text"):
         spec_with(tmp_path / "m.gguf", keys)
@@ -240,17 +242,15 @@ def test_a_decoder_that_is_not_causal_embeds_and_writes_no_text(tmp_path: Path) 
     assert isinstance(spec, DecoderSpec) and spec.bidirectional
 
 
-def test_windows_of_a_decoder_that_is_not_causal_are_refused(tmp_path: Path) -> None:
+def test_windows_of_a_bidirectional_decoder_are_refused(tmp_path: Path) -> None:
     keys = {"llama.attention.causal": False, "llama.attention.sliding_window": 8}
     with pytest.raises(ModelError, match="causal false is not supported beside a sliding window"):
         spec_with(tmp_path / "m.gguf", keys)
 
 
 @pytest.mark.parametrize("padding", [1000, 2**32 - 1])
-def test_a_padding_that_is_no_token_of_the_vocabulary_keeps_nothing_from_being_read(
-    tmp_path: Path, padding: int
-) -> None:
-    """Fine-tuned models name one that they never added; a request is never padded."""
+def test_a_padding_token_outside_the_vocabulary_is_ignored(tmp_path: Path, padding: int) -> None:
+    """Fine-tuned models name a padding token that they never added. Requests are never padded."""
     path = tmp_path / "m.gguf"
     model = small_model("Llama", num_hidden_layers=1)
     tokens = ["a", "<|s|>", "<|e|>", "b", "ab"]

@@ -1,4 +1,4 @@
-"""A model read from GGUF computes what the same model computes in transformers."""
+"""A model read from GGUF gives the logits of the same model in transformers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_float_gguf_gives_the_logits_of_transformers(
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
 def test_f32_mode_computes_with_the_exact_quantized_values(tmp_path: Path, kind: str) -> None:
-    """Also through the rows of q and k that are put back in order."""
+    """This includes the reordered rows of q and k."""
     model = small_model("Llama")
     export_gguf(model, tmp_path / "m.gguf", kind)
     number = gguf.GGMLQuantizationType[kind]
@@ -98,7 +98,7 @@ def test_f32_mode_computes_with_the_exact_quantized_values(tmp_path: Path, kind:
 
 
 def test_rope_factors_of_the_file_divide_the_frequencies(tmp_path: Path) -> None:
-    """Llama 3 scaling as its GGUF files carry it: a tensor of factors."""
+    """GGUF files have Llama 3 scaling as a tensor of factors."""
     model = small_model("Llama", rope_parameters=LLAMA3)
     plain = 10000.0 ** (-np.arange(0, 16, 2) / 16)
     factors = (plain / model.model.rotary_emb.inv_freq.numpy()).astype(np.float32)
@@ -108,13 +108,13 @@ def test_rope_factors_of_the_file_divide_the_frequencies(tmp_path: Path) -> None
     )
 
 
-def test_the_names_of_this_export_are_the_reference_ones() -> None:
+def test_the_names_of_this_export_are_those_of_the_gguf_package() -> None:
     llama = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 1)
     fused = gguf.get_tensor_name_map(gguf.MODEL_ARCH.PHI3, 1)
     for old, new in GGUF_NAMES.items():
         if ("norm" in old and "self_attn" in old) or old == "model.layers.":
             continue
-        if "mlp.gate." in old or "experts" in old:  # those of a mixture
+        if "mlp.gate." in old or "experts" in old:  # tensors of experts
             continue
         full = old if old.startswith(("model.", "lm_head")) else f"model.layers.0.{old}"
         expected = new if full == old else f"blk.0.{new}"
@@ -148,7 +148,7 @@ def test_the_template_for_requests_with_tools_is_read_too(tmp_path: Path) -> Non
     )
 
 
-def test_the_end_of_a_harmony_message_ends_no_turn(tmp_path: Path) -> None:
+def test_the_end_of_a_harmony_message_does_not_end_a_turn(tmp_path: Path) -> None:
     tokens = ["a", "b", "<|return|>", "<|end|>", "<|call|>", "<|start|>", "<|endoftext|>"]
     export_gguf(small_model("Llama"), tmp_path / "m.gguf", tokens=tokens)
     parts = load_text_parts(ModelFiles("m", "gguf", tmp_path / "m.gguf"))
@@ -191,7 +191,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_a_spoiled_header_is_a_model_error_or_another_model(
+def test_a_corrupt_header_is_a_model_error_or_another_model(
     tmp_path: Path, exported: bytes, data: st.DataObject
 ) -> None:
     header_size = exported.index(b"blk.0.attn_q.weight") + 64

@@ -1,4 +1,4 @@
-"""Rerankers in GGUF files: what llama.cpp's converter makes of Qwen3-Reranker."""
+"""Rerankers in GGUF files, as llama.cpp's converter writes Qwen3-Reranker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ KEYS = {
 
 
 def export(path: Path, **changes: Any) -> Any:
-    """The model of a file that keeps two rows of its head; `changes` of the metadata."""
+    """Write a file with two rows of the model's head, and return the model. `changes`: of the
+    metadata."""
     model = small_body("Qwen3", "ForCausalLM", tie_word_embeddings=True)
     model.tie_weights()
     head = model.lm_head.weight.detach().numpy()[[YES, NO]]
@@ -45,7 +46,7 @@ def export(path: Path, **changes: Any) -> Any:
     return model
 
 
-def test_a_score_is_how_likely_yes_is_after_the_template(tmp_path: Path) -> None:
+def test_a_score_is_the_probability_of_yes_after_the_template(tmp_path: Path) -> None:
     model = export(tmp_path / "m.gguf")
     assert is_reranker(files_at(tmp_path / "m.gguf", "test"))
     documents = ["ab", "bbba", ""]
@@ -60,7 +61,7 @@ def test_a_score_is_how_likely_yes_is_after_the_template(tmp_path: Path) -> None
     assert len({round(score, 4) for score in scores.values()}) == 3
 
 
-def test_tokens_join_over_the_seams_of_the_template(tmp_path: Path) -> None:
+def test_tokens_may_span_the_seams_of_the_template(tmp_path: Path) -> None:
     export(tmp_path / "m.gguf")
     parts = load_rerank_parts(files_at(tmp_path / "m.gguf", "test"))
     pairs = load_pair_tokenizer(parts.tokenizer, parts.template)

@@ -1,5 +1,5 @@
-"""gpt-oss computes what `transformers` computes, from folders of floats and of MXFP4 and from
-GGUF. The numbers of all are the same; as float32 they are computed with as they are."""
+"""gpt-oss gives the logits of `transformers`, from folders of floats and MXFP4 and from GGUF. All
+hold the same numbers, and float32 mode uses them unrounded."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_decode_after_a_chunked_prompt_gives_the_logits_of_transformers(
         torch.testing.assert_close(logits, expected[position : position + 1], **TOLERANCE)
 
 
-def test_kernels_know_the_integers_of_both_formats(paths: dict[str, Path]) -> None:
-    """The same ones, whatever the order of codes and rows in the file."""
+def test_both_formats_give_the_same_integers(paths: dict[str, Path]) -> None:
+    """They are the same, although the files order codes and rows differently."""
     layers = []
     for form in ("mxfp4", "gguf"):
         files = ModelFiles("m", "gguf" if form == "gguf" else "folder", paths[form])
@@ -92,7 +92,7 @@ def test_kernels_know_the_integers_of_both_formats(paths: dict[str, Path]) -> No
             np.testing.assert_array_equal(ours.scale, theirs.scale)
 
 
-def test_sinks_matter(tmp_path: Path, model: Any) -> None:
+def test_sinks_change_the_logits(tmp_path: Path, model: Any) -> None:
     changed = gpt_oss_tensors()
     changed["model.layers.1.self_attn.sinks"] += 1
     folder = write_small_gpt_oss(tmp_path / "m", tensors=changed)
@@ -100,7 +100,7 @@ def test_sinks_matter(tmp_path: Path, model: Any) -> None:
     assert (logits - expected_logits(model, PROMPT)).abs().max() > 0.05
 
 
-def test_windows_alternate_and_the_ends_of_the_ramp_are_not_rounded(
+def test_windows_alternate_and_the_yarn_ramp_is_not_truncated(
     paths: dict[str, Path],
 ) -> None:
     for form in FORMS:
@@ -111,8 +111,9 @@ def test_windows_alternate_and_the_ends_of_the_ramp_are_not_rounded(
         assert spec.sinks and spec.qkv_bias and spec.output_bias and not spec.tied_head
 
 
-def test_what_the_config_leaves_out_is_its_familys(tmp_path: Path) -> None:
-    """As the class in transformers has it; the factor of 32 is beyond these positions."""
+def test_missing_keys_of_gpt_oss_get_its_defaults(tmp_path: Path) -> None:
+    """The defaults are those of the config class in transformers. The factor of 32 has no effect on
+    these few positions."""
     folder = write_small_gpt_oss(tmp_path / "m", "floats")
     path = folder / "config.json"
     lacks = ("rope_scaling", "rope_theta", "layer_types", "attention_bias", "num_key_value_heads")
@@ -136,7 +137,7 @@ def test_what_the_config_leaves_out_is_its_familys(tmp_path: Path) -> None:
         ({"use_bidirectional_attention": True, "is_causal": False}, "beside a sliding window"),
     ],
 )
-def test_a_config_that_asks_for_something_else_is_refused(
+def test_unsupported_values_of_gpt_oss_are_refused(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     folder = write_small_gpt_oss(tmp_path / "m", **change)
@@ -190,7 +191,7 @@ def test_a_tensor_that_is_missing_or_does_not_fit_is_named(
         load_model(ModelFiles("m", "folder", folder), "auto")
 
 
-def test_a_scale_that_is_no_number_is_named(tmp_path: Path) -> None:
+def test_a_scale_that_is_not_a_number_is_named(tmp_path: Path) -> None:
     tensors = gpt_oss_tensors()
     tensors[f"{EXPERT}down_proj_scales"][3, 5, 1] = 255
     folder = write_small_gpt_oss(tmp_path / "m", tensors=tensors)
@@ -207,8 +208,10 @@ def test_a_gguf_file_without_experts_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("eos", [3, [3, 4]])
-def test_a_call_ends_a_turn_of_a_folder_whatever_its_config_names(tmp_path: Path, eos: Any) -> None:
-    """As it does of a GGUF file; the end of a message does not."""
+def test_a_tool_call_ends_a_turn_even_if_the_config_does_not_name_its_token(
+    tmp_path: Path, eos: Any
+) -> None:
+    """The same holds for a GGUF file. The end of a message does not end a turn."""
     folder = write_small_gpt_oss(tmp_path / "m", eos_token_id=eos)
     (folder / "tokenizer.json").write_text("{}")
     contents = {3: "<|return|>", 4: "<|endoftext|>", 5: "<|end|>", 6: "<|call|>"}

@@ -1,4 +1,4 @@
-"""Whole greedy answers of the default model in float32, beside those of `transformers`."""
+"""Greedy answers of the default model in float32 are those of `transformers`."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ QUESTIONS = (
 def test_greedy_answers_in_f32_are_those_of_transformers_up_to_ties(
     default_model: ModelFiles,
 ) -> None:
-    """Each token is the one that transformers would choose after the same tokens: by induction
-    the answers are the same. Where it is not, the two must tie."""
+    """Each token is the one that transformers chooses after the same tokens, so by induction the
+    answers are equal. Otherwise the two tokens must tie."""
     pytest.importorskip("accelerate", reason="transformers reads GGUF with accelerate only")
     folder, name = default_model.path.parent, default_model.path.name
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
@@ -70,20 +70,20 @@ def test_greedy_answers_in_f32_are_those_of_transformers_up_to_ties(
         chosen = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
         assert (best - chosen).max() < TIE, tokenizer.decode(prompt)
         ties += int((logits.argmax(dim=-1) != torch.tensor(answer)).sum())
-    assert ties <= 2  # of 1,280: ties are rare, or they are not ties
+    assert ties <= 2  # of 1,280: more would not be ties
 
 
 @torch.no_grad()
 def _logits_before(
     model: transformers.PreTrainedModel, prompt: list[int], answer: list[int]
 ) -> torch.Tensor:
-    """[64, V]: the logits from which each token of the answer is chosen."""
+    """Return the logits [64, V] from which each token of the answer is chosen."""
     logits: torch.Tensor = model(torch.tensor([prompt + answer])).logits[0]
     return logits[len(prompt) - 1 : -1]
 
 
 async def _greedy_answers(prompts: list[list[int]]) -> list[list[int]]:
-    """All at once, by the native kernels."""
+    """Return the greedy answers to all prompts in one batch, computed by the native kernels."""
     engine = await LocalEngine.start(EngineSettings(dtype="f32", max_model_len=512))
 
     async def answer(index: int, prompt: list[int]) -> list[int]:

@@ -1,5 +1,5 @@
-"""Models in integers compute, in float32, what `transformers` computes with the numbers that they
-mean; and with integer products, nearly that."""
+"""Integer models give the logits of `transformers` with the dequantized weights in float32 mode,
+and nearly so with integer products."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def restored(plain: tuple[Path, Any]) -> Iterator[tuple[Path, Any]]:
-    """The folder and its model, whose numbers a test may change."""
+    """The folder and its model. A test may change the model's weights."""
     folder, model = plain
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     yield folder, model
@@ -57,7 +57,7 @@ def restored(plain: tuple[Path, Any]) -> Iterator[tuple[Path, Any]]:
 
 
 def written(folder: Path, model: Any, to: Path, form: Form, more: str = "") -> None:
-    """The model becomes what it means in integers, too."""
+    """Write the model in integers, and set its own weights to the dequantized ones."""
     names = list(load_file(folder / "model.safetensors"))
     meant = unstacked(write_integers(folder, to, form, more), names)
     save_file(meant, to / "meant.safetensors", metadata={"format": "pt"})
@@ -79,7 +79,7 @@ def written(folder: Path, model: Any, to: Path, form: Form, more: str = "") -> N
         ("mlx", TABLES),
     ],
 )
-def test_float32_gives_the_logits_of_transformers_with_the_numbers_meant(
+def test_float32_gives_the_logits_of_transformers_with_dequantized_weights(
     restored: tuple[Path, Any], tmp_path: Path, form: str, more: str
 ) -> None:
     folder, model = restored
@@ -90,8 +90,10 @@ def test_float32_gives_the_logits_of_transformers_with_the_numbers_meant(
     assert all(isinstance(part, Affine) for part in kept.qkv.parts)
 
 
-def test_integer_products_are_near(restored: tuple[Path, Any], tmp_path: Path) -> None:
-    """Off by what activations of 8 bits are; a nibble in the wrong place would be off by 1."""
+def test_integer_products_give_nearly_the_same_logits(
+    restored: tuple[Path, Any], tmp_path: Path
+) -> None:
+    """The error is that of 8-bit activations; a misplaced nibble would give an error of 1."""
     folder, model = restored
     written(folder, model, tmp_path / "m", FORMS["awq"])
     logits = Stepper(*load_decoder(tmp_path / "m")).step({0: PROMPT}, all_rows=True)
@@ -99,10 +101,10 @@ def test_integer_products_are_near(restored: tuple[Path, Any], tmp_path: Path) -
     assert float((logits - expected).std() / expected.std()) < 0.06
 
 
-def test_biases_of_zeros_are_let_be_and_others_named(
+def test_biases_of_zeros_are_ignored_and_others_named(
     restored: tuple[Path, Any], tmp_path: Path
 ) -> None:
-    """Some quantizers give each matrix one."""
+    """Some quantizers add a bias to every matrix."""
     folder, model = restored
     written(folder, model, tmp_path / "m", FORMS["gptq"])
     path = tmp_path / "m" / "model.safetensors"
@@ -116,7 +118,7 @@ def test_biases_of_zeros_are_let_be_and_others_named(
         load_model(ModelFiles("m", "folder", tmp_path / "m"), "auto")
 
 
-def test_what_belongs_to_no_matrix_is_named(restored: tuple[Path, Any], tmp_path: Path) -> None:
+def test_a_tensor_without_a_matrix_is_named(restored: tuple[Path, Any], tmp_path: Path) -> None:
     folder, model = restored
     written(folder, model, tmp_path / "m", FORMS["gptq"])
     path = tmp_path / "m" / "model.safetensors"
@@ -131,7 +133,7 @@ def test_what_belongs_to_no_matrix_is_named(restored: tuple[Path, Any], tmp_path
 
 
 @pytest.mark.parametrize("form", ["gptq groups of 96", "awq groups of 64"])
-def test_ranks_may_cut_a_group_at_any_32_columns(tmp_path: Path, form: str) -> None:
+def test_ranks_may_split_a_group_at_any_32_columns(tmp_path: Path, form: str) -> None:
     model = random_model("Qwen2", WIDE)
     model.save_pretrained(tmp_path / "plain")
     write_integers(tmp_path / "plain", tmp_path / "m", FORMS[form])
@@ -152,8 +154,8 @@ def test_ranks_may_cut_a_group_at_any_32_columns(tmp_path: Path, form: str) -> N
         torch.testing.assert_close(logits, expected, **TOLERANCE)
 
 
-def test_experts_whose_scales_differ_in_type_become_alike(tmp_path: Path) -> None:
-    """On a GPU all experts of a layer are one tensor."""
+def test_experts_with_different_scale_types_become_alike(tmp_path: Path) -> None:
+    """A GPU needs all experts of a layer in one tensor."""
     model = random_model("Mixtral", MIXTRAL | WIDE)
     model.save_pretrained(tmp_path / "plain")
     write_integers(tmp_path / "plain", tmp_path / "m", FORMS["gptq in bfloat16"])

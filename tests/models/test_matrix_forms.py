@@ -1,4 +1,4 @@
-"""The header alone tells the formats of a model's matrices, and how much there is of each."""
+"""The storage forms of a model's matrices, and the elements of each, follow from the header."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_every_matrix_is_counted_once(form: str) -> None:
         assert isinstance(one.pattern, Affine) == form.startswith("q")
 
 
-def test_matrices_of_two_kinds_and_stacks_of_experts_are_two_forms() -> None:
+def test_two_storage_types_give_two_forms() -> None:
     shapes = {"a.weight": (64, 32), "experts.weight": (5, 16, 32), "b.bias": (4, 4), "n": (32,)}
     checkpoint = RandomCheckpoint(shapes, "q8_0", {})
     (one,) = matrix_forms(checkpoint, shapes, lambda matrix: matrix)
     assert (one.rows, one.columns, one.elements) == (64, 32, 64 * 32 + 5 * 16 * 32)
-    mixed = shapes | {"mlp.gate.weight": (8, 32)}  # float32 in a checkpoint of integers
+    mixed = shapes | {"mlp.gate.weight": (8, 32)}  # float32 in an integer checkpoint
     forms = matrix_forms(RandomCheckpoint(mixed, "q8_0", {}), mixed, lambda matrix: matrix)
     assert sorted(form.elements for form in forms) == [8 * 32, one.elements]

@@ -1,4 +1,4 @@
-"""Mixtures of experts compute what `transformers` computes, from a folder and from GGUF."""
+"""Mixtures of experts give the logits of `transformers`, from a folder and from GGUF."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def random_model(name: str, options: dict[str, Any]) -> Any:
-    """A model in float32, with weights large enough to tell errors."""
+    """Return a float32 model with weights large enough to expose errors."""
     config = getattr(transformers, f"{name}Config")(**(SMALL | options))
     config._attn_implementation = "eager"
     torch.manual_seed(0)
@@ -101,7 +101,7 @@ def test_f32_mode_computes_with_the_exact_values_of_quantized_experts(
     torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
 
 
-def test_every_matrix_of_a_stack_is_read_in_its_own_kind(tmp_path: Path) -> None:
+def test_every_matrix_of_a_stack_keeps_its_own_type(tmp_path: Path) -> None:
     model = random_model("Qwen3Moe", QWEN)
     export_gguf(model, tmp_path / "m.gguf", "Q8_0")
     loaded = load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
@@ -122,7 +122,7 @@ def test_every_matrix_of_a_stack_is_read_in_its_own_kind(tmp_path: Path) -> None
         ({"qwen3moe.expert_feed_forward_length": 16}, "ffn_gate_exps.weight has shape"),
     ],
 )
-def test_metadata_that_asks_for_something_else_is_named(
+def test_unsupported_metadata_of_experts_is_named(
     tmp_path: Path, extra: dict[str, int | float], message: str
 ) -> None:
     export_gguf(random_model("Qwen3Moe", QWEN), tmp_path / "m.gguf", extra_keys=extra)
@@ -131,15 +131,17 @@ def test_metadata_that_asks_for_something_else_is_named(
 
 
 @pytest.mark.parametrize("renormalize", [True, False])
-def test_the_form_of_the_shares_is_read_from_the_file(tmp_path: Path, renormalize: bool) -> None:
+def test_expert_weight_normalization_is_read_from_the_file(
+    tmp_path: Path, renormalize: bool
+) -> None:
     keys = {"qwen3moe.expert_weights_norm": renormalize}
     export_gguf(random_model("Qwen3Moe", QWEN), tmp_path / "m.gguf", extra_keys=keys)
     spec = load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto").spec
     assert {layer.experts.renormalize for layer in spec.layers if layer.experts} == {renormalize}
 
 
-def test_stacked_tensors_of_a_file_are_a_matrix_for_each_expert(tmp_path: Path) -> None:
-    """As in newer folders of other families: floats are views of the mapped file."""
+def test_a_stacked_tensor_gives_a_matrix_for_each_expert(tmp_path: Path) -> None:
+    """As in newer folders of other families, floats are views of the mapped file."""
     from safetensors.numpy import save_file
 
     from penstock.quant.safetensors.safetensors_file import SafetensorsFile

@@ -1,4 +1,4 @@
-"""Rerankers compute the logits of `transformers`, and no pair sees another."""
+"""Rerankers give the logits of `transformers`, and pairs do not affect each other."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_reference_gives_the_logits_of_transformers(saved: Any) -> None:
         **{name: torch.from_numpy(x) for name, x in given.items() if x is not None}
     )
     blocks = max_blocks(len(inputs.tokens), len(SEQUENCES), 16)
-    shape = (blocks, getattr(spec, "kv_heads", spec.heads))
+    shape = (blocks, getattr(spec, "num_kv_heads", spec.num_heads))
     cache = LayerCache(
         torch.full((*shape, spec.head_dim, 16), float("nan")),
         torch.full((*shape, 16, spec.head_dim), float("nan")),
@@ -125,7 +125,7 @@ def test_token_types_tell_the_texts_of_a_pair_apart(tmp_path: Path) -> None:
     assert np.array_equal(runtime.embed([tokens]), runtime.embed([tokens], (), [len(tokens)]))
 
 
-def test_types_count_from_the_context_that_is_served(tmp_path: Path) -> None:
+def test_token_types_count_from_the_served_context(tmp_path: Path) -> None:
     model = small_reranker("Bert")
     runtime = native(save_reranker(tmp_path, model), max_model_len=40)
     tokens, start = SEQUENCES[0], STARTS[0]
@@ -141,7 +141,7 @@ def test_a_body_in_half_precision_is_read_with_its_head(tmp_path: Path) -> None:
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-3)
 
 
-def test_a_classifier_is_one_whatever_lies_beside_its_config(tmp_path: Path) -> None:
+def test_a_classifier_is_recognized_whatever_files_are_beside_its_config(tmp_path: Path) -> None:
     folder = save_sentence_folder(tmp_path, small_reranker("Bert"))
     assert is_reranker(files_at(folder, "test"))
     other = save_sentence_folder(tmp_path / "other", small_body("Bert"))
@@ -197,7 +197,7 @@ def test_an_unexpected_tensor_is_named(tmp_path: Path, name: str) -> None:
         ({"architectures": ["DebertaV2ForSequenceClassification"]}, "DebertaV2.* not supported"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_its_name(
+def test_unsupported_keys_are_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     folder = save_reranker(tmp_path, small_reranker("ModernBert", **MODERN))

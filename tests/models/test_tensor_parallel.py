@@ -1,4 +1,4 @@
-"""The shards of a decoder, each computed by a rank of its own, compute what the decoder does."""
+"""The shards of a decoder, one per rank, compute what the whole decoder computes."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ from penstock.runtime.adapters import factors_of
 
 PROMPT = [3, 17, 5, 40, 2, 9, 44, 31, 8, 8, 12, 30, 7, 23, 1, 40, 33, 6, 19]
 
-# Columns of a rank of four: whole groups of every integer format, no whole super group.
+# Each of four ranks has columns in whole groups of every integer format, but in no whole super
+# group.
 LLAMA = DecoderSpec(
     architecture="llama",
-    width=64,
-    heads=4,
-    kv_heads=2,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
     head_dim=32,
-    ff=256,
-    vocab=50,  # no multiple of four
+    intermediate_size=256,
+    vocab_size=50,  # not a multiple of four
     norm_eps=1e-6,
     rope=RopeSpec(10_000.0, 32),
     layers=(LayerSpec(),) * 2,
@@ -74,8 +75,8 @@ GPT_OSS = replace(
 CASES: dict[str, tuple[DecoderSpec, str]] = {
     "llama": (LLAMA, "f32"),
     "llama in bfloat16, tied": (replace(LLAMA, tied_head=True), "bf16"),
-    "llama with as many kv heads": (replace(LLAMA, kv_heads=4), "f16"),
-    "llama with one kv head": (replace(LLAMA, kv_heads=1), "f32"),
+    "llama with as many kv heads": (replace(LLAMA, num_kv_heads=4), "f16"),
+    "llama with one kv head": (replace(LLAMA, num_kv_heads=1), "f32"),
     "biases everywhere": (replace(LLAMA, qkv_bias=True, output_bias=True, mlp_bias=True), "f32"),
     "qwen2": (replace(LLAMA, qkv_bias=True), "f32"),
     "qwen3": (replace(LLAMA, qk_norm=True), "f32"),
@@ -95,19 +96,24 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "ernie4_5": (replace(LLAMA, interleaved_rope=True), "f32"),
     "phi3 of Q4_K": (replace(LLAMA, architecture="phi3"), "q4_k"),
     "phi3 of 8-bit floats, tiles": (
-        replace(LLAMA, architecture="phi3", head_dim=128, ff=512, layers=(LayerSpec(),)),
+        replace(
+            LLAMA, architecture="phi3", head_dim=128, intermediate_size=512, layers=(LayerSpec(),)
+        ),
         "f8_tile",
     ),
     "granite": (replace(LLAMA, embedding_scale=54.0, logit_scale=0.125, norm_eps=1e-3), "f32"),
-    "a vocabulary of fewer rows than the ranks want": (replace(LLAMA, vocab=45), "f32"),
+    "a vocabulary of fewer rows than the ranks want": (replace(LLAMA, vocab_size=45), "f32"),
     "smollm3": (replace(LLAMA, layers=(LayerSpec(), LayerSpec(rotary=False))), "f32"),
     "a mixture": (replace(LLAMA, layers=(MIXTURE, LayerSpec())), "f32"),
-    "a mixture in every layer": (replace(LLAMA, ff=3, layers=(MIXTURE,) * 2), "bf16"),
+    "a mixture in every layer": (
+        replace(LLAMA, intermediate_size=3, layers=(MIXTURE,) * 2),
+        "bf16",
+    ),
     "a mixture of Q4_0": (replace(LLAMA, layers=(MIXTURE,)), "q4_0"),
     "a mixture of 8-bit floats": (replace(LLAMA, layers=(MIXTURE,)), "f8_row"),
     "gpt-oss": (GPT_OSS, "f32"),
     "gpt-oss in MXFP4": (GPT_OSS, "mxfp4"),
-    "gpt-oss with one kv head": (replace(GPT_OSS, kv_heads=1), "f32"),
+    "gpt-oss with one kv head": (replace(GPT_OSS, num_kv_heads=1), "f32"),
     "Q4_0": (LLAMA, "q4_0"),
     "Q4_1": (LLAMA, "q4_1"),
     "Q5_1": (LLAMA, "q5_1"),
@@ -120,9 +126,12 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "Q6_K, tied": (replace(LLAMA, tied_head=True), "q6_k"),
     "8-bit floats, a scale a row": (LLAMA, "f8_row"),
     "8-bit floats, one scale": (LLAMA, "f8_all"),
-    "8-bit floats, tiles": (replace(LLAMA, head_dim=128, ff=512, layers=(LayerSpec(),)), "f8_tile"),
+    "8-bit floats, tiles": (
+        replace(LLAMA, head_dim=128, intermediate_size=512, layers=(LayerSpec(),)),
+        "f8_tile",
+    ),
     "8-bit floats, groups": (
-        replace(LLAMA, head_dim=128, ff=512, layers=(LayerSpec(),)),
+        replace(LLAMA, head_dim=128, intermediate_size=512, layers=(LayerSpec(),)),
         "f8_group",
     ),
 }
@@ -131,7 +140,7 @@ COUNTS = [2, 4]
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread_a_rank() -> Iterator[None]:
-    """Small products only wait for threads of their own."""
+    """Use one torch thread per rank: more only add waiting for such small products."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -147,7 +156,8 @@ def logits_of(
     ranks: Communicator[torch.Tensor] = SINGLE_RANK,
     adapter: Adapter | None = None,
 ) -> torch.Tensor:
-    """Of every token of the prompt in float64: chunks, then a decode."""
+    """Return the logits of every token of the prompt in float64, computed in chunks and a
+    decode."""
     ops = ReferenceOps(torch.float64)
     decoder = Decoder(model.spec, model.weights, ops, ranks=ranks)
     slots = None
@@ -186,8 +196,8 @@ def test_shards_give_the_logits_of_the_model(case: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_heads_are_cut_after_their_rows_are_put_in_order(count: int) -> None:
-    """As in GGUF files of the llama architecture, biases included."""
+def test_heads_are_split_after_their_rows_are_reordered(count: int) -> None:
+    """As in GGUF files of the llama architecture, including biases."""
     spec = replace(LLAMA, qkv_bias=True)
     model = model_of(spec, random_weights(spec, "q8_0", permuted_qk=True))
     plain = model_of(spec, random_weights(spec, "q8_0"))
@@ -197,8 +207,8 @@ def test_heads_are_cut_after_their_rows_are_put_in_order(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_experts_that_are_one_tensor_are_cut_too(count: int) -> None:
-    """As in GGUF files."""
+def test_experts_in_one_tensor_are_split_too(count: int) -> None:
+    """GGUF files store experts that way."""
     spec = replace(LLAMA, layers=(MIXTURE, LayerSpec()))
     model = model_of(spec, random_weights(spec, "q4_k", names=GGUF_NAMES))
     assert_close(sharded_logits(model, count), logits_of(model), 1e-10)
@@ -217,7 +227,7 @@ NAMES = {
 
 def random_adapter(spec: DecoderSpec, *names: str) -> Adapter:
     random = np.random.default_rng(7)
-    q, kv, ff, width = spec.q_rows, spec.kv_rows, spec.ff, spec.width
+    q, kv, ff, width = spec.q_rows, spec.kv_rows, spec.intermediate_size, spec.hidden_size
     sizes = {"q": (q, width), "k": (kv, width), "v": (kv, width), "o": (width, q)}
     sizes |= {"gate": (ff, width), "up": (ff, width), "down": (width, ff)}
 
@@ -246,41 +256,43 @@ def merged(spec: DecoderSpec, adapter: Adapter) -> LoadedModel:
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("names", [tuple(NAMES), ("q", "v"), ("o",), ("k", "up", "down")])
-def test_shards_of_an_adapter_add_what_it_adds(names: tuple[str, ...], count: int) -> None:
+def test_shards_of_an_adapter_sum_to_its_update(names: tuple[str, ...], count: int) -> None:
     adapter = random_adapter(LLAMA, *names)
     model = model_of(LLAMA, random_weights(LLAMA))
     found = sharded_logits(model, count, adapter)
     assert_close(found, logits_of(model, adapter=adapter), 1e-10)
-    assert_close(found, logits_of(merged(LLAMA, adapter)), 1e-4)  # those are rounded to float32
+    assert_close(found, logits_of(merged(LLAMA, adapter)), 1e-4)  # float32 factors
     assert not torch.allclose(found[0], logits_of(model), atol=0.1)
 
 
 def test_shard_of_an_adapter_counts_its_own_bytes() -> None:
     adapter = random_adapter(LLAMA, "up", "down")
     part = shard_adapter(adapter, LLAMA, 1, 4)
-    numbers = 4 * (LLAMA.width + LLAMA.ff // 4) * 2  # a and b of both
+    numbers = (
+        4 * (LLAMA.hidden_size + LLAMA.intermediate_size // 4) * 2
+    )  # a and b of both projections
     assert part.size_bytes == 4 * numbers * len(LLAMA.layers)
     assert part.rank == 4
     assert all(one.a.flags.c_contiguous for layer in part.layers for one in layer.values())
 
 
-def test_a_rank_that_is_alone_gives_back_what_it_is_given() -> None:
+def test_a_single_rank_returns_its_own_tensors() -> None:
     x = torch.ones(2, 3)
     assert SINGLE_RANK.all_reduce(x) is x
     assert SINGLE_RANK.all_gather(x, 3) is x
     assert (SINGLE_RANK.rank, SINGLE_RANK.count) == (0, 1)
 
 
-def test_a_shard_among_one_is_the_model() -> None:
+def test_the_only_shard_is_the_model() -> None:
     model = model_of(LLAMA, random_weights(LLAMA, "q4_k"))
     assert shard_spec(LLAMA, 1, "") == LLAMA
     assert torch.equal(logits_of(shard_model(model, 0, 1)), logits_of(model))
 
 
-def test_fewer_kv_heads_than_ranks_are_had_by_several() -> None:
-    assert shard_spec(replace(LLAMA, heads=8), 8, "").kv_heads == 1
-    weights = random_weights(replace(LLAMA, heads=8))
-    parts = [ShardWeights(weights, replace(LLAMA, heads=8), rank, 8) for rank in range(8)]
+def test_several_ranks_hold_the_same_kv_head_if_there_are_fewer() -> None:
+    assert shard_spec(replace(LLAMA, num_heads=8), 8, "").num_kv_heads == 1
+    weights = random_weights(replace(LLAMA, num_heads=8))
+    parts = [ShardWeights(weights, replace(LLAMA, num_heads=8), rank, 8) for rank in range(8)]
     keys = [part.layer(0).qkv.parts[1].data for part in parts]
     whole = weights.layer(0).qkv.parts[1].data
     for rank, key in enumerate(keys):
@@ -295,14 +307,14 @@ def test_fewer_kv_heads_than_ranks_are_had_by_several() -> None:
 def test_counted_bytes_are_those_of_the_shard(
     count: int, form: str, architecture: str, tied: bool
 ) -> None:
-    """But for a scale a row of 8-bit floats, which a shard's shorter rows have as well."""
+    """The exception is one scale per row of 8-bit floats, which shorter rows need too."""
     layers = (MIXTURE if architecture == "llama" else LayerSpec(), LayerSpec())
     spec = replace(LLAMA, architecture=architecture, tied_head=tied, qk_norm=True, layers=layers)
     model = model_of(spec, random_weights(spec, form))
     part = shard_model(model, 1, count)
     assert isinstance(part.weights, ShardWeights)
     decoder = Decoder(part.spec, part.weights, ReferenceOps())
-    norms = spec.width * (2 * len(spec.layers) + 1) + 2 * spec.head_dim * len(spec.layers)
+    norms = spec.hidden_size * (2 * len(spec.layers) + 1) + 2 * spec.head_dim * len(spec.layers)
     counted = part.weights.packed_bytes(size_bytes)
     assert counted == pytest.approx(decoder.weight_bytes + 4 * norms, rel=0.02 * (form == "f8_row"))
 
@@ -310,10 +322,10 @@ def test_counted_bytes_are_those_of_the_shard(
 @pytest.mark.parametrize("count", COUNTS)
 def test_sinks_and_biases_of_experts_are_counted(count: int) -> None:
     model = model_of(GPT_OSS, random_weights(GPT_OSS, "mxfp4"))
-    part = shard_model(model, 0, count)  # the only one that has the bias of output
+    part = shard_model(model, 0, count)  # only rank 0 has the output's bias
     decoder = Decoder(part.spec, part.weights, ReferenceOps())
-    norms = GPT_OSS.width * (2 * len(GPT_OSS.layers) + 1)
-    sinks = part.spec.heads * len(GPT_OSS.layers)
+    norms = GPT_OSS.hidden_size * (2 * len(GPT_OSS.layers) + 1)
+    sinks = part.spec.num_heads * len(GPT_OSS.layers)
     counted = part.weights.packed_bytes(size_bytes)
     assert counted == decoder.weight_bytes + 4 * (norms + sinks)
 
@@ -334,9 +346,9 @@ def test_savings_of_8_bit_floats_are_those_of_the_shard() -> None:
     ("change", "count", "message"),
     [
         ({}, 3, "heads 4 cannot be divided among 3 ranks"),
-        ({"heads": 12, "kv_heads": 6}, 4, "key-value heads 6 cannot be divided among 4"),
-        ({"heads": 12, "kv_heads": 3}, 4, "key-value heads 3 cannot be divided among 4"),
-        ({"ff": 102}, 4, "feed-forward width 102 cannot be divided among 4"),
+        ({"num_heads": 12, "num_kv_heads": 6}, 4, "key-value heads 6 cannot be divided among 4"),
+        ({"num_heads": 12, "num_kv_heads": 3}, 4, "key-value heads 3 cannot be divided among 4"),
+        ({"intermediate_size": 102}, 4, "feed-forward width 102 cannot be divided among 4"),
         (
             {"layers": (LayerSpec(experts=ExpertsSpec(4, 2, 34, True)),)},
             4,
@@ -359,12 +371,17 @@ def test_sizes_that_cannot_be_divided_are_named(
     [
         (
             "q4_0",
-            {"ff": 160},
+            {"intermediate_size": 160},
             2,
             r"drawn: model.layers.0.mlp.down_proj.weight: 160 columns in groups of 32 cannot be "
             "divided among 2 ranks",
         ),
-        ("f8_tile", {"ff": 384}, 2, "layers.0.mlp.down_proj.weight: 384 columns in groups of 128"),
+        (
+            "f8_tile",
+            {"intermediate_size": 384},
+            2,
+            "layers.0.mlp.down_proj.weight: 384 columns in groups of 128",
+        ),
         (
             "q6_k",
             {"head_dim": 16},
@@ -379,7 +396,7 @@ def test_sizes_that_cannot_be_divided_are_named(
         ),
     ],
 )
-def test_groups_of_columns_that_would_be_cut_are_named(
+def test_groups_of_columns_that_would_be_split_are_named(
     form: str, change: dict[str, object], count: int, message: str
 ) -> None:
     spec = replace(LLAMA, **change)  # type: ignore[arg-type]

@@ -1,5 +1,4 @@
-"""The language model inside of a checkpoint that also reads images computes what `transformers`
-computes of text."""
+"""The language model inside a multimodal checkpoint gives the logits of `transformers` for text."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ QWEN_VISION = {
 CLIP = VISION | {"model_type": "clip_vision_model"}
 QWEN_TOKENS = {"image_token_id": 63, "video_token_id": 62, "vision_start_token_id": 61}
 
-# Of each architecture the keys of its text, of its images, and of the whole.
+# Architecture -> the keys of text_config, of vision_config, and of the whole config.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "Gemma3": (
         {"sliding_window": 5, "query_pre_attn_scalar": 32},
@@ -104,7 +103,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 
 def build(name: str) -> Any:
-    """A small model in float32, with weights large enough to tell errors."""
+    """Return a small float32 model with weights large enough to expose errors."""
     text, vision, whole = CASES[name]
     make = getattr(transformers, f"{name}Config")
     config = make(text_config=SMALL | text, vision_config=vision, **whole)
@@ -133,7 +132,7 @@ def edit_config(folder: Path, edit: Any) -> None:
     path.write_text(json.dumps(config))
 
 
-def test_every_architecture_around_a_language_model_has_a_case() -> None:
+def test_every_multimodal_architecture_has_a_case() -> None:
     assert {f"{name}ForConditionalGeneration" for name in CASES} == set(MULTIMODAL_ARCHITECTURES)
 
 
@@ -144,14 +143,14 @@ def test_text_alone_gives_the_logits_of_transformers(name: str, tmp_path: Path) 
     torch.testing.assert_close(logits_of(tmp_path), expected_logits(model), atol=1e-4, rtol=1e-4)
 
 
-def test_names_as_newer_tools_write_them_are_found(tmp_path: Path) -> None:
+def test_tensor_names_of_newer_tools_are_found(tmp_path: Path) -> None:
     model = build("Gemma3")
     model.save_pretrained(tmp_path, save_original_format=False)
     torch.testing.assert_close(logits_of(tmp_path), expected_logits(model), atol=1e-4, rtol=1e-4)
 
 
-def test_keys_of_the_text_may_stand_beside_those_of_the_images(tmp_path: Path) -> None:
-    """As the configs of Qwen2-VL and Qwen2.5-VL were published."""
+def test_text_keys_may_be_beside_those_of_the_images(tmp_path: Path) -> None:
+    """The published configs of Qwen2-VL and Qwen2.5-VL are like that."""
     model = build("Qwen2_5_VL")
     model.save_pretrained(tmp_path)
 
@@ -178,25 +177,28 @@ def test_keys_of_the_text_may_stand_beside_those_of_the_images(tmp_path: Path) -
         ("Qwen3VLForConditionalGeneration", transformers.Qwen3VLTextConfig),
     ],
 )
-def test_a_text_config_of_nothing_but_its_type_means_what_its_class_says(
+def test_a_text_config_with_only_a_model_type_gets_the_defaults_of_its_class(
     architecture: str, config: Any, tmp_path: Path
 ) -> None:
-    """Gemma 3 and LLaVA are published with what differs alone."""
+    """Gemma 3 and LLaVA are published with only the keys that differ."""
     written = {"architectures": [architecture], "text_config": {"model_type": config.model_type}}
     (tmp_path / "config.json").write_text(json.dumps(written))
     spec, theirs = spec_of_folder(tmp_path), config()
     rope = theirs.rope_parameters
     heads = theirs.num_attention_heads
-    assert spec.width == theirs.hidden_size and spec.ff == theirs.intermediate_size
-    assert len(spec.layers) == theirs.num_hidden_layers and spec.vocab == theirs.vocab_size
-    assert (spec.heads, spec.kv_heads) == (heads, theirs.num_key_value_heads)
+    assert (
+        spec.hidden_size == theirs.hidden_size
+        and spec.intermediate_size == theirs.intermediate_size
+    )
+    assert len(spec.layers) == theirs.num_hidden_layers and spec.vocab_size == theirs.vocab_size
+    assert (spec.num_heads, spec.num_kv_heads) == (heads, theirs.num_key_value_heads)
     assert spec.head_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // heads)
     assert spec.norm_eps == theirs.rms_norm_eps
     assert spec.max_model_len == theirs.max_position_embeddings
     assert spec.rope.theta == rope.get("full_attention", rope)["rope_theta"]
 
 
-def test_ends_are_those_of_the_whole_or_else_of_the_text() -> None:
+def test_eos_ids_are_those_of_the_whole_config_or_else_of_text_config() -> None:
     text = {"model_type": "llama", "eos_token_id": 2}
     whole = {"architectures": ["LlavaForConditionalGeneration"], "text_config": text}
     assert text_backbone_config(whole)["eos_token_id"] == 2
@@ -222,13 +224,15 @@ def test_a_language_model_that_is_not_known_is_refused_by_name(kind: Any, tmp_pa
         spec_of_folder(tmp_path)
 
 
-def test_other_parts_take_no_memory_and_the_start_says_what_is_served(tmp_path: Path) -> None:
+def test_other_parts_take_no_memory_and_the_log_says_so(tmp_path: Path) -> None:
     build("Llava").save_pretrained(tmp_path)
     model = load_model(ModelFiles("m", "folder", tmp_path), "auto")
     language = (tmp_path / "model.safetensors").stat().st_size + model.extra_bytes
     spec = model.spec
-    matrices = 2 * spec.vocab * spec.width + 3 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96)
-    assert 0 <= language - 4 * (matrices + 7 * spec.width) < 20_000  # the file's own header
+    matrices = 2 * spec.vocab_size * spec.hidden_size + 3 * (
+        2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96
+    )
+    assert 0 <= language - 4 * (matrices + 7 * spec.hidden_size) < 20_000  # the file's own header
     assert model.load_note == (
         "; only the language model of LlavaForConditionalGeneration: images are not supported"
     )
@@ -236,7 +240,7 @@ def test_other_parts_take_no_memory_and_the_start_says_what_is_served(tmp_path: 
     assert exact.extra_bytes == 0
 
 
-def test_a_tensor_of_no_known_part_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_of_an_unknown_part_is_refused(tmp_path: Path) -> None:
     build("Llava").save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     data = path.read_bytes().replace(b"vision_tower.", b"vision_towel.")
@@ -245,7 +249,7 @@ def test_a_tensor_of_no_known_part_is_refused(tmp_path: Path) -> None:
         load_model(ModelFiles("m", "folder", tmp_path), "auto")
 
 
-def test_keys_that_are_read_are_spelled_as_in_a_config() -> None:
+def test_default_keys_are_fields_of_the_family_config() -> None:
     for architecture in MULTIMODAL_ARCHITECTURES:
         given = text_backbone_config({"architectures": [architecture], "text_config": {}})
         family = HF_ARCHITECTURES[MODEL_TYPES[given["model_type"]]]

@@ -1,4 +1,4 @@
-"""Real processes give each other what `Communicator` says, over gloo. They are started once."""
+"""Real processes exchange tensors through `Communicator` over gloo. They are started once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What each rank found."""
+    """The results of each rank."""
     place = tmp_path_factory.mktemp("ranks")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, str(SCRIPT)]
@@ -56,7 +56,7 @@ def parts_of(dtype: torch.dtype) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sum_is_that_of_all_ranks_and_the_same_on_each(found: Found, dtype: torch.dtype) -> None:
-    """Of 16 bits too it is rounded once."""
+    """A sum of 16-bit numbers is also rounded only once."""
     expected = torch.stack(parts_of(dtype)).double().sum(dim=0)
     within = 8 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
     for own in found:
@@ -77,7 +77,7 @@ def test_ordered_sum_adds_rank_after_rank_in_float32(found: Found, dtype: torch.
         np.testing.assert_array_equal(own[f"ordered sum {dtype}"], expected)
 
 
-def test_gather_lays_ranks_side_by_side_and_keeps_what_is_asked_for(found: Found) -> None:
+def test_all_gather_concatenates_ranks_and_drops_padding(found: Found) -> None:
     beside = torch.cat([random_tensor(rank, 3, 8) for rank in range(COUNT)], dim=1).numpy()
     turned = torch.cat([random_tensor(rank, 8, 3).T for rank in range(COUNT)], dim=1).numpy()
     for own in found:
@@ -87,14 +87,14 @@ def test_gather_lays_ranks_side_by_side_and_keeps_what_is_asked_for(found: Found
         np.testing.assert_array_equal(own["gather transposed"], turned)
 
 
-def test_steps_that_sample_nothing_have_nothing_to_add(found: Found) -> None:
+def test_steps_without_sampled_rows_gather_nothing(found: Found) -> None:
     for own in found:
         assert own["sum of nothing"].shape == (0, 64)
         assert own["gather of nothing"].shape == (0, 13)
 
 
 @pytest.mark.parametrize("source", range(COUNT))
-def test_share_is_what_the_source_has(found: Found, source: int) -> None:
+def test_broadcast_gives_every_rank_the_tensor_of_the_source(found: Found, source: int) -> None:
     for own in found:
         assert own[f"share {source}"].tolist() == [source, 5]
 

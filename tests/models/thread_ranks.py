@@ -1,4 +1,4 @@
-"""Ranks that are threads of this process: what they give meets at a barrier."""
+"""Ranks as threads of this process, which exchange tensors at a barrier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Meeting:
-    """Where `count` threads give a tensor each and get those of all."""
+    """A point where each of `count` threads gives a tensor and gets those of all."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -34,7 +34,7 @@ class Meeting:
 
 
 class ThreadRanks:
-    """`Communicator[torch.Tensor]` of one thread."""
+    """The `Communicator[torch.Tensor]` of one thread."""
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
         self.rank = rank
@@ -49,7 +49,7 @@ class ThreadRanks:
 
 
 def on_ranks(count: int, work: Callable[[ThreadRanks], T]) -> list[T]:
-    """What `work` gives on each of `count` ranks. The first error ends all."""
+    """Run `work` on each of `count` ranks and return the results. The first error ends all."""
     meeting = Meeting(count)
 
     def one(rank: int) -> T:

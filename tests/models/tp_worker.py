@@ -1,7 +1,6 @@
-"""One rank of a group of real processes: what it finds goes to an .npz, for test_torch_ranks.py.
-
-Arguments: rank, count, the file where they meet, a model's folder, the file of results.
-"""
+"""One rank of a group of real processes, which writes its results to an .npz for
+test_torch_ranks.py. Arguments: rank, count, the rendezvous file, a model's folder, the file of
+results."""
 
 from __future__ import annotations
 
@@ -74,7 +73,7 @@ def main() -> None:
     for dtype in DTYPES:
         found[f"ordered sum {dtype}"] = ordered.sum(random_tensor(rank, 5, 64).to(dtype))
     ordered.close()
-    # every type that there is fits into float64
+    # float64 holds every type
     arrays = {name: tensor.double().numpy() for name, tensor in found.items()}
     np.savez(sys.argv[5], listening=np.array(heard_at), **arrays)
 

@@ -162,15 +162,15 @@ def _sizes(projection: str, spec: DecoderSpec) -> tuple[int, int]:
     """Return (rows, columns) of a projection's weight."""
     match projection:
         case "q":
-            return spec.q_rows, spec.width
+            return spec.q_rows, spec.hidden_size
         case "k" | "v":
-            return spec.kv_rows, spec.width
+            return spec.kv_rows, spec.hidden_size
         case "o":
-            return spec.width, spec.q_rows
+            return spec.hidden_size, spec.q_rows
         case "gate" | "up":
-            return spec.ff, spec.width
+            return spec.intermediate_size, spec.hidden_size
         case _:
-            return spec.width, spec.ff
+            return spec.hidden_size, spec.intermediate_size
 
 
 def _check_limits(modules: list[_Module], limits: LoraSettings) -> None:

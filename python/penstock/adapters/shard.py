@@ -14,9 +14,9 @@ from penstock.models.loader.tensor_parallel import ShardSlices, shard_slices
 def shard_adapter(adapter: Adapter, spec: DecoderSpec, rank: int, count: int) -> Adapter:
     """Return the shard of rank `rank` of `count`.
 
-    Projections that are split by rows get all of `a` and the rank's rows of `b`. Those split by
-    columns get the rank's columns of `a` and all of `b`; what they add is a part of a sum over the
-    ranks. `spec`: that of the whole model. Raises ModelError if it cannot be divided.
+    Projections that are split by rows get all of `a` and the rank's rows of `b`. Projections split
+    by columns get the rank's columns of `a` and all of `b`; their updates are parts of a sum over
+    the ranks. `spec`: that of the whole model. Raises ModelError if it cannot be divided.
     """
     share = shard_slices(spec, rank, count)
     layers = tuple(

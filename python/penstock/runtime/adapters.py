@@ -90,7 +90,7 @@ def factors_of(adapter: Adapter, spec: DecoderSpec) -> list[LinearFactors]:
     reordered like those of the weights."""
     orders = {}
     if spec.interleaved_rope:
-        for name, heads in (("q", spec.heads), ("k", spec.kv_heads)):
+        for name, heads in (("q", spec.num_heads), ("k", spec.num_kv_heads)):
             orders[name] = deinterleaved_rows(heads, spec.head_dim, spec.rope.rotary_dim)
 
     def factors(name: str, one: Factors | None) -> LoraFactors | None:

@@ -118,7 +118,7 @@ def start_runtime(
     info = RuntimeInfo(
         model_id=model.model_id,
         fingerprint=f"{model.fingerprint}-{arithmetic}",
-        vocab_size=model.spec.vocab,
+        vocab_size=model.spec.vocab_size,
         max_model_len=memory.max_model_len,
         cache_blocks=memory.cache.blocks,
         block_size=settings.block_size,

@@ -120,7 +120,7 @@ def plan_memory(
         blocks=1,
         block_size=settings.block_size,
         layers=len(spec.layers),
-        kv_heads=spec.kv_heads,
+        kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         item_bytes=cache_item_bytes(settings),
     )
@@ -260,8 +260,8 @@ def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_num_seqs: int, max_mod
     feed-forward activations only for the few tokens that it works on (docs/decisions/0017).
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
-    per_token = 3 * spec.width + max(attention, spec.inner_columns)
-    logits = min(max_num_seqs + MAX_DRAFT_TOKENS, step_tokens) * spec.vocab
+    per_token = 3 * spec.hidden_size + max(attention, spec.inner_columns)
+    logits = min(max_num_seqs + MAX_DRAFT_TOKENS, step_tokens) * spec.vocab_size
     return 4 * (step_tokens * per_token + logits + max_model_len * spec.rope.rotary_dim)
 
 

@@ -1,4 +1,4 @@
-"""Small embedding models with random weights, as sentence-transformers writes their folders."""
+"""Small embedding models with random weights, in folders like those of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz", "##a
 
 
 def small_body(name: str, head: str = "Model", **options: Any) -> Any:
-    """A transformers model of random weights, large enough to tell errors, in float32. `head`:
-    what its class is named after the family."""
+    """Return a float32 transformers model with random weights large enough to expose errors.
+    `head`: the suffix of its class."""
     kind = {"Gemma3Text": "Gemma3TextConfig"}.get(name, f"{name}Config")
     sizes = (
         DECODER
@@ -62,7 +62,7 @@ def save_sentence_folder(
     max_tokens: int | None = None,
     prompts: dict[str, Any] | None = None,
 ) -> Path:
-    """The folder with all small files."""
+    """Save the model and all small files of its folder."""
     model.save_pretrained(folder)
     return add_sentence_files(
         folder,
@@ -83,7 +83,7 @@ def add_sentence_files(
     max_tokens: int | None = None,
     prompts: dict[str, Any] | None = None,
 ) -> Path:
-    """Make an embedding model of the folder of a body."""
+    """Turn the folder of a body into that of an embedding model."""
     prefix = "sentence_transformers.models."
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     _write(folder / "1_Pooling" / "config.json", {f"pooling_mode_{pooling}": True})
@@ -113,7 +113,7 @@ def add_sentence_files(
 
 
 def word_pieces() -> tokenizers.Tokenizer:
-    """A WordPiece tokenizer, with the truncation and the padding that folders come with."""
+    """Return a WordPiece tokenizer, with truncation and padding as in published folders."""
     ids = {word: index for index, word in enumerate(WORDS)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer()
@@ -132,7 +132,7 @@ def expected_embedding(
     model: Any, tokens: list[int], pooling: str = "mean_tokens", *, normalize: bool = True,
     dense: torch.nn.Linear | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """What sentence-transformers computes of the states that transformers gives."""
+    """Return the embedding that sentence-transformers computes from transformers' states."""
     states = model(torch.tensor([tokens])).last_hidden_state[0]
     x = {
         "mean_tokens": states.mean(0),

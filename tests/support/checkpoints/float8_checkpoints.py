@@ -1,4 +1,4 @@
-"""Hugging Face folders of 8-bit floats, made of plain ones by torch alone."""
+"""Hugging Face folders of 8-bit floats, made from float folders with torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROJECTIONS += ("gate_up_proj", "down_proj")
 
 
 def quantization_config(form: Form) -> dict[str, Any]:
-    """As the tools that make such folders write it."""
+    """Return the `quantization_config` that quantization tools write."""
     if form == "fp8-block":
         return {
             "quant_method": "fp8",
@@ -58,7 +58,7 @@ def quantization_config(form: Form) -> dict[str, Any]:
 
 
 def quantized(weight: torch.Tensor, form: Form) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The codes of a matrix, its scales in the shape of the form, and what they mean: float32."""
+    """Return the codes of a matrix, its scales in the shape of the form, and the float32 values."""
     rows, columns = weight.shape
     block = {
         "fp8-block": (128, 128),
@@ -85,8 +85,8 @@ def quantized(weight: torch.Tensor, form: Form) -> tuple[torch.Tensor, torch.Ten
 def write_float8(
     source: Path, folder: Path, form: Form, dtype: torch.dtype = torch.float32
 ) -> Tensors:
-    """Write the model in `source` to `folder` with its projections in 8 bits; what its tensors
-    mean then, in float32. `dtype`: of what is left as it was."""
+    """Write the model in `source` to `folder` with its projections in 8 bits, and return the
+    float32 values of its tensors. `dtype`: of the other tensors."""
     plain = load_file(source / "model.safetensors")
     tensors: Tensors = {}
     meant: Tensors = {}

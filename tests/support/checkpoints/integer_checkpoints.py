@@ -1,5 +1,5 @@
-"""Hugging Face folders of integers in groups, written from the descriptions of their formats, one
-number after another."""
+"""Hugging Face folders of integers in groups, written number by number from the descriptions of the
+formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROJECTION = re.compile(r".*\.(q|k|v|qkv|o|gate|up|gate_up|down)_proj\.weight|.
 
 @dataclass(frozen=True)
 class Form:
-    """How a folder is quantized. `group` of None: whole rows."""
+    """The quantization of a folder. `group` None: whole rows."""
 
     name: Name
     bits: Literal[4, 8] = 4
@@ -56,7 +56,7 @@ FORMS = {
 
 
 def quantization(form: Form) -> dict[str, Any]:
-    """The keys of config.json, as the tools that make such folders write them."""
+    """Return the keys of config.json that quantization tools write."""
     size = -1 if form.group is None else form.group
     if form.name in ("gptq", "gptq_v2"):
         of_method: dict[str, Any] = {"sym": form.symmetric, "desc_act": False}
@@ -96,8 +96,8 @@ def _named(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def words(numbers: np.ndarray, bits: int, order: tuple[int, ...] = ()) -> np.ndarray:
-    """[R, C] unsigned numbers as [R, ceil(C * bits / 32)] words; `order`: the column, of those of a
-    word, that each place has, the lowest first."""
+    """Pack [N, C] unsigned numbers into [N, ceil(C * bits / 32)] words. `order`: the column of each
+    place in a word, the lowest place first."""
     each = 32 // bits
     rows, columns = numbers.shape
     out = np.zeros((rows, -(-columns // each)), np.uint32)
@@ -111,7 +111,8 @@ def words(numbers: np.ndarray, bits: int, order: tuple[int, ...] = ()) -> np.nda
 
 @dataclass(frozen=True)
 class Quantized:
-    """q [N, K], scale and zero [N, G] (of MLX: minimum in place of zero), and what they mean."""
+    """A quantized matrix: q [N, C], scale and zero [N, G] (for MLX minimum instead of zero), and
+    their float32 values."""
 
     q: np.ndarray
     scale: torch.Tensor
@@ -145,13 +146,13 @@ def quantize(weight: torch.Tensor, form: Form) -> Quantized:
 
 
 def stored(module: str, of: Quantized, form: Form) -> Tensors:
-    """The tensors of a matrix."""
+    """Return the tensors of a matrix."""
     return {f"{module}.{last}": value.contiguous() for last, value in _STORED[form.name](of, form)}
 
 
 def _gptq(of: Quantized, form: Form) -> list[tuple[str, torch.Tensor]]:
     packed = words(of.zero.T, form.bits)
-    if form.name == "gptq":  # of words, so that a zero point of 0 borrows
+    if form.name == "gptq":  # subtracted from words, so that a zero point of 0 borrows
         packed = packed - np.uint32(0x11111111 if form.bits == 4 else 0x01010101)
     columns = of.q.shape[1]
     order = np.arange(columns) // (form.group or columns)
@@ -212,8 +213,9 @@ _STORED: dict[Name, Callable[[Quantized, Form], list[tuple[str, torch.Tensor]]]]
 
 
 def write_integers(source: Path, folder: Path, form: Form, more: str = "") -> Tensors:
-    """Write the model in `source` to `folder` with its projections, and what matches `more`, in
-    integers; what its tensors mean then, in float32. Of MLX the experts of a layer are stacked."""
+    """Write the model in `source` to `folder` with its projections, and tensors that match `more`,
+    in integers; return the float32 values of its tensors. For MLX the experts of a layer are
+    stacked."""
     plain = load_file(source / "model.safetensors")
     if form.name == "mlx":
         plain = _stacked(plain)
@@ -246,7 +248,7 @@ _MLX_NAMES = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
 def _stacked(plain: Tensors) -> Tensors:
-    """As MLX has them."""
+    """Stack the experts of a layer, as MLX does."""
     tensors: Tensors = {}
     lists: dict[str, dict[int, torch.Tensor]] = {}
     for name, tensor in plain.items():
@@ -263,7 +265,7 @@ def _stacked(plain: Tensors) -> Tensors:
 
 
 def unstacked(meant: Tensors, names: list[str]) -> Tensors:
-    """The tensors of `names` again, of those that `write_integers` gave back."""
+    """Return the tensors `names`, unstacked, from the result of `write_integers`."""
     tensors: Tensors = {}
     for name in names:
         found = _EXPERT.fullmatch(name)

@@ -1,5 +1,4 @@
-"""PEFT folders with drawn weights, as tests want them: right ones, and ones that are wrong;
-and an engine that has them."""
+"""PEFT folders with random weights, valid and invalid, and an engine with such adapters."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ PREFIX = "base_model.model.model."
 
 SMALL = DecoderSpec(
     architecture="llama",
-    width=64,
-    heads=4,
-    kv_heads=2,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
     head_dim=16,
-    ff=96,
-    vocab=200,
+    intermediate_size=96,
+    vocab_size=200,
     norm_eps=1e-5,
     rope=RopeSpec(10_000.0, 16),
     layers=(LayerSpec(),) * 2,
@@ -38,17 +37,17 @@ SMALL = DecoderSpec(
 
 
 def sizes(leaf: str, spec: DecoderSpec = SMALL) -> tuple[int, int]:
-    """(rows, columns) of a module's weight."""
+    """Return (rows, columns) of a module's weight."""
     return {
-        "q_proj": (spec.q_rows, spec.width),
-        "k_proj": (spec.kv_rows, spec.width),
-        "v_proj": (spec.kv_rows, spec.width),
-        "qkv_proj": (spec.q_rows + 2 * spec.kv_rows, spec.width),
-        "o_proj": (spec.width, spec.q_rows),
-        "gate_proj": (spec.ff, spec.width),
-        "up_proj": (spec.ff, spec.width),
-        "gate_up_proj": (2 * spec.ff, spec.width),
-        "down_proj": (spec.width, spec.ff),
+        "q_proj": (spec.q_rows, spec.hidden_size),
+        "k_proj": (spec.kv_rows, spec.hidden_size),
+        "v_proj": (spec.kv_rows, spec.hidden_size),
+        "qkv_proj": (spec.q_rows + 2 * spec.kv_rows, spec.hidden_size),
+        "o_proj": (spec.hidden_size, spec.q_rows),
+        "gate_proj": (spec.intermediate_size, spec.hidden_size),
+        "up_proj": (spec.intermediate_size, spec.hidden_size),
+        "gate_up_proj": (2 * spec.intermediate_size, spec.hidden_size),
+        "down_proj": (spec.hidden_size, spec.intermediate_size),
     }[leaf]
 
 
@@ -63,7 +62,8 @@ def draw_tensors(
     size: float = 1.0,
     prefix: str = PREFIX,
 ) -> dict[str, np.ndarray]:
-    """Factors of all `targets`. `ranks`: leaf -> another rank. `size`: of B A beside a weight."""
+    """Return random factors of all `targets`. `ranks`: module -> another rank. `size`: the norm of
+    B A relative to a weight."""
     random = np.random.default_rng(seed)
     tensors = {}
     for layer in range(len(spec.layers)) if layers is None else layers:
@@ -85,8 +85,8 @@ def write_adapter(
     config: Mapping[str, Any] | None = None,
     **drawn: Any,
 ) -> Path:
-    """A folder with `tensors`, or drawn ones, and a config that fits these. `config` adds keys;
-    one of value None is written as null."""
+    """Write a folder with `tensors`, or random ones, and a config that fits them. `config` adds
+    keys; None is written as null."""
     folder.mkdir(parents=True, exist_ok=True)
     if tensors is None:
         tensors = draw_tensors(**drawn)
@@ -112,7 +112,7 @@ def write_adapter(
 
 
 def load(core: Core, source: AdapterSource) -> AdapterState:
-    """Step until it is loaded. Raises AdapterRefused."""
+    """Run steps until the adapter is loaded. Raises AdapterRefused."""
     future = core.add_adapter(source)
     deadline = time.monotonic() + 30
     while not future.done():
@@ -122,6 +122,6 @@ def load(core: Core, source: AdapterSource) -> AdapterState:
 
 
 def have(core: Core, folders: dict[str, Path], *names: str) -> None:
-    """Load the adapters of these folders, revisions called as they are."""
+    """Load the adapters of these folders; the folders' names are the revisions."""
     for name in names:
         load(core, AdapterSource(name, str(folders[name])))

@@ -1,4 +1,4 @@
-"""Small rerankers with random weights, as transformers writes their folders."""
+"""Small rerankers with random weights, in folders written by transformers."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ MODERN = {"num_hidden_layers": 5, "local_attention": 16} | dict.fromkeys(
 
 
 def small_reranker(name: str, **options: Any) -> Any:
-    """A classifier of one label; with `num_labels` of several."""
+    """Return a classifier with one label, or with `num_labels`."""
     model = small_body(name, "ForSequenceClassification", **({"num_labels": 1} | options))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(
                 2.0 if parameter.ndim == 2 else 1.0
-            )  # or all pairs have nearly one logit
+            )  # otherwise all pairs have nearly the same logit
     return model
 
 
 def save_reranker(folder: Path, model: Any) -> Path:
-    """The folder with a tokenizer that frames pairs and tells their texts apart."""
+    """Save the model with a tokenizer that frames pairs and marks their texts with token types."""
     model.save_pretrained(folder)
     pair_pieces().save(str(folder / "tokenizer.json"))
     return folder
 
 
 def pair_pieces() -> tokenizers.Tokenizer:
-    """The tokenizer of `embedding_checkpoints` for pairs too: [CLS] is 2, [SEP] is 3, a is 4."""
+    """Return the tokenizer of `embedding_checkpoints`, for pairs too: [CLS] is 2, [SEP] is 3, a is
+    4."""
     tokenizer = word_pieces()
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -47,7 +48,7 @@ def pair_pieces() -> tokenizers.Tokenizer:
 
 @torch.no_grad()
 def expected_logit(model: Any, tokens: list[int], second_start: int) -> torch.Tensor:
-    """[1]: what transformers computes, with token types where the model has any."""
+    """Return the logit [1] that transformers computes, with token types if the model has any."""
     types = [int(index >= second_start) for index in range(len(tokens))]
     given = {"input_ids": torch.tensor([tokens])}
     if getattr(model.config, "type_vocab_size", 0) > 1:

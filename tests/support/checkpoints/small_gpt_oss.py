@@ -1,5 +1,5 @@
-"""A small random gpt-oss on disk: with experts in MXFP4 as it was published, with the same numbers
-as floats, and as a GGUF file."""
+"""A small random gpt-oss on disk: with MXFP4 experts as published, with the same numbers as floats,
+and as a GGUF file."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ Tensors = dict[str, np.ndarray]
 
 
 def gpt_oss_tensors(seed: int = 0, layers: int = LAYERS) -> Tensors:
-    """Its weights in the published form: MXFP4 experts, all else float16. Biases of gates and ups
-    reach beyond the limits of the activation, sinks from nothing to most of what a head sees."""
+    """Return its weights in the published form: MXFP4 experts, the rest float16. Biases of gate and
+    up exceed the limits of the activation; sinks take from none to most of a head's attention."""
     random = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int, scale: float = 2.0) -> np.ndarray:
@@ -100,12 +100,13 @@ def gpt_oss_tensors(seed: int = 0, layers: int = LAYERS) -> Tensors:
 
 
 def codes_of(blocks: np.ndarray) -> np.ndarray:
-    """[..., G, 16] bytes of two codes, the low one first, as [..., G, 32]."""
+    """Unpack [..., G, 16] bytes of two codes, the low one first, to [..., G, 32]."""
     return np.stack((blocks & 15, blocks >> 4), axis=-1).reshape(*blocks.shape[:-1], 32)
 
 
 def decoded(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """[..., G, 16] and [..., G] as [..., 32 G] float32, by the definition of the formats."""
+    """Decode codes [..., G, 16] and exponents [..., G] to [..., 32 G] float32, by the definition of
+    MXFP4."""
     codes = codes_of(blocks)
     values = VALUES[codes & 7] * np.where(codes & 8, -1, 1).astype(np.float32)
     factor = np.exp2(scales.astype(np.float32) - 127)
@@ -113,7 +114,7 @@ def decoded(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def as_floats(tensors: Mapping[str, np.ndarray]) -> Tensors:
-    """The same numbers with experts as float32 matrices, which are stored transposed."""
+    """Return the same numbers with experts as float32 matrices, stored transposed."""
     floats: Tensors = {}
     for name, values in tensors.items():
         if name.endswith("_blocks"):
@@ -131,7 +132,7 @@ def write_small_gpt_oss(
     tensors: Tensors | None = None,
     **config: object,
 ) -> Path:
-    """A folder in the Hugging Face form. `config`: keys with other values."""
+    """Write a Hugging Face folder. `config`: keys with other values."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = tensors or gpt_oss_tensors()
     written = CONFIG | (MXFP4_CONFIG if form == "mxfp4" else {})
@@ -158,8 +159,8 @@ GGUF_NAMES = {
 def write_small_gpt_oss_gguf(
     path: Path, tensors: Tensors | None = None, keys: Mapping[str, int | float] | None = None
 ) -> Path:
-    """The same as a GGUF file, as llama.cpp's converter lays it out: matrices of attention F16,
-    experts MXFP4, the rest F32. `keys`: of the metadata, beside the others."""
+    """Write the same as a GGUF file in the layout of llama.cpp's converter: F16 attention matrices,
+    MXFP4 experts, the rest F32. `keys`: further metadata."""
     tensors = tensors or gpt_oss_tensors()
     writer = gguf.GGUFWriter(str(path), "gpt-oss")
     writer.add_block_count(LAYERS)
@@ -200,7 +201,7 @@ def write_small_gpt_oss_gguf(
 
 
 def _add_experts(writer: gguf.GGUFWriter, name: str, tensors: Mapping[str, np.ndarray]) -> None:
-    """The parts of a tensor of experts: gates and ups lie in rows that alternate."""
+    """Add the parts of a tensor of experts, in which rows of gate and up alternate."""
     layer = name.split(".")[2]
     stored, _, kind = name.rpartition("_")
     rows = {"ffn_gate_exps": slice(0, None, 2), "ffn_up_exps": slice(1, None, 2)}

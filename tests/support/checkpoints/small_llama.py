@@ -20,7 +20,8 @@ def write_small_llama(
     head_dim: int = HEAD_DIM,
     ff: int = FF,
 ) -> Path:
-    """A LlamaForCausalLM of float16 weights, large enough that its distributions are peaked."""
+    """Write a LlamaForCausalLM with float16 weights, large enough that its distributions are
+    peaked."""
     random = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int, scale: float = 1.0) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""A small random Qwen3-MoE on disk: its second layer a feed-forward, the others mixtures."""
+"""A small random Qwen3-MoE on disk: its second layer is dense, the others are mixtures of
+experts."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ GGUF_NAMES = {
 def expert_tensors(
     seed: int = 0, width: int = WIDTH, expert_ff: int = EXPERT_FF
 ) -> dict[str, np.ndarray]:
-    """Its float16 weights, large enough that distributions are peaked and experts differ."""
+    """Return its float16 weights, large enough that distributions are peaked and experts differ."""
     random = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int, scale: float = 2.0) -> np.ndarray:
@@ -94,7 +95,7 @@ def expert_tensors(
 def write_small_experts(
     folder: Path, tensors: dict[str, np.ndarray] | None = None, **config: object
 ) -> Path:
-    """A folder in the Hugging Face form. `config`: keys with other values."""
+    """Write a Hugging Face folder. `config`: keys with other values."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors or expert_tensors(), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG | config))
@@ -104,7 +105,7 @@ def write_small_experts(
 def write_small_experts_gguf(
     path: Path, tensors: dict[str, np.ndarray], kind: str, config: dict[str, Any]
 ) -> Path:
-    """The same as a GGUF file: matrices of the type `kind`, what chooses experts and norms F32."""
+    """Write the same as a GGUF file: matrices of type `kind`, routers and norms F32."""
     writer = gguf.GGUFWriter(str(path), "qwen3moe")
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])

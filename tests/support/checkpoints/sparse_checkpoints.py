@@ -1,4 +1,5 @@
-"""Checkpoints of true shape whose files are holes: what is not read takes no memory and no disk."""
+"""Checkpoints of real size whose files are sparse: data that is not read takes no memory and no
+disk."""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ from penstock.models.families.registry import hf_names, spec_of_folder
 
 
 def parameters(spec: DecoderSpec) -> int:
-    """Elements of all tensors that a checkpoint must have."""
+    """Return the number of elements of all required tensors."""
     return sum(map(math.prod, expected_shapes(hf_names(spec), spec).values()))
 
 
 def write_config(shape: Shape, folder: Path) -> DecoderSpec:
-    """`config.json`, and what is read from it."""
+    """Write `config.json`, and return its spec."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config_of(shape)))
     return spec_of_folder(folder)
 
 
 def write_sparse_checkpoint(shape: Shape, folder: Path) -> Path:
-    """A folder in the Hugging Face form, bfloat16: a header, and a hole for the weights."""
+    """Write a bfloat16 Hugging Face folder: a header, and a hole in place of the weights."""
     spec = write_config(shape, folder)
     header, end = {}, 0
     for name, extents in expected_shapes(hf_names(spec), spec).items():

@@ -1,5 +1,5 @@
-"""A GGUF file with what the text side reads: the tokens of `tiny_tokenizer`, and an embedding of
-zeros. No engine is to load it."""
+"""A GGUF file with the text parts of a model: the tokens of `tiny_tokenizer`, and an embedding of
+zeros. Engines cannot load it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WIDTH = 64
 def write_tiny_gguf(
     path: Path, keys: Mapping[str, Any] | None = None, *, template: str = CHATML, **changes: Any
 ) -> Path:
-    """`keys`: further metadata, float, int or str; `changes`: as of `tiny_data`, None to leave a
-    field out."""
+    """Write the file. `keys`: further metadata, float, int or str. `changes`: as for `tiny_data`;
+    None leaves a field out."""
     data = tiny_data(**changes)
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(1)

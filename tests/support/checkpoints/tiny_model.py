@@ -1,4 +1,4 @@
-"""A model folder with all that the text side reads: the tokens are the 256 bytes and `<end>`."""
+"""A model folder with the text parts of a model; the tokens are the 256 bytes and `<end>`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def write_tiny_model(folder: Path) -> str:
-    """Write it; the folder's name as a setting. No weights: an engine is not to load it."""
+    """Write the folder, and return its path as a setting. It has no weights, so engines cannot load
+    it."""
     folder.mkdir()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: index for index, token in enumerate([*alphabet, "<end>"])}

@@ -1,7 +1,6 @@
-"""A vocabulary of a few hundred tokens for tests: every byte, some words, a chat's control tokens.
-
-Token id = byte value for the first 256, so that tests can spell what a scripted engine says.
-"""
+"""A vocabulary of a few hundred tokens for tests: every byte, some words, and control tokens of a
+chat. The first 256 token ids are byte values, so that tests can spell the output of a scripted
+engine."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ CHATML = (
 
 
 def byte_letters() -> list[str]:
-    """Letter of GPT-2's byte alphabet for each byte value, written out from its definition."""
+    """Return the letter of GPT-2's byte alphabet for each byte value, from its definition."""
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     letters, others = [], 0
     for byte in range(256):
@@ -32,7 +31,7 @@ def byte_letters() -> list[str]:
 
 
 def tiny_data(**changes: object) -> TokenizerData:
-    """GGUF metadata of the tiny vocabulary; keyword arguments replace fields."""
+    """Return the GGUF metadata of the tiny vocabulary. Keyword arguments replace fields."""
     tokens = byte_letters() + CONTROL + WORDS
     types = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] * 3 + [TokenType.NORMAL] * len(WORDS)
     fields: dict[str, object] = {

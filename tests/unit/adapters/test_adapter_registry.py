@@ -1,4 +1,4 @@
-"""The rules of aliases and revisions, one by one, and against a plain dictionary."""
+"""The rules of aliases and revisions, one by one and against a plain dictionary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def code(action, *arguments, **keywords) -> str:
     return refused.value.code
 
 
-def test_alias_names_a_generation_until_it_is_removed():
+def test_alias_names_a_revision_until_it_is_removed():
     registry = AdapterRegistry(4)
     adapter = load(registry, " sql ", "g1")
     assert (adapter.alias, adapter.revision, adapter.rank) == ("sql", "g1", 8)
@@ -35,23 +35,23 @@ def test_alias_names_a_generation_until_it_is_removed():
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 257, "ä" * 129, "a\nb", "a\0"])
-def test_name_that_is_none(name):
+def test_invalid_alias_is_refused(name):
     registry = AdapterRegistry(4)
     assert code(registry.begin, name) == "invalid_lora_name"
     assert code(registry.remove, name) == "invalid_lora_name"
 
 
-def test_alias_is_replaced_only_where_that_is_asked_for():
+def test_alias_is_replaced_only_on_request():
     registry = AdapterRegistry(4)
     load(registry, "a", "g1")
     assert code(registry.begin, "a") == "lora_adapter_already_loaded"
     assert code(registry.begin, "a", expected="g1") == "invalid_lora_load_policy"
     assert load(registry, "a", "g2", replace=True).revision == "g2"
     assert registry.retired == {"g1"} and registry.live == {"g2"}
-    assert load(registry, "b", "g3", replace=True).alias == "b"  # none there: it is made
+    assert load(registry, "b", "g3", replace=True).alias == "b"  # a new alias
 
 
-def test_compare_and_set():
+def test_expected_revision_must_match():
     registry = AdapterRegistry(4)
     load(registry, "a", "g1")
     assert code(registry.begin, "a", replace=True, expected="g2") == "lora_generation_mismatch"
@@ -62,7 +62,7 @@ def test_compare_and_set():
     assert code(registry.remove, "a", expected="g2") == "lora_adapter_not_found"
 
 
-def test_alias_that_was_removed_during_its_load_is_not_set_by_compare():
+def test_alias_removed_during_its_load_no_longer_matches_the_expected_revision():
     registry = AdapterRegistry(4)
     load(registry, "a", "g1")
     began = registry.begin("a", replace=True, expected="g1")
@@ -73,7 +73,7 @@ def test_alias_that_was_removed_during_its_load_is_not_set_by_compare():
     assert registry.adapters == () and registry.retired == {"g1", "g2"}
 
 
-def test_same_content_again_is_the_same_generation():
+def test_same_content_is_the_same_revision():
     registry = AdapterRegistry(4)
     load(registry, "a", "g1")
     load(registry, "b", "g1")
@@ -86,7 +86,7 @@ def test_same_content_again_is_the_same_generation():
     assert registry.live == {"g1"} and registry.retired == frozenset()
 
 
-def test_generation_of_a_load_under_way_is_not_retired_by_an_unload():
+def test_revision_of_a_running_load_is_not_retired_by_an_unload():
     registry = AdapterRegistry(4)
     load(registry, "a", "g1")
     began = registry.begin("b")
@@ -117,20 +117,20 @@ def test_aliases_have_a_limit_and_replacing_does_not_need_room():
     load(registry, "a", "g3", replace=True)
 
 
-def test_retired_generations_in_use_have_a_limit():
+def test_retired_revisions_in_use_have_a_limit():
     registry = AdapterRegistry(2)
     for revision in ("g1", "g2", "g3", "g4"):
         load(registry, "a", revision, replace=True)
     began = registry.begin("a", replace=True)
     assert code(registry.hold, began, "g5") == "lora_adapter_limit_exceeded"
-    registry.hold(began, "g1")  # one that is there already takes no more
+    registry.hold(began, "g1")  # a revision that is in use already needs no room
     registry.abandon(began)
     registry.freed(["g1", "g2"])
     load(registry, "a", "g5", replace=True)
 
 
 class AgainstADictionary(RuleBasedStateMachine):
-    """Loads in steps, with unloads between them."""
+    """Compares the registry with a dictionary: loads in steps, with unloads between them."""
 
     aliases = st.sampled_from(["a", "b", "c", "d"])
     revisions = st.sampled_from(["g1", "g2", "g3", "g4", "g5", "g6", "g7"])

@@ -1,5 +1,5 @@
-"""An adapter that an operator names by its hub id: fetched once, checked, loaded as a folder is; or
-an error that says what was looked for where."""
+"""An adapter named by its hub id is downloaded once, checked, and loaded like a folder, or refused
+with an error that says where it was looked for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hub() -> Iterator[Files]:
 
 @pytest.fixture
 def content(tmp_path: Path) -> dict[str, bytes]:
-    """What a repository of an adapter holds."""
+    """Return the files of an adapter's repository."""
     folder = write_adapter(tmp_path / "written")
     files = {name: (folder / name).read_bytes() for name in NAMES}
     shutil.rmtree(folder)
@@ -40,7 +40,7 @@ def content(tmp_path: Path) -> dict[str, bytes]:
 
 
 def preload(home: Path, hub: HubAccess, source: str) -> tuple[LoadedAdapter, ...]:
-    """The adapters that a catalog has after it has preloaded `source`."""
+    """Return the adapters of a catalog after it has preloaded `source`."""
 
     async def run() -> tuple[LoadedAdapter, ...]:
         lora = LoraSettings(preload=(LoraSource("style", source),))
@@ -55,7 +55,7 @@ def preload(home: Path, hub: HubAccess, source: str) -> tuple[LoadedAdapter, ...
     return asyncio.run(run())
 
 
-def test_its_two_files_are_fetched_once_and_found_again_offline(
+def test_hub_adapter_is_downloaded_once_and_found_again_offline(
     hub: Files, tmp_path: Path, content: dict[str, bytes]
 ) -> None:
     publish(hub, "who/style", content)
@@ -69,7 +69,7 @@ def test_its_two_files_are_fetched_once_and_found_again_offline(
     assert hub.requests == []
 
 
-def test_it_is_the_generation_of_the_same_files_in_a_folder(
+def test_hub_adapter_has_the_revision_of_the_same_files_in_a_folder(
     hub: Files, tmp_path: Path, content: dict[str, bytes]
 ) -> None:
     publish(hub, "who/style", content)
@@ -99,7 +99,7 @@ def test_a_snapshot_in_the_hubs_own_cache_is_used_when_complete(
     (snapshot / NAMES[0]).write_bytes(content[NAMES[0]])
     with pytest.raises(AdapterRefused, match="HTTP 404"):
         find_adapter("who/style", tmp_path, access)
-    blob = tmp_path / "blob"  # as the hub's clients lay it out
+    blob = tmp_path / "blob"  # the layout of the hub's clients
     blob.write_bytes(content[NAMES[1]])
     (snapshot / NAMES[1]).symlink_to(blob)
     assert find_adapter("who/style", tmp_path, access) == str(snapshot)
@@ -107,7 +107,7 @@ def test_a_snapshot_in_the_hubs_own_cache_is_used_when_complete(
 
 
 @pytest.mark.parametrize("spoiled", NAMES)
-def test_content_of_another_hash_is_refused(
+def test_content_with_a_wrong_hash_is_refused(
     hub: Files, tmp_path: Path, content: dict[str, bytes], spoiled: str
 ) -> None:
     publish(hub, "who/style", content)
@@ -125,7 +125,7 @@ def test_a_repository_without_one_of_the_files_is_refused(
         preload(tmp_path, HubAccess(hub.url), "who/style")
 
 
-def test_what_was_fetched_is_checked_as_a_folder_is(hub: Files, tmp_path: Path) -> None:
+def test_downloaded_adapter_is_checked_like_a_folder(hub: Files, tmp_path: Path) -> None:
     folder = write_adapter(tmp_path / "written", config={"use_dora": True})
     publish(hub, "who/style", {name: (folder / name).read_bytes() for name in NAMES})
     with pytest.raises(ModelError, match=r"lora style: .*DoRA"):
@@ -140,13 +140,15 @@ def test_a_hub_that_does_not_answer_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["nothing", "a/b/c", "a/..", "../a", "/x/y", ""])
-def test_a_source_that_is_neither_asks_nothing(hub: Files, tmp_path: Path, source: str) -> None:
+def test_a_source_that_is_neither_a_folder_nor_an_id_sends_no_request(
+    hub: Files, tmp_path: Path, source: str
+) -> None:
     with pytest.raises(AdapterRefused):
         find_adapter(source or " ", tmp_path, HubAccess(hub.url))
     assert hub.requests == []
 
 
-def test_a_client_cannot_have_something_fetched(
+def test_a_client_cannot_start_a_download(
     hub: Files, tmp_path: Path, content: dict[str, bytes]
 ) -> None:
     publish(hub, "who/style", content)
@@ -166,7 +168,7 @@ def test_a_client_cannot_have_something_fetched(
 
 
 @pytest.mark.parametrize("source", ["~no-such-user/style", "x" * 5000, f"{'a' * 300}/style"])
-def test_name_that_no_path_can_have_is_not_found(source: str, tmp_path: Path) -> None:
+def test_invalid_path_is_not_found(source: str, tmp_path: Path) -> None:
     with pytest.raises(AdapterRefused) as refused:
         find_adapter(source, tmp_path, HubAccess(offline=True))
     assert refused.value.code == "adapter_path_not_found"

@@ -53,7 +53,7 @@ def test_all_factors_are_read_with_the_scale_in_b(tmp_path):
             np.testing.assert_array_equal(pair.b, factor(tensors, layer, leaf, "B") * 1.5)
 
 
-def test_rank_stabilised_scale(tmp_path):
+def test_rank_stabilized_scale(tmp_path):
     tensors = draw_tensors(rank=4)
     config = {"lora_alpha": 6, "use_rslora": True}
     adapter = read(write_adapter(tmp_path / "a", tensors, config=config))
@@ -70,7 +70,7 @@ def test_patterns_give_a_module_its_own_rank_and_alpha(tmp_path):
             "model.layers.1.self_attn.q_proj": 24,
             "layers.0.mlp.up_proj": 12,
             r".*\.1\.mlp\.d\w+": 2,
-            "proj": 1000,  # no name ends so after a dot
+            "proj": 1000,  # no module name ends with it after a dot
         },
     }
     adapter = read(write_adapter(tmp_path / "a", tensors, config=config))
@@ -101,7 +101,7 @@ def test_excluded_modules_of_the_other_layers_are_read(tmp_path):
     assert "q" in adapter.layers[1] and "q" not in adapter.layers[0]
 
 
-def test_fused_modules_are_cut_into_their_projections(tmp_path):
+def test_fused_modules_are_split_into_their_projections(tmp_path):
     tensors = draw_tensors(targets=("qkv_proj", "gate_up_proj"), rank=4)
     config = {"target_modules": ["qkv_proj", "gate_up_proj"], "lora_alpha": 4}
     pairs = read(write_adapter(tmp_path / "a", tensors, config=config)).layers[1]
@@ -117,7 +117,7 @@ def test_fused_modules_are_cut_into_their_projections(tmp_path):
 @pytest.mark.parametrize(
     "prefix", ["", "model.", "base_model.model.", "base_model.model.language_model.model."]
 )
-def test_prefixes_of_what_it_was_trained_on_do_not_matter(tmp_path, prefix):
+def test_prefixes_of_the_trained_model_do_not_matter(tmp_path, prefix):
     adapter = read(write_adapter(tmp_path / "a", draw_tensors(prefix=prefix)))
     assert all(len(pairs) == 7 for pairs in adapter.layers)
 
@@ -188,7 +188,7 @@ def test_config_is_refused_by_key(tmp_path, key, value, named):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "\xff", "[" * 100_000, "{}"])
-def test_config_that_is_none_is_refused(tmp_path, text):
+def test_config_that_is_not_json_is_refused(tmp_path, text):
     folder = write_adapter(tmp_path / "a")
     (folder / "adapter_config.json").write_bytes(text.encode("latin-1"))
     assert refusal(folder).code == "invalid_lora_adapter"
@@ -206,7 +206,7 @@ def test_config_that_is_missing(tmp_path):
 
 
 def replaced(**changes: Any) -> dict[str, np.ndarray]:
-    """All factors, with some tensors of layer 0's q put in, or None: left out."""
+    """Return all factors with some tensors of layer 0's q replaced; None leaves a tensor out."""
     tensors: dict[str, Any] = draw_tensors(rank=4)
     for name, value in changes.items():
         tensors[f"{Q0}.{name}.weight"] = value
@@ -278,8 +278,9 @@ def test_bytes_over_the_limit_are_refused_before_data_are_read(tmp_path):
 
 
 @given(data=st.data())
-def test_spoiled_files_are_refused_or_another_adapter(good, data):
-    """A bit in the numbers makes another adapter; nothing raises anything else, or hangs."""
+def test_corrupt_files_are_refused_or_give_another_adapter(good, data):
+    """A flipped bit in the numbers gives another adapter. No other error is raised, and no read
+    hangs."""
     folder, contents = good
     name = data.draw(st.sampled_from(sorted(contents)))
     content = bytearray(contents[name])
@@ -302,12 +303,12 @@ def test_spoiled_files_are_refused_or_another_adapter(good, data):
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """A folder, and what its files hold."""
+    """A folder and the contents of its files."""
     folder = write_adapter(tmp_path_factory.mktemp("adapter") / "a")
     return folder, {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_file_of_weights_that_is_spoiled_or_missing(tmp_path):
+def test_corrupt_or_missing_weight_file_is_refused(tmp_path):
     folder = write_adapter(tmp_path / "a")
     weights = folder / "adapter_model.safetensors"
     data = weights.read_bytes()

@@ -1,4 +1,5 @@
-"""What is hashed is what is copied; paths, links, permissions and changes while it is read."""
+"""The hash of a private copy is that of the copied bytes; paths, links, permissions, and changes
+while files are read."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_relative_path_starts_at_the_root(source, store, monkeypatch):
         ("  ", 400, "invalid_adapter_path"),
         ("a\0b", 400, "invalid_adapter_path"),
         ("a" * 5000, 400, "invalid_adapter_path"),
-        ("a" * 300, 400, "invalid_adapter_path"),  # longer than a name may be
+        ("a" * 300, 400, "invalid_adapter_path"),  # longer than the limit of a name
         ("nothing", 404, "adapter_path_not_found"),
         ("style/adapter_config.json", 400, "invalid_adapter_path"),
         ("style/adapter_config.json/x", 404, "adapter_path_not_found"),
@@ -141,18 +142,18 @@ def test_file_is_refused(source, store, tmp_path, name):
     assert refusal(source, store, root) == (400, "invalid_adapter_file")
 
 
-def test_pickled_weights_are_not_looked_at(source, store):
+def test_pickled_weights_are_ignored(source, store):
     (source / NAMES[1]).rename(source / "adapter_model.bin")
     assert refusal(source, store) == (404, "adapter_file_not_found")
 
 
 @pytest.fixture
-def nobody(tmp_path: Path) -> Iterator[None]:
-    """Whoever runs the tests, without the rights of root."""
+def unprivileged_user(tmp_path: Path) -> Iterator[None]:
+    """Drop the rights of root if the tests run as root."""
     if os.geteuid() != 0:
         yield
         return
-    for folder in tmp_path.parents:  # pytest's own are closed to others
+    for folder in tmp_path.parents:  # pytest's own folders are closed to other users
         if folder.stat().st_mode & 0o005 != 0o005:
             os.chmod(folder, 0o755)
     for path in (tmp_path, *tmp_path.rglob("*")):
@@ -164,7 +165,7 @@ def nobody(tmp_path: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_permissions_are_the_servers(source, store, nobody):
+def test_files_are_opened_with_the_servers_permissions(source, store, unprivileged_user):
     folder, file = source.parent, source / NAMES[1]
     for closed, code in ((file, "adapter_file_forbidden"), (source, "adapter_file_forbidden")):
         mode = _mode(closed, 0)
@@ -176,7 +177,7 @@ def test_permissions_are_the_servers(source, store, nobody):
 
 
 def _mode(path: Path, mode: int) -> int:
-    """Set it as the owner; the mode before."""
+    """Set the mode as the owner, and return the previous one."""
     user = os.geteuid()
     if user == 65534:
         os.seteuid(0)
@@ -227,7 +228,7 @@ def remove(folder: Path) -> None:
 @pytest.mark.parametrize("change", [grow, shrink, rewrite, swap, remove])
 @pytest.mark.parametrize("at", [1, 3])
 def test_file_that_changes_while_it_is_read(source, store, monkeypatch, change, at):
-    """`at`: before the config is read, or in the middle of the weights."""
+    """`at`: change it before the config is read, or in the middle of the weights."""
     read, calls = private_copy._read, []
 
     def changing(file):
@@ -256,7 +257,7 @@ def test_folder_that_becomes_a_link_while_it_is_opened(source, store, tmp_path, 
     assert refusal(source, store, source.parent) == (409, "adapter_file_changed")
 
 
-def test_full_disk_is_the_servers_trouble(source, store, monkeypatch):
+def test_full_disk_is_a_server_error(source, store, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -264,7 +265,7 @@ def test_full_disk_is_the_servers_trouble(source, store, monkeypatch):
     assert refusal(source, store) == (503, "lora_storage_unavailable")
 
 
-def test_shelf_keeps_one_copy_of_the_same_content(tmp_path, source):
+def test_storage_keeps_one_copy_of_the_same_content(tmp_path, source):
     storage = AdapterStorage(tmp_path / "home")
     first = storage.keep(take(source, storage.folder))
     again = take(source, storage.folder)
@@ -277,7 +278,7 @@ def test_shelf_keeps_one_copy_of_the_same_content(tmp_path, source):
     assert list((tmp_path / "home" / "adapters").iterdir()) == []
 
 
-def test_shelf_that_cannot_keep_a_copy_leaves_none(tmp_path, source, monkeypatch):
+def test_storage_that_cannot_keep_a_copy_leaves_none(tmp_path, source, monkeypatch):
     storage = AdapterStorage(tmp_path / "home")
     copy = take(source, storage.folder)
 
@@ -292,7 +293,7 @@ def test_shelf_that_cannot_keep_a_copy_leaves_none(tmp_path, source, monkeypatch
     storage.close()
 
 
-def test_shelf_clears_away_what_dead_processes_left_and_nothing_else(tmp_path, source):
+def test_storage_deletes_only_folders_of_dead_processes(tmp_path, source):
     home = tmp_path / "home"
     living = AdapterStorage(home)
     living.keep(take(source, living.folder))
@@ -306,14 +307,14 @@ def test_shelf_clears_away_what_dead_processes_left_and_nothing_else(tmp_path, s
     assert any(living.folder.glob("*/adapter_config.json"))
 
 
-def test_home_that_cannot_be_written_is_told(tmp_path):
+def test_unwritable_home_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(AdapterRefused) as refused:
         AdapterStorage(tmp_path / "file")
     assert refused.value.code == "lora_storage_unavailable"
 
 
-def test_home_whose_folder_cannot_be_locked_is_told_and_left_as_it_was(tmp_path, monkeypatch):
+def test_home_whose_folder_cannot_be_locked_is_refused_and_left_unchanged(tmp_path, monkeypatch):
     def unlocked(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 

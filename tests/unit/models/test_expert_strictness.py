@@ -1,4 +1,4 @@
-"""What the files of a mixture of experts lack, add or contradict is an error that names it."""
+"""A missing, unexpected or contradictory tensor or key of a mixture of experts is named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load(folder: Path):
     return load_model(ModelFiles("m", "folder", folder), "auto")
 
 
-def test_the_layers_of_a_mixture_are_its_configs(tmp_path: Path) -> None:
+def test_the_config_selects_the_layers_with_experts(tmp_path: Path) -> None:
     model = load(write_small_experts(tmp_path))
     assert [layer.experts is None for layer in model.spec.layers] == [False, True, False]
     first, dense, _ = model.weights.layers()
@@ -35,7 +35,7 @@ def test_the_layers_of_a_mixture_are_its_configs(tmp_path: Path) -> None:
     assert dense.experts is None and dense.gate_up is not None
 
 
-def test_experts_have_no_places_for_adapters(tmp_path: Path) -> None:
+def test_experts_are_not_lora_targets(tmp_path: Path) -> None:
     spec = load(write_small_experts(tmp_path)).spec
     assert first_linears(spec) == (0, 2, 6)
     assert [rows for _, rows in linear_sizes(spec)[2:6]] == [(64, 32, 32), (64,), (96, 96), (64,)]
@@ -88,7 +88,7 @@ def test_an_unexpected_tensor_beside_experts_is_named(tmp_path: Path, name: str)
         ({"num_experts": "many"}, "num_experts"),
     ],
 )
-def test_an_impossible_mixture_is_named(
+def test_an_invalid_mixture_is_named(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     assert change.keys() <= CONFIG.keys()

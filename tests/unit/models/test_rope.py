@@ -1,4 +1,4 @@
-"""The rope table of every scaling is the one that transformers rotates with."""
+"""The rope table of every scaling equals that of transformers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_cosines_and_sines_are_those_of_transformers(
 
 
 @pytest.mark.parametrize(("rope", "scaling"), CASES[1:])
-def test_partial_rotation_scales_the_rotated_part_alone(
+def test_partial_rotation_scales_only_the_rotated_part(
     rope: dict[str, Any], scaling: RopeScaling | None
 ) -> None:
     config = config_of({**rope, "partial_rotary_factor": 0.5})
@@ -89,5 +89,5 @@ def test_partial_rotation_scales_the_rotated_part_alone(
     np.testing.assert_allclose(table[1, 16:], expected, rtol=1e-6)
 
 
-def test_an_identity_table_rotates_by_nothing() -> None:
+def test_an_identity_table_does_not_rotate() -> None:
     assert identity_table(3).tolist() == [[1, 0]] * 3

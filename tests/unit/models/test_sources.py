@@ -1,4 +1,4 @@
-"""A model's name finds its files, or an error that says where it was looked for."""
+"""A model's name resolves to its files, or to an error that says where it was looked for."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def hub() -> Iterator[Files]:
         yield files
 
 
-def test_a_folder_and_a_file_are_themselves(tmp_path: Path) -> None:
+def test_a_path_of_a_folder_or_file_is_that_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     folder = resolve_model(str(tmp_path), tmp_path / "home")
@@ -82,7 +82,7 @@ def test_a_folder_with_one_gguf_is_that_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "nothing", "a/b/c", "a/..", "a/b.c/.."])
-def test_a_name_nobody_knows_says_where_names_are_listed(
+def test_an_unknown_name_says_where_names_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "config.json").write_bytes(b"{}")
@@ -94,17 +94,17 @@ def test_a_name_nobody_knows_says_where_names_are_listed(
 @pytest.mark.parametrize(
     "name", ["x.gguf", "./x.gguf", "../a", "/x/y", "a/b.gguf", "a/b/../c.gguf", "~/no/such", "./a"]
 )
-def test_a_path_with_nothing_there_is_told_as_one(tmp_path: Path, name: str) -> None:
+def test_a_path_that_does_not_exist_is_reported_as_a_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelError, match=f"{re.escape(name)}: no such file or folder"):
         resolve_model(name, tmp_path, HubAccess(offline=True))
 
 
-def test_a_name_too_long_for_the_system_is_named_by_its_start(tmp_path: Path) -> None:
+def test_a_name_too_long_for_a_path_is_shortened_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^x{80}\.\.\. is not a usable path: File name too long"):
         resolve_model("x" * 300, tmp_path)
 
 
-def test_the_home_of_nobody_is_an_error(tmp_path: Path) -> None:
+def test_the_home_of_an_unknown_user_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="~nobody-at-all/x is not a usable path"):
         resolve_model("~nobody-at-all/x", tmp_path)
 
@@ -128,7 +128,7 @@ def test_a_repository_is_fetched_once_and_found_again_offline(hub: Files, tmp_pa
         {**FOLDER, "chat_template.jinja": b"x", "additional_chat_templates/tool_use.jinja": b"y"},
     ],
 )
-def test_all_that_a_model_is_read_from_is_fetched(
+def test_all_files_of_a_model_are_downloaded(
     hub: Files, tmp_path: Path, content: dict[str, bytes]
 ) -> None:
     others = {"onnx/config.json": b"no", "model-00003-of-00003.safetensors": b"no"}
@@ -155,7 +155,7 @@ def test_a_module_outside_the_repository_is_not_fetched(
     "lacking",
     ["model.safetensors", "tokenizer.json", "1_Pooling/config.json", "2_Dense/model.safetensors"],
 )
-def test_what_a_repository_lacks_is_named_and_found_once_it_is_there(
+def test_a_missing_file_of_a_repository_is_named_and_found_later(
     hub: Files, tmp_path: Path, lacking: str
 ) -> None:
     whole = {**FOLDER, **SENTENCE}
@@ -176,7 +176,7 @@ def test_a_missing_shard_is_named(hub: Files, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["who/what", "who/what/c.gguf"])
-def test_gguf_files_of_a_repository_are_listed_where_none_is_named(
+def test_gguf_files_of_a_repository_are_listed_if_none_is_named(
     hub: Files, tmp_path: Path, name: str
 ) -> None:
     publish(hub, "who/what", {"a.gguf": b"GGUF a", "b.gguf": b"GGUF b"})
@@ -198,7 +198,7 @@ def test_an_interrupted_fetch_ends_with_one_revision(hub: Files, tmp_path: Path)
     assert hub.ranges("/who/what/resolve/main/tokenizer.json") == []
 
 
-def test_a_fetch_that_brought_nothing_leaves_nothing(hub: Files, tmp_path: Path) -> None:
+def test_a_failed_download_leaves_no_empty_folder(hub: Files, tmp_path: Path) -> None:
     def interrupted(name: str, *_: object) -> None:
         raise KeyboardInterrupt
 
@@ -213,7 +213,7 @@ def test_a_fetch_that_brought_nothing_leaves_nothing(hub: Files, tmp_path: Path)
     assert not (root / "who--what.partial").exists()
     with pytest.raises(KeyboardInterrupt):
         resolve_model("who/what", tmp_path, HubAccess(hub.url), interrupted)
-    (begun,) = (root / "who--what.partial").iterdir()  # what it brought is gone on with
+    (begun,) = (root / "who--what.partial").iterdir()  # the second attempt resumes the first
     assert begun.stat().st_size > 0
 
 
@@ -237,7 +237,7 @@ def test_one_file_of_a_repository_is_fetched(hub: Files, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("spoiled", ["config.json", "model.safetensors"])
-def test_content_of_another_hash_is_refused(hub: Files, tmp_path: Path, spoiled: str) -> None:
+def test_content_with_a_wrong_hash_is_refused(hub: Files, tmp_path: Path, spoiled: str) -> None:
     publish(hub, "who/what", FOLDER)
     hub.add(f"/who/what/resolve/main/{spoiled}", b"x" * len(FOLDER[spoiled]))
     with pytest.raises(ModelError, match=f"{spoiled}: the sha.* is wrong"):
@@ -247,7 +247,7 @@ def test_content_of_another_hash_is_refused(hub: Files, tmp_path: Path, spoiled:
     assert (files.path / spoiled).read_bytes() == FOLDER[spoiled]
 
 
-def test_names_that_leave_the_folder_are_not_fetched(hub: Files, tmp_path: Path) -> None:
+def test_names_outside_the_folder_are_not_downloaded(hub: Files, tmp_path: Path) -> None:
     publish(hub, "who/what", {**FOLDER, "../config.json": b"1", "a/model.safetensors": b"2"})
     files = resolve_model("who/what", tmp_path, HubAccess(hub.url))
     assert {path.name for path in files.path.iterdir()} == set(FOLDER)
@@ -278,7 +278,7 @@ def test_a_hub_that_does_not_answer_is_named(tmp_path: Path) -> None:
         resolve_model("who/what", tmp_path, HubAccess(url))
 
 
-def test_offline_asks_nothing(hub: Files, tmp_path: Path) -> None:
+def test_offline_sends_no_request(hub: Files, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="who/what has not been downloaded"):
         resolve_model("who/what", tmp_path, HubAccess(hub.url, offline=True))
     assert hub.requests == []
@@ -352,7 +352,7 @@ def test_every_catalogue_entry_can_be_checked() -> None:
     assert default.pypi.sha256 == default.sha256
 
 
-def test_a_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> None:
+def test_a_fingerprint_depends_on_the_content_not_the_path(tmp_path: Path) -> None:
     data = bytearray(bytes(range(256)) * 4096)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "m.gguf").write_bytes(data)
@@ -364,7 +364,7 @@ def test_a_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> None
     assert fingerprint(ModelFiles("x", "gguf", tmp_path / "m.gguf")) != first
 
 
-def test_a_fingerprint_follows_what_lies_in_folders_inside_too(tmp_path: Path) -> None:
+def test_a_fingerprint_depends_on_files_in_subfolders(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     dense = tmp_path / "2_Dense" / "config.json"
     dense.parent.mkdir()

@@ -1,4 +1,4 @@
-"""What a model's files lack, add or contradict is an error that names it."""
+"""A missing, unexpected or contradictory tensor or key of a model is named."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"]}
 GRANITE = {"architectures": ["GraniteForCausalLM"]}
 SPEC = DecoderSpec(
     architecture="llama",
-    width=32,
-    heads=4,
-    kv_heads=2,
+    hidden_size=32,
+    num_heads=4,
+    num_kv_heads=2,
     head_dim=8,
-    ff=64,
-    vocab=16,
+    intermediate_size=64,
+    vocab_size=16,
     norm_eps=1e-6,
     rope=RopeSpec(10_000.0, 8),
     layers=(LayerSpec(),) * 2,
@@ -97,14 +97,14 @@ def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path: Path) -> None:
         load_model(folder(tmp_path, CONFIG, {**tensors(), name: torch.ones(32, 16)}), "auto")
 
 
-def test_computed_tensors_and_copies_of_a_tied_head_are_let_be(tmp_path: Path) -> None:
+def test_computed_tensors_and_copies_of_a_tied_head_are_ignored(tmp_path: Path) -> None:
     extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     config = {**CONFIG, "tie_word_embeddings": True}
     model = load_model(folder(tmp_path, config, {**tensors(), **extra}), "auto")
     assert model.weights.head() is None
 
 
-def test_a_head_that_is_no_copy_is_not_tied(tmp_path: Path) -> None:
+def test_a_head_that_differs_from_the_embedding_is_not_tied(tmp_path: Path) -> None:
     """transformers 5 does not tie the two either."""
     head = torch.ones(16, 32)
     head[-1, -1] = 2
@@ -189,15 +189,13 @@ def test_a_head_that_is_no_copy_is_not_tied(tmp_path: Path) -> None:
         (SMOLLM3 | {"no_rope_layer_interval": 0}, "no_rope_layer_interval 0"),
     ],
 )
-def test_an_impossible_config_is_named(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_an_invalid_config_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message) as raised:
         load_model(folder(tmp_path, CONFIG | change, tensors()), "auto")
     assert "config.json" in str(raised.value)
 
 
-def test_a_decoder_that_is_not_causal_writes_no_text(tmp_path: Path) -> None:
+def test_a_bidirectional_decoder_generates_no_text(tmp_path: Path) -> None:
     files = folder(tmp_path, CONFIG | {"is_causal": False}, tensors())
     with pytest.raises(ModelError, match=r"is_causal.*can make embeddings but not generate text"):
         load_model(files, "auto")
@@ -205,13 +203,13 @@ def test_a_decoder_that_is_not_causal_writes_no_text(tmp_path: Path) -> None:
     assert isinstance(spec, DecoderSpec) and spec.bidirectional
 
 
-def test_keys_that_ask_for_nothing_are_let_be(tmp_path: Path) -> None:
+def test_neutral_keys_are_ignored(tmp_path: Path) -> None:
     neutral = {"final_logit_softcapping": None, "logit_scale": 1.0, "is_causal": True}
     assert load_model(folder(tmp_path, CONFIG | neutral, tensors()), "auto").spec == SPEC
 
 
 @pytest.mark.parametrize("architectures", [{}, {"architectures": None}, {"architectures": []}])
-def test_a_config_without_architectures_is_what_its_model_type_means(
+def test_a_config_without_architectures_is_read_by_its_model_type(
     tmp_path: Path, architectures: dict[str, Any]
 ) -> None:
     config = {key: value for key, value in CONFIG.items() if key != "architectures"}
@@ -220,11 +218,11 @@ def test_a_config_without_architectures_is_what_its_model_type_means(
 
 
 @pytest.mark.parametrize("model_type", sorted(MODEL_TYPES))
-def test_every_model_type_means_a_known_architecture(model_type: str) -> None:
+def test_every_model_type_has_a_known_architecture(model_type: str) -> None:
     assert MODEL_TYPES[model_type] in HF_ARCHITECTURES | ENCODER_ARCHITECTURES
 
 
-def test_an_encoder_is_told_by_its_model_type_too(tmp_path: Path) -> None:
+def test_an_encoder_is_recognized_by_its_model_type_too(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "xlm-roberta"}')
     assert is_encoder_folder(tmp_path)
 
@@ -238,7 +236,7 @@ def test_an_unknown_gguf_architecture_is_named_with_the_known_ones(tmp_path: Pat
         load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 
-def test_deinterleaving_keeps_what_is_not_rotated() -> None:
+def test_deinterleaving_keeps_components_that_are_not_rotated() -> None:
     rows = deinterleaved_rows(heads=2, head_dim=6, rotated=4)
     assert rows.tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
     assert np.array_equal(np.sort(rows), np.arange(12))
@@ -282,9 +280,7 @@ def test_the_text_parts_of_a_folder_come_from_its_small_files(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("more", [{}, {"do_sample": False}, {"do_sample": None}])
-def test_sampling_numbers_count_only_where_the_model_samples(
-    tmp_path: Path, more: dict[str, Any]
-) -> None:
+def test_sampling_numbers_apply_only_with_do_sample(tmp_path: Path, more: dict[str, Any]) -> None:
     files = folder(tmp_path, CONFIG, tensors())
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6} | more))

@@ -1,4 +1,4 @@
-"""Small files built by hand, byte for byte, so that tests can spoil them byte for byte."""
+"""Small files built byte by byte, so that tests can corrupt any byte."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def gguf_string(text: str) -> bytes:
 
 
 def small_gguf(values: np.ndarray) -> bytes:
-    """A GGUF of three keys (a number, a string, an array of strings) and two tensors: `m` [2, 32]
-    Q8_0 of scale 1 and quants 0..63, and `v` [8] F32 = `values`."""
+    """Return a GGUF with three keys (a number, a string, an array of strings) and two tensors: `m`
+    [2, 32] Q8_0 with scale 1 and quants 0..63, and `v` [8] F32 = `values`."""
     keys = [
         gguf_string("general.alignment") + struct.pack("<II", 4, 32),
         gguf_string("general.architecture") + struct.pack("<I", 8) + gguf_string("llama"),

@@ -1,4 +1,4 @@
-"""8-bit floats become wider ones as torch reads them."""
+"""8-bit floats are widened to the values that torch reads."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def matrix(block: tuple[int, int], scale: np.ndarray | None = None) -> Float8:
 
 
 def truth(weight: Float8) -> torch.Tensor:
-    """By torch, element by element."""
+    """Return the values according to torch, element by element."""
     height, width = weight.block
     row, column = np.indices(weight.shape)
     scale = torch.from_numpy(weight.scale[row // height, column // width])
     return torch.from_numpy(weight.codes).view(torch.float8_e4m3fn).float() * scale
 
 
-def test_codes_mean_what_torch_says() -> None:
+def test_codes_have_the_values_of_torch() -> None:
     codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
     np.testing.assert_array_equal(E4M3, codes.float().numpy())
 
@@ -49,17 +49,17 @@ def test_bfloat16_is_the_product_rounded_to_even(block: tuple[int, int]) -> None
     np.testing.assert_array_equal(float8_to_bfloat16(weight).data, expected)
 
 
-def test_bfloat16_loses_nothing_where_scales_are_powers_of_two() -> None:
+def test_bfloat16_is_exact_if_scales_are_powers_of_two() -> None:
     weight = matrix((128, 128), np.array([[0.5, 2.0**-9, 4.0], [2.0**-20, 1.0, 0.25]]))
     np.testing.assert_array_equal(dequantize(float8_to_bfloat16(weight)), truth(weight).numpy())
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_rows_take_their_scales_along(block: tuple[int, int]) -> None:
+def test_taken_rows_keep_their_scales(block: tuple[int, int]) -> None:
     weight = matrix(block)
     order = np.random.default_rng(1).permutation(200)[:70]
     np.testing.assert_array_equal(dequantize(take_rows(weight, order)), dequantize(weight)[order])
 
 
-def test_a_matrix_takes_its_codes_and_its_scales() -> None:
+def test_size_counts_codes_and_scales() -> None:
     assert size_bytes(matrix((128, 128))) == 200 * 300 + 4 * 2 * 3

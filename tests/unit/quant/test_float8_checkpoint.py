@@ -1,4 +1,4 @@
-"""Folders of 8-bit floats: every form is read, and what is wrong or not supported is named."""
+"""Folders of 8-bit floats: every form is read, and faults and unsupported forms are named."""
 
 from __future__ import annotations
 
@@ -64,32 +64,34 @@ def test_codes_and_scales_are_one_matrix(tmp_path: Path, form: Form, dtype: torc
 
 
 @pytest.mark.parametrize("shape", [(200,), (200, 1)])
-def test_scales_of_rows_may_lie_either_way(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_scales_of_rows_may_have_one_or_two_dimensions(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
     held = tensors("channel")
     held["a.weight_scale"] = held["a.weight_scale"].reshape(shape)
     matrix = opened(tmp_path, quantization_config("channel"), held).matrix("a.weight")
     assert isinstance(matrix, Float8) and matrix.block == (1, 300)
 
 
-def test_a_cpu_is_given_bfloat16_and_told_what_it_takes(tmp_path: Path) -> None:
+def test_bfloat16_storage_counts_its_extra_bytes(tmp_path: Path) -> None:
     checkpoint = opened(tmp_path, quantization_config("fp8-block"), tensors(), "bf16")
     matrix = checkpoint.matrix("a.weight")
     assert isinstance(matrix, Dense) and matrix.dtype == "bf16"
     assert extra_bytes(checkpoint) == SHAPE[0] * SHAPE[1]
 
 
-def test_what_is_not_quantized_is_read_as_it_is(tmp_path: Path) -> None:
+def test_unquantized_tensors_are_unchanged(tmp_path: Path) -> None:
     matrix = opened(tmp_path, quantization_config("fp8-block"), tensors()).matrix("b.weight")
     assert isinstance(matrix, Dense) and matrix.dtype == "bf16"
 
 
-def test_static_scales_of_activations_are_let_be(tmp_path: Path) -> None:
+def test_static_scales_of_activations_are_ignored(tmp_path: Path) -> None:
     held = tensors("fp8-tensor") | {"a.input_scale": torch.tensor(0.5)}
     checkpoint = opened(tmp_path, quantization_config("fp8-tensor"), held)
     assert set(checkpoint.tensors) == {"a.weight", "b.weight"}
 
 
-def test_a_folder_that_is_not_quantized_is_a_plain_one(tmp_path: Path) -> None:
+def test_an_unquantized_folder_is_a_plain_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     save_file({"b.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")
     checkpoint = open_checkpoint(tmp_path, "bf16")
@@ -97,7 +99,7 @@ def test_a_folder_that_is_not_quantized_is_a_plain_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0x7F, 0xFF])
-def test_a_weight_that_is_no_number_is_named(tmp_path: Path, code: int) -> None:
+def test_a_weight_that_is_not_a_number_is_named(tmp_path: Path, code: int) -> None:
     held = tensors()
     held["a.weight"].view(torch.uint8)[199, 299] = code
     checkpoint = opened(tmp_path, quantization_config("fp8-block"), held)
@@ -106,7 +108,7 @@ def test_a_weight_that_is_no_number_is_named(tmp_path: Path, code: int) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e37])
-def test_a_scale_that_is_no_number_is_named(tmp_path: Path, value: float) -> None:
+def test_a_scale_that_is_not_a_number_is_named(tmp_path: Path, value: float) -> None:
     held = tensors()
     held["a.weight_scale_inv"][1, 2] = value
     checkpoint = opened(tmp_path, quantization_config("fp8-block"), held)

@@ -1,4 +1,4 @@
-"""Every block format, converted, means the same numbers as the `gguf` package reads from it."""
+"""Every block format converts to the numbers that the `gguf` package reads from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.quant.gguf.ggml_types import SUPPORTED
 from penstock.quant.weight_slices import size_bytes, take_rows
 
 QUANTIZED = [name for name in CONVERTERS if name.startswith(("Q", "IQ", "MX"))]
-SCALE_BYTES = {  # where the float16 scales lie in a block
+SCALE_BYTES = {  # the offsets of float16 scales in a block
     "Q4_0": [0],
     "Q4_1": [0, 2],
     "Q5_0": [0],
@@ -28,11 +28,12 @@ SCALE_BYTES = {  # where the float16 scales lie in a block
     "IQ4_XS": [0],
     "MXFP4": [],
 }
-EXPONENTS = np.array([0, 1, 2, 103, 104, 127, 143, 144, 244], np.uint8)  # of MXFP4, 127 added
+EXPONENTS = np.array([0, 1, 2, 103, 104, 127, 143, 144, 244], np.uint8)  # MXFP4, biased by 127
 
 
 def blocks_of(name: str, rows: int, blocks: int, fill: str, seed: int = 0) -> np.ndarray:
-    """Raw bytes [rows, blocks * size]: random or extreme quants, finite random scales."""
+    """Return raw bytes [rows, blocks * size] with random or extreme quants and finite random
+    scales."""
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
     rng = np.random.default_rng(seed)
     shape = (rows, blocks, kind.size_bytes)
@@ -51,7 +52,7 @@ def blocks_of(name: str, rows: int, blocks: int, fill: str, seed: int = 0) -> np
 
 
 def exact(matrix: Affine) -> np.ndarray:
-    """The documented meaning of Affine, in float64, where every step is exact."""
+    """Return the documented meaning of Affine in float64, in which every step is exact."""
     rows, columns = matrix.shape
     q = matrix.q.astype(np.float64)
     if matrix.bits == 4:
@@ -72,7 +73,7 @@ def exact(matrix: Affine) -> np.ndarray:
 
 @pytest.mark.parametrize("fill", ["random", "extremes", "00", "ff", "80", "7f"])
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_blocks_mean_what_gguf_reads_from_them(name: str, fill: str) -> None:
+def test_blocks_have_the_values_of_the_gguf_package(name: str, fill: str) -> None:
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
     raw = blocks_of(name, rows=5, blocks=3, fill=fill)
     expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name])
@@ -93,7 +94,7 @@ def test_dequantize_rounds_the_exact_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_a_tensor_longer_than_a_piece_is_converted_to_its_end(name: str) -> None:
+def test_a_tensor_longer_than_a_piece_is_converted_completely(name: str) -> None:
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
     blocks = 2 * PIECE_BYTES // kind.block + 1
     raw = blocks_of(name, rows=3, blocks=blocks, fill="random", seed=1)
@@ -131,5 +132,5 @@ def test_rows_taken_in_another_order_are_those_rows(name: str) -> None:
 
 def test_size_counts_every_array() -> None:
     raw = blocks_of("Q4_K", rows=2, blocks=1, fill="random")
-    # 128 bytes of quants, 8 + 8 multipliers, two float16, a row
+    # per row: 128 bytes of quants, 8 + 8 multipliers, two float16
     assert size_bytes(convert("Q4_K", raw.reshape(-1), (2, 256))) == 2 * (128 + 16 + 4)

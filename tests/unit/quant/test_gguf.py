@@ -1,4 +1,4 @@
-"""The GGUF reader gives what is there, and refuses what cannot be, with a ModelError."""
+"""The GGUF reader returns the contents of valid files, and raises ModelError for invalid ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REUSE_PATH = settings(
 
 
 def read_all(path: Path) -> None:
-    """Everything that a load would read."""
+    """Read everything that loading a model reads."""
     file = GgufFile(path)
     for value in file.metadata.values():
         if isinstance(value, StringArray):
@@ -74,7 +74,7 @@ def test_a_file_of_the_reference_writer_reads_back(tmp_path: Path) -> None:
 
 
 def write_set(folder: Path, tensors: int, in_a_file: int) -> tuple[Path, list[np.ndarray]]:
-    """As the reference writer cuts: the first file has no tensor where the second has some."""
+    """Write a set as gguf-split does: the first file may have no tensors."""
     writer = gguf.GGUFWriter(str(folder / "m.gguf"), "llama", split_max_tensors=in_a_file)
     writer.add_uint32("a.u32", 7)
     random = np.random.default_rng(0)
@@ -88,7 +88,7 @@ def write_set(folder: Path, tensors: int, in_a_file: int) -> tuple[Path, list[np
     return min(folder.glob("*.gguf")), values
 
 
-def test_a_set_of_files_is_one(tmp_path: Path) -> None:
+def test_a_split_set_is_one_file(tmp_path: Path) -> None:
     path, values = write_set(tmp_path, tensors=5, in_a_file=2)
     assert path.name == "m-00001-of-00003.gguf"
     file = GgufFile(path)
@@ -98,7 +98,7 @@ def test_a_set_of_files_is_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(dequantize(file.matrix(name)), value)
 
 
-def test_the_first_of_a_set_is_asked_for(tmp_path: Path) -> None:
+def test_a_later_file_of_a_set_is_refused(tmp_path: Path) -> None:
     path, _ = write_set(tmp_path, tensors=3, in_a_file=1)
     with pytest.raises(ModelError, match=r"00002-of-00003\.gguf: .*name the first, .*-00001-of-0"):
         GgufFile(tmp_path / "m-00002-of-00003.gguf")
@@ -160,7 +160,7 @@ def test_every_truncation_is_a_model_error(tmp_path: Path, gguf_bytes: bytes) ->
 
 @given(data=st.data())
 @REUSE_PATH
-def test_spoiled_bytes_give_a_model_error_or_another_model(
+def test_corrupt_bytes_give_a_model_error_or_another_model(
     tmp_path: Path, gguf_bytes: bytes, data: st.DataObject
 ) -> None:
     spoiled = bytearray(gguf_bytes)

@@ -1,4 +1,4 @@
-"""Folders of integers in groups: every form is held exactly, and what is wrong is named."""
+"""Folders of integers in groups: every form is read exactly, and faults are named."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHAPE = (40, 192)
 
 
 def random_quantized(form: Form) -> Quantized:
-    """Groups differ in size and in where their middle lies; of the first all are positive."""
+    """Return a matrix whose groups differ in scale and center; the first group is all positive."""
     random = torch.Generator().manual_seed(0)
     weight = torch.randn(SHAPE, generator=random) * torch.linspace(0.1, 2, SHAPE[1])
     weight[:, 1::3] += 0.3
@@ -54,7 +54,7 @@ def tensors(form: Form, prefix: str = "a") -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_matrix_means_what_its_tensors_mean_to_the_last_bit(tmp_path: Path, form: Form) -> None:
+def test_a_matrix_has_exactly_the_values_of_its_tensors(tmp_path: Path, form: Form) -> None:
     checkpoint = opened(tmp_path, form, tensors(form))
     assert set(checkpoint.tensors) == {"a.weight", "b.weight"}
     assert checkpoint.tensors["a.weight"].shape == SHAPE
@@ -66,7 +66,7 @@ def test_a_matrix_means_what_its_tensors_mean_to_the_last_bit(tmp_path: Path, fo
 
 
 @pytest.mark.parametrize("name", ["gptq", "gptq 8 bits", "packed", "packed 8 bits"])
-def test_rows_may_be_no_whole_number_of_words(tmp_path: Path, name: str) -> None:
+def test_rows_need_not_fill_whole_words(tmp_path: Path, name: str) -> None:
     form = FORMS[name]
     of = quantize(torch.randn(37, 64, generator=torch.Generator().manual_seed(1)), form)
     matrix = opened(tmp_path, form, stored("a", of, form)).matrix("a.weight")
@@ -74,7 +74,7 @@ def test_rows_may_be_no_whole_number_of_words(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_what_is_counted_is_never_less_than_what_is_held(tmp_path: Path, form: Form) -> None:
+def test_predicted_bytes_are_never_less_than_the_actual_ones(tmp_path: Path, form: Form) -> None:
     held = tensors(form)
     checkpoint = opened(tmp_path, form, held)
     matrix, pattern = checkpoint.matrix("a.weight"), checkpoint.layout_sample("a.weight")
@@ -134,7 +134,7 @@ def test_a_list_of_groups_may_be_absent_or_unfilled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "name"), [("gptq", "a.g_idx"), ("packed", "a.weight_g_idx")], ids=["gptq", "packed"]
 )
-def test_columns_in_another_order_are_refused(tmp_path: Path, form: str, name: str) -> None:
+def test_reordered_columns_are_refused(tmp_path: Path, form: str, name: str) -> None:
     order = (torch.arange(192) // 32).flip(0).to(torch.int32)
     checkpoint = opened(tmp_path, FORMS[form], tensors(FORMS[form]) | {name: order})
     with pytest.raises(ModelError, match=rf"{name}: columns are reordered \(desc_act"):
@@ -142,7 +142,7 @@ def test_columns_in_another_order_are_refused(tmp_path: Path, form: str, name: s
 
 
 @pytest.mark.parametrize("value", [6, -1, 2**31 - 1, -(2**31)])
-def test_a_group_that_is_not_there_is_named(tmp_path: Path, value: int) -> None:
+def test_an_invalid_group_index_is_named(tmp_path: Path, value: int) -> None:
     held = tensors(FORMS["gptq"])
     held["a.g_idx"][7] = value
     checkpoint = opened(tmp_path, FORMS["gptq"], held)
@@ -152,7 +152,9 @@ def test_a_group_that_is_not_there_is_named(tmp_path: Path, value: int) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e37])
 @pytest.mark.parametrize("name", ["a.scales", "a.biases"])
-def test_a_factor_that_is_no_number_is_named(tmp_path: Path, name: str, value: float) -> None:
+def test_a_scale_or_minimum_that_is_not_a_number_is_named(
+    tmp_path: Path, name: str, value: float
+) -> None:
     form = FORMS["mlx in float32"]
     held = tensors(form)
     held[name][39, 2] = value
@@ -198,7 +200,7 @@ def test_tensors_that_do_not_fit_are_named(
     held.pop(name, None)
     if tensor is not None:
         held[name] = tensor
-    if message == "$":  # what fits after all
+    if message == "$":  # a change that still fits
         assert opened(tmp_path, FORMS[form], held).matrix("a.weight").shape == SHAPE
         return
     with pytest.raises(ModelError, match=message) as raised:
@@ -206,7 +208,7 @@ def test_tensors_that_do_not_fit_are_named(
     assert str(tmp_path) in str(raised.value)
 
 
-def test_a_shape_other_than_that_of_the_numbers_is_named(tmp_path: Path) -> None:
+def test_a_weight_shape_that_does_not_match_is_named(tmp_path: Path) -> None:
     held = tensors(FORMS["packed"]) | {"a.weight_shape": torch.tensor([2**40, 192])}
     checkpoint = opened(tmp_path, FORMS["packed"], held)
     with pytest.raises(ModelError, match=r"a\.weight_shape is \[1099511627776, 192\], but"):
@@ -214,8 +216,8 @@ def test_a_shape_other_than_that_of_the_numbers_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_torn_tensors_are_read_or_named(tmp_path: Path, form: Form) -> None:
-    """Any tensor that is cut short or of another type, and any numbers, end in no other error."""
+def test_corrupt_tensors_are_read_or_named(tmp_path: Path, form: Form) -> None:
+    """No truncated tensor, wrong type or number raises any error other than ModelError."""
     random = np.random.default_rng(0)
     for _ in range(40):
         held = tensors(form)
@@ -250,7 +252,7 @@ def test_modules_of_mlx_may_have_groups_of_their_own(tmp_path: Path) -> None:
         )
 
 
-def test_experts_of_mlx_lie_in_one_tensor_and_are_alike(tmp_path: Path) -> None:
+def test_experts_of_mlx_are_one_tensor_and_alike(tmp_path: Path) -> None:
     form = FORMS["mlx"]
     one, other = (
         stored("a", random_quantized(form), form),
@@ -275,7 +277,7 @@ def small(zero: int, scale: float = 0.5) -> Affine:
     return affine_from_zero_points(4, 32, q, factors, zeros, "w")
 
 
-def test_zero_points_that_differ_become_minima_of_all() -> None:
+def test_varying_zero_points_become_minima() -> None:
     alike = unify_affine((small(7), small(8)), "w")
     assert all(isinstance(one, Affine) and one.minimum is not None for one in alike)
     for before, after in zip((small(7), small(8)), alike, strict=True):
@@ -284,14 +286,14 @@ def test_zero_points_that_differ_become_minima_of_all() -> None:
         unify_affine((small(7, 1 + 2.0**-23), small(8)), "w")
 
 
-def test_zero_points_that_no_float32_holds_are_refused() -> None:
+def test_zero_points_without_exact_float32_minima_are_refused() -> None:
     scale = np.full((1, 2), 1 + 2.0**-23, np.float32)
     zero = np.array([[7, 8]], np.uint8)
     with pytest.raises(ModelError, match="w: 24-bit scales"):
         affine_from_zero_points(4, 32, np.zeros((1, 32), np.uint8), scale, zero, "w")
 
 
-def test_float16_holds_what_it_can() -> None:
+def test_scales_are_float16_if_that_is_exact() -> None:
     assert narrow_to_float16(np.array([[1.5]], np.float32))[0].dtype == np.float16
     for value in (1 + 2.0**-12, 1e6, 2.0**-25):
         both = narrow_to_float16(np.array([[value]], np.float32), np.array([[1.5]], np.float32))
@@ -361,7 +363,7 @@ def test_groups_of_mlx_that_are_not_supported_are_named(
     assert f"{path}: quantization" in str(raised.value)
 
 
-def test_modules_that_are_left_out_by_rules_are_no_matter(tmp_path: Path) -> None:
+def test_modules_excluded_by_rules_are_ignored(tmp_path: Path) -> None:
     form = replace(FORMS["gptq"], symmetric=True)
     config = quantization(form)["quantization_config"] | {"dynamic": {"-:.*b": {}}}
     checkpoint = opened(tmp_path, form, tensors(form), quantization_config=config)

@@ -1,4 +1,4 @@
-"""Which scales of MXFP4 are held as what, and which are refused."""
+"""The storage type of MXFP4 scales, and the scales that are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.quant.mxfp4 import look_up_pairs, mxfp4_layout_sample, mxfp4_matri
 
 
 def matrix_of(exponents: list[int], zeros: tuple[int, ...] = ()):
-    """A row of groups of all 16 codes, twice each; those of `zeros` hold nothing else."""
+    """Return a row of groups with all 16 codes twice; the groups `zeros` are all zeros."""
     q = np.tile(FLOAT4_VALUES, (len(exponents), 2))
     q[list(zeros)] = FLOAT4_ZERO
     return mxfp4_matrix(q.reshape(1, -1), np.array([exponents], np.uint8))
@@ -31,14 +31,14 @@ def matrix_of(exponents: list[int], zeros: tuple[int, ...] = ()):
         ([0, 244], np.float32),
     ],
 )
-def test_scales_are_float16_where_that_holds_them_all(exponents: list[int], dtype: type) -> None:
+def test_scales_of_mxfp4_are_float16_if_that_is_exact(exponents: list[int], dtype: type) -> None:
     matrix = matrix_of(exponents)
     assert matrix.scale.dtype == dtype
     assert matrix.scale.astype(np.float64).tolist() == [[2.0 ** (e - 128) for e in exponents]]
 
 
-def test_a_group_of_zeros_has_any_scale() -> None:
-    """Quantizers give it the least, which float16 does not hold."""
+def test_a_group_of_zeros_may_have_any_scale() -> None:
+    """Quantizers give it the smallest scale, which float16 cannot hold."""
     matrix = matrix_of([120, 0, 121], zeros=(1,))
     assert matrix.scale.dtype == np.float16
     assert dequantize(matrix)[0, 32:64].tolist() == [0.0] * 32
@@ -57,7 +57,7 @@ def test_the_low_code_of_a_byte_comes_first() -> None:
 
 
 @pytest.mark.parametrize(("exponent", "meaning"), [(255, "NaN"), (245, r"2\^118")])
-def test_what_is_no_number_or_too_large_is_refused_by_name(
+def test_invalid_and_too_large_exponents_are_refused_by_name(
     tmp_path: Path, exponent: int, meaning: str
 ) -> None:
     path = tmp_path / "m.gguf"
@@ -74,7 +74,7 @@ def test_what_is_no_number_or_too_large_is_refused_by_name(
 
 
 def test_matrices_of_a_stack_have_scales_of_one_type(tmp_path: Path) -> None:
-    """They lie in one tensor on a GPU."""
+    """They are one tensor on a GPU."""
     path = tmp_path / "m.gguf"
     writer = gguf.GGUFWriter(str(path), "gpt-oss")
     raw = np.full((2, 4, 17), 120, np.uint8)
@@ -87,7 +87,7 @@ def test_matrices_of_a_stack_have_scales_of_one_type(tmp_path: Path) -> None:
     assert [one.scale.dtype for one in GgufFile(path).stack("t")] == [np.float32, np.float32]
 
 
-def test_the_pattern_is_the_largest_form_and_stands_for_zeros() -> None:
+def test_the_layout_sample_has_the_largest_form_and_is_zero() -> None:
     pattern = mxfp4_layout_sample()
     assert pattern.scale.dtype == np.float32
     assert not dequantize(pattern).any()

@@ -1,4 +1,4 @@
-"""Floats that become integers stay near what they were, and take what is counted."""
+"""Quantized floats stay near their values, and take the bytes that were predicted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def random_values(rows: int, columns: int, size: float = 0.02, seed: int = 0) ->
 
 
 def rounded(values: Floats, bits: Bits) -> tuple[Affine, Floats]:
-    """The integers, and how far each number moved."""
+    """Return the quantized matrix, and the change of each number."""
     affine = quantize_affine(Dense(values, "f32"), bits)
     return affine, dequantize(affine) - values
 
@@ -39,11 +39,11 @@ def split_groups(values: Floats) -> Floats:
 @pytest.mark.parametrize("size", [1e-30, 1e-9, 3e-4, 0.02, 1.0, 5e3, 1e9])
 def test_8_bits_move_no_number_by_more_than_half_a_step(size: float) -> None:
     values = random_values(40, 96, size)
-    values[3, :GROUP] *= 1e-6  # a group whose scale float16 rounds, or has none for
+    values[3, :GROUP] *= 1e-6  # a group whose scale float16 rounds, or cannot hold
     affine, moved = rounded(values, 8)
     step = np.abs(split_groups(values)).max(axis=1, keepdims=True) / 127
     most = 0.5001 * step
-    if affine.scale.dtype == np.float16:  # which moves 127 steps with the scale
+    if affine.scale.dtype == np.float16:  # rounding the scale moves the 127th level most
         most += 127 * np.maximum(step * 2.0**-11, 2.0**-25)
     assert (np.abs(split_groups(moved)) <= most).all()
     assert (affine.bits, affine.group, affine.minimum, affine.zero_point) == (8, 32, None, 128)
@@ -51,7 +51,7 @@ def test_8_bits_move_no_number_by_more_than_half_a_step(size: float) -> None:
 
 
 @pytest.mark.parametrize("size", [1e-30, 3e-4, 0.02, 1.0, 1e9])
-def test_4_bits_lie_nearer_than_levels_from_least_to_largest(size: float) -> None:
+def test_4_bit_fit_is_better_than_levels_from_minimum_to_maximum(size: float) -> None:
     values = random_values(64, 160, size)
     affine, moved = rounded(values, 4)
     groups = split_groups(values)
@@ -67,7 +67,7 @@ def test_4_bits_lie_nearer_than_levels_from_least_to_largest(size: float) -> Non
 @pytest.mark.parametrize(
     ("size", "dtype"), [(0.0, "float16"), (0.02, "float16"), (1e-5, "float32"), (1e8, "float32")]
 )
-def test_scales_are_as_wide_as_the_numbers_need(bits: Bits, size: float, dtype: str) -> None:
+def test_scales_are_as_wide_as_needed(bits: Bits, size: float, dtype: str) -> None:
     affine, moved = rounded(random_values(8, 64, size), bits)
     assert affine.scale.dtype == dtype and affine.scale.shape == (8, 2)
     assert affine.minimum is None or affine.minimum.dtype == dtype
@@ -75,8 +75,8 @@ def test_scales_are_as_wide_as_the_numbers_need(bits: Bits, size: float, dtype: 
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_numbers_that_levels_hold_are_kept(bits: Bits) -> None:
-    """A group of one number, of none but zeros, and of two."""
+def test_numbers_on_levels_are_exact(bits: Bits) -> None:
+    """The groups have one distinct number, only zeros, and two numbers."""
     values = np.zeros((3, GROUP), np.float32)
     values[0], values[2, ::2] = -0.75, 127 / 64
     _, moved = rounded(values, bits)
@@ -85,7 +85,7 @@ def test_numbers_that_levels_hold_are_kept(bits: Bits) -> None:
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_groups_do_not_depend_on_others(bits: Bits) -> None:
-    """However many rows are rounded at a time."""
+    """The number of rows quantized at a time has no effect."""
     values = random_values(700, 1024)
     whole = quantize_affine(Dense(values, "f32"), bits)
     some = quantize_affine(Dense(values[590:600], "f32"), bits)
@@ -94,7 +94,7 @@ def test_groups_do_not_depend_on_others(bits: Bits) -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_floats_of_two_bytes_are_rounded_as_what_they_mean(bits: Bits) -> None:
+def test_16_bit_floats_are_quantized_by_their_values(bits: Bits) -> None:
     halves = random_values(16, 64).astype(np.float16)
     upper = (random_values(16, 64).view(np.uint32) >> 16).astype(np.uint16)
     pairs: list[tuple[Any, FloatName]] = [(halves, "f16"), (upper, "bf16")]
@@ -118,7 +118,7 @@ def folder(tmp_path: Path) -> SafetensorsFolder:
     return SafetensorsFolder(tmp_path)
 
 
-def test_a_checkpoint_is_rounded_where_that_is_asked_for(folder: SafetensorsFolder) -> None:
+def test_only_the_requested_matrices_are_quantized(folder: SafetensorsFolder) -> None:
     names = ("a", "odd", "stack", "norm", "absent")
     checkpoint = QuantizingCheckpoint(folder, {f"{name}.weight": 8 for name in names})
     assert isinstance(checkpoint.matrix("a.weight"), Affine)
@@ -130,7 +130,7 @@ def test_a_checkpoint_is_rounded_where_that_is_asked_for(folder: SafetensorsFold
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_what_rounding_saves_is_known_before(folder: SafetensorsFolder, bits: Bits) -> None:
+def test_saved_bytes_are_known_before_reading(folder: SafetensorsFolder, bits: Bits) -> None:
     checkpoint = QuantizingCheckpoint(folder, {"a.weight": bits, "stack.weight": bits})
     after = size_bytes(checkpoint.matrix("a.weight"))
     after += sum(map(size_bytes, checkpoint.stack("stack.weight")))

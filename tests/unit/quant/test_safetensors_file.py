@@ -1,4 +1,5 @@
-"""The safetensors reader gives what is there, and refuses what cannot be, with a ModelError."""
+"""The safetensors reader returns the contents of valid files, and raises ModelError for invalid
+ones."""
 
 from __future__ import annotations
 
@@ -120,7 +121,7 @@ def test_an_integer_weight_is_refused_with_tensor_and_type(tmp_path: Path) -> No
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_spoiled_or_cut_files_give_a_model_error_or_another_model(
+def test_corrupt_or_truncated_files_give_a_model_error_or_another_model(
     tmp_path: Path, data: st.DataObject
 ) -> None:
     spoiled = bytearray(save({"m": torch.ones(3, 5), "v": torch.ones(7)}))

@@ -1,4 +1,4 @@
-"""Rows and columns of a weight hold the numbers that the whole of it has there, bit for bit."""
+"""Rows and columns of a weight have exactly the numbers of the whole weight there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OF_GGUF = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k
 AFFINE = (*OF_GGUF, *COARSE)
 FLOAT8 = {"f8_row": (1, 640), "f8_all": (200, 640), "f8_tile": (128, 128), "f8_group": (1, 128)}
 FORMS = ("f32", "f16", "bf16", *AFFINE, *FLOAT8)
-ROWS, COLUMNS = 200, 640  # neither is a number of whole tiles; columns are no whole super groups
+ROWS, COLUMNS = 200, 640  # neither fills whole tiles; the columns do not fill whole super groups
 
 
 def random_matrix(form: str) -> Matrix:
@@ -121,7 +121,7 @@ def test_scales_of_whole_rows_let_columns_be_cut_anywhere(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["q4_k", "q6_k"])
-def test_super_scales_stay_where_none_is_cut(form: str) -> None:
+def test_super_scales_stay_if_none_is_cut(form: str) -> None:
     matrix = random_matrix(form)
     kept = take_columns(matrix, slice(256, 512))
     cut = take_columns(matrix, slice(256, 384))
@@ -130,7 +130,7 @@ def test_super_scales_stay_where_none_is_cut(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", COARSE)
-def test_coarse_groups_stay_where_none_is_cut(form: str) -> None:
+def test_coarse_groups_stay_if_none_is_cut(form: str) -> None:
     matrix = random_matrix(form)
     assert isinstance(matrix, Affine)
     from_a_group, cut = slice(384, 640), slice(32, 640)
@@ -142,7 +142,7 @@ def test_coarse_groups_stay_where_none_is_cut(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", COARSE)
-def test_groups_cut_into_smaller_ones_mean_the_same(form: str) -> None:
+def test_split_groups_have_the_same_values(form: str) -> None:
     matrix = random_matrix(form)
     assert isinstance(matrix, Affine) and split_groups(matrix, matrix.group) is matrix
     finer = split_groups(matrix, 32)
@@ -151,7 +151,7 @@ def test_groups_cut_into_smaller_ones_mean_the_same(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", AFFINE)
-def test_scales_multiplied_out_mean_the_same(form: str) -> None:
+def test_folded_super_scales_have_the_same_values(form: str) -> None:
     matrix = random_matrix(form)
     assert isinstance(matrix, Affine)
     flat = fold_super_scales(matrix)
@@ -159,7 +159,7 @@ def test_scales_multiplied_out_mean_the_same(form: str) -> None:
     assert_same(flat, dequantize(matrix))
 
 
-def test_columns_are_arrays_of_their_own() -> None:
+def test_taken_columns_are_copies() -> None:
     matrix = random_matrix("f32")
     part = take_columns(matrix, slice(0, 32))
     assert size_bytes(part) == 4 * ROWS * 32

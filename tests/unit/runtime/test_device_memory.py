@@ -27,12 +27,12 @@ from tests.support.checkpoints.sparse_checkpoints import (
 GIB = 1 << 30
 LLAMA_8B = DecoderSpec(
     architecture="llama",
-    width=4096,
-    heads=32,
-    kv_heads=8,
+    hidden_size=4096,
+    num_heads=32,
+    num_kv_heads=8,
     head_dim=128,
-    ff=14336,
-    vocab=128256,
+    intermediate_size=14336,
+    vocab_size=128256,
     norm_eps=1e-5,
     rope=RopeSpec(500000.0, 128),
     layers=(LayerSpec(),) * 32,
@@ -159,7 +159,7 @@ def test_the_numbers_of_a_tensor_parallel_model_are_per_device() -> None:
     assert found.cache.kv_heads == 4
     assert found.cache.blocks > 2 * plan().cache.blocks
     assert "MiB on each of 2 devices" in found.formula()
-    gathered = 3 * (LLAMA_8B.vocab // 2) * 2  # the parts of both ranks and the own one
+    gathered = 3 * (LLAMA_8B.vocab_size // 2) * 2  # the parts of both ranks and the own one
     assert found.work_bytes - alone.work_bytes == gathered * (256 + MAX_DRAFT_TOKENS)
     assert found.graph_bytes - alone.graph_bytes == gathered * 256
 

@@ -9,15 +9,15 @@ from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, Ro
 from penstock.runtime.gpu.memory_terms import activation_bytes
 from penstock.runtime.memory import plan_memory
 
-EXPERTS = ExpertsSpec(count=128, per_token=8, ff=768, renormalize=True)
+EXPERTS = ExpertsSpec(count=128, per_token=8, intermediate_size=768, renormalize=True)
 A3B = DecoderSpec(
     architecture="qwen3_moe",
-    width=2048,
-    heads=32,
-    kv_heads=4,
+    hidden_size=2048,
+    num_heads=32,
+    num_kv_heads=4,
     head_dim=128,
-    ff=6144,
-    vocab=151936,
+    intermediate_size=6144,
+    vocab_size=151936,
     norm_eps=1e-6,
     rope=RopeSpec(1e6, 128),
     layers=(LayerSpec(experts=EXPERTS),) * 48,
@@ -30,7 +30,7 @@ def test_the_widest_layer_determines_the_activations() -> None:
     assert 8 * inside < A3B.inner_columns < 8.1 * inside + 128
     dense = replace(A3B, layers=(LayerSpec(),) * 48)
     assert dense.inner_columns == 3 * 6144
-    mixed = replace(A3B, layers=(LayerSpec(), *A3B.layers[1:]), ff=40_000)
+    mixed = replace(A3B, layers=(LayerSpec(), *A3B.layers[1:]), intermediate_size=40_000)
     assert mixed.inner_columns == 3 * 40_000
 
 

@@ -21,12 +21,12 @@ from penstock.scheduler import NGRAM_INDEX_BYTES
 
 SPEC = DecoderSpec(
     architecture="llama",
-    width=576,
-    heads=9,
-    kv_heads=3,
+    hidden_size=576,
+    num_heads=9,
+    num_kv_heads=3,
     head_dim=64,
-    ff=1536,
-    vocab=49152,
+    intermediate_size=1536,
+    vocab_size=49152,
     norm_eps=1e-5,
     rope=RopeSpec(1e5, 64),
     layers=(LayerSpec(),) * 30,

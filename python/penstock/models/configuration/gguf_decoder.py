@@ -56,12 +56,14 @@ def gguf_decoder_spec(
     rope = RopeSpec(theta, rotary_dim, gguf_rope_scaling(file, architecture))
     return DecoderSpec(
         architecture=architecture,
-        width=width,
-        heads=heads,
-        kv_heads=file.integer(f"{architecture}.attention.head_count_kv", heads),
+        hidden_size=width,
+        num_heads=heads,
+        num_kv_heads=file.integer(f"{architecture}.attention.head_count_kv", heads),
         head_dim=head_dim,
-        ff=file.integer(f"{architecture}.feed_forward_length", experts.ff if experts else None),
-        vocab=_vocab_size(file),
+        intermediate_size=file.integer(
+            f"{architecture}.feed_forward_length", experts.intermediate_size if experts else None
+        ),
+        vocab_size=_vocab_size(file),
         norm_eps=file.real(f"{architecture}.attention.layer_norm_rms_epsilon"),
         rope=rope,
         layers=tuple(
@@ -136,6 +138,6 @@ def _experts(file: GgufFile, architecture: str) -> ExpertsSpec | None:
     return ExpertsSpec(
         count=count,
         per_token=file.integer(f"{architecture}.expert_used_count"),
-        ff=file.integer(own_key if own_key in file.metadata else shared_key),
+        intermediate_size=file.integer(own_key if own_key in file.metadata else shared_key),
         renormalize=renormalize is not False,  # older files lack the key
     )

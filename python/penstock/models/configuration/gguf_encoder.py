@@ -28,10 +28,10 @@ def gguf_encoder_spec(file: GgufFile, rope: RopeSpec | None = None) -> EncoderSp
     gated = "blk.0.ffn_gate.weight" in file.tensors
     return EncoderSpec(
         architecture=name,
-        width=file.integer(f"{name}.embedding_length"),
-        heads=file.integer(f"{name}.attention.head_count"),
-        ff=file.integer(f"{name}.feed_forward_length"),
-        vocab=_num_rows(file, "token_embd.weight"),
+        hidden_size=file.integer(f"{name}.embedding_length"),
+        num_heads=file.integer(f"{name}.attention.head_count"),
+        intermediate_size=file.integer(f"{name}.feed_forward_length"),
+        vocab_size=_num_rows(file, "token_embd.weight"),
         max_model_len=min(context, positions) if positions else context,
         windows=(0,) * layers,
         norm_eps=file.real(f"{name}.attention.layer_norm_epsilon"),

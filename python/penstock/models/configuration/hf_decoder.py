@@ -40,12 +40,12 @@ def partial_rotary_decoder_spec(
     rope = hf_rope.rope_spec(config, where)
     return DecoderSpec(
         architecture="",
-        width=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads or config.num_attention_heads,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads or config.num_attention_heads,
         head_dim=hf_rope.head_dim(config),
-        ff=config.intermediate_size,
-        vocab=config.vocab_size,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
         norm_eps=config.rms_norm_eps,
         rope=rope,
         layers=layers,

@@ -119,7 +119,7 @@ class Decoder(Generic[Tensor]):
         one per layer. `slots`: the adapters' factors, if a row of `inputs` has an adapter."""
         states = self.hidden(ops, inputs, caches, inputs.sample_rows, slots)
         logits: Tensor = ops.linear(states, self._head)
-        return self._communicator.all_gather(logits, self.spec.vocab)
+        return self._communicator.all_gather(logits, self.spec.vocab_size)
 
     def hidden(
         self,
@@ -164,7 +164,7 @@ class Decoder(Generic[Tensor]):
     ) -> Tensor:
         """Attention: [T, W] -> [T, H * D]."""
         spec = self.spec
-        heads = (spec.heads, spec.kv_heads, spec.head_dim)
+        heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         scale = spec.attention_scale or spec.head_dim**-0.5
         qkv = linear(x, layer.qkv, QKV)
         q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, layer.head_norm)

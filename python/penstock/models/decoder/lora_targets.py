@@ -32,10 +32,10 @@ def linear_sizes(spec: DecoderSpec) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Return the input size of each linear layer of a decoder, and the output sizes of its
     projections."""
     sizes = (
-        (spec.width, (spec.q_rows, spec.kv_rows, spec.kv_rows)),
-        (spec.q_rows, (spec.width,)),
-        (spec.width, (spec.ff, spec.ff)),
-        (spec.ff, (spec.width,)),
+        (spec.hidden_size, (spec.q_rows, spec.kv_rows, spec.kv_rows)),
+        (spec.q_rows, (spec.hidden_size,)),
+        (spec.hidden_size, (spec.intermediate_size, spec.intermediate_size)),
+        (spec.intermediate_size, (spec.hidden_size,)),
     )
     return tuple(size for layer in spec.layers for size in sizes[: len(fused_projections(layer))])
 

@@ -89,13 +89,13 @@ class RopeSpec:
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec:
     """A mixture of experts: the router sends each token through `per_token` of `count`
-    feed-forwards of width `ff`. Their weights are the router's softmax over all experts.
-    `renormalize`: divided by their sum, which equals the softmax over the chosen ones. `biased`:
-    the router and all linear layers of the experts have biases."""
+    feed-forwards. Their weights are the router's softmax over all experts. `renormalize`: divided
+    by their sum, which equals the softmax over the chosen ones. `biased`: the router and all linear
+    layers of the experts have biases."""
 
     count: int
     per_token: int
-    ff: int
+    intermediate_size: int
     renormalize: bool
     biased: bool = False
     activation: ExpertActivation = "silu"
@@ -114,7 +114,7 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder. Sizes are counts of elements; `ff` is the feed-forward width.
+    """A decoder. Sizes are counts of elements. `intermediate_size`: the width of the feed-forward.
 
     `local_rope`: the rotary embedding of layers with a window; None: the same as of the others.
     `attention_scale` None: 1 / sqrt(head_dim). `logit_scale` applies to logits, not to embeddings
@@ -127,12 +127,12 @@ class DecoderSpec:
     """
 
     architecture: str
-    width: int
-    heads: int
-    kv_heads: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
     head_dim: int
-    ff: int
-    vocab: int
+    intermediate_size: int
+    vocab_size: int
     norm_eps: float
     rope: RopeSpec
     layers: tuple[LayerSpec, ...]
@@ -156,22 +156,24 @@ class DecoderSpec:
     @property
     def q_rows(self) -> int:
         """Rows of the query projection."""
-        return self.heads * self.head_dim
+        return self.num_heads * self.head_dim
 
     @property
     def kv_rows(self) -> int:
         """Rows of the key (and of the value) projection."""
-        return self.kv_heads * self.head_dim
+        return self.num_kv_heads * self.head_dim
 
     @property
     def inner_columns(self) -> int:
         """The most scratch elements that a token needs in a layer's feed-forward: gate, up and
         their product. Experts also need their inputs and outputs, each in whole cache lines of 64
         bytes, and a few numbers per chosen expert."""
-        widest = 3 * self.ff if any(layer.experts is None for layer in self.layers) else 0
+        widest = (
+            3 * self.intermediate_size if any(layer.experts is None for layer in self.layers) else 0
+        )
         for experts in {layer.experts for layer in self.layers} - {None}:
             assert experts is not None
-            inside = 2 * self.width + 3 * experts.ff
+            inside = 2 * self.hidden_size + 3 * experts.intermediate_size
             widest = max(widest, experts.per_token * (inside + 40) + experts.count)
         return widest
 
@@ -179,17 +181,19 @@ class DecoderSpec:
         """Raise ModelError that starts with `where` for impossible sizes and combinations."""
         limits = {
             "number of layers": (len(self.layers), MAX_LAYERS),
-            "width": (self.width, MAX_WIDTH),
-            "heads": (self.heads, MAX_WIDTH),
-            "key-value heads": (self.kv_heads, MAX_WIDTH),
+            "width": (self.hidden_size, MAX_WIDTH),
+            "heads": (self.num_heads, MAX_WIDTH),
+            "key-value heads": (self.num_kv_heads, MAX_WIDTH),
             "head dimension": (self.head_dim, MAX_WIDTH),
-            "feed-forward width": (self.ff, MAX_WIDTH),
-            "vocabulary": (self.vocab, MAX_VOCAB),
+            "feed-forward width": (self.intermediate_size, MAX_WIDTH),
+            "vocabulary": (self.vocab_size, MAX_VOCAB),
             "context length": (self.max_model_len, MAX_CONTEXT),
         }
         check_sizes(where, limits)
-        if self.heads % self.kv_heads:
-            raise ModelError(f"{where}: {self.heads} heads over {self.kv_heads} key-value heads")
+        if self.num_heads % self.num_kv_heads:
+            raise ModelError(
+                f"{where}: {self.num_heads} heads over {self.num_kv_heads} key-value heads"
+            )
         if self.interleaved_rope and self.qk_norm:
             raise ModelError(f"{where}: norms of heads beside an interleaved rope")
         if self.norm_eps <= 0:
@@ -216,7 +220,7 @@ def _check_experts(experts: ExpertsSpec, where: str) -> None:
     limits = {
         "number of experts": (experts.count, MAX_EXPERTS),
         "experts of a token": (experts.per_token, experts.count),
-        "feed-forward width of an expert": (experts.ff, MAX_WIDTH),
+        "feed-forward width of an expert": (experts.intermediate_size, MAX_WIDTH),
     }
     check_sizes(where, limits)
 

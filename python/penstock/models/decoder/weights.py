@@ -271,7 +271,11 @@ class DecoderWeights:
 
     def _gate_up(self, prefix: str) -> Linear:
         names, spec = self.names, self._spec
-        return self._fused(prefix, ((names.gate, spec.ff), (names.up, spec.ff)), spec.mlp_bias)
+        return self._fused(
+            prefix,
+            ((names.gate, spec.intermediate_size), (names.up, spec.intermediate_size)),
+            spec.mlp_bias,
+        )
 
     def _qkv(self, prefix: str) -> Linear:
         names, spec = self.names, self._spec
@@ -279,8 +283,8 @@ class DecoderWeights:
         fused = self._fused(prefix, parts, spec.qkv_bias)
         if not self._permuted_qk:
             return fused
-        q_order = deinterleaved_rows(spec.heads, spec.head_dim, spec.rope.rotary_dim)
-        k_order = deinterleaved_rows(spec.kv_heads, spec.head_dim, spec.rope.rotary_dim)
+        q_order = deinterleaved_rows(spec.num_heads, spec.head_dim, spec.rope.rotary_dim)
+        k_order = deinterleaved_rows(spec.num_kv_heads, spec.head_dim, spec.rope.rotary_dim)
         q, k, v = fused.parts
         bias = fused.bias
         if bias is not None:
@@ -339,11 +343,11 @@ def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
 def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     """Return every required tensor with its shape."""
     shapes: dict[str, Shape] = {
-        f"{names.embedding}.weight": (spec.vocab, spec.width),
-        f"{names.final_norm}.weight": (spec.width,),
+        f"{names.embedding}.weight": (spec.vocab_size, spec.hidden_size),
+        f"{names.final_norm}.weight": (spec.hidden_size,),
     }
     if not spec.tied_head:
-        shapes[f"{names.head}.weight"] = (spec.vocab, spec.width)
+        shapes[f"{names.head}.weight"] = (spec.vocab_size, spec.hidden_size)
     kinds = {own.experts: _layer_shapes(names, spec, own.experts) for own in spec.layers}
     for index, own in enumerate(spec.layers):
         prefix = names.layer.format(index)
@@ -354,7 +358,7 @@ def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
 def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     """Return tensors that may exist: a copy of a tied head, and rope factors (the spec already has
     those of LongRoPE)."""
-    shapes: dict[str, Shape] = {f"{names.head}.weight": (spec.vocab, spec.width)}
+    shapes: dict[str, Shape] = {f"{names.head}.weight": (spec.vocab_size, spec.hidden_size)}
     if names.rope_factors is not None:
         long = isinstance(spec.rope.scaling, LongRopeScaling)
         for name in LONGROPE_FACTORS if long else (names.rope_factors,):
@@ -365,7 +369,7 @@ def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
 def _layer_shapes(
     names: TensorNames, spec: DecoderSpec, experts: ExpertsSpec | None
 ) -> dict[str, Shape]:
-    width, q, kv, ff = spec.width, spec.q_rows, spec.kv_rows, spec.ff
+    width, q, kv, ff = spec.hidden_size, spec.q_rows, spec.kv_rows, spec.intermediate_size
     matrices = [
         (names.q, q, width, spec.qkv_bias),
         (names.k, kv, width, spec.qkv_bias),
@@ -380,14 +384,14 @@ def _layer_shapes(
             (names.down, width, ff, spec.mlp_bias),
         ]
     else:
-        shapes |= _expert_shapes(names, spec.width, experts)
+        shapes |= _expert_shapes(names, spec.hidden_size, experts)
     for name, own_rows, columns, biased in matrices:
         rows = own_rows + shapes.get(f"{name}.weight", (0,))[0]  # equal names are one tensor
         shapes[f"{name}.weight"] = (rows, columns)
         if biased:
             shapes[f"{name}.bias"] = (rows,)
     if spec.sinks:
-        shapes[names.sinks] = (spec.heads,)
+        shapes[names.sinks] = (spec.num_heads,)
     norms = {names.attention_norm: width, names.mlp_norm: width}
     if spec.qk_norm:
         norms |= {names.q_norm: spec.head_dim, names.k_norm: spec.head_dim}
@@ -397,7 +401,7 @@ def _layer_shapes(
 
 
 def _expert_shapes(names: TensorNames, width: int, experts: ExpertsSpec) -> dict[str, Shape]:
-    count, ff = experts.count, experts.ff
+    count, ff = experts.count, experts.intermediate_size
     shapes: dict[str, Shape] = {f"{names.router}.weight": (count, width)}
     matrices = {
         names.expert_gate: (ff, width),

@@ -94,7 +94,7 @@ class Embedder(Generic[Tensor]):
 
 def embedding_width(model: LoadedEmbedder) -> int:
     """Return the size of an embedding."""
-    return model.dense[-1].linear.shape[0] if model.dense else model.spec.width
+    return model.dense[-1].linear.shape[0] if model.dense else model.spec.hidden_size
 
 
 def _pack_dense(ops: Ops[Tensor], layer: DenseLayer) -> _Dense[Tensor]:

@@ -38,7 +38,7 @@ def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     labels = file.strings(key)
     if labels != LABELS:
         raise ModelError(f"{file.path}: {key} {labels} is not supported, only {LABELS}")
-    also_expected = {HEAD: (len(LABELS), spec.width)}
+    also_expected = {HEAD: (len(LABELS), spec.hidden_size)}
     weights = gguf_weights(file, spec, family, dtype, also_expected)
     yes, no = dequantize(file.matrix(HEAD))
     logit = DenseLayer(Linear((Dense((yes - no)[None], "f32"),), None))

@@ -51,7 +51,7 @@ def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
         fingerprint=fingerprint(files),
         spec=spec,
         weights=backbone_weights(
-            checkpoint, spec, dtype, classifier_shapes(classifier, spec.width)
+            checkpoint, spec, dtype, classifier_shapes(classifier, spec.hidden_size)
         ),
         pooler=PoolerSpec(classifier.pooling),
         dense=read_classifier(checkpoint, classifier),
@@ -65,5 +65,5 @@ def load_rerank_parts(files: ModelFiles) -> EmbeddingParts:
         return gguf_rerankers.load_parts(files)
     spec = reranker_spec_of_folder(files.path)
     supports_lora = isinstance(spec, DecoderSpec)
-    source = tokenizer_files(files, spec.vocab)
+    source = tokenizer_files(files, spec.vocab_size)
     return EmbeddingParts(files.model_id, fingerprint(files), source, "", supports_lora)

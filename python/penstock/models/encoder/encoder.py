@@ -77,7 +77,7 @@ class Encoder(Generic[Tensor]):
         """Return the last layer's states, [S, W] of the tokens `rows`, or [T, W] of all tokens if
         `rows` is None. `caches`: one per layer, which may all be the same."""
         spec = self.spec
-        heads = (spec.heads, spec.heads, spec.head_dim)
+        heads = (spec.num_heads, spec.num_heads, spec.head_dim)
         scale = spec.head_dim**-0.5
         x = residual = self._embed(ops, inputs)
         for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):

@@ -25,8 +25,9 @@ Activation: TypeAlias = Literal["gelu", "gelu_mul", "silu_mul"]
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """An encoder. Sizes are counts of elements; `ff` is the feed-forward width. `windows`: for each
-    layer, how far a token attends to either side, its own position included; 0: full attention.
+    """An encoder. Sizes are counts of elements. `intermediate_size`: the width of the feed-forward.
+    `windows`: for each layer, how far a token attends to either side, its own position included; 0:
+    full attention.
 
     Positions are encoded by any of: a table with `positions` rows (0: none), in which position p
     has row p + `position_offset`; `rope`, in layers with full attention, and `local_rope` in layers
@@ -41,10 +42,10 @@ class EncoderSpec:
     """
 
     architecture: str
-    width: int
-    heads: int
-    ff: int
-    vocab: int
+    hidden_size: int
+    num_heads: int
+    intermediate_size: int
+    vocab_size: int
     max_model_len: int
     windows: tuple[int, ...]
     norm_eps: float
@@ -64,7 +65,7 @@ class EncoderSpec:
     @property
     def head_dim(self) -> int:
         """The head dimension."""
-        return self.width // self.heads
+        return self.hidden_size // self.num_heads
 
     @property
     def layers(self) -> int:
@@ -80,15 +81,15 @@ class EncoderSpec:
         """Raise ModelError that starts with `where` for impossible sizes."""
         limits = {
             "number of layers": (self.layers, MAX_LAYERS),
-            "width": (self.width, MAX_WIDTH),
-            "heads": (self.heads, MAX_WIDTH),
-            "feed-forward width": (self.ff, MAX_WIDTH),
-            "vocabulary": (self.vocab, MAX_VOCAB),
+            "width": (self.hidden_size, MAX_WIDTH),
+            "heads": (self.num_heads, MAX_WIDTH),
+            "feed-forward width": (self.intermediate_size, MAX_WIDTH),
+            "vocabulary": (self.vocab_size, MAX_VOCAB),
             "context length": (self.max_model_len, MAX_CONTEXT),
         }
         check_sizes(where, limits)
-        if self.width % self.heads:
-            raise ModelError(f"{where}: {self.heads} heads over a width of {self.width}")
+        if self.hidden_size % self.num_heads:
+            raise ModelError(f"{where}: {self.num_heads} heads over a width of {self.hidden_size}")
         if not 0 <= self.token_types <= MAX_VOCAB or self.norm_eps <= 0:
             raise ModelError(f"{where}: {self.token_types} token types, norm eps {self.norm_eps}")
         for rope in (self.rope, self.local_rope):

@@ -75,14 +75,14 @@ class EncoderWeights:
         spec = self._spec
         if not spec.positions and not spec.token_types:
             return None
-        rows = np.zeros((spec.segments, max_model_len, spec.width), np.float32)
+        rows = np.zeros((spec.segments, max_model_len, spec.hidden_size), np.float32)
         if spec.positions:
             of_positions = dequantize(self._source(self._names.position_embeddings))
             rows += of_positions[spec.position_offset :][:max_model_len]
         if spec.token_types:
             types = dequantize(self._source(self._names.token_type_embeddings))
             rows += types[: spec.segments, None]
-        return Dense(rows.reshape(-1, spec.width), "f32")
+        return Dense(rows.reshape(-1, spec.hidden_size), "f32")
 
     def embedding_norm(self) -> Norm:
         """Return the norm of the embeddings."""
@@ -138,14 +138,14 @@ class EncoderWeights:
 
 def expected_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, Shape]:
     """Return every required tensor with its shape."""
-    width = spec.width
-    shapes: dict[str, Shape] = {f"{names.word_embeddings}.weight": (spec.vocab, width)}
+    width = spec.hidden_size
+    shapes: dict[str, Shape] = {f"{names.word_embeddings}.weight": (spec.vocab_size, width)}
     if spec.positions:
         shapes[f"{names.position_embeddings}.weight"] = (spec.positions, width)
     if spec.token_types:
         shapes[f"{names.token_type_embeddings}.weight"] = (spec.token_types, width)
     if spec.relative_buckets:
-        shapes[f"{names.relative}.weight"] = (spec.relative_buckets, spec.heads)
+        shapes[f"{names.relative}.weight"] = (spec.relative_buckets, spec.num_heads)
     norms = [names.embedding_norm]
     for index in range(spec.layers):
         layer = names.layer.format(index)
@@ -163,9 +163,9 @@ def expected_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, Shape]:
 
 def _linear_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, tuple[int, int, bool]]:
     """Return rows, columns and whether there is a bias, for each linear layer of a layer."""
-    width, up = spec.width, spec.ff * (2 if spec.gated else 1)
+    width, up = spec.hidden_size, spec.intermediate_size * (2 if spec.gated else 1)
     shapes = dict.fromkeys(names.qkv, (3 * width // len(names.qkv), width, spec.attention_bias))
     shapes[names.output] = (width, width, spec.attention_bias)
     shapes |= dict.fromkeys(names.up, (up // len(names.up), width, spec.mlp_bias))
-    shapes[names.down] = (width, spec.ff, spec.mlp_bias)
+    shapes[names.down] = (width, spec.intermediate_size, spec.mlp_bias)
     return shapes

@@ -39,10 +39,10 @@ def spec(path: Path) -> EncoderSpec:
     require(path, "is_decoder", config.is_decoder, False, None)
     return EncoderSpec(
         architecture="",
-        width=config.hidden_size,
-        heads=config.num_attention_heads,
-        ff=config.intermediate_size,
-        vocab=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
         max_model_len=config.max_position_embeddings,
         windows=(0,) * num_encoder_layers(path, config.num_hidden_layers),
         norm_eps=config.layer_norm_eps,

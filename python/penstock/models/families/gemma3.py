@@ -77,14 +77,14 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
     plain = gguf_decoder_spec(file, window_period=GGUF_WINDOW_PERIOD)
     scale = plain.head_dim**-0.5
     if len(plain.layers) == LAYERS_OF_27B:
-        scale = (plain.width / plain.heads) ** -0.5
+        scale = (plain.hidden_size / plain.num_heads) ** -0.5
     local_theta = file.real("gemma3.rope.freq_base_swa", GGUF_LOCAL_THETA)
     return replace(
         plain,
         # Not scaled, as in Google's config.json; llama.cpp multiplies by attn_factor here too.
         local_rope=RopeSpec(local_theta, plain.rope.rotary_dim),
         attention_scale=plain.attention_scale or scale,
-        embedding_scale=file.real("gemma3.embedding_scale", 0.0) or plain.width**0.5,
+        embedding_scale=file.real("gemma3.embedding_scale", 0.0) or plain.hidden_size**0.5,
         sandwich_norms=True,
         activation="gelu_tanh",
     )

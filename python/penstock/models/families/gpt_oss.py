@@ -51,7 +51,7 @@ def spec(config: Config, where: str) -> DecoderSpec:
     is_sliding = all_but_last_of(config.sliding_window_pattern, where)
     layers = typed_layers(config, where, config.sliding_window, is_sliding)
     plain = ExpertsSpec(
-        *expert_counts(config, where), ff=config.intermediate_size, renormalize=True
+        *expert_counts(config, where), intermediate_size=config.intermediate_size, renormalize=True
     )
     layers = _with_experts(layers, plain)
     return replace(decoder_spec(config, where, layers), sinks=True)

@@ -28,7 +28,7 @@ def spec(config: Config, where: str) -> DecoderSpec:
     """Return the spec of a config.json."""
     layers = uniform_layers(config, where, config.sliding_window)
     experts = ExpertsSpec(
-        *expert_counts(config, where), ff=config.intermediate_size, renormalize=True
+        *expert_counts(config, where), intermediate_size=config.intermediate_size, renormalize=True
     )
     layers = tuple(replace(layer, experts=experts) for layer in layers)
     return replace(decoder_spec(config, where, layers), qkv_bias=False, output_bias=False)

@@ -71,10 +71,10 @@ def spec(path: Path) -> EncoderSpec:
     }
     return EncoderSpec(
         architecture="",
-        width=config.hidden_size,
-        heads=config.num_attention_heads,
-        ff=config.intermediate_size,
-        vocab=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
         max_model_len=config.max_position_embeddings,
         windows=tuple(window if kind == SLIDING else 0 for kind in layer_types),
         norm_eps=config.norm_eps,

@@ -101,10 +101,10 @@ def spec(path: Path) -> EncoderSpec:
     head_dim = config.hidden_size // max(config.num_attention_heads, 1)
     return EncoderSpec(
         architecture="",
-        width=config.hidden_size,
-        heads=config.num_attention_heads,
-        ff=config.intermediate_size,
-        vocab=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
         max_model_len=config.max_position_embeddings,
         windows=(0,) * num_encoder_layers(path, config.num_hidden_layers),
         norm_eps=config.layer_norm_eps,
@@ -126,10 +126,10 @@ def _nomic_spec(path: Path) -> EncoderSpec:
         require(path, key, getattr(config, key), False, None)
     return EncoderSpec(
         architecture="",
-        width=config.n_embd,
-        heads=config.n_head,
-        ff=config.n_inner,
-        vocab=config.vocab_size,
+        hidden_size=config.n_embd,
+        num_heads=config.n_head,
+        intermediate_size=config.n_inner,
+        vocab_size=config.vocab_size,
         max_model_len=config.max_trained_positions,
         windows=(0,) * num_encoder_layers(path, config.n_layer),
         norm_eps=config.layer_norm_epsilon,

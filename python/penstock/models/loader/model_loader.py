@@ -94,7 +94,7 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     pooler = pooler_spec(files.path)
     spec = registry.embedding_spec_of_folder(files.path)
     checkpoint = open_backbone(files, dtype)
-    width = spec.width
+    width = spec.hidden_size
     dense = []
     for folder in pooler.dense:
         dense.append(read_dense(folder, width))
@@ -176,7 +176,7 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
             files.model_id, fingerprint(files), data, "", supports_lora=not encodes
         )
     pooler = pooler_spec(files.path)
-    vocab = registry.embedding_spec_of_folder(files.path).vocab
+    vocab = registry.embedding_spec_of_folder(files.path).vocab_size
     source = tokenizer_files(files, vocab, lower_case=pooler.lower_case)
     supports_lora = not registry.is_encoder_folder(files.path)
     return EmbeddingParts(files.model_id, fingerprint(files), source, pooler.prompt, supports_lora)
@@ -267,7 +267,7 @@ def _resolve_tied_head(
     both and they differ, the head is not tied."""
     both = [f"{name}.weight" for name in (names.embedding, names.head)]
     shapes = [checkpoint.tensors[name].shape for name in both if name in checkpoint.tensors]
-    if not spec.tied_head or shapes != [(spec.vocab, spec.width)] * 2:
+    if not spec.tied_head or shapes != [(spec.vocab_size, spec.hidden_size)] * 2:
         return spec
     embedding, head = map(checkpoint.matrix, both)
     alike = isinstance(embedding, Dense) and isinstance(head, Dense) and _equal(embedding, head)

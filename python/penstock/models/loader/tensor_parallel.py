@@ -52,16 +52,18 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
     def of_layer(layer: LayerSpec) -> LayerSpec:
         if layer.experts is None:
             return layer
-        ff = divided(layer.experts.ff, "feed-forward width of an expert")
-        return replace(layer, experts=replace(layer.experts, ff=ff))
+        ff = divided(layer.experts.intermediate_size, "feed-forward width of an expert")
+        return replace(layer, experts=replace(layer.experts, intermediate_size=ff))
 
     dense = any(layer.experts is None for layer in spec.layers)
-    repeated = spec.kv_heads < count and count % spec.kv_heads == 0
+    repeated = spec.num_kv_heads < count and count % spec.num_kv_heads == 0
     return replace(
         spec,
-        heads=divided(spec.heads, "heads"),
-        kv_heads=1 if repeated else divided(spec.kv_heads, "key-value heads"),
-        ff=divided(spec.ff, "feed-forward width") if dense else spec.ff,
+        num_heads=divided(spec.num_heads, "heads"),
+        num_kv_heads=1 if repeated else divided(spec.num_kv_heads, "key-value heads"),
+        intermediate_size=divided(spec.intermediate_size, "feed-forward width")
+        if dense
+        else spec.intermediate_size,
         layers=tuple(map(of_layer, spec.layers)),
     )
 
@@ -79,9 +81,11 @@ class ShardSlices:
 def shard_slices(spec: DecoderSpec, rank: int, count: int) -> ShardSlices:
     """Return the slices of rank `rank` of `count`. Raises ModelError as `shard_spec` does."""
     part = shard_spec(spec, count, spec.architecture)
-    first_kv = rank * spec.kv_heads // count * spec.head_dim
+    first_kv = rank * spec.num_kv_heads // count * spec.head_dim
     kv = slice(first_kv, first_kv + part.kv_rows)
-    return ShardSlices(_even_slice(rank, part.q_rows), kv, _even_slice(rank, part.ff))
+    return ShardSlices(
+        _even_slice(rank, part.q_rows), kv, _even_slice(rank, part.intermediate_size)
+    )
 
 
 def _even_slice(rank: int, size: int) -> slice:
@@ -100,8 +104,8 @@ class ShardWeights:
         self._count = count
         self._part = shard_spec(spec, count, str(whole.path))
         self._slices = shard_slices(spec, rank, count)
-        self._heads = _even_slice(rank, self._part.heads)
-        self._head_rows = -(-spec.vocab // count)
+        self._heads = _even_slice(rank, self._part.num_heads)
+        self._head_rows = -(-spec.vocab_size // count)
 
     def embedding(self) -> Matrix:
         """Return the whole embedding [V, W]."""
@@ -112,7 +116,7 @@ class ShardWeights:
         head = self._whole.head()
         table = self._whole.embedding() if head is None else head.parts[0]
         rows = _even_slice(self._rank, self._head_rows)
-        own = slice(min(rows.start, self._spec.vocab), min(rows.stop, self._spec.vocab))
+        own = slice(min(rows.start, self._spec.vocab_size), min(rows.stop, self._spec.vocab_size))
         return Linear((pad_rows(row_range(table, own), self._head_rows),))
 
     def final_norm(self) -> Vector:
@@ -135,9 +139,9 @@ class ShardWeights:
         """See `Weights`."""
         names = self._whole.names
         shapes = expected_shapes(names, self._part)
-        head = {f"{names.head}.weight": (self._head_rows, self._spec.width)}
+        head = {f"{names.head}.weight": (self._head_rows, self._spec.hidden_size)}
         if self._spec.tied_head:
-            head = {f"{names.embedding}.weight": (self._head_rows, self._spec.width)}
+            head = {f"{names.embedding}.weight": (self._head_rows, self._spec.hidden_size)}
             return self._whole.bytes_of(shapes, size) + self._whole.bytes_of(head, size)
         return self._whole.bytes_of(shapes | head, size)
 

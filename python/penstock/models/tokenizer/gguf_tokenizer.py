@@ -40,10 +40,10 @@ def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
     """Return everything that the text room needs. Raises ModelError naming the key at fault."""
     spec, _ = spec_of_gguf(file)
     data = tokenizer_data(file)
-    if len(data.tokens) > spec.vocab:
+    if len(data.tokens) > spec.vocab_size:
         raise ModelError(
             f"{file.path}: tokenizer.ggml.tokens has {len(data.tokens)} entries, but the embedding"
-            f" has {spec.vocab} rows"
+            f" has {spec.vocab_size} rows"
         )
     return TextParts(
         model_id=model_id,
@@ -55,7 +55,7 @@ def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
         stop_ids=_stop_ids(file, data),
         generation_defaults=gguf_sampling_defaults(file),
         max_model_len=spec.max_model_len,
-        vocab_size=spec.vocab,
+        vocab_size=spec.vocab_size,
         tool_template=file.text("tokenizer.chat_template.tool_use", "") or None,
     )
 

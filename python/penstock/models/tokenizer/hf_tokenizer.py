@@ -52,15 +52,15 @@ def text_parts(folder: Path, model_id: str, fingerprint: str) -> TextParts:
     return TextParts(
         model_id=model_id,
         fingerprint=fingerprint,
-        tokenizer=TokenizerFiles(tokenizer, spec.vocab, tokens.declared),
+        tokenizer=TokenizerFiles(tokenizer, spec.vocab_size, tokens.declared),
         chat_template=templates.get("default"),
         tool_template=templates.get("tool_use"),
         bos_token=tokens.bos,
         eos_token=tokens.eos,
-        stop_ids=_stop_ids(folder, tokens, generation.eos_token_id, spec.vocab),
+        stop_ids=_stop_ids(folder, tokens, generation.eos_token_id, spec.vocab_size),
         generation_defaults=generation.sampling(),
         max_model_len=spec.max_model_len,
-        vocab_size=spec.vocab,
+        vocab_size=spec.vocab_size,
     )
 
 

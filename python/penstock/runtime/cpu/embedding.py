@@ -146,7 +146,7 @@ class NativeEmbedding:
         self.info = EmbeddingInfo(
             model_id=model.model_id,
             fingerprint=f"{model.fingerprint}-{isas.arithmetic}",
-            vocab_size=model.spec.vocab,
+            vocab_size=model.spec.vocab_size,
             max_model_len=memory.max_model_len,
             step_tokens=memory.step_tokens,
             max_rows=max_rows,
@@ -231,7 +231,7 @@ def plan_embedding(
         blocks=max_blocks(step_tokens, max_rows, settings.block_size),
         block_size=settings.block_size,
         layers=1,
-        kv_heads=spec.heads if isinstance(spec, EncoderSpec) else spec.kv_heads,
+        kv_heads=spec.num_heads if isinstance(spec, EncoderSpec) else spec.num_kv_heads,
         head_dim=spec.head_dim,
         item_bytes=2 if settings.kv_cache_dtype == "f16" else 4,
     )
@@ -258,9 +258,9 @@ def _buffer_bytes(spec: EncoderSpec | DecoderSpec, step_tokens: int, max_model_l
     """Return an upper bound of the float32 activations of a step: the residual and the layer's
     input, and either q, k, v and the attention output, or the feed-forward's activations."""
     if isinstance(spec, EncoderSpec):
-        inner = max(5 * spec.width, (3 if spec.gated else 2) * spec.ff)
+        inner = max(5 * spec.hidden_size, (3 if spec.gated else 2) * spec.intermediate_size)
         rotated = 2 * spec.segments if spec.rope is None else 2 * spec.head_dim
     else:
         attention = 3 * spec.q_rows + 2 * spec.kv_rows
         inner, rotated = max(attention, spec.inner_columns), 2 * spec.rope.rotary_dim
-    return 4 * (step_tokens * (3 * spec.width + inner) + max_model_len * rotated)
+    return 4 * (step_tokens * (3 * spec.hidden_size + inner) + max_model_len * rotated)

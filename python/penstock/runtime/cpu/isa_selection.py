@@ -106,14 +106,14 @@ def saved_isa_selections(home: Path) -> tuple[list[str], list[SavedIsaSelection]
 def kernel_shapes(model: LoadedModel | LoadedEmbedder, cache: CacheShape) -> KernelShapes:
     """Return the shapes of a model's kernels, which are measured."""
     spec = model.spec
-    kv_heads = spec.heads if isinstance(spec, EncoderSpec) else spec.kv_heads
+    kv_heads = spec.num_heads if isinstance(spec, EncoderSpec) else spec.num_kv_heads
     both = isinstance(spec, EncoderSpec) or spec.bidirectional
     return KernelShapes(
         forms=model.weights.forms(),
-        heads=(spec.heads, kv_heads, spec.head_dim),
+        heads=(spec.num_heads, kv_heads, spec.head_dim),
         kv_cache_dtype="float16" if cache.item_bytes == 2 else "float32",
         block_size=cache.block_size,
-        inner=spec.ff,
+        inner=spec.intermediate_size,
         reach="both" if both else "back",
         experts=_experts(spec),
     )

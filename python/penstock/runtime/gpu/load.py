@@ -229,7 +229,7 @@ def _info(
     return RuntimeInfo(
         model_id=model.model_id,
         fingerprint=model.fingerprint,
-        vocab_size=model.spec.vocab,
+        vocab_size=model.spec.vocab_size,
         max_model_len=memory.max_model_len,
         cache_blocks=memory.cache.blocks - 1,  # the last one is for padding chunks
         block_size=memory.cache.block_size,

@@ -176,7 +176,7 @@ def _plan_steps(
         blocks=1,
         block_size=settings.block_size,
         layers=len(spec.layers),
-        kv_heads=spec.kv_heads,
+        kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         item_bytes=cache_item_bytes(settings),
     )

@@ -31,7 +31,7 @@ def work_bytes(
     LoRA."""
     places, item_bytes = max_num_seqs + MAX_DRAFT_TOKENS, _item_bytes(settings)
     largest = sizes_up_to(max_num_seqs)[-1]
-    group = spec.heads // spec.kv_heads
+    group = spec.num_heads // spec.num_kv_heads
     decode = _attention_bytes(spec, largest, context, group)
     decode += _attention_bytes(spec, min(FEW_ROWS, largest), context, group, FEW_ROWS_SPLIT)
     mixed = _attention_bytes(spec, max_num_seqs, context, TILE_ROWS)
@@ -48,7 +48,7 @@ def graph_bytes(spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int) 
     shared += lora_buffer_bytes(settings, largest)
     shared += _gathered_bytes(spec, settings, largest, largest, item_bytes)
     forms = FORMS if settings.lora is None else 2 * FORMS
-    logits = 4 * spec.vocab * sum(sizes)
+    logits = 4 * spec.vocab_size * sum(sizes)
     return shared + forms * (logits + GRAPH_BYTES * len(sizes))
 
 
@@ -61,7 +61,7 @@ def row_bytes(
     words = max_words(max_num_seqs, largest, step_tokens, blocks, slots)
     places = max(largest, max_num_seqs + MAX_DRAFT_TOKENS)
     tokens = max(step_tokens, largest)
-    return 4 * words + rows_bytes(max_num_seqs, blocks, largest, tokens, places, spec.vocab)
+    return 4 * words + rows_bytes(max_num_seqs, blocks, largest, tokens, places, spec.vocab_size)
 
 
 def rope_bytes(spec: DecoderSpec, max_model_len: int) -> int:
@@ -88,8 +88,10 @@ def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: in
     input: the halves of the feed-forward are freed before their product is read.
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
-    per_token = 3 * spec.width + max(attention, spec.inner_columns)
-    return tokens * per_token * item_bytes + min(places, tokens) * spec.vocab * (item_bytes + 4)
+    per_token = 3 * spec.hidden_size + max(attention, spec.inner_columns)
+    return tokens * per_token * item_bytes + min(places, tokens) * spec.vocab_size * (
+        item_bytes + 4
+    )
 
 
 def _item_bytes(settings: EngineSettings) -> int:
@@ -104,8 +106,10 @@ def _gathered_bytes(
     devices = settings.tensor_parallel_size
     if devices == 1:
         return 0
-    logits = (devices + 1) * places * -(-spec.vocab // devices) * item_bytes
-    parts = tokens * spec.width * (devices * item_bytes + 2 * 4) if settings.deterministic else 0
+    logits = (devices + 1) * places * -(-spec.vocab_size // devices) * item_bytes
+    parts = (
+        tokens * spec.hidden_size * (devices * item_bytes + 2 * 4) if settings.deterministic else 0
+    )
     return logits + parts
 
 
@@ -117,4 +121,4 @@ def _attention_bytes(
     None for the tuned one."""
     splits = most_splits(context, split or smallest_split())
     windows = len({layer.window for layer in spec.layers})
-    return windows * rows * splits * spec.kv_heads * queries * (spec.head_dim + 2) * 4
+    return windows * rows * splits * spec.num_kv_heads * queries * (spec.head_dim + 2) * 4

@@ -115,7 +115,7 @@ class _DecodeAttentionPlans:
 
         self._allocate = attention_work.AttentionWork.allocate
         self._most_units = attention_work.most_units
-        self._heads = (spec.heads, spec.kv_heads, spec.head_dim)
+        self._heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         self._short = decode_attention.decode_tokens(self._heads)
         self._device = device
         self._block_size = block_size
