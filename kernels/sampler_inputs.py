@@ -96,9 +96,9 @@ class SamplingRows:
     def row(self, index: int) -> SamplingRows:
         """Return row `index` alone."""
         one = slice(index, index + 1)
-        draws = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
+        columns = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
         return SamplingRows(
-            *(column[one] for column in draws),
+            *(column[one] for column in columns),
             bias=self.bias and self.bias.row(index),
             seen=self.seen and self.seen.row(index),
             dry=self.dry and self.dry.row(index),

@@ -29,13 +29,13 @@ def as_gpu_inputs(inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str,
 
 
 def in_float8_cache(
-    drawn: LayerCache[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
 ) -> tuple[LayerCache[torch.Tensor], LayerCache[torch.Tensor]]:
     """Return a cache in 8-bit floats in GPU layout, with a scale per KV head; and the values that
     it holds, in float64. Slots that were not written are 0."""
-    scales = 0.5 ** torch.arange(4, 4 + drawn.keys.shape[1])
+    scales = 0.5 ** torch.arange(4, 4 + cache.keys.shape[1])
     spread = scales[:, None, None]
-    parts = [part.float().nan_to_num() / spread for part in (drawn.keys, drawn.values)]
+    parts = [part.float().nan_to_num() / spread for part in (cache.keys, cache.values)]
     stored = [part.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn) for part in parts]
     values = LayerCache(*(part.double() * spread for part in stored))
     return token_major(LayerCache(*stored, scales, scales.clone())), values

@@ -31,9 +31,9 @@ def attention(
     [H]`: the score of an additional key per head that has no value.
     """
 
-    def hidden(own: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        after = place > own
-        return after | (place <= own - window) if window else after
+    def hidden(position: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        after = key_positions > position
+        return after | (key_positions <= position - window) if window else after
 
     return _attention(q, inputs, cache, heads, scale, hidden, None, sinks)
 
@@ -54,8 +54,8 @@ def bidirectional_attention(
     columns 0 and 2 m also apply to all farther keys.
     """
 
-    def hidden(own: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-        return (place - own).abs() >= window if window else place < 0
+    def hidden(position: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
+        return (key_positions - position).abs() >= window if window else key_positions < 0
 
     return _attention(q, inputs, cache, heads, scale, hidden, bias)
 
@@ -77,18 +77,18 @@ def _attention(
     out = torch.empty_like(q)
     for row, context in enumerate(inputs.context_lens.tolist()):
         chunk = slice(starts[row], starts[row + 1])
-        place = torch.arange(context, device=q.device)
-        block = inputs.block_tables[row, place // block_size].long()
-        keys = cache.keys[block, :, :, place % block_size].to(q.dtype)  # [context, K, D]
-        values = cache.values[block, :, place % block_size].to(q.dtype)
+        key_positions = torch.arange(context, device=q.device)
+        block = inputs.block_tables[row, key_positions // block_size].long()
+        keys = cache.keys[block, :, :, key_positions % block_size].to(q.dtype)  # [context, K, D]
+        values = cache.values[block, :, key_positions % block_size].to(q.dtype)
         grouped = q[chunk].view(-1, kv_heads, q.shape[1] // (kv_heads * dim), dim)
         scores = torch.einsum("tkgd,ckd->tkgc", grouped, keys) * scale
-        own = place[context - len(grouped) :, None, None, None]
+        position = key_positions[context - len(grouped) :, None, None, None]
         if bias is not None:
             most = bias.shape[1] // 2
-            column = most + (place - own[:, 0, 0]).clamp(-most, most)  # [t, c]
+            column = most + (key_positions - position[:, 0, 0]).clamp(-most, most)  # [t, c]
             scores += bias.view(kv_heads, -1, bias.shape[1])[..., column].permute(2, 0, 1, 3)
-        scores = scores.masked_fill(hidden(own, place), float("-inf"))
+        scores = scores.masked_fill(hidden(position, key_positions), float("-inf"))
         if sinks is not None:
             sink = sinks.to(scores.dtype).view(kv_heads, -1, 1).expand(*scores.shape[:-1], 1)
             scores = torch.cat((scores, sink), dim=-1)
@@ -142,7 +142,7 @@ def _rest_of_row(inputs: Inputs, index: int) -> dict[str, Any]:
     row = int((step.query_starts[1:] <= index).sum())
     rest = slice(index, int(step.query_starts[row + 1]))
     of_row = slice(row, row + 1)
-    own = dataclasses.replace(
+    remaining = dataclasses.replace(
         step,
         tokens=step.tokens[rest],
         positions=step.positions[rest],
@@ -151,7 +151,7 @@ def _rest_of_row(inputs: Inputs, index: int) -> dict[str, Any]:
         context_lens=step.context_lens[of_row],
         block_tables=step.block_tables[of_row],
     )
-    return {**inputs, "q": inputs["q"][rest], "inputs": own}
+    return {**inputs, "q": inputs["q"][rest], "inputs": remaining}
 
 
 def _bidirectional_cost(inputs: Inputs) -> Cost:

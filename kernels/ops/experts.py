@@ -100,7 +100,7 @@ def _router_inputs(
 
 def _routing(tokens: int, count: int, top_k: int, renormalize: bool, num_distinct: int = 0) -> Case:
     form = "-renormalized" if renormalize else ""
-    name = f"T{tokens}-E{count}-C{top_k}{form}{'-ties' if num_distinct else ''}"
+    name = f"T{tokens}-E{count}-top{top_k}{form}{'-ties' if num_distinct else ''}"
     return Case(name, "float", _router_inputs(tokens, count, top_k, renormalize, num_distinct))
 
 
@@ -140,7 +140,7 @@ class _Sizes:
     """The sizes of a mixture: E, top_k, F and W."""
 
     count: int
-    per_token: int
+    top_k: int
     ff: int
     width: int
 
@@ -167,7 +167,7 @@ def _inputs(
         logits = source.normal(tokens, sizes.count)
         if favourites:
             logits[:, favourites:] -= 100
-        chosen, shares = route_experts(logits, sizes.per_token, True)
+        chosen, shares = route_experts(logits, sizes.top_k, True)
         gate, up = (
             _matrices(source, sizes.count, sizes.ff, sizes.width, like[name])
             for name in ("gate", "up")
@@ -260,13 +260,13 @@ def _case(
         kind = "float8"
     else:
         kind = "mixed" if integer and floats else "integer" if integer else floats[0]
-    title = f"{name}-T{tokens}-E{sizes.count}-C{sizes.per_token}-F{sizes.ff}-W{sizes.width}"
+    title = f"{name}-T{tokens}-E{sizes.count}-top{sizes.top_k}-F{sizes.ff}-W{sizes.width}"
     return Case(title, kind, _inputs(like, tokens, sizes, favourites, oai))
 
 
 def _float8_case(like: str, tokens: int, sizes: _Sizes, form: str = "") -> Case:
     """A case of products on 8-bit tensor cores; see `_float8_inputs`."""
-    size = f"T{tokens}-E{sizes.count}-C{sizes.per_token}-F{sizes.ff}-W{sizes.width}"
+    size = f"T{tokens}-E{sizes.count}-top{sizes.top_k}-F{sizes.ff}-W{sizes.width}"
     name = f"{like}-narrow-{form + '-' if form else ''}{size}"
     kind = "float8-rounded" if form == "rounded" else "float8"
     return Case(name, kind, _float8_inputs(like, tokens, sizes, form))
@@ -285,7 +285,7 @@ def _cost(inputs: Inputs) -> Cost:
     return Cost(moved + 8 * tokens * width, 6 * chosen.numel() * ff * width)
 
 
-_A3B = _Sizes(count=128, per_token=8, ff=768, width=2048)
+_A3B = _Sizes(count=128, top_k=8, ff=768, width=2048)
 """Qwen3-30B-A3B."""
 
 EXPERTS = Op(

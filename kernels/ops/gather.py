@@ -19,9 +19,9 @@ def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def _inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
-        wanted = source.integers(0, tokens, rows)
-        wanted[-1:] = tokens - 1
-        return {"x": source.normal(tokens, width), "rows": wanted}
+        selected = source.integers(0, tokens, rows)
+        selected[-1:] = tokens - 1
+        return {"x": source.normal(tokens, width), "rows": selected}
 
     return make_inputs
 

@@ -159,7 +159,7 @@ def _kind(like: str) -> str:
 
 def _case(like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = "") -> Case:
     shape = "+".join(map(str, rows))
-    name = f"{like}-T{tokens}-K{width}-N{shape}{'-' + bias if bias else ''}"
+    name = f"{like}-T{tokens}-C{width}-N{shape}{'-' + bias if bias else ''}"
     return Case(name, _kind(like), _inputs(like, tokens, width, rows, bias))
 
 
@@ -167,7 +167,7 @@ def _float8_case(
     like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = "", rounded: str = ""
 ) -> Case:
     extras = "".join(f"-{word}" for word in (bias, rounded) if word)
-    name = f"{like}-T{tokens}-K{width}-N{'+'.join(map(str, rows))}{extras}"
+    name = f"{like}-T{tokens}-C{width}-N{'+'.join(map(str, rows))}{extras}"
     make_inputs = _float8_inputs(like, tokens, width, rows, bias, rounded)
     return Case(name, "float8-rounded" if rounded else "float8", make_inputs)
 

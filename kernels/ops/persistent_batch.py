@@ -26,17 +26,17 @@ def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> 
     words = upload.words
     for index in range(upload.num_updates):
         begin = upload.updates_at + index * UPDATE_WORDS
-        own = words[begin : begin + UPDATE_WORDS]
-        floats = own.view(torch.float32)
-        row = int(own[0])
-        state.known[row], state.last_token[row] = own[1], own[2]
-        state.temperature[row], state.top_k[row] = floats[3], own[4]
+        update = words[begin : begin + UPDATE_WORDS]
+        floats = update.view(torch.float32)
+        row = int(update[0])
+        state.known[row], state.last_token[row] = update[1], update[2]
+        state.temperature[row], state.top_k[row] = floats[3], update[4]
         state.top_p[row], state.min_p[row] = floats[5], floats[6]
-        state.seed[row] = (own[8].long() << 32) | (own[7].long() & 0xFFFFFFFF)
+        state.seed[row] = (update[8].long() << 32) | (update[7].long() & 0xFFFFFFFF)
         adjust = state.adjust
         adjust.presence[row], adjust.frequency[row] = floats[9], floats[10]
-        adjust.repetition[row], adjust.num_biases[row] = floats[11], own[12]
-        adjust.num_suppressed[row], adjust.suppressed_until[row] = own[13], own[14]
+        adjust.repetition[row], adjust.num_biases[row] = floats[11], update[12]
+        adjust.num_suppressed[row], adjust.suppressed_until[row] = update[13], update[14]
     for index in range(upload.num_runs):
         begin = upload.runs_at + index * RUN_WORDS
         row, first, count, source = words[begin : begin + RUN_WORDS].tolist()

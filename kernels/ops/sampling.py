@@ -18,20 +18,20 @@ def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
 
 
 def _rows_inputs(
-    vocabulary: int, asked: Sequence[int], count: int, num_distinct: int = 0
+    vocabulary: int, selected: Sequence[int], count: int, num_distinct: int = 0
 ) -> Callable[[int], dict[str, Any]]:
-    """The rows `asked` of as many rows as the highest needs; a fifth of the logits is -inf."""
+    """The rows `selected` of as many rows as the highest needs; a fifth of the logits is -inf."""
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
-        logits = source.normal(max(asked) + 1, vocabulary) * 3
+        logits = source.normal(max(selected) + 1, vocabulary) * 3
         if num_distinct:
             logits = (logits * num_distinct / 12).round() * 12 / num_distinct
         logits[:, 1::5] = float("-inf")
         return {
             "logits": logits,
-            "rows": torch.tensor(asked, dtype=torch.int32),
-            "tokens": source.integers(0, vocabulary, len(asked)),
+            "rows": torch.tensor(selected, dtype=torch.int32),
+            "tokens": source.integers(0, vocabulary, len(selected)),
             "count": count,
         }
 

@@ -14,6 +14,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int32]
 
+def signatures() -> dict[str, str]:
+    """Return the signature of each kernel as text; see csrc/bind/call/signature.h."""
+
 def supported_isas() -> list[str]:
     """Return the ISAs that this build has and this machine can run, including emulated ones."""
 

@@ -64,7 +64,7 @@ def test_wrong_failing_and_crashing_kernels_are_rejected(
 ) -> None:
     assert verdict == {
         "rms_norm": "rms_norm T2-W1536: 1 of its results are wrong",
-        "linear": "linear bf16-T1-K576-N30: linear: extents that the kernel does not support",
+        "linear": "linear bf16-T1-C576-N30: linear: extents that the kernel does not support",
         "sample": "the process that tested it ended with 3",
     }
 
@@ -81,7 +81,7 @@ def test_kernel_replaced_by_another_is_not_accepted(
         text=True,
         check=True,
     ).stdout.splitlines()
-    assert "linear linear bf16-T1-K576-N30: another kernel computed it" in output
+    assert "linear linear bf16-T1-C576-N30: another kernel computed it" in output
     assert "rms_norm " in output
 
 
@@ -166,7 +166,7 @@ def test_only_the_kernel_that_breaks_the_device_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A fake child answers: no emulated kernel makes a device unusable."""
-    lost = "linear bf16-T1-K576-N30: an illegal memory access was encountered"
+    lost = "linear bf16-T1-C576-N30: an illegal memory access was encountered"
     given = [
         ({"rms_norm": "", "linear": lost}, ""),
         ({}, ""),  # before its first answer

@@ -91,13 +91,13 @@ _SERVED = {
     "rms_norm": "T17-W100",
     "add_rms_norm": "T3-W576",
     "silu_mul": "T17-F100",
-    "linear": "bf16-T18-K64-N48",
-    "experts": "bf16-favourites-T70-E8-C2-F32-W64",
+    "linear": "bf16-T18-C64-N48",
+    "experts": "bf16-favourites-T70-E8-top2-F32-W64",
     "rope_cache": "head-norm",
     "attention": "decode-long-window",
 }
 # Cases of models with more features.
-_SERVED_TOO = {"experts-bf16-oai-T5-E4-C2-F64-W96", "attention-sinks-decode-window"}
+_SERVED_TOO = {"experts-bf16-oai-T5-E4-top2-F64-W96", "attention-sinks-decode-window"}
 _SERVED_CASES = [
     param for param in _CASES if param.id in {*map("-".join, _SERVED.items()), *_SERVED_TOO}
 ]
@@ -113,12 +113,12 @@ def test_each_op_has_a_case_in_bfloat16() -> None:
 
 
 _DENSE = {
-    "linear-f32-T5-K96-N24+8+8-bias",
-    "linear-bf16-T18-K64-N48",
-    "linear-f16-T17-K576-N64+64-bias",
-    "experts-f32-uneven-T37-E6-C3-F40-W50",
-    "experts-bf16-T1-E8-C4-F64-W96",
-    "experts-f16-crowded-T70-E2-C1-F48-W72",
+    "linear-f32-T5-C96-N24+8+8-bias",
+    "linear-bf16-T18-C64-N48",
+    "linear-f16-T17-C576-N64+64-bias",
+    "experts-f32-uneven-T37-E6-top3-F40-W50",
+    "experts-bf16-T1-E8-top4-F64-W96",
+    "experts-f16-crowded-T70-E2-top1-F48-W72",
 }
 
 

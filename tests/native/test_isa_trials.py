@@ -73,7 +73,7 @@ def shapes(
     return KernelShapes(
         forms=tuple(MatrixForm(pattern(name), 200, 256, 200 * 256 * 10) for name in forms),
         heads=(6, 2, 24),
-        kv_cache_dtype=cache_dtype,
+        cache_dtype=cache_dtype,
         block_size=16,
         inner=96,
         reach=reach,

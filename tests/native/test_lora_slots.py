@@ -67,7 +67,7 @@ def test_factors_that_do_not_fit_the_slots_are_refused() -> None:
     slots = ops().adapter_slots(SIZES)
     q, kv = factors(0)
     for given, message in (
-        ([(q,)], "a place for each slice"),
+        ([(q,)], "an entry for each slice"),
         ([(q, q)], r"b: must be float32 \[32, 4\]"),
         ([(LoraFactors(q.a[:, :16].copy(), q.b), None)], r"a: must be float32 \[4, 32\]"),
         ([(LoraFactors(np.ones((9, WIDTH), np.float32), q.b), None)], "rank must be in 1..8"),

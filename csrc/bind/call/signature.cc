@@ -25,7 +25,7 @@ std::string heads_refusal(const Symbols& symbols, int) {
 std::string rope_refusal(const Symbols& symbols, int lanes) {
     const int64_t rotated = value(symbols, "rotated");
     if (rotated % 2 != 0 || rotated > value(symbols, "D")) {
-        return "rope: its rows must be even and no longer than D";
+        return "rope: the length of its rows must be even and at most D";
     }
     return heads_refusal(symbols, lanes);
 }
@@ -44,7 +44,7 @@ std::string attention_refusal(const Symbols& symbols, int lanes) {
 
 std::string biased_attention_refusal(const Symbols& symbols, int lanes) {
     if (value(symbols, "distances") % 2 == 0) {
-        return "bias: its rows must be odd: as many distances back as ahead";
+        return "bias: the length of its rows must be odd: as many distances back as ahead";
     }
     return attention_refusal(symbols, lanes);
 }
@@ -65,7 +65,7 @@ std::string count_refusal(const Symbols& symbols, int) {
     return value(symbols, "count") > value(symbols, "V") ? "count: exceeds the vocabulary" : "";
 }
 
-// Cuts the text up to `separator` off `rest`; all of it if there is no separator.
+// Cuts the text before the first `separator` off `rest`, or all of it.
 std::string_view cut(std::string_view& rest, std::string_view separator) {
     const size_t at = rest.find(separator);
     const std::string_view head = rest.substr(0, at);

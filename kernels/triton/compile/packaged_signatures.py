@@ -259,7 +259,7 @@ def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     """Launch the ops of the persistent batch, and the sampler."""
     rows = extents.rows
     logits = floats(rows, sizes.vocab)
-    draws = (floats(rows), ints(rows), floats(rows), floats(rows))
+    columns = (floats(rows), ints(rows), floats(rows), floats(rows))
     seed = empty(rows, dtype=torch.int64)
     adjust: Adjustments[Any] = Adjustments(
         *(floats(rows + 1) for _ in range(3)),
@@ -267,12 +267,12 @@ def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         *(ints(rows + 1, sizes.vocab), ints(rows + 1, 2), floats(rows + 1, 2), ints(rows + 1, 2)),
     )
     tables = (ints(rows + 1), ints(rows + 1), ints(rows + 1, 2))
-    state: RowState[Any] = RowState(*tables, *draws, seed, adjust)
+    state: RowState[Any] = RowState(*tables, *columns, seed, adjust)
     upload: Upload[Any] = Upload(ints(64), num_updates=1)
-    slots: StepBuffers[Any] = StepBuffers(_inputs(extents), *draws, seed, seed, ints(rows))
+    slots: StepBuffers[Any] = StepBuffers(_inputs(extents), *columns, seed, seed, ints(rows))
     ops.update_rows(state, upload)
     ops.prepare_step(state, upload, slots, rows, BLOCK_TOKENS)
-    sampling: Any = SamplingRows(*draws, seed, seed)
+    sampling: Any = SamplingRows(*columns, seed, seed)
     ops.adjust_logits(logits, sampling)
     ops.adjust_rows(logits, adjust, slots.rows, slots.position)
     ops.append_tokens(state, upload, ints(rows), ops.sample(logits, sampling), rows)

@@ -73,8 +73,8 @@ def pack_matrix(matrix: Matrix, device: str, dtype: torch.dtype = torch.float32)
     """Return the matrix on the device. Dense weights are stored in the type of activations,
     `dtype`; in their own if that is float32. Scales of whole rows are repeated for each row."""
     if isinstance(matrix, Dense):
-        held = _DTYPES[matrix.dtype] if dtype == torch.float32 else dtype
-        return PackedDense(dequantize(matrix, held).to(device))
+        stored = _DTYPES[matrix.dtype] if dtype == torch.float32 else dtype
+        return PackedDense(dequantize(matrix, stored).to(device))
     if isinstance(matrix, Float8):
         return _float8(matrix, device)
     q = tensor_of(matrix.q).to(device)
@@ -107,8 +107,8 @@ def in_float8(part: PackedDense) -> PackedFloat8:
     for start in range(0, rows, _ROWS_AT_ONCE):
         piece = part.data[start : start + _ROWS_AT_ONCE].float()
         step = piece.abs().amax(dim=1) / LARGEST_FLOAT8
-        held = piece / torch.where(step > 0, step, 1)[:, None]
-        codes[start : start + len(piece)] = held.to(torch.float8_e4m3fn).view(torch.uint8)
+        scaled = piece / torch.where(step > 0, step, 1)[:, None]
+        codes[start : start + len(piece)] = scaled.to(torch.float8_e4m3fn).view(torch.uint8)
         scale[0, start : start + len(piece)] = step
     return PackedFloat8(codes, scale, 1, grouped=False)
 

@@ -111,7 +111,7 @@ def kernel_shapes(model: LoadedModel | LoadedEmbedder, cache: CacheShape) -> Ker
     return KernelShapes(
         forms=model.weights.forms(),
         heads=(spec.num_heads, kv_heads, spec.head_dim),
-        kv_cache_dtype="float16" if cache.item_bytes == 2 else "float32",
+        cache_dtype="float16" if cache.item_bytes == 2 else "float32",
         block_size=cache.block_size,
         inner=spec.intermediate_size,
         reach="both" if both else "back",
