@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.embeddings import DecodedEmbedding
-from penstock.api.codecs.request_fields.fields import model_of
+from penstock.api.codecs.request_fields.decode_body import model_of
 from penstock.api.codecs.reranking import DecodedRerank
 from penstock.api.codecs.responses import ResponsesRequest
 from penstock.api.observability.request_record import UNKNOWN_MODEL, RequestRecord, record_of_route

@@ -82,14 +82,14 @@ class FileUpload(Struct):
 
 
 class ApprovalDecisionRequest(Struct):
-    """What the operator of a client decided."""
+    """The decision of a client's operator."""
 
     decision: Literal["approve", "deny"]
-    message: str | None = None
+    message: Annotated[str, Meta(max_length=16 * 1024)] | None = None
     remember_for_session: bool | None = None
 
 
 class ApprovalDecisionResponse(Struct):
-    """What became of the decision."""
+    """The effect of the decision."""
 
     status: Literal["resolved", "queued", "not_found"]

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from penstock.dialog.ranges import MAX_INTEGER
+
 Status = Literal["loaded", "unloaded", "reloading"]
 
 
@@ -64,7 +66,7 @@ class ModelStatusResponse(Struct):
     error: str | UnsetType = UNSET
 
 
-Positive = Annotated[int, Meta(ge=1)]
+Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
 class TuneModelRequest(Struct):

@@ -6,11 +6,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from penstock.api.schema import fields as f
 from penstock.api.schema.chat.request import RefusalPart
 
 Detail = Literal["auto", "low", "high", "original"]
-FileId = Annotated[str, Meta(min_length=1, max_length=256)]
-Index = Annotated[int, Meta(ge=0)]
+AudioFormat = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9]{1,16}$(?!\n)",
+        extra={"wanted": "the name of an audio format: wav, mp3"},
+    ),
+]
 
 
 class CitedFile(Struct):
@@ -32,9 +38,9 @@ class InputAnnotation(Struct):
     shown it."""
 
     type: Annotated[str, Meta(description="file_citation, url_citation, file_path or another.")]
-    start_index: Index | None = None
-    end_index: Index | None = None
-    index: Index | None = None
+    start_index: f.Count | None = None
+    end_index: f.Count | None = None
+    index: f.Count | None = None
     text: str | None = None
     file_citation: CitedFile | None = None
     file_path: CitedFile | None = None
@@ -77,7 +83,7 @@ class ImageAddress(Struct):
 class _ImageFields(Struct, kw_only=True):
     image_url: str | ImageAddress | None = None
     image_data: Annotated[str | None, Meta(description="Base64.")] = None
-    file_id: FileId | None = None
+    file_id: f.Id | None = None
     detail: Detail | None = None
 
 
@@ -93,24 +99,24 @@ class AudioData(Struct):
     """Sound in base64."""
 
     data: str
-    format: Annotated[str, Meta(pattern="^[A-Za-z0-9]{1,16}$")]
+    format: AudioFormat
 
 
 class InputAudio(Struct, tag="input_audio", tag_field="type"):
     """Sound, flat or nested as in the chat API."""
 
     data: str | None = None
-    format: Annotated[str, Meta(pattern="^[A-Za-z0-9]{1,16}$")] | None = None
+    format: AudioFormat | None = None
     input_audio: AudioData | None = None
 
 
 class InputFile(Struct, tag="input_file", tag_field="type"):
     """A file: exactly one of `file_id`, `file_data` (base64 or a data: URL) and `file_url`."""
 
-    file_id: FileId | None = None
+    file_id: f.Id | None = None
     file_data: str | None = None
     file_url: str | None = None
-    filename: Annotated[str, Meta(max_length=255)] | None = None
+    filename: f.FileName | None = None
 
 
 InputPart = (
