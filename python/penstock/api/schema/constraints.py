@@ -112,10 +112,7 @@ class StructuredOutputs(Struct):
     ] = None
     structural_tag: Annotated[
         None,
-        Meta(
-            description="Not supported: any value is refused.",
-            extra={"code": f.UNSUPPORTED, "why": 'is not supported; send "json" with a schema'},
-        ),
+        f.refused('is not supported; send "json" with a schema'),
     ] = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from penstock.api.schema import fields as f
 from penstock.api.schema.constraints import Adapter
@@ -20,13 +20,7 @@ class EmbeddingRequest(Struct, kw_only=True):
     truncate_sequence: bool | None = None
     dimensions: Annotated[
         None,
-        Meta(
-            description="Not supported: any value is refused.",
-            extra={
-                "code": f.UNSUPPORTED,
-                "why": "is not supported: the model determines the length of an embedding",
-            },
-        ),
+        f.refused("is not supported: the model determines the length of an embedding"),
     ] = None
     user: f.Ignored = None
 

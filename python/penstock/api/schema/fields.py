@@ -27,14 +27,16 @@ from penstock.dialog.ranges import (
 
 UNSUPPORTED: Final = "unsupported_value"
 
-Ignored = Annotated[Any, Meta(description="Accepted with any value, and ignored.")]
-Absent = Annotated[
-    None,
-    Meta(
+
+def refused(why: str) -> Meta:
+    """Return the Meta of a field that takes nothing but null. `why`: for the error."""
+    return Meta(
         description="Not supported: any value is refused.",
-        extra={"code": UNSUPPORTED, "why": "is not supported; leave it out"},
-    ),
-]
+        extra={"code": UNSUPPORTED, "why": why},
+    )
+
+
+Ignored = Annotated[Any, Meta(description="Accepted with any value, and ignored.")]
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 NonEmpty = Annotated[str, Meta(min_length=1)]
 Id = Annotated[str, Meta(min_length=1, max_length=256)]

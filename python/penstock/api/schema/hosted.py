@@ -21,30 +21,15 @@ ContextSize = Literal["low", "medium", "high"]
 NetworkAccess = Annotated[bool, Meta(extra_json_schema={"const": True})]
 NoImages = Annotated[
     None,
-    Meta(
-        description="Not supported: any value is refused.",
-        extra={"code": f.UNSUPPORTED, "why": "is not supported: searches find text only"},
-    ),
+    f.refused("is not supported: searches find text only"),
 ]
 NotInPreview = Annotated[
     None,
-    Meta(
-        description="Not supported: any value is refused.",
-        extra={
-            "code": f.UNSUPPORTED,
-            "why": "is not supported by web_search_preview; use web_search",
-        },
-    ),
+    f.refused("is not supported by web_search_preview; use web_search"),
 ]
 NoContainerOption = Annotated[
     None,
-    Meta(
-        description="Not supported: any value is refused.",
-        extra={
-            "code": f.UNSUPPORTED,
-            "why": "is not supported: containers cannot be chosen or set up",
-        },
-    ),
+    f.refused("is not supported: containers cannot be chosen or set up"),
 ]
 SkillVersion = Annotated[
     int | str, Meta(description="A number, its digits, or `latest`. Absent: the latest version.")

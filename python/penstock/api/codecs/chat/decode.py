@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.api.codecs.chat.encode import FUNCTION_CALLS
 from penstock.api.codecs.chat.legacy_functions import (
     decode_function_choice,
@@ -12,12 +14,7 @@ from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.request_fields.answer_prefix import split_answer_prefix, without_reasoning
 from penstock.api.codecs.request_fields.constraint import decode_constraint
 from penstock.api.codecs.request_fields.decode_body import decode_body
-from penstock.api.codecs.request_fields.extensions import (
-    decode_conversation_limits,
-    decode_permissions,
-    decode_requested_files,
-    decode_session,
-)
+from penstock.api.codecs.request_fields.extensions import decode_conversation_fields
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
 from penstock.api.codecs.request_fields.hosted_tools import (
     decode_hosted_tools,
@@ -28,24 +25,19 @@ from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accep
 from penstock.api.codecs.request_fields.part_paths import PartPaths
 from penstock.api.codecs.request_fields.reasoning import decode_reasoning
 from penstock.api.codecs.request_fields.refusals import refuse
-from penstock.api.codecs.request_fields.sampling import (
-    decode_adapter,
-    decode_sampling,
-    decode_stop,
-)
+from penstock.api.codecs.request_fields.sampling import decode_stop
 from penstock.api.codecs.request_fields.tools import (
     decode_functions,
     decode_tool_choice,
     prepare_tools,
 )
 from penstock.api.schema.chat.request import ChatCompletionRequest
-from penstock.dialog import GenerateRequest, HostedTool, Message, ShellTool
+from penstock.dialog import HostedTool, Message, ShellTool
 
 
 def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     asked = decode_body(body, ChatCompletionRequest, prepare_tools)
-    stream = asked.stream or False
     field_paths = FieldPaths()
     legacy = decode_legacy_functions(asked, field_paths)
     tools = legacy or decode_functions(asked.tools or (), field_paths, Namespaces())
@@ -60,35 +52,26 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
         messages, answer_prefix = _split_answer_prefix(messages or ())
     field_paths.note("prompt", "messages")  # which may be a text
     reasoning = decode_reasoning(asked)
-    request = GenerateRequest(
-        model=asked.model or None,
-        adapter=decode_adapter(asked.adapter),
-        cache_salt=asked.cache_salt or "",
+    constraint = decode_constraint(asked, field_paths, accepted)
+    request = msgspec.structs.replace(
+        decode_conversation_fields(asked, constraint),
         messages=messages,
         answer_prefix=answer_prefix,
         part_paths=part_paths.of(messages or ()),
         prompt=prompt,
         tools=tools,
         hosted=hosted,
-        permissions=decode_permissions(asked, stream),
-        files=decode_requested_files(asked.files),
-        session=decode_session(asked.session_id),
         tool_policy=(
             decode_function_choice(asked, tools)
             if legacy
             else decode_tool_choice(asked.tool_choice, tools, hosted)
         ),
-        sampling=decode_sampling(asked),
-        constraint=decode_constraint(asked, field_paths, accepted),
-        limits=decode_conversation_limits(asked),
         reasoning=without_reasoning(reasoning) if answer_prefix else reasoning,
         stop=decode_stop(asked.stop),
-        stop_token_ids=tuple(asked.stop_token_ids or ()),
         n=asked.n or 1,
         top_logprobs=_top_logprobs(asked),
-        ignore_eos=asked.ignore_eos or False,
     )
-    return Decoded(request, stream, FUNCTION_CALLS if legacy else None, field_paths)
+    return Decoded(request, asked.stream or False, FUNCTION_CALLS if legacy else None, field_paths)
 
 
 def _split_answer_prefix(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str]:

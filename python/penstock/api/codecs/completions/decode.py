@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.request_fields.constraint import decode_constraint
 from penstock.api.codecs.request_fields.decode_body import decode_body
@@ -9,14 +11,12 @@ from penstock.api.codecs.request_fields.field_paths import FieldPaths
 from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
 from penstock.api.codecs.request_fields.refusals import refuse
 from penstock.api.codecs.request_fields.sampling import (
-    decode_adapter,
+    decode_answer_fields,
     decode_limits,
-    decode_sampling,
     decode_stop,
 )
 from penstock.api.codecs.request_fields.text_or_token_ids import decode_inputs
 from penstock.api.schema.completions import CompletionRequest
-from penstock.dialog import GenerateRequest
 
 
 def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
@@ -31,22 +31,16 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
         for name, tokens in most.items():
             if tokens == 0:
                 refuse(name, "must be an integer of at least 1, not 0; 0 needs `echo`")
-    request = GenerateRequest(
-        model=asked.model or None,
-        adapter=decode_adapter(asked.adapter),
-        cache_salt=asked.cache_salt or "",
+    request = msgspec.structs.replace(
+        decode_answer_fields(asked, decode_constraint(asked, field_paths, accepted)),
         prompt=prompts[0] if len(prompts) == 1 else None,
         prompts=prompts if len(prompts) > 1 else (),
         suffix=asked.suffix or None,
-        sampling=decode_sampling(asked),
-        constraint=decode_constraint(asked, field_paths, accepted),
         limits=decode_limits(asked, most, truncate=asked.truncate_sequence),
         stop=decode_stop(asked.stop),
-        stop_token_ids=tuple(asked.stop_token_ids or ()),
         n=asked.n or 1,
         best_of=_best_of(asked),
         top_logprobs=asked.logprobs,
-        ignore_eos=asked.ignore_eos or False,
         echo=asked.echo or False,
     )
     return Decoded(request, asked.stream or False, names=field_paths)

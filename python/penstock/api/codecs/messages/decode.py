@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.messages.content_blocks import (
     decode_messages,
@@ -18,20 +20,14 @@ from penstock.api.codecs.request_fields.constraint import (
     schema_text,
 )
 from penstock.api.codecs.request_fields.decode_body import decode_body
-from penstock.api.codecs.request_fields.extensions import (
-    decode_conversation_limits,
-    decode_permissions,
-    decode_requested_files,
-    decode_session,
-)
+from penstock.api.codecs.request_fields.extensions import decode_conversation_fields
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
 from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
 from penstock.api.codecs.request_fields.part_paths import PartPaths
 from penstock.api.codecs.request_fields.reasoning import decode_effort, decode_reasoning
 from penstock.api.codecs.request_fields.refusals import refuse
-from penstock.api.codecs.request_fields.sampling import decode_adapter, decode_sampling
 from penstock.api.schema.messages.request import MessagesRequest
-from penstock.dialog import Constraint, GenerateRequest, ReasoningPolicy
+from penstock.dialog import Constraint, ReasoningPolicy
 
 THINKING: Final[dict[str, bool]] = {"enabled": True, "disabled": False}
 """`thinking.type` -> whether to think. The other values leave it to the model."""
@@ -40,35 +36,24 @@ THINKING: Final[dict[str, bool]] = {"enabled": True, "disabled": False}
 def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     asked = decode_body(body, MessagesRequest, prepare_blocks)
-    stream = asked.stream or False
     field_paths = FieldPaths()
     field_paths.note("stop", "stop_sequences")
     tools, hosted = decode_tools(asked.tools or (), field_paths)
     part_paths = PartPaths()
     conversation = (*decode_system(asked.system), *decode_messages(asked.messages, part_paths))
     messages, answer_prefix = split_answer_prefix(conversation)
-    request = GenerateRequest(
-        model=asked.model or None,
-        adapter=decode_adapter(asked.adapter),
-        cache_salt=asked.cache_salt or "",
+    request = msgspec.structs.replace(
+        decode_conversation_fields(asked, _constraint(asked, field_paths, accepted)),
         messages=messages,
         part_paths=part_paths.of(messages),
         answer_prefix=answer_prefix,
         tools=tools,
         hosted=(*hosted, *decode_hosted(asked, field_paths)),
-        permissions=decode_permissions(asked, stream),
-        files=decode_requested_files(asked.files),
-        session=decode_session(asked.session_id),
         tool_policy=decode_tool_choice(asked.tool_choice, tools),
-        sampling=decode_sampling(asked),
-        constraint=_constraint(asked, field_paths, accepted),
-        limits=decode_conversation_limits(asked),
         reasoning=_reasoning(asked, answer_prefix),
         stop=tuple(asked.stop_sequences or ()),
-        stop_token_ids=tuple(asked.stop_token_ids or ()),
-        ignore_eos=asked.ignore_eos or False,
     )
-    return Decoded(request, stream, names=field_paths)
+    return Decoded(request, asked.stream or False, names=field_paths)
 
 
 def _reasoning(asked: MessagesRequest, answer_prefix: str) -> ReasoningPolicy:

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from penstock.api.codecs.request_fields.media import base_name
 from penstock.api.codecs.request_fields.refusals import refuse
-from penstock.api.codecs.request_fields.sampling import decode_limits
+from penstock.api.codecs.request_fields.sampling import decode_answer_fields, decode_limits
 from penstock.api.schema.conversation import ConversationFields
 from penstock.api.schema.hosted import RequestedFile as RequestedFileField
-from penstock.dialog import Limits, Permissions, RequestedFile
+from penstock.dialog import Constraint, GenerateRequest, Permissions, RequestedFile
 
 
-def decode_conversation_limits(body: ConversationFields) -> Limits:
-    """Return the limits of an answer."""
-    most = {"max_tokens": body.max_tokens, "max_completion_tokens": body.max_completion_tokens}
-    return decode_limits(body, most, body.max_tool_rounds, body.truncate_sequence)
-
-
-def decode_permissions(body: ConversationFields, stream: bool) -> Permissions:
-    """Return how far the request tightens what tools may do. `ask` needs a stream to ask in."""
-    permissions = Permissions(body.agent_permission, body.code_execution_permission)
+def decode_conversation_fields(
+    body: ConversationFields, constraint: Constraint | None
+) -> GenerateRequest:
+    """Return a request without messages, from the fields that chat and messages share."""
     for key in ("agent_permission", "code_execution_permission"):
-        if getattr(body, key) == "ask" and not stream:
+        if getattr(body, key) == "ask" and not body.stream:
             refuse(key, '"ask" requires `stream: true` over HTTP')
-    return permissions
-
-
-def decode_session(session: str | None) -> str | None:
-    """Return the id of the session to continue; an empty one is none."""
+    session = body.session_id or None
     if session is not None and not session.isprintable():
         refuse("session_id", "must be printable characters")
-    return session or None
+    most = {"max_tokens": body.max_tokens, "max_completion_tokens": body.max_completion_tokens}
+    return msgspec.structs.replace(
+        decode_answer_fields(body, constraint),
+        permissions=Permissions(body.agent_permission, body.code_execution_permission),
+        files=decode_requested_files(body.files),
+        session=session,
+        limits=decode_limits(body, most, body.max_tool_rounds, body.truncate_sequence),
+    )
 
 
 def decode_requested_files(

@@ -1,4 +1,4 @@
-"""The sampling, length and stop fields that the dialects share."""
+"""The fields that all dialects share: sampling, length, stops, the adapter."""
 
 from __future__ import annotations
 
@@ -13,36 +13,24 @@ from penstock.api.codecs.request_fields.refusals import refuse
 from penstock.api.schema.constraints import AdapterGenerationSelection
 from penstock.api.schema.fields import BreakerList
 from penstock.api.schema.sampling import AnswerFields, SamplingFields
-from penstock.dialog import AdapterRevision, Limits, Sampling
+from penstock.dialog import AdapterRevision, Constraint, GenerateRequest, Limits, Sampling
 from penstock.dialog.ranges import MAX_TOKEN_ID
 
 SEED_MASK: Final = 2**63 - 1
-LIMIT_NAMES: Final = ("max_tokens", "max_completion_tokens")
 
 _T = TypeVar("_T")
 
 
-def decode_sampling(body: SamplingFields) -> Sampling:
-    """Return how tokens are sampled."""
-    penalties = {
-        "repetition_penalty": body.repetition_penalty,
-        "repeat_penalty": body.repeat_penalty,
-    }
-    return Sampling(
-        temperature=body.temperature,
-        # 0 and -1 switch it off, whatever the server's default, and so does a null.
-        top_k=None if body.top_k is UNSET else max(body.top_k or 0, 0),
-        top_p=body.top_p,
-        min_p=body.min_p,
-        seed=_seed(body.seed),
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        repetition_penalty=the_same(penalties),
-        logit_bias=_logit_bias(body.logit_bias),
-        dry_multiplier=body.dry_multiplier,
-        dry_base=body.dry_base,
-        dry_allowed_length=body.dry_allowed_length,
-        dry_sequence_breakers=_breakers(body.dry_sequence_breakers),
+def decode_answer_fields(body: AnswerFields, constraint: Constraint | None) -> GenerateRequest:
+    """Return a request without messages or a prompt, from the fields that all dialects share."""
+    return GenerateRequest(
+        model=body.model or None,
+        adapter=decode_adapter(body.adapter),
+        cache_salt=body.cache_salt or "",
+        sampling=_sampling(body),
+        constraint=constraint,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignore_eos=body.ignore_eos or False,
     )
 
 
@@ -83,6 +71,30 @@ def decode_adapter(
     if isinstance(adapter, AdapterGenerationSelection):
         return AdapterRevision(adapter.generation)
     return adapter
+
+
+def _sampling(body: SamplingFields) -> Sampling:
+    """Return how tokens are sampled."""
+    penalties = {
+        "repetition_penalty": body.repetition_penalty,
+        "repeat_penalty": body.repeat_penalty,
+    }
+    return Sampling(
+        temperature=body.temperature,
+        # 0 and -1 switch it off, whatever the server's default, and so does a null.
+        top_k=None if body.top_k is UNSET else max(body.top_k or 0, 0),
+        top_p=body.top_p,
+        min_p=body.min_p,
+        seed=_seed(body.seed),
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=the_same(penalties),
+        logit_bias=_logit_bias(body.logit_bias),
+        dry_multiplier=body.dry_multiplier,
+        dry_base=body.dry_base,
+        dry_allowed_length=body.dry_allowed_length,
+        dry_sequence_breakers=_breakers(body.dry_sequence_breakers),
+    )
 
 
 def _breakers(breakers: str | list[str] | None) -> tuple[str, ...] | None:

@@ -18,9 +18,8 @@ from penstock.api.codecs.request_fields.part_paths import PartPaths
 from penstock.api.codecs.request_fields.reasoning import OFF, decode_effort
 from penstock.api.codecs.request_fields.refusals import refuse
 from penstock.api.codecs.request_fields.sampling import (
-    decode_adapter,
+    decode_answer_fields,
     decode_limits,
-    decode_sampling,
     decode_stop,
 )
 from penstock.api.codecs.request_fields.tools import (
@@ -91,25 +90,20 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> ResponsesRequest:
     hosted = decode_hosted_tools(asked.tools or (), field_paths)
     limits = _limits(asked)
     text_format = asked.text.format if asked.text is not None else None
-    request = GenerateRequest(
-        model=asked.model or None,
-        adapter=decode_adapter(asked.adapter),
-        cache_salt=asked.cache_salt or "",
+    constraint = decode_constraint(asked, field_paths, accepted, text_format)
+    request = msgspec.structs.replace(
+        decode_answer_fields(asked, constraint),
         messages=messages,
         part_paths=part_paths.of(messages),
         tools=tools,
         hosted=hosted,
         files=decode_requested_files(asked.files),
         tool_policy=_tool_policy(asked, tools, hosted),
-        sampling=decode_sampling(asked),
-        constraint=decode_constraint(asked, field_paths, accepted, text_format),
         limits=limits,
         reasoning=_reasoning(asked),
         stop=decode_stop(asked.stop),
-        stop_token_ids=tuple(asked.stop_token_ids or ()),
         n=asked.n or 1,
         top_logprobs=_top_logprobs(asked),
-        ignore_eos=asked.ignore_eos or False,
     )
     return ResponsesRequest(
         request=request,

@@ -52,13 +52,7 @@ class ChatFile(Struct):
     file_data: str | None = None
     file_url: Annotated[
         None,
-        Meta(
-            description="Not supported: any value is refused.",
-            extra={
-                "code": f.UNSUPPORTED,
-                "why": "is not supported on chat completions; send `file_data` or `file_id`",
-            },
-        ),
+        f.refused("is not supported on chat completions; send `file_data` or `file_id`"),
     ] = None
 
 

@@ -42,33 +42,15 @@ Tool = Annotated[
 Metadata = Annotated[dict[str, Any], Meta(max_length=16)]
 NoToolCallLimit = Annotated[
     None,
-    Meta(
-        description="Not supported: any value is refused.",
-        extra={
-            "code": f.UNSUPPORTED,
-            "why": "is not supported; `max_tool_rounds` bounds the rounds of the server's tools",
-        },
-    ),
+    f.refused("is not supported; `max_tool_rounds` bounds the rounds of the server's tools"),
 ]
 NoConversation = Annotated[
     None,
-    Meta(
-        description="Not supported: any value is refused.",
-        extra={
-            "code": f.UNSUPPORTED,
-            "why": "is not supported; continue with `previous_response_id`",
-        },
-    ),
+    f.refused("is not supported; continue with `previous_response_id`"),
 ]
 NoStoredPrompt = Annotated[
     None,
-    Meta(
-        description="Not supported: any value is refused.",
-        extra={
-            "code": f.UNSUPPORTED,
-            "why": "is not supported: there are no stored prompts; send `instructions` and `input`",
-        },
-    ),
+    f.refused("is not supported: there are no stored prompts; send `instructions` and `input`"),
 ]
 
 
