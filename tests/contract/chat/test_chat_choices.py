@@ -1,4 +1,4 @@
-"""What chat makes of `tool_choice`, `strict`, `grammar` and `response_format`, in every form."""
+"""Chat decodes every form of `tool_choice`, `strict`, `grammar` and `response_format`."""
 
 from __future__ import annotations
 

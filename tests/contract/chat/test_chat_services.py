@@ -1,4 +1,4 @@
-"""What the service adds to chat answers, and the answers of old clients."""
+"""Fields that the service adds to chat answers, and answers to old clients."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ async def test_any_process_may_read_and_continue():
 
 
 def orphan(status):
-    """What a process left that died."""
+    """Responses that a dead process left behind."""
     id = "resp_" + "1" * 32
     resource = Resource(ResponseIdentity(id, MODEL, decode(b'{"input":"hi"}').echoed, True))
     resource.status = status

@@ -1,4 +1,4 @@
-"""What a response repeats of its request: what was understood, and nothing that was not checked."""
+"""A response repeats the checked fields of its request, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bodies of the adapter routes. Unlike elsewhere, a field that is not known is refused."""
+"""The bodies of the adapter routes. Unlike elsewhere, unknown fields are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embeddings: the body of `POST /v1/embeddings`, and its answer."""
+"""Embeddings: `POST /v1/embeddings`."""
 
 from __future__ import annotations
 

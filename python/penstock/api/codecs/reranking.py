@@ -1,4 +1,4 @@
-"""Reranking: the body of `POST /v1/rerank`, in the shape of Jina's and Cohere's, and its answer."""
+"""Reranking: `POST /v1/rerank`, as Jina and Cohere have it."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class RequestRecord:
 
     `connection` None: all goes through the middlewares. `entered`: counted as in flight, once the
     model is known. `encoder`: set when the head of an event stream is out, so that an error can
-    still be told in the stream's own form. `names`: how the client wrote its fields.
+    still be told in the stream's own form. `field_paths`: how the client wrote its fields.
     """
 
     id: str
@@ -79,7 +79,7 @@ class RequestRecord:
     entered: bool = False
     housekeeping: bool = False
     encoder: StreamEncoder | None = None
-    names: FieldPaths = field(default_factory=FieldPaths)
+    field_paths: FieldPaths = field(default_factory=FieldPaths)
     streaming: bool = False
     body_bytes: int = 0
     first_token_s: float | None = None

@@ -82,12 +82,12 @@ class ResponseRuns:
         """The events of a run, with the resource fed by them, and its row written before the event
         that it tells of goes out. Errors name fields as the client wrote them. Closed early, the
         response is cancelled, unless it has ended."""
-        names = resource.identity.names
+        field_paths = resource.identity.field_paths
         try:
             async with aclosing(without_early_rejection(events)) as run:
                 async for event in run:
                     if isinstance(event, RunFailed):
-                        event = names.rewrite_failure(event)
+                        event = field_paths.rewrite_failure(event)
                     if isinstance(event, RunStarted):
                         record_prompt_tokens(event.prompt_tokens)
                     resource.add(event)
@@ -103,7 +103,7 @@ class ResponseRuns:
                 resource.cancel()
             raise
         except ServiceError as error:
-            told = rewrite_error_field(error, names)
+            told = rewrite_error_field(error, field_paths)
             resource.fail(told)
             raise told from error.__cause__
         except Exception:

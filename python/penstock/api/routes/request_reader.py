@@ -51,7 +51,7 @@ class RequestReader(Generic[Asked]):
         body = await services.bodies.read(record, receive)
         decoded = await self._decode(body, record)
         if not isinstance(decoded, DecodedEmbedding | DecodedRerank):
-            record.names = decoded.names
+            record.field_paths = decoded.field_paths
         selection = services.models.select(decoded.request.model)
         record.model = selection.model
         record.streaming = decoded.stream

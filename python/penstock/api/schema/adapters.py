@@ -26,7 +26,7 @@ _Model = Annotated[str, Meta(description="The base model. Absent: the default mo
 
 
 class LoadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which adapter to load, and what to call it."""
+    """An adapter to load, and its alias."""
 
     lora_name: _Name
     lora_path: Annotated[
@@ -48,7 +48,7 @@ class LoadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class UnloadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which alias to forget."""
+    """An alias to remove."""
 
     lora_name: _Name
     expected_generation: _Expected | None = None
@@ -57,7 +57,7 @@ class UnloadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class LoraAdapterObject(Struct, kw_only=True):
-    """An alias. `source`: the folder as it was named, where clients may load adapters."""
+    """An alias. `source`: the folder that was named, if clients may load adapters."""
 
     id: str
     object: Literal["lora_adapter"]
@@ -68,8 +68,8 @@ class LoraAdapterObject(Struct, kw_only=True):
 
 
 class LoraGeneration(Struct):
-    """What the engine has of one generation. A retired one goes with its last lease; one that is
-    not resident is loaded by its next request."""
+    """One generation in the engine. A retired one is freed with its last lease; one that is not
+    resident is loaded by its next request."""
 
     generation: str
     aliases: list[str]

@@ -50,13 +50,13 @@ class RegexGrammar(Struct, tag="regex", tag_field="type"):
 
 
 class LarkGrammar(Struct, tag="lark", tag_field="type"):
-    """The answer matches a grammar in Lark's form."""
+    """The answer matches a Lark grammar."""
 
     value: str
 
 
 class GbnfGrammar(Struct, tag="gbnf", tag_field="type"):
-    """The answer matches a grammar in llama.cpp's form."""
+    """The answer matches a grammar in llama.cpp's form (GBNF)."""
 
     value: str
 
@@ -76,7 +76,7 @@ class GrammarPart(Struct, omit_defaults=True):
 
 
 class GrammarParts(Struct, omit_defaults=True):
-    """llguidance's own form."""
+    """Grammars in llguidance's own form."""
 
     grammars: Annotated[list[GrammarPart], Meta(min_length=1)]
     max_tokens: f.MaxTokens | None = None
@@ -101,7 +101,7 @@ Grammar = RegexGrammar | LarkGrammar | GbnfGrammar | SchemaGrammar | LlguidanceG
 
 
 class StructuredOutputs(Struct):
-    """What the answer must match, as clients of vLLM write it: one of these."""
+    """A constraint on the answer, as vLLM's clients write it: one of these fields."""
 
     json: SchemaOrItsText | None = None
     regex: str | None = None

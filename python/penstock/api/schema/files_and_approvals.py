@@ -1,4 +1,4 @@
-"""Files and approvals: what is shown of them, and what is sent."""
+"""Files and approvals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.api.schema.agent import FileSource
 
 
 class FileMetadata(Struct, kw_only=True):
-    """A stored file. `filename` and `name` are the same, for clients of either. `truncated`: its
-    body was not kept; `code` and `message` tell why there is none."""
+    """A stored file. `filename` and `name` are the same. `truncated`: its body was not kept; `code`
+    and `message` say why."""
 
     id: str
     object: Literal["file"]
@@ -67,7 +67,7 @@ class ContainerFileList(Struct):
 
 
 class FileDeleted(Struct):
-    """The file is gone."""
+    """The file was deleted."""
 
     id: str
     object: Literal["file"]

@@ -1,4 +1,4 @@
-"""Tools that the server runs, as clients of OpenAI's chat API ask for them."""
+"""Tools that the server runs, as clients of OpenAI's APIs ask for them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class SkillReferenceEntry(Struct, omit_defaults=True):
 
 
 class ShellEnvironment(_ContainerOptions, kw_only=True):
-    """Where the shell runs: in a container of the server."""
+    """The container of the server in which the shell runs."""
 
     type: Annotated[Literal["container_auto"], Meta(extra={"code": f.UNSUPPORTED})]
     skills: Annotated[list[SkillReferenceEntry], Meta(max_length=64)] | None = None

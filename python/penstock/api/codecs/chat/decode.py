@@ -21,7 +21,7 @@ from penstock.api.codecs.request_fields.hosted_tools import (
     decode_search_options,
 )
 from penstock.api.codecs.request_fields.namespaces import Namespaces
-from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.openai_compat import NO_COMPAT, OpenAICompat
 from penstock.api.codecs.request_fields.part_paths import PartPaths
 from penstock.api.codecs.request_fields.reasoning import decode_reasoning
 from penstock.api.codecs.request_fields.refusals import refuse
@@ -35,7 +35,7 @@ from penstock.api.schema.chat.request import ChatCompletionRequest
 from penstock.dialog import HostedTool, Message, ShellTool
 
 
-def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
+def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     asked = decode_body(body, ChatCompletionRequest, prepare_tools)
     field_paths = FieldPaths()
@@ -52,7 +52,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
         messages, answer_prefix = _split_answer_prefix(messages or ())
     field_paths.note("prompt", "messages")  # which may be a text
     reasoning = decode_reasoning(asked)
-    constraint = decode_constraint(asked, field_paths, accepted)
+    constraint = decode_constraint(asked, field_paths, compat)
     request = msgspec.structs.replace(
         decode_conversation_fields(asked, constraint),
         messages=messages,

@@ -8,7 +8,7 @@ from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.request_fields.constraint import decode_constraint
 from penstock.api.codecs.request_fields.decode_body import decode_body
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
-from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.openai_compat import NO_COMPAT, OpenAICompat
 from penstock.api.codecs.request_fields.refusals import refuse
 from penstock.api.codecs.request_fields.sampling import (
     decode_answer_fields,
@@ -19,7 +19,7 @@ from penstock.api.codecs.request_fields.text_or_token_ids import decode_inputs
 from penstock.api.schema.completions import CompletionRequest
 
 
-def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
+def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     asked = decode_body(body, CompletionRequest)
     field_paths = FieldPaths()
@@ -32,7 +32,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
             if tokens == 0:
                 refuse(name, "must be an integer of at least 1, not 0; 0 needs `echo`")
     request = msgspec.structs.replace(
-        decode_answer_fields(asked, decode_constraint(asked, field_paths, accepted)),
+        decode_answer_fields(asked, decode_constraint(asked, field_paths, compat)),
         prompt=prompts[0] if len(prompts) == 1 else None,
         prompts=prompts if len(prompts) > 1 else (),
         suffix=asked.suffix or None,
@@ -43,7 +43,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
         top_logprobs=asked.logprobs,
         echo=asked.echo or False,
     )
-    return Decoded(request, asked.stream or False, names=field_paths)
+    return Decoded(request, asked.stream or False, field_paths=field_paths)
 
 
 def _best_of(asked: CompletionRequest) -> int | None:

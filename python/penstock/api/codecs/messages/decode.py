@@ -22,7 +22,7 @@ from penstock.api.codecs.request_fields.constraint import (
 from penstock.api.codecs.request_fields.decode_body import decode_body
 from penstock.api.codecs.request_fields.extensions import decode_conversation_fields
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
-from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.openai_compat import NO_COMPAT, OpenAICompat
 from penstock.api.codecs.request_fields.part_paths import PartPaths
 from penstock.api.codecs.request_fields.reasoning import decode_effort, decode_reasoning
 from penstock.api.codecs.request_fields.refusals import refuse
@@ -33,7 +33,7 @@ THINKING: Final[dict[str, bool]] = {"enabled": True, "disabled": False}
 """`thinking.type` -> whether to think. The other values leave it to the model."""
 
 
-def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
+def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     asked = decode_body(body, MessagesRequest, prepare_blocks)
     field_paths = FieldPaths()
@@ -43,7 +43,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     conversation = (*decode_system(asked.system), *decode_messages(asked.messages, part_paths))
     messages, answer_prefix = split_answer_prefix(conversation)
     request = msgspec.structs.replace(
-        decode_conversation_fields(asked, _constraint(asked, field_paths, accepted)),
+        decode_conversation_fields(asked, _constraint(asked, field_paths, compat)),
         messages=messages,
         part_paths=part_paths.of(messages),
         answer_prefix=answer_prefix,
@@ -53,7 +53,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
         reasoning=_reasoning(asked, answer_prefix),
         stop=tuple(asked.stop_sequences or ()),
     )
-    return Decoded(request, asked.stream or False, names=field_paths)
+    return Decoded(request, asked.stream or False, field_paths=field_paths)
 
 
 def _reasoning(asked: MessagesRequest, answer_prefix: str) -> ReasoningPolicy:
@@ -70,11 +70,11 @@ def _reasoning(asked: MessagesRequest, answer_prefix: str) -> ReasoningPolicy:
 
 
 def _constraint(
-    asked: MessagesRequest, field_paths: FieldPaths, accepted: Accepted
+    asked: MessagesRequest, field_paths: FieldPaths, compat: OpenAICompat
 ) -> Constraint | None:
     """Return what `output_config.format` asks for, or the `output_format` of older clients, or one
     of the service's own fields."""
-    own = decode_constraint(asked, field_paths, accepted)
+    own = decode_constraint(asked, field_paths, compat)
     config, older = asked.output_config, asked.output_format
     wanted = config.format if config is not None else None
     path = "output_config.format"

@@ -11,7 +11,7 @@ import orjson
 
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
 from penstock.api.codecs.request_fields.json_body import depth_of
-from penstock.api.codecs.request_fields.openai_compat import OPTION, Accepted
+from penstock.api.codecs.request_fields.openai_compat import OPTION, OpenAICompat
 from penstock.api.codecs.request_fields.refusals import refuse
 from penstock.api.schema import constraints as c
 from penstock.api.schema.sampling import AnswerFields
@@ -40,7 +40,7 @@ Format = c.TextFormat | c.JsonSchemaFormat | c.FlatJsonSchemaFormat | c.JsonObje
 def decode_constraint(
     body: AnswerFields,
     field_paths: FieldPaths,
-    accepted: Accepted,
+    compat: OpenAICompat,
     text_format: Format | None = None,
 ) -> Constraint | None:
     """Return what the answer must match. `text_format`: the value of `text.format`.
@@ -48,10 +48,10 @@ def decode_constraint(
     Raises InvalidRequest if several fields ask for something.
     """
     wanted = {
-        "response_format": _format(body.response_format, "response_format", accepted),
-        "text.format": _format(text_format, "text.format", accepted),
+        "response_format": _format(body.response_format, "response_format", compat),
+        "text.format": _format(text_format, "text.format", compat),
         "grammar": _grammar(body.grammar),
-        **_structured_outputs(body, accepted),
+        **_structured_outputs(body, compat),
     }
     given = [path for path, constraint in wanted.items() if constraint is not None]
     if len(given) > 1:
@@ -80,14 +80,14 @@ def check_depth(value: Any, path: str) -> None:
         refuse(path, f"is nested too deeply; at most {MAX_SCHEMA_DEPTH} levels")
 
 
-def _format(wanted: Format | None, path: str, accepted: Accepted) -> Constraint | None:
+def _format(wanted: Format | None, path: str, compat: OpenAICompat) -> Constraint | None:
     match wanted:
         case c.JsonSchemaFormat(json_schema):
             return _schema(json_schema, f"{path}.json_schema")
         case c.FlatJsonSchemaFormat():
             return _schema(wanted, path)
         case c.JsonObjectFormat():
-            if "json_object" not in accepted:
+            if "json_object" not in compat:
                 refuse(
                     f"{path}.type",
                     'does not take "json_object"; send "json_schema" with a schema, or start the'
@@ -125,13 +125,13 @@ def _grammar(grammar: c.Grammar | None) -> Constraint | None:
     return None
 
 
-def _structured_outputs(body: AnswerFields, accepted: Accepted) -> Mapping[str, Constraint]:
+def _structured_outputs(body: AnswerFields, compat: OpenAICompat) -> Mapping[str, Constraint]:
     """Return what `structured_outputs` and GUIDED_FIELDS ask for: path -> constraint."""
     wanted: dict[str, Constraint | None] = {}
     structured = body.structured_outputs
     if structured is not None:
         if structured.json_object:
-            if "json_object" not in accepted:
+            if "json_object" not in compat:
                 refuse(
                     "structured_outputs.json_object",
                     'is not supported; send "json" with a schema, or start the server with'

@@ -27,7 +27,7 @@ _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{:,'))
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in `body`. Of duplicate names, the last one counts.
+    """Return the JSON object in `body`. The last one of duplicate names counts.
 
     Raises InvalidRequest for a body that is not UTF-8, not JSON (NaN and Infinity are not), not an
     object or nested deeper than MAX_DEPTH, or that holds over MAX_CONTAINERS arrays and objects,

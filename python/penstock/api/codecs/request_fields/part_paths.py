@@ -1,4 +1,4 @@
-"""Where a client wrote the parts of its messages: a codec changes their order and number."""
+"""The places in the body of media and files: a codec changes the order and number of parts."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from penstock.api.codecs.request_fields.extensions import decode_requested_files
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
 from penstock.api.codecs.request_fields.hosted_tools import decode_hosted_tools
 from penstock.api.codecs.request_fields.namespaces import Namespaces
-from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, OPTION, Accepted
+from penstock.api.codecs.request_fields.openai_compat import NO_COMPAT, OPTION, OpenAICompat
 from penstock.api.codecs.request_fields.part_paths import PartPaths
 from penstock.api.codecs.request_fields.reasoning import OFF, decode_effort
 from penstock.api.codecs.request_fields.refusals import refuse
@@ -67,14 +67,14 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     previous_id: str | None = None
     references: tuple[str, ...] = ()
     input: str | list[InputItem] = ""
-    names: FieldPaths = msgspec.field(default_factory=FieldPaths)
+    field_paths: FieldPaths = msgspec.field(default_factory=FieldPaths)
     namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
 
 
-def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> ResponsesRequest:
+def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> ResponsesRequest:
     """Raises InvalidRequest naming the field that is wrong."""
     asked = decode_body(body, OpenResponsesCreateRequest, _prepare)
-    _check_parallel_calls(asked, accepted)
+    _check_parallel_calls(asked, compat)
     store, background = asked.store is not False, asked.background or False
     if background and not store:
         refuse("background", "cannot be used with `store: false`: there is nothing to poll")
@@ -90,7 +90,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> ResponsesRequest:
     hosted = decode_hosted_tools(asked.tools or (), field_paths)
     limits = _limits(asked)
     text_format = asked.text.format if asked.text is not None else None
-    constraint = decode_constraint(asked, field_paths, accepted, text_format)
+    constraint = decode_constraint(asked, field_paths, compat, text_format)
     request = msgspec.structs.replace(
         decode_answer_fields(asked, constraint),
         messages=messages,
@@ -115,7 +115,7 @@ def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> ResponsesRequest:
         instructions=asked.instructions or None,
         previous_id=asked.previous_response_id,
         references=referred,
-        names=field_paths,
+        field_paths=field_paths,
         namespaces=namespaces,
     )
 
@@ -143,10 +143,10 @@ def _prepare(values: dict[str, Any]) -> None:
     prepare_input(values)
 
 
-def _check_parallel_calls(asked: OpenResponsesCreateRequest, accepted: Accepted) -> None:
+def _check_parallel_calls(asked: OpenResponsesCreateRequest, compat: OpenAICompat) -> None:
     # Without tools nothing runs in parallel: a coding agent asks for a summary like that.
     one_call = asked.parallel_tool_calls is False and asked.tools != []
-    if one_call and "parallel_tool_calls" not in accepted:
+    if one_call and "parallel_tool_calls" not in compat:
         refuse(
             "parallel_tool_calls",
             "cannot be false; leave it out: a function that `tool_choice` names is called once; or"

@@ -88,7 +88,7 @@ def _resolved(item: i.InputItem, known: Items, path: str) -> Iterator[i.InputIte
 
 
 def _add(messages: list[Message], item: i.InputItem, path: str, part_paths: PartPaths) -> None:
-    """Add one item. What the assistant does in one turn (thinks, says, calls) is one message."""
+    """Add one item. Reasoning, text and calls of one turn of the assistant are one message."""
     match item:
         case i.InputFunctionCall():
             name = qualify(item.namespace, item.name)

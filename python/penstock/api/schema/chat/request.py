@@ -32,13 +32,13 @@ class ChatImage(Struct):
 
 
 class MediaAddress(Struct):
-    """Sound or a video by its URL, http(s) or data."""
+    """Audio or a video by its URL, http(s) or data."""
 
     url: str
 
 
 class ChatAudio(Struct):
-    """Sound in base64."""
+    """Audio in base64."""
 
     data: str
     format: Annotated[str, Meta(min_length=1, description="wav, mp3 or another.")]

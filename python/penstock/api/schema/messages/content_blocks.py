@@ -1,4 +1,4 @@
-"""Anthropic's messages: the blocks of a request."""
+"""Anthropic's Messages: the blocks of a request."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class TextBlock(_Block, tag="text", kw_only=True):
 
 
 class RedactedThinkingBlock(_Block, tag="redacted_thinking", kw_only=True):
-    """Accepted and ignored: no model here can read it. So are the blocks of `IgnoredBlock`, which
-    are results of tools that Anthropic runs, and reasoning that only Anthropic can read."""
+    """Accepted and ignored, as are all of `IgnoredBlock`: results of tools that Anthropic runs, and
+    reasoning that only Anthropic can read."""
 
 
 class ServerToolUseBlock(_Block, tag="server_tool_use", kw_only=True):
@@ -80,7 +80,7 @@ class Base64Image(Struct, tag="base64", tag_field="type"):
 
 
 class UrlSource(Struct, tag="url", tag_field="type"):
-    """What an address names."""
+    """Content at an address."""
 
     url: str
 
@@ -118,7 +118,7 @@ class Base64Document(Struct, tag="base64", tag_field="type"):
 
 
 class DocumentBlock(_Block, tag="document", kw_only=True):
-    """Text is shown to the model whole; other documents are files of the request."""
+    """A document. The model sees all of its text; other documents are files of the request."""
 
     source: Base64Document | TextSource | ContentSource | UrlSource | FileIdSource
     title: str | None = None
@@ -127,7 +127,7 @@ class DocumentBlock(_Block, tag="document", kw_only=True):
 
 
 class SearchResultBlock(_Block, tag="search_result", kw_only=True):
-    """What the client has found."""
+    """A search result of the client."""
 
     source: str
     title: str
@@ -142,13 +142,13 @@ class ContainerUploadBlock(_Block, tag="container_upload", kw_only=True):
 
 
 class ToolReferenceBlock(_Block, tag="tool_reference", kw_only=True):
-    """A tool that was found; not shown to the model."""
+    """A tool that a search found; not shown to the model."""
 
     tool_name: f.Ignored = None
 
 
 class ToolResultBlock(_Block, tag="tool_result", kw_only=True):
-    """What a call of the client's tool returned."""
+    """The result of a call of the client's tool."""
 
     tool_use_id: str
     content: (
@@ -170,7 +170,7 @@ class ToolResultBlock(_Block, tag="tool_result", kw_only=True):
 
 
 class ThinkingBlock(_Block, tag="thinking", kw_only=True):
-    """What the assistant thought."""
+    """Reasoning of the assistant."""
 
     thinking: str
     signature: f.Ignored = None

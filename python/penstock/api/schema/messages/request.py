@@ -1,4 +1,4 @@
-"""Anthropic's messages interface: the request."""
+"""Anthropic's Messages: the request."""
 
 from __future__ import annotations
 

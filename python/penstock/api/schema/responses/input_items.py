@@ -20,7 +20,7 @@ AudioFormat = Annotated[
 
 
 class CitedFile(Struct):
-    """A file and what was quoted of it."""
+    """A file and a quote from it."""
 
     file_id: str
     quote: str | None = None
@@ -34,8 +34,8 @@ class CitedPage(Struct):
 
 
 class InputAnnotation(Struct):
-    """What an earlier answer cited, in this service's form or in OpenAI's. The model is not
-    shown it."""
+    """A citation of an earlier answer, in this service's form or OpenAI's. It is not shown to the
+    model."""
 
     type: Annotated[str, Meta(description="file_citation, url_citation, file_path or another.")]
     start_index: f.Count | None = None
@@ -53,7 +53,7 @@ class InputAnnotation(Struct):
 
 
 class InputText(Struct, tag="input_text", tag_field="type"):
-    """Text of the user's side."""
+    """Text of the user."""
 
     text: str
     annotations: list[InputAnnotation] | None = None
@@ -96,14 +96,14 @@ class ImageUrl(_ImageFields, tag="image_url", tag_field="type", kw_only=True):
 
 
 class AudioData(Struct):
-    """Sound in base64."""
+    """Audio in base64."""
 
     data: str
     format: AudioFormat
 
 
 class InputAudio(Struct, tag="input_audio", tag_field="type"):
-    """Sound, flat or nested as in the chat API."""
+    """Audio, flat or nested as in the chat API."""
 
     data: str | None = None
     format: AudioFormat | None = None
@@ -132,7 +132,7 @@ InputPart = (
 
 
 class InputMessage(Struct, tag="message", tag_field="type", kw_only=True):
-    """What somebody said. `type` may be left out."""
+    """A message. `type` may be left out."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[InputPart]
@@ -153,7 +153,7 @@ class InputFunctionCall(Struct, tag="function_call", tag_field="type", kw_only=T
 
 
 class InputFunctionCallOutput(Struct, tag="function_call_output", tag_field="type", kw_only=True):
-    """What a call of the client's function returned."""
+    """The result of a call of the client's function."""
 
     call_id: str
     output: str | list[InputPart]
@@ -162,14 +162,14 @@ class InputFunctionCallOutput(Struct, tag="function_call_output", tag_field="typ
 
 
 class InputReasoningText(Struct):
-    """A thought, or a summary of one."""
+    """Reasoning, or a summary of it."""
 
     text: str
     type: Literal["reasoning_text", "summary_text"] | None = None
 
 
 class InputReasoning(Struct, tag="reasoning", tag_field="type", kw_only=True):
-    """What an earlier answer thought."""
+    """Reasoning of an earlier answer."""
 
     content: list[InputReasoningText] | None = None
     summary: list[InputReasoningText] | None = None
@@ -188,5 +188,5 @@ class ItemReference(Struct, tag="item_reference", tag_field="type"):
 InputItem = (
     InputMessage | InputFunctionCall | InputFunctionCallOutput | InputReasoning | ItemReference
 )
-# Items that are known by their other fields.
+# Items whose type may be left out.
 UNTAGGED: tuple[Any, ...] = (InputMessage, ItemReference)

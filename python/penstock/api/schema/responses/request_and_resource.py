@@ -1,4 +1,4 @@
-"""The responses interface: the request, and the resource."""
+"""The Responses API: the request and the resource."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NoStoredPrompt = Annotated[
 
 
 class TextConfig(Struct):
-    """What the text must be."""
+    """The format of the text."""
 
     format: TextFormat | FlatJsonSchemaFormat | JsonObjectFormat | None = None
 
@@ -122,14 +122,14 @@ class OpenResponsesCreateRequest(AnswerFields, kw_only=True):
 
 
 class InputTokensDetails(Struct):
-    """`cached_tokens` of the input were not computed anew."""
+    """`cached_tokens` of the input came from the prefix cache."""
 
     cached_tokens: int
     cache_write_tokens: int
 
 
 class OutputTokensDetails(Struct):
-    """`reasoning_tokens` of the output are reasoning."""
+    """`reasoning_tokens`: output tokens of reasoning."""
 
     reasoning_tokens: int
 
@@ -159,8 +159,8 @@ class IncompleteDetails(Struct):
 
 
 class ResponseResource(Struct):
-    """A response, with the fields of its request that are echoed: what is not understood of them is
-    left out. Output is shown when it has ended; `completed_at` is of completed ones alone."""
+    """A response, with the fields of its request; unknown ones are left out. Output is shown when
+    the response has ended. Only completed responses have `completed_at`."""
 
     id: str
     object: Literal["response"]
@@ -195,7 +195,7 @@ class ResponseResource(Struct):
 
 
 class ResponseDeleted(Struct):
-    """The response is gone."""
+    """The response was deleted."""
 
     id: str
     object: Literal["response.deleted"]
@@ -203,14 +203,14 @@ class ResponseDeleted(Struct):
 
 
 class InputTokens(Struct):
-    """How long the prompt is."""
+    """The length of the prompt."""
 
     object: Literal["response.input_tokens"]
     input_tokens: int
 
 
 class ItemList(Struct):
-    """A page of what the model was told, newest first unless `order` says otherwise."""
+    """A page of the items that the model was given, newest first unless `order` says otherwise."""
 
     object: Literal["list"]
     data: list[StoredItem]
