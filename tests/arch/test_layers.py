@@ -96,7 +96,7 @@ def test_imports_only_point_down() -> None:
 @pytest.mark.parametrize(
     ("room", "known"),
     [
-        ("penstock.api.schema", ()),
+        ("penstock.api.schema", ("penstock.system",)),
         ("penstock.api.codecs", ("penstock.api.schema",)),
     ],
 )

@@ -67,8 +67,8 @@ def invalid_request(
     for step in steps:
         if field is not None and field[1] == "contains unknown" and step is steps[-1]:
             return _unknown(_join(path, field[2][:80]), types)
-        step = _resolve(step, types, value)
         types, extra = _inside(types, extra, step, value)
+        step = _resolve(step, types, value)
         path = f"{path}[{step[1]}]" if step[1].isdigit() else _join(path, step[0] or step[1])
         value = _child(value, step)
     if value is None and steps and steps[-1][0]:
@@ -155,11 +155,10 @@ def _structs(types: Sequence[inspect.Type], value: Any) -> list[inspect.Type]:
 
 
 def _resolve(step: Step, types: Sequence[inspect.Type], value: Any) -> Step:
-    """Find the key of a dict's entry that msgspec names `...`."""
+    """Find the key of a dict's entry that msgspec names `...`. `types`: those of its entries."""
     if step[1] != "..." or not isinstance(value, dict):
         return step
-    inner, _ = _inside(types, {}, step, value)
-    wrong = (key for key, entry in value.items() if not any(_fits(t, entry) for t in inner))
+    wrong = (key for key, entry in value.items() if not any(_fits(t, entry) for t in types))
     return (next(wrong, "..."), "")
 
 

@@ -165,7 +165,7 @@ class InputReasoningText(Struct):
     """Reasoning, or a summary of it."""
 
     text: str
-    type: Literal["reasoning_text", "summary_text"] | None = None
+    type: Annotated[str | None, Meta(description="reasoning_text, summary_text or another.")] = None
 
 
 class InputReasoning(Struct, tag="reasoning", tag_field="type", kw_only=True):
