@@ -93,14 +93,21 @@ def test_imports_only_point_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_codecs_know_only_the_vocabulary() -> None:
+@pytest.mark.parametrize(
+    ("room", "known"),
+    [
+        ("penstock.api.schema", ("penstock.system",)),
+        ("penstock.api.codecs", ("penstock.api.schema",)),
+    ],
+)
+def test_schema_and_codecs_know_only_the_vocabulary(room: str, known: tuple[str, ...]) -> None:
     wrong = []
     for module, path in sources():
-        if not module.startswith("penstock.api.codecs"):
+        if not module.startswith(room):
             continue
         for target, line in imports(module, path):
             if target.startswith("penstock.") and not target.startswith(
-                ("penstock.base", "penstock.dialog", "penstock.api.codecs")
+                ("penstock.base", "penstock.dialog", room, *known)
             ):
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {target}")
     assert not wrong, "\n".join(wrong)

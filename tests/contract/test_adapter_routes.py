@@ -115,7 +115,7 @@ async def test_large_bodies_are_decoded_in_threads(
         return orjson.loads(body)
 
     watched = SimpleNamespace(loads=loads, JSONDecodeError=orjson.JSONDecodeError)
-    monkeypatch.setattr("penstock.api.codecs.request_fields.fields.orjson", watched)
+    monkeypatch.setattr("penstock.api.codecs.request_fields.json_body.orjson", watched)
     await world.post(path, lora_name="x" * THREAD_BODY_BYTES)
     assert threads and threading.current_thread() not in threads
 

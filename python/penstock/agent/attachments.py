@@ -86,7 +86,7 @@ class Attachments:
             parts: list[Part] = []
             for number, part in enumerate(message.parts):
                 if isinstance(part, File):
-                    where = request.place(index, number)
+                    where = request.part_path(index, number)
                     part = await self._text(part, where, budget, keep)
                 parts.append(part)
             messages.append(Message(message.role, tuple(parts), message.name))

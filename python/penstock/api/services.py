@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING
 
-from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, OPENAI, Accepted
+from penstock.api.codecs.request_fields.openai_compat import FULL_COMPAT, NO_COMPAT, OpenAICompat
 from penstock.api.http.request_body import BodyReader
 from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.models.served_model import ModelControl
@@ -56,9 +56,9 @@ class Services:
         object.__setattr__(self, "runs", ResponseRuns(self.store))
 
     @property
-    def accepted(self) -> Accepted:
+    def compat(self) -> OpenAICompat:
         """The restricted fields of OpenAI's API that requests may use (`--openai-compat`)."""
-        return OPENAI if self.settings.openai_compat else AS_SPECIFIED
+        return FULL_COMPAT if self.settings.openai_compat else NO_COMPAT
 
     async def close(self) -> None:
         """Stop background responses. The opener of the store closes it."""

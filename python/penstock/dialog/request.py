@@ -159,7 +159,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     of the model's adapters, or a revision; None: the base model. `streamed` False: nobody looks
     at an event before the run is over; text may come in fewer, longer deltas. `part_paths`: where
     the
-    client wrote each part of the last messages, for errors that name one; see `place`.
+    client wrote each part of the last messages, for errors that name one; see
+    `part_path`.
     """
 
     model: str | None = None
@@ -190,9 +191,9 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     streamed: bool = True
     part_paths: tuple[tuple[str, ...], ...] = ()
 
-    def place(self, message: int, part: int) -> str:
-        """What the client calls a part of `messages`. What comes before a conversation's last
-        messages, such as those of earlier turns, has no name of the client's."""
+    def part_path(self, message: int, part: int) -> str:
+        """Return the client's path of a part of `messages`. Messages of earlier turns have no path
+        in the request."""
         index = message + len(self.part_paths) - len(self.messages or ())
         if index >= 0 and part < len(self.part_paths[index]):
             return self.part_paths[index][part]

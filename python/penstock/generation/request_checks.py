@@ -18,28 +18,33 @@ from penstock.dialog import (
     SearchTool,
     ShellTool,
 )
+from penstock.dialog.ranges import (
+    MAX_BIAS,
+    MAX_BREAKERS,
+    MAX_CHOICES,
+    MAX_PENALTY,
+    MAX_STOPS,
+    MAX_TEMPERATURE,
+    MAX_TOP_LOGPROBS,
+    MIN_DRY_BASE,
+)
 
-MAX_CHOICES: Final = 128
 MAX_SEQUENCES: Final = 2048
 """Of one request: its prompts times its choices."""
-MAX_TOP_LOGPROBS: Final = 20
-MAX_STOPS: Final = 64
 MAX_STOP_CHARS: Final = 4096
 
 _RANGES: Final[dict[str, tuple[float, float]]] = {
-    "temperature": (0.0, 2.0),
+    "temperature": (0.0, MAX_TEMPERATURE),
     "top_k": (-1, 2**31 - 1),
     "top_p": (0.0, 1.0),
     "min_p": (0.0, 1.0),
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-MAX_PENALTY, MAX_PENALTY),
+    "frequency_penalty": (-MAX_PENALTY, MAX_PENALTY),
     "repetition_penalty": (math.ulp(0.0), math.inf),
     "dry_multiplier": (0.0, math.inf),
-    "dry_base": (1.0, math.inf),
+    "dry_base": (MIN_DRY_BASE, math.inf),
     "dry_allowed_length": (0, math.inf),
 }
-MAX_BIAS: Final = 100.0
-MAX_BREAKERS: Final = 64
 MAX_BREAKER_CHARS: Final = 40
 
 

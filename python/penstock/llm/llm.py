@@ -33,8 +33,8 @@ from penstock.dialog import (
     RunFailed,
 )
 from penstock.dialog.fold import Answer, FailedRun, Fold
+from penstock.dialog.ranges import MAX_INPUTS
 from penstock.engine.adapters.catalog import AdapterCatalog, AdapterLoadRequest
-from penstock.generation.embeddings.embeddings import MAX_INPUTS
 from penstock.llm.embedded_model import EmbeddedModel, start_embedded_model
 from penstock.llm.loop_thread import LoopThread
 from penstock.llm.requests import (

@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 
 from penstock.api.codecs.chat import decode as decode_chat
 from penstock.api.codecs.completions import decode as decode_completions
-from penstock.api.codecs.request_fields.fields import (
+from penstock.api.codecs.request_fields.decode_body import decode_body
+from penstock.api.codecs.request_fields.json_body import (
     MAX_CONTAINERS,
     MAX_NAMES,
     MAX_VALUES,
-    decode_object,
+    parse_object,
 )
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Message, Reasoning, Text, ToolCall, ToolPolicy, ToolResult
@@ -276,7 +278,7 @@ def test_malformed_bodies_are_invalid_json(decode, base, body):
 
 def test_a_compressed_body_is_told_so():
     with pytest.raises(InvalidRequest, match="compressed") as caught:
-        decode_object(gzip.compress(b"{}"))
+        parse_object(gzip.compress(b"{}"))
     assert caught.value.code == "invalid_json"
 
 
@@ -430,30 +432,30 @@ def test_alias_of_max_tokens_must_agree():
 @pytest.mark.parametrize("container", [b"[]", b"{}"])
 def test_body_of_too_many_containers_is_refused(container):
     fits = b'{"x": [%b]}' % b",".join([container] * (MAX_CONTAINERS - 2))
-    assert len(decode_object(fits).values["x"]) == MAX_CONTAINERS - 2
+    assert len(parse_object(fits)["x"]) == MAX_CONTAINERS - 2
     with pytest.raises(InvalidRequest, match="arrays and objects"):
-        decode_object(fits[:-1] + b', "y": []}')
+        parse_object(fits[:-1] + b', "y": []}')
 
 
 def test_body_of_too_many_values_is_refused():
     fits = b'{"x": [%b]}' % b",".join([b"0"] * MAX_VALUES)
-    assert len(decode_object(fits).values["x"]) == MAX_VALUES
+    assert len(parse_object(fits)["x"]) == MAX_VALUES
     for more in (b', "y": 0, "z": 0}', b', "y": [%b]}' % b",".join([b'""'] * 4 * MAX_VALUES)):
         with pytest.raises(InvalidRequest, match="values"):
-            decode_object(fits[:-1] + more)
+            parse_object(fits[:-1] + more)
 
 
 def test_body_of_too_many_names_is_refused():
     fits = b'{"x": {%b}}' % b",".join([b'"a": 1'] * (MAX_NAMES - 1))
-    assert decode_object(fits).values["x"] == {"a": 1}
+    assert parse_object(fits)["x"] == {"a": 1}
     with pytest.raises(InvalidRequest, match="names"):
-        decode_object(fits[:-1] + b', "y": 1}')
+        parse_object(fits[:-1] + b', "y": 1}')
 
 
 @pytest.mark.parametrize("text", ["[{", '"[', '\\"[', "\\\\{", ":,,,,", '",:'])
 def test_marks_in_strings_are_no_structure(text):
     sent = {"x": text * MAX_CONTAINERS, text: [{}]}
-    assert decode_object(json.dumps(sent).encode()).values == sent
+    assert parse_object(json.dumps(sent).encode()) == sent
 
 
 def test_body_of_many_containers_is_not_collected_again_and_again():
@@ -466,7 +468,7 @@ def test_body_of_many_containers_is_not_collected_again_and_again():
     gc.collect()
     gc.callbacks.append(note)
     try:
-        kept = decode_object(body).values["x"]
+        kept = decode_body(body, dict[str, Any])["x"]
         assert passes.count("start") <= 2  # once the body is complete
         assert gc.isenabled() and len(kept) == 100_000
     finally:

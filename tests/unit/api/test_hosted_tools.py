@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from penstock.api.codecs.request_fields.field_paths import FieldPaths
-from penstock.api.codecs.request_fields.fields import Fields
-from penstock.api.codecs.request_fields.hosted_tools import decode_hosted_tools
+from penstock.api.codecs.responses import decode as decode_responses
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import PythonTool, SearchTool, ShellTool, SkillReference
 
-KINDS = ("web_search", "web_search_preview", "code_interpreter", "shell")
 SKILL = {"type": "skill_reference", "skill_id": "skill_1"}
 DOMAINS = [f"host{i}.example" for i in range(100)]
 
 
 def decode(*tools):
-    return decode_hosted_tools(Fields({"tools": list(tools)}), KINDS, FieldPaths())
+    body = json.dumps({"input": "hi", "tools": tools}).encode()
+    return decode_responses(body).request.hosted
 
 
 def shell(**environment):

@@ -91,7 +91,7 @@ async def test_large_bodies_are_decoded_in_threads(method, path, body, monkeypat
         return orjson.loads(body)
 
     watched = SimpleNamespace(loads=loads, JSONDecodeError=orjson.JSONDecodeError)
-    monkeypatch.setattr("penstock.api.codecs.request_fields.fields.orjson", watched)
+    monkeypatch.setattr("penstock.api.codecs.request_fields.json_body.orjson", watched)
     async with serving() as server:
         await server.http.request(method, path, json=body | {"x": "x" * THREAD_BODY_BYTES})
     assert threads and threading.current_thread() not in threads

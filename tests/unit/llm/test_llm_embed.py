@@ -9,7 +9,7 @@ import pytest
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog.fold import FailedRun
-from penstock.generation.embeddings.embeddings import MAX_INPUTS
+from penstock.dialog.ranges import MAX_INPUTS
 from penstock.llm import LLM
 from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
 

@@ -1,4 +1,4 @@
-"""The dialects of the wire: each decodes a body into a GenerateRequest and encodes events.
+"""The dialects: each decodes a body into a GenerateRequest and encodes events into an answer.
 
-Codecs import `dialog` and `base` and nothing else, so that their tests need no engine.
+Codecs import `api.schema`, `dialog` and `base`, so that their tests need no engine.
 """

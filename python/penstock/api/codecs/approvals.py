@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
-from penstock.api.codecs.request_fields.fields import decode_object
-
-MAX_MESSAGE_CHARS: Final = 16 * 1024
+from penstock.api.codecs.request_fields.decode_body import decode_body
+from penstock.api.schema.files_and_approvals import ApprovalDecisionRequest
 
 
 @dataclass(frozen=True)
 class ApprovalDecision:
-    """`message`: for the model, of a denial. `remember`: for the rest of the session."""
+    """`message`: for the model, about a denial. `remember`: for the rest of the session."""
 
     decision: Literal["approve", "deny"]
     message: str | None
@@ -21,12 +20,5 @@ class ApprovalDecision:
 
 def decode_decision(body: bytes) -> ApprovalDecision:
     """Raises InvalidRequest."""
-    fields = decode_object(body)
-    fields.required_string("decision")
-    decision: Literal["approve", "deny"] = (
-        "approve" if fields.choice("decision", ("approve", "deny")) == "approve" else "deny"
-    )
-    message = fields.string("message")
-    if message is not None and len(message) > MAX_MESSAGE_CHARS:
-        fields.refuse("message", f"may have at most {MAX_MESSAGE_CHARS} characters")
-    return ApprovalDecision(decision, message, bool(fields.boolean("remember_for_session")))
+    asked = decode_body(body, ApprovalDecisionRequest)
+    return ApprovalDecision(asked.decision, asked.message, asked.remember_for_session or False)

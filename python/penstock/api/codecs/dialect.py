@@ -1,4 +1,4 @@
-"""What every dialect gives to the routes, whatever its wire looks like."""
+"""The interface between the routes and a dialect."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Protocol
 import msgspec
 
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
-from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.openai_compat import NO_COMPAT, OpenAICompat
 from penstock.base.errors import ServiceError
 from penstock.dialog import Event, GenerateRequest
 from penstock.dialog.fold import Answer
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A body understood: what to generate, and how to answer. `writer`: who writes the answer,
-    where it is not the dialect itself. `names`: how the client wrote its fields."""
+    """A decoded body: what to generate, and how to answer. `writer`: writes the answer in place of
+    the dialect. `field_paths`: how the client wrote its fields."""
 
     request: GenerateRequest
     stream: bool = False
     writer: AnswerWriter | None = None
-    names: FieldPaths = msgspec.field(default_factory=FieldPaths)
+    field_paths: FieldPaths = msgspec.field(default_factory=FieldPaths)
 
 
 class AnswerIdentity(msgspec.Struct, frozen=True):
-    """The id of an answer, and that of its request."""
+    """The ids of an answer and of its request."""
 
     id: str
     request_id: str = ""
@@ -50,11 +50,11 @@ class Around(msgspec.Struct, frozen=True):
 
 
 class StreamEncoder(Protocol):
-    """Turns the events of one run into frames. One instance a stream."""
+    """Turns the events of one run into frames. One instance per stream."""
 
     def encode(self, event: Event) -> bytes:
-        """The frames of one event, empty where the dialect shows nothing. RunEnded and RunFailed
-        give the last frames of the stream."""
+        """Return the frames of one event, which may be empty. RunEnded and RunFailed give the last
+        frames of the stream."""
         ...
 
     def around(self, choice: int, part: int) -> Around | None:
@@ -63,30 +63,30 @@ class StreamEncoder(Protocol):
         ...
 
     def fail(self, error: ServiceError) -> bytes:
-        """The last frames of a stream that an error ends."""
+        """Return the last frames of a stream that an error ends."""
         ...
 
     def keep_alive(self) -> bytes:
-        """What is sent while nothing happens."""
+        """Return the frame that keeps an idle stream open."""
         ...
 
 
 class AnswerWriter(Protocol):
-    """The way out of a codec."""
+    """Writes answers and streams."""
 
     def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> StreamEncoder: ...
 
     def encode(self, identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
-        """The JSON of a finished answer."""
+        """Return the JSON of a finished answer."""
         ...
 
 
 class Dialect(AnswerWriter, Protocol):
-    """A codec as the routes see it."""
+    """A codec as the routes use it."""
 
     id_prefix: str
 
-    def decode(self, body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
-        """`accepted`: what an operator adds to the interface. Raises InvalidRequest naming the
+    def decode(self, body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
+        """`compat`: what the operator adds to the interface. Raises InvalidRequest naming the
         field."""
         ...

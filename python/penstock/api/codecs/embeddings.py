@@ -1,31 +1,27 @@
-"""Embeddings: the body of `POST /v1/embeddings`, and its answer."""
+"""Embeddings: `POST /v1/embeddings`."""
 
 from __future__ import annotations
 
 import binascii
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 import orjson
 
 from penstock.api.codecs.openai_chunks import generation_field
-from penstock.api.codecs.request_fields.fields import Fields, decode_object
+from penstock.api.codecs.request_fields.decode_body import decode_body
+from penstock.api.codecs.request_fields.refusals import refuse
 from penstock.api.codecs.request_fields.sampling import decode_adapter
-from penstock.api.codecs.request_fields.text_or_token_ids import decode_inputs
+from penstock.api.codecs.request_fields.text_or_token_ids import Input, decode_inputs
+from penstock.api.schema import embeddings as e
 from penstock.dialog import EmbeddingRequest, Embeddings
 
-# Accepted with a value of any type, and without effect; so is every field named nowhere here.
-IGNORED: Final = ("user",)
-# Refused with any value but null.
-REFUSED: Final = {"dimensions": "is not supported: an embedding has as many numbers as its model"}
-
 Encoding: TypeAlias = Literal["float", "base64"]
-ENCODINGS: Final[tuple[Encoding, ...]] = ("float", "base64")
 
 
 class DecodedEmbedding(msgspec.Struct, frozen=True):
-    """A body understood: what to embed, and how to write the numbers."""
+    """A decoded body: what to embed, and how to write the numbers."""
 
     request: EmbeddingRequest
     encoding: Encoding
@@ -34,22 +30,18 @@ class DecodedEmbedding(msgspec.Struct, frozen=True):
 
 def decode(body: bytes) -> DecodedEmbedding:
     """Raises InvalidRequest naming the field that is wrong."""
-    fields = decode_object(body)
-    for key, why in REFUSED.items():
-        if fields.get(key) is not None:
-            fields.refuse(key, why, code="unsupported_value")
+    asked = decode_body(body, e.EmbeddingRequest)
     request = EmbeddingRequest(
-        inputs=_inputs(fields),
-        model=fields.string("model") or None,
-        adapter=decode_adapter(fields),
-        truncate=fields.boolean("truncate_sequence") or False,
+        inputs=_inputs(asked),
+        model=asked.model or None,
+        adapter=decode_adapter(asked.adapter),
+        truncate=asked.truncate_sequence or False,
     )
-    base64 = fields.choice("encoding_format", ENCODINGS) == "base64"
-    return DecodedEmbedding(request, "base64" if base64 else "float")
+    return DecodedEmbedding(request, asked.encoding_format or "float")
 
 
 def encode(answer: Embeddings, encoding: Encoding) -> bytes:
-    """The JSON of the answer: float32 numbers in their shortest spelling, or base64 of their
+    """Return the JSON of the answer: float32 numbers in their shortest form, or base64 of their
     little-endian bytes."""
     data = [
         {"object": "embedding", "index": index, "embedding": embedding}
@@ -76,10 +68,10 @@ def _written(answer: Embeddings, encoding: Encoding) -> list[Any]:
     ]
 
 
-def _inputs(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
-    inputs = decode_inputs(fields, "input")
+def _inputs(asked: e.EmbeddingRequest) -> tuple[Input, ...]:
+    inputs = decode_inputs(asked.input, "input")
     for index, given in enumerate(inputs):
         if not given:
-            key = "input" if type(fields.get("input")) is str else f"input[{index}]"
-            fields.refuse(key, "must not be empty")
+            path = "input" if isinstance(asked.input, str) else f"input[{index}]"
+            refuse(path, "must not be empty")
     return inputs

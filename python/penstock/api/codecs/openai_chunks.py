@@ -1,4 +1,4 @@
-"""The frame that chat and completion answers share: identity, choices, usage."""
+"""The frames that chat and completion answers share: identity, choices, usage."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PLAIN_TAIL: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
 class ChunkWriter:
-    """Writes the chunks of one stream. A chunk is a head made once, a choice and a tail; only the
-    `content` of the choice (`"delta":{...}` or `"text":"..."`) is built anew for each token.
+    """Writes the chunks of one stream. A chunk is a head, a choice and a tail; only the `content`
+    of the choice (`"delta":{...}` or `"text":"..."`) is built for each token.
 
     The chunk with the last choice's finish reason waits for RunEnded, which comes right after it,
     because that chunk carries the usage.
@@ -31,7 +31,7 @@ class ChunkWriter:
         self._held = b""
 
     def start(self, event: RunStarted) -> None:
-        """Make the head. No chunk can be written before."""
+        """Make the head, before the first chunk."""
         envelope = orjson.dumps(
             {
                 "id": self._identity.id,
@@ -47,7 +47,7 @@ class ChunkWriter:
     def chunk(
         self, choice: int, content: bytes, logprobs: bytes = b"null", finish: bytes = b"null"
     ) -> bytes:
-        """One chunk. `content`, `logprobs` and `finish` are JSON."""
+        """Return one chunk. `content`, `logprobs` and `finish` are JSON."""
         return b'%b%d,%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (
             self._head,
             choice,
@@ -57,11 +57,11 @@ class ChunkWriter:
         )
 
     def around(self, choice: int, before: bytes, after: bytes) -> tuple[bytes, bytes]:
-        """What stands before and after the text of a choice in its chunks without logprobs."""
+        """Return the bytes before and after the text of a choice in its chunks without logprobs."""
         return b"%b%d,%b" % (self._head, choice, before), after + PLAIN_TAIL
 
     def end_choice(self, choice: int, content: bytes, finish: str) -> bytes:
-        """The last chunk of a choice, which has nothing but a finish reason."""
+        """Return the last chunk of a choice, which has only a finish reason."""
         self._ended.add(choice)
         chunk = self.chunk(choice, content, finish=orjson.dumps(finish))
         if len(self._ended) < self._n:
@@ -70,7 +70,7 @@ class ChunkWriter:
         return b""
 
     def end(self, event: RunEnded, session: str | None = None) -> bytes:
-        """What was held back, with the usage and the session, and the end of the stream."""
+        """Return the chunk that waited, with usage and session, and the end of the stream."""
         if not self._held:
             return DONE
         last = orjson.dumps({"usage": usage_object(event.usage), **session_field(session)})
@@ -78,12 +78,12 @@ class ChunkWriter:
 
 
 def session_field(session: str | None) -> dict[str, str]:
-    """`session_id`, where a session goes on."""
+    """Return `session_id`, if the request continues a session."""
     return {} if session is None else {"session_id": session}
 
 
 def generation_field(generation: str | None) -> dict[str, str]:
-    """`adapter_generation`, where an adapter was used."""
+    """Return `adapter_generation`, if an adapter was used."""
     return {} if generation is None else {"adapter_generation": generation}
 
 
@@ -94,7 +94,7 @@ def answer_json(
     choices: list[dict[str, Any]],
     session: str | None = None,
 ) -> bytes:
-    """A finished answer around its choices."""
+    """Return the JSON of a finished answer with its choices."""
     return orjson.dumps(
         {
             "id": identity.id,

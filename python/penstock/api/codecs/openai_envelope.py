@@ -1,4 +1,4 @@
-"""What the two OpenAI-style dialects share on the way out: errors, usage, SSE framing."""
+"""Errors, usage and SSE frames of OpenAI's dialects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 def error_body(error: ServiceError) -> bytes:
-    """`{"error": {"message", "type", "param", "code"}}`."""
+    """Return `{"error": {"message", "type", "param", "code"}}`."""
     return orjson.dumps(
         {
             "error": {
@@ -29,12 +29,12 @@ def error_body(error: ServiceError) -> bytes:
 
 
 def error_frames(error: ServiceError) -> bytes:
-    """An error inside an open stream, and the end of the stream."""
+    """Return an error inside an open stream, and the end of the stream."""
     return b"data: " + error_body(error) + b"\n\n" + DONE
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """The nine reference fields and the two details."""
+    """Return token counts, rates in tokens per second, times in seconds, and details."""
     total_s = usage.prompt_time_s + usage.completion_time_s
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -52,7 +52,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def token_logprobs(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
-    """Each token with its text, its bytes and its alternatives."""
+    """Return each token with its text, bytes and alternatives."""
     return [
         {
             **_token(token.token_bytes, token.logprob),
@@ -63,7 +63,7 @@ def token_logprobs(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
 
 
 def token_text(token: bytes) -> str:
-    """A token as text; bytes that are no UTF-8 by themselves are shown as replacement marks."""
+    """Return a token as text. Bytes that are not UTF-8 become replacement characters."""
     return token.decode("utf-8", "replace")
 
 

@@ -79,10 +79,10 @@ class Errors:
             await _answer(ServiceError("internal error"), record, send)
 
 
-def rewrite_error_field(error: ServiceError, names: FieldPaths) -> ServiceError:
+def rewrite_error_field(error: ServiceError, field_paths: FieldPaths) -> ServiceError:
     """Return the error with its field named as the client wrote it."""
     event = failure(error)
-    rewritten = names.rewrite_failure(event)
+    rewritten = field_paths.rewrite_failure(event)
     return error if rewritten is event else FailedRun(rewritten)
 
 
@@ -103,7 +103,7 @@ async def _answer(
     headers: object = None,
 ) -> None:
     record.outcome = "error"
-    error = rewrite_error_field(error, record.names)
+    error = rewrite_error_field(error, record.field_paths)
     if not record.status:  # no response has started
         await _send_error(error, record, send, headers)
     elif record.encoder is not None:

@@ -204,7 +204,7 @@ class EventStream:
             self._record.outcome = "error"
             if self._record.encoder is None:
                 raise FailedRun(event)
-            event = self._record.names.rewrite_failure(event)
+            event = self._record.field_paths.rewrite_failure(event)
         await self._send_frames(self._encoder.encode(event), more=False)
 
     async def _send_frames(self, frames: bytes, *, more: bool = True) -> None:

@@ -68,7 +68,7 @@ class RequestRecord:
     started: the request was reported as in flight, because its model is known.
     housekeeping: a health check or the like, which the metrics leave out.
     encoder: set once the head of an event stream was sent; encodes errors as events.
-    names: the paths of fields in the client's body.
+    field_paths: the paths of fields in the client's body.
     """
 
     id: str
@@ -84,7 +84,7 @@ class RequestRecord:
     started: bool = False
     housekeeping: bool = False
     encoder: StreamEncoder | None = None
-    names: FieldPaths = field(default_factory=FieldPaths)
+    field_paths: FieldPaths = field(default_factory=FieldPaths)
     streaming: bool = False
     body_bytes: int = 0
     first_token_s: float | None = None

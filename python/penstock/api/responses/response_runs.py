@@ -83,12 +83,12 @@ class ResponseRuns:
         """Yield the events of a run. Each event is first added to `resource`, and changes of the
         status are written to `row`. Errors name fields as the client wrote them. If the generator
         is closed before the response has ended, the response is cancelled."""
-        names = resource.identity.names
+        field_paths = resource.identity.field_paths
         try:
             async with aclosing(without_early_rejection(events)) as run:
                 async for event in run:
                     if isinstance(event, RunFailed):
-                        event = names.rewrite_failure(event)
+                        event = field_paths.rewrite_failure(event)
                     if isinstance(event, RunStarted):
                         record_prompt_tokens(event.prompt_tokens)
                     resource.add(event)
@@ -104,7 +104,7 @@ class ResponseRuns:
                 resource.cancel()
             raise
         except ServiceError as error:
-            rewritten = rewrite_error_field(error, names)
+            rewritten = rewrite_error_field(error, field_paths)
             resource.fail(rewritten)
             raise rewritten from error.__cause__
         except Exception:

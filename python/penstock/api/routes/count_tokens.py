@@ -18,7 +18,7 @@ class CountTokens:
 
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services
-        self._reader = RequestReader(services, partial(dialect.decode, accepted=services.accepted))
+        self._reader = RequestReader(services, partial(dialect.decode, compat=services.compat))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         decoded, record = await self._reader.read(scope, receive)

@@ -20,7 +20,7 @@ class GenerateEndpoint:
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services
         self._dialect = dialect
-        self._reader = RequestReader(services, partial(dialect.decode, accepted=services.accepted))
+        self._reader = RequestReader(services, partial(dialect.decode, compat=services.compat))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services

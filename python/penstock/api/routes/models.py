@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.api.codecs.request_fields.fields import decode_object
+from penstock.api.codecs.request_fields.decode_body import decode_body
 from penstock.api.models.model_catalog import DEFAULT_MODEL
 from penstock.api.models.served_model import ServedModel
 from penstock.api.observability.request_record import record_of_route
@@ -15,11 +16,10 @@ from penstock.api.routes.answers import query_of, send_value
 from penstock.api.routes.anthropic import ACTIVE, is_anthropic_client, rfc3339
 from penstock.api.routes.paging import envelope, page_of
 from penstock.api.routes.request_reader import run_decoder
+from penstock.api.schema.models import ModelOperationRequest, TuneModelRequest
 from penstock.api.services import Services
 from penstock.base.errors import Conflict
 from penstock.models.loader.sampling_defaults import SamplingDefaults
-
-TUNE_PROFILES: Final = ("quality", "balanced", "fast")
 
 
 class ListModels:
@@ -62,9 +62,8 @@ class ModelOperation:
         services = self._services
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
-        fields = await run_decoder(decode_object, body)
-        name = fields.required_string("model_id")
-        record.model = services.models.resolve(name, field="model_id")
+        asked = await run_decoder(partial(decode_body, kind=ModelOperationRequest), body)
+        record.model = services.models.resolve(asked.model_id, field="model_id")
         services.observers.request_started(record)
         await self._act(record.model)
         model = services.models[record.model]
@@ -85,15 +84,8 @@ class TuneModel:
         services = self._services
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
-        fields = await run_decoder(decode_object, body)
-        name = fields.required_string("model_id")
-        fields.boolean("cpu")
-        fields.choice("profile", TUNE_PROFILES)
-        for key in ("dtype", "hf_revision", "requested_isq", "token_source"):
-            fields.string(key)
-        for key in ("max_batch_size", "max_image_length", "max_num_images", "max_seq_len"):
-            fields.integer(key, 1)
-        record.model = services.models.resolve(name, field="model_id")
+        asked = await run_decoder(partial(decode_body, kind=TuneModelRequest), body)
+        record.model = services.models.resolve(asked.model_id, field="model_id")
         services.observers.request_started(record)
         raise Conflict(
             f"the model '{record.model}' cannot be tuned: its weights are served as stored,"

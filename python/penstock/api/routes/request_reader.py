@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.embeddings import DecodedEmbedding
-from penstock.api.codecs.request_fields.fields import model_of
+from penstock.api.codecs.request_fields.decode_body import model_of
 from penstock.api.codecs.reranking import DecodedRerank
 from penstock.api.codecs.responses import ResponsesRequest
 from penstock.api.observability.request_record import UNKNOWN_MODEL, RequestRecord, record_of_route
@@ -51,7 +51,7 @@ class RequestReader(Generic[Asked]):
         body = await services.bodies.read(record, receive)
         decoded = await self._decode(body, record)
         if not isinstance(decoded, DecodedEmbedding | DecodedRerank):
-            record.names = decoded.names
+            record.field_paths = decoded.field_paths
         selection = services.models.select(decoded.request.model)
         record.model = selection.model
         record.streaming = decoded.stream

@@ -67,7 +67,7 @@ class CreateResponse:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._runs = services.runs
-        self._reader = RequestReader(services, partial(decode, accepted=services.accepted))
+        self._reader = RequestReader(services, partial(decode, compat=services.compat))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked, record = await self._reader.read(scope, receive)
@@ -83,10 +83,10 @@ class CreateResponse:
             model=asked.request.model or record.model,
             echoed=asked.echoed,
             background=asked.background,
-            names=asked.names,
+            field_paths=asked.field_paths,
             namespaces=asked.namespaces,
         )
-        record.names = FieldPaths()  # ResponseRuns rewrites the fields of errors
+        record.field_paths = FieldPaths()  # ResponseRuns rewrites the fields of errors
         resource = Resource(identity)
         row = self._runs.row(resource, turn, asked.previous_id) if asked.store else None
         stream = self._stream(record, resource, scope, send)

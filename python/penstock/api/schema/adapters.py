@@ -6,19 +6,34 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-_Name = Annotated[str, Meta(min_length=1, max_length=256, description="The alias.")]
-_Expected = Annotated[str, Meta(description="Only if the alias names this generation.")]
-_Model = Annotated[str, Meta(description="The base model; the default one where it is absent.")]
+from penstock.api.schema import fields as f
+
+# The bound of a path: a worker's request to its parent process must fit into a line.
+_MAX_CHARS = 4096
+# The registry checks the length of a name, with an error of its own.
+_Name = Annotated[
+    str,
+    Meta(
+        max_length=_MAX_CHARS,
+        extra_json_schema={"minLength": 1, "maxLength": 256},
+        description="The alias.",
+    ),
+]
+_Expected = Annotated[
+    str, Meta(max_length=_MAX_CHARS, description="Only if the alias names this generation.")
+]
+_Model = Annotated[str, Meta(description="The base model. Absent: the default model.")]
 
 
 class LoadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which adapter to load, and what to call it."""
+    """An adapter to load, and its alias."""
 
     lora_name: _Name
     lora_path: Annotated[
         str,
         Meta(
-            min_length=1,
+            max_length=_MAX_CHARS,
+            extra_json_schema={"minLength": 1},
             description="A folder of the server with adapter_config.json and"
             " adapter_model.safetensors.",
         ),
@@ -26,20 +41,23 @@ class LoadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     load_inplace: Annotated[
         bool | None, Meta(description="Replace the adapter that the alias names.")
     ] = None
+    replace: Annotated[bool | None, Meta(description="The same as `load_inplace`.")] = None
     expected_generation: _Expected | None = None
     model: _Model | None = None
+    is_3d_lora_weight: Annotated[bool | None, Meta(description="Without effect.")] = None
 
 
 class UnloadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which alias to forget."""
+    """An alias to remove."""
 
     lora_name: _Name
     expected_generation: _Expected | None = None
+    lora_int_id: f.Ignored = None
     model: _Model | None = None
 
 
 class LoraAdapterObject(Struct, kw_only=True):
-    """An alias. `source`: the folder as it was named, where clients may load adapters."""
+    """An alias. `source`: the folder that was named, if clients may load adapters."""
 
     id: str
     object: Literal["lora_adapter"]
@@ -50,8 +68,8 @@ class LoraAdapterObject(Struct, kw_only=True):
 
 
 class LoraGeneration(Struct):
-    """What the engine has of one generation. A retired one goes with its last lease; one that is
-    not resident is loaded by its next request."""
+    """One generation in the engine. A retired one is freed with its last lease; one that is not
+    resident is loaded by its next request."""
 
     generation: str
     aliases: list[str]

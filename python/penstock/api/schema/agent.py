@@ -1,4 +1,4 @@
-"""What answers and streams tell of tools that the server runs, under every dialect."""
+"""Tools that the server runs, in answers and streams of every dialect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ToolType = Literal["code_execution", "web_search", "shell", "custom"]
 
 
 class AgenticToolCall(Struct):
-    """A call that the server ran. `arguments` is JSON text; `file_ids`: of files that it made."""
+    """A call that the server ran. `arguments` is JSON text; `file_ids`: the files that it made."""
 
     round: int
     name: str
@@ -21,8 +21,8 @@ class AgenticToolCall(Struct):
 
 
 class ToolProgressData(Struct, kw_only=True):
-    """By `tool_type`: the code, the commands, the query or the arguments of a call; what came of it
-    when it is complete."""
+    """The code, commands, query or arguments of a call, by `tool_type`; its results when it is
+    complete."""
 
     tool_type: ToolType
     code: str | UnsetType = UNSET
@@ -46,7 +46,7 @@ class ToolProgressData(Struct, kw_only=True):
 
 
 class AgenticToolCallProgress(Struct, tag="agentic_tool_call_progress", tag_field="type"):
-    """The event of this name. `sequence_number` is of the responses interface."""
+    """The event of this name. `sequence_number` belongs to the Responses API."""
 
     round: int
     tool_name: str
@@ -56,7 +56,7 @@ class AgenticToolCallProgress(Struct, tag="agentic_tool_call_progress", tag_fiel
 
 
 class ApprovalTool(Struct):
-    """What waits for approval; `label` is for people."""
+    """A call that waits for approval; `label` is for people."""
 
     source: Literal["built_in", "user", "mcp", "external"]
     kind: Literal["code_execution", "web_search", "shell", "file", "custom", "external"]
@@ -75,7 +75,7 @@ class AgenticToolApprovalRequired(Struct, tag="agentic_tool_approval_required", 
 
 
 class FileSource(Struct):
-    """Who made a file, and when within a session."""
+    """The tool that made a file, and its place within a session."""
 
     tool: str
     round: int
@@ -83,9 +83,9 @@ class FileSource(Struct):
 
 
 class FileObject(Struct):
-    """A file with its body: `text`, or `data_base64` of what is no text. Neither: it is larger than
-    8 MiB and fetched through `/v1/files/{id}/content`, or there is none, as `code` and `message`
-    tell. The data of the event `file_produced`."""
+    """A file with its body, `text` or `data_base64`; the data of the event `file_produced`. A body
+    over 8 MiB is fetched through `/v1/files/{id}/content`. `code` and `message` say why there is no
+    body."""
 
     id: str
     name: str

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.api.schema import fields as f
-from penstock.api.schema.constraints import Adapter
 from penstock.api.schema.sampling import AnswerFields
 from penstock.api.schema.usage import CompletionUsage
+from penstock.dialog.ranges import MAX_INTEGER
 
-_TOKEN_IDS: Final = {
-    "type": "array",
-    "minItems": 1,
-    "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
-}
-_PROMPTS: Final = {"type": "array", "minItems": 1, "maxItems": 2048}
-# Several kinds of arrays: more than a msgspec union can say.
-Prompt = Annotated[
-    Any,
+MaxTokens = Annotated[
+    int,
     Meta(
-        description="A text, token ids, or several of either.",
-        extra_json_schema={
-            "anyOf": [
-                {"type": "string"},
-                _TOKEN_IDS,
-                _PROMPTS | {"items": {"anyOf": [{"type": "string"}, _TOKEN_IDS]}},
-            ]
-        },
+        ge=0,
+        le=MAX_INTEGER,
+        description="The largest number of tokens to generate; 0 needs `echo`.",
     ),
 ]
 
@@ -36,23 +24,20 @@ Prompt = Annotated[
 class CompletionRequest(AnswerFields, kw_only=True):
     """A text to be continued."""
 
-    prompt: Prompt
+    prompt: f.TextOrTokenIds
     suffix: Annotated[str | None, Meta(description="The text after the gap to fill.")] = None
-    model: f.Model | None = None
-    stream: bool | None = None
-    max_tokens: f.MaxTokens | None = None
-    max_completion_tokens: f.MaxTokens | None = None
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
     n: f.Choices | None = None
     best_of: Annotated[
         f.Choices | None,
-        Meta(description="So many are made, the `n` likeliest are sent; not streamed."),
+        Meta(description="Number of answers made, of which the `n` likeliest are sent; no stream."),
     ] = None
     echo: bool | None = None
     stop: f.Stop | None = None
     logprobs: f.TopLogprobs | None = None
     truncate_sequence: f.Truncate | None = None
     max_tool_rounds: f.Ignored = None
-    adapter: Adapter | None = None
     user: f.Ignored = None
     stream_options: f.Ignored = None
     metadata: f.Ignored = None

@@ -13,13 +13,17 @@ JsonSchema = Annotated[
 ]
 
 
-class NamedJsonSchema(Struct):
+class NamedJsonSchema(Struct, omit_defaults=True):
     """The schema of an answer."""
 
     schema: JsonSchema
     name: str | None = None
     description: str | None = None
     strict: bool | None = None
+
+
+class FlatJsonSchemaFormat(NamedJsonSchema, tag="json_schema", tag_field="type"):
+    """The answer is JSON that matches a schema."""
 
 
 class TextFormat(Struct, tag="text", tag_field="type"):
@@ -32,7 +36,11 @@ class JsonSchemaFormat(Struct, tag="json_schema", tag_field="type"):
     json_schema: NamedJsonSchema
 
 
-ResponseFormat = TextFormat | JsonSchemaFormat
+class JsonObjectFormat(Struct, tag="json_object", tag_field="type"):
+    """The answer is a JSON object, on a server that was started with `--openai-compat`."""
+
+
+ResponseFormat = TextFormat | JsonSchemaFormat | JsonObjectFormat
 
 
 class RegexGrammar(Struct, tag="regex", tag_field="type"):
@@ -42,13 +50,13 @@ class RegexGrammar(Struct, tag="regex", tag_field="type"):
 
 
 class LarkGrammar(Struct, tag="lark", tag_field="type"):
-    """The answer matches a grammar in Lark's form."""
+    """The answer matches a Lark grammar."""
 
     value: str
 
 
 class GbnfGrammar(Struct, tag="gbnf", tag_field="type"):
-    """The answer matches a grammar in llama.cpp's form."""
+    """The answer matches a grammar in llama.cpp's form (GBNF)."""
 
     value: str
 
@@ -59,7 +67,7 @@ class SchemaGrammar(Struct, tag="json_schema", tag_field="type"):
     value: JsonSchema
 
 
-class GrammarPart(Struct):
+class GrammarPart(Struct, omit_defaults=True):
     """One of `json_schema` and `lark_grammar`."""
 
     name: str | None = None
@@ -67,11 +75,11 @@ class GrammarPart(Struct):
     lark_grammar: str | None = None
 
 
-class GrammarParts(Struct):
-    """llguidance's own form."""
+class GrammarParts(Struct, omit_defaults=True):
+    """Grammars in llguidance's own form."""
 
     grammars: Annotated[list[GrammarPart], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: f.MaxTokens | None = None
 
 
 class LlguidanceGrammar(Struct, tag="llguidance", tag_field="type"):
@@ -84,7 +92,7 @@ SchemaOrItsText = Annotated[
     JsonSchema | str, Meta(description="A JSON Schema, or the JSON text of one.")
 ]
 Alternatives = Annotated[
-    list[Annotated[str, Meta(min_length=1)]],
+    list[f.NonEmpty],
     Meta(min_length=1, max_length=1024, description="The answer is one of these."),
 ]
 GbnfText = Annotated[str, Meta(description="A grammar in llama.cpp's form.")]
@@ -93,24 +101,36 @@ Grammar = RegexGrammar | LarkGrammar | GbnfGrammar | SchemaGrammar | LlguidanceG
 
 
 class StructuredOutputs(Struct):
-    """What the answer must match, as clients of vLLM write it: one of these."""
+    """A constraint on the answer, as vLLM's clients write it: one of these fields."""
 
     json: SchemaOrItsText | None = None
     regex: str | None = None
     choice: Alternatives | None = None
     grammar: GrammarText | None = None
-    json_object: f.Absent = None
-    structural_tag: f.Absent = None
+    json_object: Annotated[
+        bool | None, Meta(description="Needs a server with `--openai-compat`.")
+    ] = None
+    structural_tag: Annotated[
+        None,
+        f.refused('is not supported; send "json" with a schema'),
+    ] = None
 
 
 class AdapterGenerationSelection(Struct):
     """An exact generation of a LoRA adapter."""
 
-    generation: str
+    generation: Annotated[
+        str,
+        Meta(
+            pattern="^[0-9a-f]{64}$",
+            max_length=64,
+            extra={"wanted": "a string of 64 hexadecimal digits"},
+        ),
+    ]
 
 
 Adapter = Annotated[
-    Annotated[str, Meta(min_length=1)] | AdapterGenerationSelection,
+    f.NonEmpty | AdapterGenerationSelection,
     Meta(description="Alias of a loaded LoRA adapter, or a generation of one."),
 ]
 Permission = Literal["auto", "ask", "deny"]

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from penstock.api.schema import fields as f
 from penstock.api.schema.constraints import Adapter
-
-_IDS: Final = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
-Input = Annotated[
-    Any,
-    Meta(
-        description="A text, token ids, or several of either.",
-        extra_json_schema={
-            "anyOf": [
-                {"type": "string"},
-                _IDS,
-                {
-                    "type": "array",
-                    "minItems": 1,
-                    "items": {"anyOf": [{"type": "string"}, _IDS]},
-                },
-            ]
-        },
-    ),
-]
 
 
 class EmbeddingRequest(Struct, kw_only=True):
     """Texts to embed."""
 
-    input: Input
+    input: f.TextOrTokenIds
     model: f.Model | None = None
     adapter: Adapter | None = None
     encoding_format: Literal["float", "base64"] | None = None
     truncate_sequence: bool | None = None
-    dimensions: Annotated[None, Meta(description="Cannot be chosen.")] = None
+    dimensions: Annotated[
+        None,
+        f.refused("is not supported: the model determines the length of an embedding"),
+    ] = None
     user: f.Ignored = None
 
 

@@ -1,4 +1,4 @@
-"""The answers of what went wrong."""
+"""Error answers."""
 
 from __future__ import annotations
 

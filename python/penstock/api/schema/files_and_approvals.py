@@ -1,4 +1,4 @@
-"""Files and approvals: what is shown of them, and what is sent."""
+"""Files and approvals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.api.schema.agent import FileSource
 
 
 class FileMetadata(Struct, kw_only=True):
-    """A stored file. `filename` and `name` are the same, for clients of either. `truncated`: its
-    body was not kept; `code` and `message` tell why there is none."""
+    """A stored file. `filename` and `name` are the same. `truncated`: its body was not kept; `code`
+    and `message` say why."""
 
     id: str
     object: Literal["file"]
@@ -67,7 +67,7 @@ class ContainerFileList(Struct):
 
 
 class FileDeleted(Struct):
-    """The file is gone."""
+    """The file was deleted."""
 
     id: str
     object: Literal["file"]
@@ -82,14 +82,14 @@ class FileUpload(Struct):
 
 
 class ApprovalDecisionRequest(Struct):
-    """What the operator of a client decided."""
+    """The decision of a client's operator."""
 
     decision: Literal["approve", "deny"]
-    message: str | None = None
+    message: Annotated[str, Meta(max_length=16 * 1024)] | None = None
     remember_for_session: bool | None = None
 
 
 class ApprovalDecisionResponse(Struct):
-    """What became of the decision."""
+    """The effect of the decision."""
 
     status: Literal["resolved", "queued", "not_found"]

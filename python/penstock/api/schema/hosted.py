@@ -1,4 +1,4 @@
-"""Tools that the server runs, as clients of OpenAI's chat API ask for them."""
+"""Tools that the server runs, as clients of OpenAI's APIs ask for them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,33 @@ from penstock.api.schema import fields as f
 
 Domains = Annotated[list[f.NonEmpty], Meta(max_length=100)]
 ContentKinds = Annotated[
-    list[Literal["text"]], Meta(max_length=2, description="Searches find text only.")
+    list[
+        Annotated[
+            Literal["text"], Meta(extra={"code": f.UNSUPPORTED, "hint": "searches find text only"})
+        ]
+    ],
+    Meta(max_length=2, description="Searches find text only."),
 ]
 ContextSize = Literal["low", "medium", "high"]
 NetworkAccess = Annotated[bool, Meta(extra_json_schema={"const": True})]
+NoImages = Annotated[
+    None,
+    f.refused("is not supported: searches find text only"),
+]
+NotInPreview = Annotated[
+    None,
+    f.refused("is not supported by web_search_preview; use web_search"),
+]
+NoContainerOption = Annotated[
+    None,
+    f.refused("is not supported: containers cannot be chosen or set up"),
+]
+SkillVersion = Annotated[
+    int | str, Meta(description="A number, its digits, or `latest`. Absent: the latest version.")
+]
 
 
-class UserLocation(Struct):
+class UserLocation(Struct, omit_defaults=True, kw_only=True):
     """Roughly where the user is."""
 
     type: Literal["approximate"] | None = None
@@ -26,98 +46,92 @@ class UserLocation(Struct):
     timezone: str | None = None
 
 
-class NestedUserLocation(Struct):
+class NestedUserLocation(UserLocation, kw_only=True):
     """The same in the form of OpenAI's chat API, which nests it under `approximate`."""
 
-    type: Literal["approximate"] | None = None
     approximate: UserLocation | None = None
-    city: str | None = None
-    country: str | None = None
-    region: str | None = None
-    timezone: str | None = None
 
 
-class SearchFilters(Struct):
+class SearchFilters(Struct, omit_defaults=True):
     """Domains include their subdomains."""
 
     allowed_domains: Domains | None = None
     blocked_domains: Domains | None = None
 
 
-class WebSearchOptions(Struct):
-    """Search on chat and messages: that it is there asks for it. The descriptions take the place of
-    those that the model is shown."""
-
+class _SearchFields(Struct, omit_defaults=True, kw_only=True):
     search_context_size: ContextSize | None = None
-    user_location: NestedUserLocation | None = None
     filters: SearchFilters | None = None
     external_web_access: NetworkAccess | None = None
     return_token_budget: Literal["default", "unlimited"] | None = None
     search_content_types: ContentKinds | None = None
-    image_settings: f.Absent = None
+    image_settings: NoImages = None
+
+
+class WebSearchOptions(_SearchFields, kw_only=True):
+    """Search on chat and messages: the presence of this field asks for it. The descriptions replace
+    those that the model is shown."""
+
+    user_location: NestedUserLocation | None = None
     search_description: str | None = None
     extract_description: str | None = None
 
 
-class WebSearchTool(Struct, tag="web_search", tag_field="type"):
-    """Search of the web. Dated names of this type are taken too."""
+class WebSearchTool(_SearchFields, tag="web_search", tag_field="type", kw_only=True):
+    """Search of the web. Dated names of this type are accepted too."""
 
-    search_context_size: ContextSize | None = None
     user_location: UserLocation | None = None
-    filters: SearchFilters | None = None
-    external_web_access: NetworkAccess | None = None
-    return_token_budget: Literal["default", "unlimited"] | None = None
-    search_content_types: ContentKinds | None = None
-    image_settings: f.Absent = None
 
 
-class WebSearchPreviewTool(Struct, tag="web_search_preview", tag_field="type"):
+class WebSearchPreviewTool(
+    Struct, tag="web_search_preview", tag_field="type", omit_defaults=True, kw_only=True
+):
     """The older form of `web_search`."""
 
     search_context_size: ContextSize | None = None
     user_location: UserLocation | None = None
     external_web_access: f.Ignored = None
     search_content_types: ContentKinds | None = None
-    filters: f.Absent = None
-    return_token_budget: f.Absent = None
-    image_settings: f.Absent = None
+    filters: NotInPreview = None
+    return_token_budget: NotInPreview = None
+    image_settings: NoImages = None
 
 
-class AutoContainer(Struct):
-    """The only container that can be asked for."""
+class _ContainerOptions(Struct, omit_defaults=True, kw_only=True):
+    container_id: NoContainerOption = None
+    file_ids: NoContainerOption = None
+    memory_limit: NoContainerOption = None
+    network_policy: NoContainerOption = None
+
+
+class AutoContainer(_ContainerOptions, kw_only=True):
+    """The only container that a request can ask for."""
 
     type: Literal["auto"]
-    container_id: f.Absent = None
-    file_ids: f.Absent = None
-    memory_limit: f.Absent = None
-    network_policy: f.Absent = None
 
 
 class CodeInterpreterTool(Struct, tag="code_interpreter", tag_field="type"):
     """Python that the server runs."""
 
-    container: AutoContainer
+    container: Annotated[AutoContainer | str, Meta(description="The id of a container is refused.")]
 
 
-class SkillReferenceEntry(Struct):
-    """An uploaded skill; absent or `latest`: its newest version."""
+class SkillReferenceEntry(Struct, omit_defaults=True):
+    """An uploaded skill."""
 
-    type: Literal["skill_reference"]
+    type: Annotated[
+        Literal["skill_reference"],
+        Meta(extra={"code": f.UNSUPPORTED, "hint": "only uploaded skills can be used"}),
+    ]
     skill_id: f.NonEmpty
-    version: Annotated[int | str | None, Meta(description="A number, its digits, or `latest`.")] = (
-        None
-    )
+    version: SkillVersion | None = None
 
 
-class ShellEnvironment(Struct):
-    """Where the shell runs: in a container of the server's."""
+class ShellEnvironment(_ContainerOptions, kw_only=True):
+    """The container of the server in which the shell runs."""
 
-    type: Literal["container_auto"]
+    type: Annotated[Literal["container_auto"], Meta(extra={"code": f.UNSUPPORTED})]
     skills: Annotated[list[SkillReferenceEntry], Meta(max_length=64)] | None = None
-    container_id: f.Absent = None
-    file_ids: f.Absent = None
-    memory_limit: f.Absent = None
-    network_policy: f.Absent = None
 
 
 class ShellTool(Struct, tag="shell", tag_field="type"):
@@ -129,8 +143,8 @@ class ShellTool(Struct, tag="shell", tag_field="type"):
 class RequestedFile(Struct):
     """A file that tools of the server must make."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=255)]
-    format: Annotated[str | None, Meta(description="Absent: by the ending of the name.")] = None
+    name: Annotated[f.FileName, Meta(min_length=1)]
+    format: Annotated[str | None, Meta(description="Absent: from the suffix of the name.")] = None
     description: Annotated[str | None, Meta(description="For the model.")] = None
 
 

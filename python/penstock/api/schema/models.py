@@ -6,12 +6,14 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from penstock.dialog.ranges import MAX_INTEGER
+
 Status = Literal["loaded", "unloaded", "reloading"]
 
 
 class SamplingDefaultsObject(Struct):
-    """The sampling of requests that do not say it; null is off. `source` names the values' origin,
-    except those that an option of the server sets (`options`)."""
+    """The sampling defaults; null is off. `source` names the origin of the values, except those
+    that an option of the server sets (`options`)."""
 
     temperature: float
     top_k: int | None
@@ -51,24 +53,24 @@ class ModelObjects(Struct):
 
 
 class ModelOperationRequest(Struct):
-    """Which model."""
+    """The model to act on."""
 
     model_id: Annotated[str, Meta(description="`default`, or an id or alias of `/v1/models`.")]
 
 
 class ModelStatusResponse(Struct):
-    """How it is now. `error` says why a model that should be loaded is not."""
+    """The status of a model. `error` says why loading it failed."""
 
     model_id: str
     status: Status
     error: str | UnsetType = UNSET
 
 
-Positive = Annotated[int, Meta(ge=1)]
+Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
 class TuneModelRequest(Struct):
-    """What to find settings for. A null and an absent field are the same."""
+    """The model to tune, and the limits of the settings to search."""
 
     model_id: Annotated[str, Meta(description="`default`, or an id or alias of `/v1/models`.")]
     profile: Literal["quality", "balanced", "fast"] | None = None

@@ -8,6 +8,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.api.schema import fields as f
 from penstock.api.schema.constraints import Adapter
+from penstock.dialog.ranges import MAX_INTEGER
+from penstock.dialog.reranking import MAX_DOCUMENTS
 
 
 class RerankDocument(Struct):
@@ -20,10 +22,16 @@ class RerankRequest(Struct, kw_only=True):
     """A query, and documents to order by their relevance to it."""
 
     query: f.NonEmpty
-    documents: Annotated[list[str | RerankDocument], Meta(min_length=1, max_length=2048)]
+    documents: Annotated[list[str | RerankDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
     model: f.Model | None = None
     adapter: Adapter | None = None
-    top_n: Annotated[int, Meta(ge=1, description="So many of the best; absent: all.")] | None = None
+    top_n: (
+        Annotated[
+            int,
+            Meta(ge=1, le=MAX_INTEGER, description="Number of results, best first. Absent: all."),
+        ]
+        | None
+    ) = None
     return_documents: bool | None = None
     truncate_sequence: (
         Annotated[bool, Meta(description="Keep the start of a document that is too long.")] | None

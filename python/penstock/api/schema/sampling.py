@@ -1,11 +1,12 @@
-"""The fields that every request for an answer has: how tokens are drawn, and until when."""
+"""The fields of every request that generates: how tokens are sampled, and what ends the answer."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from penstock.api.schema import fields as f
 from penstock.api.schema.constraints import (
+    Adapter,
     Alternatives,
     Grammar,
     GrammarText,
@@ -16,12 +17,12 @@ from penstock.api.schema.constraints import (
 
 
 class SamplingFields(Struct, kw_only=True):
-    """How tokens are drawn. What is null or absent: the model's own default, else off.
+    """How tokens are sampled. A null or absent field means the model's own default, else off.
     `repeat_penalty` is another name of `repetition_penalty`."""
 
     temperature: f.Temperature | None = None
     top_p: f.TopP | None = None
-    top_k: f.TopK | None = None
+    top_k: f.TopK | UnsetType | None = UNSET
     min_p: f.MinP | None = None
     presence_penalty: f.Penalty | None = None
     frequency_penalty: f.Penalty | None = None
@@ -36,10 +37,13 @@ class SamplingFields(Struct, kw_only=True):
 
 
 class AnswerFields(SamplingFields, kw_only=True):
-    """What an answer must match, what ends it, and who shares the cache of its prompt. At most one
-    field may ask for a match; from `guided_json` on they are other engines' forms of
-    `structured_outputs`."""
+    """The model, the adapter, what the answer must match, what ends it, and who shares the cache of
+    its prompt. At most one field may constrain the answer. The fields from `guided_json` on are
+    other engines' forms of `structured_outputs`."""
 
+    model: f.Model | None = None
+    adapter: Adapter | None = None
+    stream: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: f.MinTokens | None = None
     stop_token_ids: f.StopTokens | None = None

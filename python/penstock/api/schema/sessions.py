@@ -1,8 +1,8 @@
-"""Serialized sessions: what a session is exported as and imported from."""
+"""Serialized sessions, for export and import."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -11,7 +11,18 @@ from penstock.api.schema.agent import FileObject
 from penstock.api.schema.chat.request import MediaAddress, TextPart
 from penstock.api.schema.tools import CalledFunction
 
-Empty = Annotated[list[str], Meta(max_length=0, description="Media are parts of `messages` here.")]
+MAX_ROUND: Final = 2**31 - 1
+Empty = Annotated[
+    list[str],
+    Meta(
+        max_length=0,
+        description="Media are parts of `messages` here.",
+        extra={
+            "code": f.UNSUPPORTED,
+            "why": "is not supported; put media into the content of `messages` as parts",
+        },
+    ),
+]
 Short = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -71,29 +82,35 @@ class SessionMessage(Struct, kw_only=True):
 
 
 class SerializedSession(Struct):
-    """What a session was exported as."""
+    """An exported session."""
 
     messages: list[SessionMessage]
     files: list[FileObject]
 
 
 class ImportedSource(Struct):
-    """Who made a file; null or absent: the import."""
+    """The tool that made a file. Absent: the import."""
 
     tool: Short | None = None
-    round: Annotated[int, Meta(ge=0)] | None = None
-    turn: Annotated[int, Meta(ge=0)] | None = None
+    round: Annotated[int, Meta(ge=0, le=MAX_ROUND)] | None = None
+    turn: Annotated[int, Meta(ge=0, le=MAX_ROUND)] | None = None
 
 
 class ImportedFile(Struct, kw_only=True):
     """A file with its body, or without one."""
 
-    id: Annotated[str, Meta(pattern="^file[-_][A-Za-z0-9_-]{1,100}$")]
+    id: Annotated[
+        str,
+        Meta(
+            pattern=r"^file[-_][A-Za-z0-9_-]{1,100}$(?!\n)",
+            extra={"wanted": 'the id of a file: "file-..." or "file_..."'},
+        ),
+    ]
     name: str
     purpose: Short | None = None
     mime_type: Short | None = None
     format: Short | None = None
-    bytes: Annotated[int, Meta(ge=0)] | None = None
+    bytes: f.Count | None = None
     created_at: f.Ignored = None
     source: ImportedSource | None = None
     text: str | None = None
@@ -133,14 +150,15 @@ class ImportedFilePart(Struct, tag="file", tag_field="type"):
     file: ImportedFileContent
 
 
+SessionPart = TextPart | SessionImage | SessionAudio | SessionVideo | ImportedFilePart
+
+
 class ImportedMessage(Struct, kw_only=True):
     """A message in the form of the chat API. `tool_call_id` belongs to the role tool, whose content
     is text; `tool_calls` and `reasoning_content` to the assistant."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: (
-        str | list[TextPart | SessionImage | SessionAudio | SessionVideo | ImportedFilePart] | None
-    ) = None
+    content: str | list[SessionPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     is_error: bool | None = None
@@ -149,7 +167,7 @@ class ImportedMessage(Struct, kw_only=True):
 
 
 class ImportedSession(Struct):
-    """A session to take the place of any with its id."""
+    """A session, which replaces any with its id."""
 
     messages: Annotated[list[ImportedMessage], Meta(max_length=10_000)]
     files: Annotated[list[ImportedFile], Meta(max_length=1024)] | None = None

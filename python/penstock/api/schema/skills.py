@@ -92,7 +92,7 @@ class SkillVersionList(Struct):
 
 
 class SkillDeleted(Struct):
-    """A skill that is gone."""
+    """A deleted skill."""
 
     id: str
     object: Literal["skill.deleted"]
@@ -107,7 +107,7 @@ class AnthropicSkillDeleted(Struct):
 
 
 class SkillVersionDeleted(Struct):
-    """A version that is gone."""
+    """A deleted version."""
 
     id: str
     object: Literal["skill.version.deleted"]

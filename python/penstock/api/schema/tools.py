@@ -6,31 +6,40 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-ToolName = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
+ToolName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9_.:-]{1,128}$(?!\n)",
+        extra={"wanted": "1 to 128 letters, digits and characters of `_-.:`"},
+    ),
+]
 
 
-class Function(Struct):
+class FunctionFields(Struct, omit_defaults=True, kw_only=True):
     """A function of the client."""
 
-    name: ToolName
+    name: ToolName | None = None
     description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: Annotated[bool | None, Meta(description="Constrain the arguments to `parameters`.")] = (
+    strict: Annotated[bool | None, Meta(description="Constrain the arguments to the schema.")] = (
         None
     )
 
 
-class FunctionTool(Struct, tag="function", tag_field="type"):
+class Function(FunctionFields, kw_only=True):
+    """A function of the client."""
+
+    name: ToolName
+    parameters: dict[str, Any] | None = None
+
+
+class FunctionTool(FunctionFields, tag="function", tag_field="type", kw_only=True):
     """A function, nested under `function` or flat."""
 
     function: Function | None = None
-    name: ToolName | None = None
-    description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
 
 
-class NamespaceTool(Struct, tag="namespace", tag_field="type"):
+class NamespaceTool(Struct, tag="namespace", tag_field="type", omit_defaults=True):
     """Functions under one name, which their calls carry as `namespace`."""
 
     name: ToolName
@@ -39,7 +48,7 @@ class NamespaceTool(Struct, tag="namespace", tag_field="type"):
 
 
 class FunctionName(Struct):
-    """Names a function of `tools`."""
+    """The name of a function of `tools`."""
 
     name: str
 

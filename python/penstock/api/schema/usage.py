@@ -1,4 +1,4 @@
-"""What an answer took."""
+"""Token counts and times of an answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class PromptTokensDetails(Struct):
-    """`cached_tokens` of the prompt were not computed anew."""
+    """`cached_tokens` of the prompt came from the prefix cache."""
 
     cached_tokens: int
 

@@ -8,6 +8,7 @@ from typing import Final
 from penstock.adapters.view import AdapterView
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import EmbeddingRequest, Embeddings
+from penstock.dialog.ranges import MAX_INPUTS
 from penstock.engine.protocol import Engine
 from penstock.generation.embeddings.engine_calls import EmbeddingCalls, Tokens
 from penstock.models.tokenizer.tokenizer_data import EmbeddingParts
@@ -16,7 +17,6 @@ from penstock.text.tokenizers.embedding_tokenizer import (
     load_embedding_tokenizer,
 )
 
-MAX_INPUTS: Final = 2048
 LONG_INPUT_CHARS: Final = 8192
 """More text than this is tokenized in a thread."""
 

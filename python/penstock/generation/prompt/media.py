@@ -43,7 +43,7 @@ def _texts(message: Message, index: int, request: GenerateRequest) -> Message:
         kind = type(part).__name__.lower()
         result = parts[-1] if parts else None
         if not isinstance(result, ToolResult):
-            place = request.place(index, number)
+            place = request.part_path(index, number)
             raise InvalidRequest(
                 f"`{place}`: could not process {kind}: the model reads text only",
                 field=place,

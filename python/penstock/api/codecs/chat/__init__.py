@@ -3,18 +3,18 @@
 from penstock.api.codecs.chat.decode import decode
 from penstock.api.codecs.chat.encode import TOOL_CALLS, ChatAnswers, ChatStream, encode
 from penstock.api.codecs.dialect import Decoded
-from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.openai_compat import NO_COMPAT, OpenAICompat
 
 __all__ = ["ChatDialect", "ChatStream", "decode", "encode"]
 
 
 class ChatDialect(ChatAnswers):
-    """OpenAI's chat API, to the letter."""
+    """OpenAI's Chat Completions."""
 
     id_prefix = "chatcmpl-"
 
     def __init__(self) -> None:
         super().__init__(TOOL_CALLS)
 
-    def decode(self, body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
-        return decode(body, accepted)
+    def decode(self, body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
+        return decode(body, compat)

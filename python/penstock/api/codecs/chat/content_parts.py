@@ -2,96 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from penstock.api.codecs.request_fields.fields import Fields, one_of, shown
-from penstock.api.codecs.request_fields.media import Source, decode_data, decode_file, decode_source
+from penstock.api.codecs.request_fields.media import Source, base_name, decode_data, decode_source
 from penstock.api.codecs.request_fields.part_paths import PartPaths
-from penstock.dialog import Audio, Image, Part, Text, Video
-from penstock.dialog.message import Role
+from penstock.api.codecs.request_fields.refusals import refuse, refuse_missing
+from penstock.api.schema.chat import request as r
+from penstock.dialog import Audio, File, Image, Part, Text, Video
 
-USER_PARTS: Final = ("text", "image_url", "audio_url", "input_audio", "video_url", "file")
-ASSISTANT_PARTS: Final = ("text", "refusal")
-OTHER_PARTS: Final = ("text",)
 AUDIO_TYPES: Final = {"mp3": "audio/mpeg"}
 
 
+def decode_text(content: str | Sequence[r.TextPart | r.RefusalPart]) -> tuple[Part, ...]:
+    """Return the parts of content that is text alone."""
+    if isinstance(content, str):
+        return (Text(content),)
+    return tuple(Text(p.text if isinstance(p, r.TextPart) else p.refusal) for p in content)
+
+
 def decode_content(
-    entry: Fields, role: Role, part_paths: PartPaths | None = None
+    content: str | Sequence[r.UserPart], path: str, part_paths: PartPaths
 ) -> tuple[Part, ...]:
-    """The parts of a message of that role. Media and files come from users alone; `part_paths`
-    learns
-    where they are."""
-    value = entry.get("content")
-    if value is None:
-        return ()
-    if type(value) is str:
-        return (Text(value),)
-    if type(value) is not list:
-        entry.refuse_type("content", "a string, null or an array of parts")
-    allowed = {"user": USER_PARTS, "assistant": ASSISTANT_PARTS}.get(role, OTHER_PARTS)
-    parts = []
-    for part in entry.objects("content"):
-        parts.append(_part(part, allowed))
-        if part_paths is not None:
-            part_paths.note(parts[-1], f"{part.path}.{part.get('type')}")
+    """Return the parts of a user's message. `path`: the place of `content` in the body."""
+    if isinstance(content, str):
+        return (Text(content),)
+    parts: list[Part] = []
+    for index, part in enumerate(content):
+        if isinstance(part, r.TextPart):
+            parts.append(Text(part.text))
+            continue
+        place = f"{path}[{index}].{part.__struct_config__.tag}"
+        parts.append(_part(part, place))
+        part_paths.note(parts[-1], place)
     return tuple(parts)
 
 
-def decode_text(entry: Fields) -> str:
-    """The content of a result, which is text alone."""
-    return "".join(p.text for p in decode_content(entry, "tool") if isinstance(p, Text))
+def _part(
+    part: r.ImagePart | r.AudioPart | r.VideoPart | r.InputAudioPart | r.FilePart, path: str
+) -> Part:
+    """Return media or a file. `path`: the place of the object that holds it."""
+    match part:
+        case r.ImagePart():
+            return Image(*_source(part.image_url, path))
+        case r.AudioPart():
+            return Audio(*_source(part.audio_url, path))
+        case r.VideoPart():
+            return Video(*_source(part.video_url, path))
+        case r.InputAudioPart():
+            return _input_audio(part.input_audio, path)
+        case r.FilePart():
+            return _file(part.file, path)
 
 
-def _part(part: Fields, allowed: tuple[str, ...]) -> Part:
-    kind = part.required_string("type")
-    if kind == "file_url":
-        part.refuse(
-            "type",
-            'cannot be "file_url" on chat completions; send "file" with `file_data` or `file_id`',
-            code="unsupported_value",
-        )
-    if kind not in allowed:
-        part.refuse(
-            "type", f"must be {one_of(allowed)} here, not {shown(kind)}", code="unsupported_value"
-        )
-    match kind:
-        case "text" | "refusal":
-            return Text(part.required_string(kind))
-        case "image_url":
-            return Image(*_source(part, kind))
-        case "audio_url":
-            return Audio(*_source(part, kind))
-        case "video_url":
-            return Video(*_source(part, kind))
-        case "input_audio":
-            return _input_audio(part)
-        case _:
-            return _file(part)
+def _source(source: str | r.ChatImage | r.MediaAddress, path: str) -> Source:
+    """Read a URL, which may stand in an object."""
+    if isinstance(source, str):
+        return decode_source(source, path)
+    return decode_source(source.url, f"{path}.url")
 
 
-def _source(part: Fields, key: str) -> Source:
-    """An object with a `url`, or the URL itself."""
-    if type(part.get(key)) is str:
-        return decode_source(part, key)
-    return decode_source(part.required_object(key), "url")
-
-
-def _input_audio(part: Fields) -> Audio:
-    audio = part.required_object("input_audio")
-    form = audio.required_string("format").lower()
+def _input_audio(audio: r.ChatAudio, path: str) -> Audio:
+    form = audio.format.lower()
     if not form.isalnum():
-        audio.refuse("format", "must be the name of a format: wav, mp3")
-    data, _ = decode_data(audio, "data")
+        refuse(f"{path}.format", "must be the name of a format: wav, mp3")
+    data, _ = decode_data(audio.data, f"{path}.data")
     return Audio(data=data, mime_type=AUDIO_TYPES.get(form, f"audio/{form}"))
 
 
-def _file(part: Fields) -> Part:
-    file = part.required_object("file")
-    if file.get("file_url") is not None:
-        file.refuse(
-            "file_url",
-            "is not supported on chat completions; send `file_data` or `file_id`",
-            code="unsupported_value",
-        )
-    return decode_file(file)
+def _file(file: r.ChatFile, path: str) -> File:
+    """Return a stored file by its id, or a file with its content."""
+    name = base_name(file.filename) if file.filename is not None else None
+    path = f"{path}.file_data"
+    if file.file_data is None:
+        if file.file_id is None:
+            refuse_missing(path, "base64 or a data: URL, or a `file_id` in its place")
+        return File(file_id=file.file_id, name=name)
+    if file.file_id is not None:
+        refuse(path, "cannot be used together with `file_id`")
+    data, mime_type = decode_data(file.file_data, path)
+    return File(name=name, data=data, mime_type=mime_type)

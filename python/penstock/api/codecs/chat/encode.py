@@ -31,7 +31,7 @@ from penstock.dialog import (
 from penstock.dialog.fold import Answer, Choice, FailedRun
 
 FIRST_DELTA: Final = b'"delta":{"role":"assistant","content":""}'
-# Before a call or reasoning: clients take any text, the empty one too, for the answer's.
+# Before a call or reasoning: clients treat any text, even an empty one, as the answer's.
 FIRST_DELTA_NO_TEXT: Final = b'"delta":{"role":"assistant","content":null}'
 LAST_DELTA: Final = b'"delta":{}'
 TEXT: Final = b'"delta":{"content":'
@@ -39,7 +39,7 @@ TOOL_CALLS: Final = ToolCalls()
 
 
 class ChatAnswers:
-    """Writes answers whose calls have one form."""
+    """Writes answers with calls in one form."""
 
     def __init__(self, form: CallForm) -> None:
         self._form = form
@@ -52,7 +52,7 @@ class ChatAnswers:
 
 
 class ChatStream:
-    """One stream: the role on the first chunk of a choice, then a chunk for each delta."""
+    """One stream: the first chunk of a choice has the role, then each delta is a chunk."""
 
     def __init__(
         self, identity: AnswerIdentity, request: GenerateRequest, form: CallForm = TOOL_CALLS
@@ -110,7 +110,7 @@ class ChatStream:
         return KEEP_ALIVE
 
     def _begin(self, choice: int, delta: bytes) -> bytes:
-        """The first chunk of a choice, which alone names the role."""
+        """Return the first chunk of a choice, the only one with the role."""
         if choice in self._around:
             return b""
         self._around[choice] = self._writer.around(choice, TEXT, b"}")
@@ -133,7 +133,7 @@ def encode(
     answer: Answer,
     form: CallForm = TOOL_CALLS,
 ) -> bytes:
-    """The JSON of a chat completion."""
+    """Return the JSON of a chat completion."""
     wanted = request.top_logprobs is not None
     choices = [
         {
@@ -148,11 +148,11 @@ def encode(
 
 
 FUNCTION_CALLS: Final = ChatAnswers(FunctionCall())
-"""For requests with `functions`."""
+"""The form of answers to requests with `functions`."""
 
 
 def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> dict[str, Any]:
-    """`{"content": [...]}`: each token with its text, its bytes and its alternatives."""
+    """Return `{"content": [...]}`: each token with its text, bytes and alternatives."""
     return {"content": token_logprobs(logprobs)}
 
 

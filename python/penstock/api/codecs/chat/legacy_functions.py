@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
-from penstock.api.codecs.request_fields.fields import Fields, shown
-from penstock.api.codecs.request_fields.tools import check_functions, decode_function
+from penstock.api.codecs.request_fields.refusals import refuse
+from penstock.api.codecs.request_fields.tools import check_functions, check_named, decode_function
+from penstock.api.schema.chat.request import ChatCompletionRequest
 from penstock.dialog import FunctionTool, ToolPolicy
 
 
-def decode_legacy_functions(fields: Fields, names: FieldPaths) -> tuple[FunctionTool, ...]:
-    """The functions of the old form; none where it is not used."""
-    if fields.get("functions") is None:
+def decode_legacy_functions(
+    body: ChatCompletionRequest, field_paths: FieldPaths
+) -> tuple[FunctionTool, ...]:
+    """Return the functions of the old form; none if it is not used."""
+    if not body.functions:
         return ()
-    functions = tuple(decode_function(entry) for entry in fields.objects("functions"))
-    if functions and fields.get("tools"):
-        fields.refuse("functions", "cannot be used together with `tools`")
-    check_functions(fields, functions, "functions")
-    if functions:
-        names.note("tools", "functions")
-        names.note("tool_choice", "function_call")
+    if body.tools:
+        refuse("functions", "cannot be used together with `tools`")
+    functions = tuple(
+        decode_function(entry, f"functions[{index}]", "parameters")
+        for index, entry in enumerate(body.functions)
+    )
+    check_functions(functions, "functions")
+    field_paths.note("tools", "functions")
+    field_paths.note("tool_choice", "function_call")
     for index in range(len(functions)):
-        names.note_schema(index, f"functions[{index}].parameters")
+        field_paths.note_schema(index, f"functions[{index}].parameters")
     return functions
 
 
-def decode_function_choice(fields: Fields, functions: tuple[FunctionTool, ...]) -> ToolPolicy:
-    """`auto`, `none` or `{name}`; an answer of the old form makes one call at most."""
-    value = fields.get("function_call")
-    if value is None:
-        return ToolPolicy(parallel=False)
-    if type(value) is str:
-        mode = fields.choice("function_call", ("auto", "none"))
-        return ToolPolicy("none" if mode == "none" else "auto", parallel=False)
-    if type(value) is not dict:
-        fields.refuse_type("function_call", '"auto", "none" or an object with a name')
-    choice = fields.required_object("function_call")
-    name = choice.required_string("name")
-    if all(function.name != name for function in functions):
-        choice.refuse("name", f"names no function of `functions`: {shown(name)}")
-    return ToolPolicy("required", (name,), parallel=False)
+def decode_function_choice(
+    body: ChatCompletionRequest, functions: tuple[FunctionTool, ...]
+) -> ToolPolicy:
+    """Return which function is called. An answer of the old form makes one call at most."""
+    choice = body.function_call
+    if choice is None or isinstance(choice, str):
+        return ToolPolicy("none" if choice == "none" else "auto", parallel=False)
+    check_named(choice.name, functions, "function_call.name", "functions")
+    return ToolPolicy("required", (choice.name,), parallel=False)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from collections.abc import Iterable, Sequence
 
 from penstock.api.codecs.chat.content_parts import decode_content, decode_text
-from penstock.api.codecs.request_fields.fields import Fields
 from penstock.api.codecs.request_fields.part_paths import PartPaths
+from penstock.api.codecs.request_fields.refusals import refuse_missing
+from penstock.api.schema.chat import request as r
 from penstock.base.ids import new_id
 from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
-from penstock.dialog.message import Role
-
-ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
-MAY_BE_EMPTY: Final = (
-    "assistant",
-    "function",
-)  # a call or a refusal stands for content; null is one
 
 
 class _Calls:
-    """The calls that assistants made so far: results name them by id, or by function alone."""
+    """The calls made so far. Results name them by id, or by function alone."""
 
     def __init__(self) -> None:
         self._functions: dict[str, str] = {}
@@ -32,92 +26,73 @@ class _Calls:
         self._unanswered[call.id] = None
 
     def answered(self, call_id: str) -> str | None:
-        """The function that was called; None for a call that nobody made."""
+        """Return the function that was called; None for an unknown call."""
         self._unanswered.pop(call_id, None)
         return self._functions.get(call_id)
 
     def first_unanswered(self) -> str | None:
-        """The id of the call that a result without one belongs to."""
+        """Return the id of the call to which a result without an id belongs."""
         return next(iter(self._unanswered), None)
 
     def last_of(self, function: str) -> str:
-        """The id of the last call of a function; a new one where there was none."""
+        """Return the id of the last call of a function; a new one if there was none."""
         return self._last.get(function) or new_id("call_")
 
 
 def decode_messages(
-    fields: Fields, part_paths: PartPaths
-) -> tuple[tuple[Message, ...] | None, str | None]:
-    """(messages, None), or (None, prompt) where `messages` is an already templated string.
-    `part_paths`
-    learns where media and files are."""
-    value = fields.get("messages")
-    if value is None:
-        fields.refuse_missing("messages", "an array of messages")
-    if type(value) is str:
-        if not value:
-            fields.refuse("messages", "must not be an empty string")
-        return None, value
-    if type(value) is not list:
-        fields.refuse_type("messages", "an array of messages or a string")
+    messages: Iterable[r.ChatMessage], part_paths: PartPaths
+) -> tuple[Message, ...]:
+    """Return the dialog's messages. `part_paths` learns the places of media and files."""
     calls = _Calls()
-    messages = tuple(_message(entry, calls, part_paths) for entry in fields.objects("messages"))
-    if not messages:
-        fields.refuse("messages", "must hold at least one message")
-    return messages, None
+    return tuple(
+        _message(message, f"messages[{index}]", calls, part_paths)
+        for index, message in enumerate(messages)
+    )
 
 
-def _message(entry: Fields, calls: _Calls, part_paths: PartPaths) -> Message:
-    entry.required_string("role")
-    role = entry.choice("role", ROLES)
-    name = entry.string("name")
-    if role not in MAY_BE_EMPTY and entry.get("content") is None:
-        entry.refuse_missing("content", "a string or an array of parts")
-    match role:
-        case "assistant":
-            return Message("assistant", tuple(_said(entry, calls)), name)
-        case "tool":
-            call_id = entry.string("tool_call_id") or calls.first_unanswered()
+def _message(message: r.ChatMessage, path: str, calls: _Calls, part_paths: PartPaths) -> Message:
+    match message:
+        case r.UserMessage():
+            content = decode_content(message.content, f"{path}.content", part_paths)
+            return Message("user", content, message.name)
+        case r.AssistantMessage():
+            return Message("assistant", _answer(message, calls), message.name)
+        case r.SystemMessage():
+            return Message("system", decode_text(message.content), message.name)
+        case r.DeveloperMessage():
+            return Message("developer", decode_text(message.content), message.name)
+        case r.ToolMessage():
+            call_id = message.tool_call_id or calls.first_unanswered()
             if call_id is None:
-                entry.refuse_missing("tool_call_id", "a string")
+                refuse_missing(f"{path}.tool_call_id", "a string")
             called = calls.answered(call_id)
-            return Message("tool", (ToolResult(call_id, decode_text(entry), name or called),), name)
-        case "function":
-            name = entry.required_string("name")
-            result = ToolResult(calls.last_of(name), decode_text(entry), name)
-            return Message("tool", (result,), name)
-        case _:
-            of_role = cast("Role", role)
-            return Message(of_role, decode_content(entry, of_role, part_paths), name)
+            result = ToolResult(call_id, _text(message.content), message.name or called)
+            return Message("tool", (result,), message.name)
+        case r.FunctionMessage():
+            name, text = message.name, _text(message.content or "")
+            return Message("tool", (ToolResult(calls.last_of(name), text, name),), name)
 
 
-def _said(entry: Fields, calls: _Calls) -> list[Part]:
-    """What an assistant thought, said and called, in this order."""
-    reasoning = entry.string("reasoning_content") or entry.string("reasoning")
-    refusal = entry.string("refusal")
-    made = [_tool_call(call) for call in entry.objects("tool_calls")]
-    legacy = entry.object("function_call")
-    if legacy is not None:
-        made.append(_call(legacy, new_id("call_")))
+def _answer(message: r.AssistantMessage, calls: _Calls) -> tuple[Part, ...]:
+    """Return the reasoning, text and calls of an assistant, in this order."""
+    reasoning = message.reasoning_content or message.reasoning
+    made = [_call(call.function, call.id or new_id("call_")) for call in message.tool_calls or ()]
+    if message.function_call is not None:
+        made.append(_call(message.function_call, new_id("call_")))
     for call in made:
         calls.add(call)
-    return [
+    return (
         *([Reasoning(reasoning)] if reasoning else ()),
-        *decode_content(entry, "assistant"),
-        *([Text(refusal)] if refusal else ()),
+        *decode_text(() if message.content is None else message.content),
+        *([Text(message.refusal)] if message.refusal else ()),
         *made,
-    ]
+    )
 
 
-def _tool_call(call: Fields) -> ToolCall:
-    call.choice("type", ("function",))
-    function = call.required_object("function")
-    return _call(function, call.string("id") or new_id("call_"))
+def _call(function: r.FunctionOfCall, call_id: str) -> ToolCall:
+    arguments = function.parameters if function.arguments is None else function.arguments
+    return ToolCall(call_id, function.name, "{}" if arguments is None else arguments)
 
 
-def _call(function: Fields, call_id: str) -> ToolCall:
-    arguments = function.string("arguments")
-    if arguments is None:
-        arguments = function.string("parameters")  # the reference's alias
-    name = function.required_string("name")
-    return ToolCall(call_id, name, arguments if arguments is not None else "{}")
+def _text(content: str | Sequence[r.TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,4 +1,4 @@
-"""How an answer shows its calls: as `tool_calls`, or as the `function_call` of old clients."""
+"""The forms of calls in an answer: `tool_calls`, or the `function_call` of old clients."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from penstock.dialog.events import Finish
 
 
 class CallForm(Protocol):
-    """One of the two."""
+    """A form of calls."""
 
     def started(self, index: int, call_id: str | None, name: str | None) -> dict[str, Any]:
-        """The delta that begins a call. `index`: of the call in its choice."""
+        """Return the delta that begins a call. `index`: the call's number in its choice."""
         ...
 
     def continued(self, index: int, arguments: str) -> dict[str, Any]:
-        """The delta with more of its arguments."""
+        """Return a delta with more arguments."""
         ...
 
     def whole(self, calls: list[ToolCall]) -> dict[str, Any]:
-        """The fields of a message that makes calls."""
+        """Return the fields of a message that makes calls."""
         ...
 
     def finish(self, finish: Finish) -> str:
-        """The finish reason as it is called here."""
+        """Return the finish reason in this form."""
         ...
 
 

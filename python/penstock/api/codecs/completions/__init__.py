@@ -3,7 +3,7 @@
 from penstock.api.codecs.completions.decode import decode
 from penstock.api.codecs.completions.encode import CompletionStream, encode
 from penstock.api.codecs.dialect import AnswerIdentity, Decoded
-from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.openai_compat import NO_COMPAT, OpenAICompat
 from penstock.dialog import GenerateRequest
 from penstock.dialog.fold import Answer
 
@@ -11,12 +11,12 @@ __all__ = ["CompletionStream", "CompletionsDialect", "decode", "encode"]
 
 
 class CompletionsDialect:
-    """Text in, text out."""
+    """OpenAI's Completions."""
 
     id_prefix = "cmpl-"
 
-    def decode(self, body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
-        return decode(body, accepted)
+    def decode(self, body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
+        return decode(body, compat)
 
     def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> CompletionStream:
         return CompletionStream(identity, request)

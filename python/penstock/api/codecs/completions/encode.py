@@ -33,7 +33,7 @@ LAST_TEXT: Final = b'"text":""'
 
 
 class CompletionStream:
-    """One stream. This dialect knows text only: what a template would call reasoning is text."""
+    """One stream. This dialect has text only; reasoning is text too."""
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
         self._writer = ChunkWriter(identity, KIND, request.num_choices)
@@ -74,7 +74,7 @@ class CompletionStream:
 
 
 def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
-    """The JSON of a completion."""
+    """Return the JSON of a completion."""
     wanted = request.top_logprobs is not None
     choices = [
         {
@@ -89,7 +89,7 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
 
 
 def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> dict[str, Any]:
-    """The four parallel lists of the legacy form.
+    """Return the four parallel lists of the legacy form.
 
     `top_logprobs` holds the token itself beside the alternatives. The first token of an echoed
     prompt has null in both lists. Tokens that share a character begin at the same offset.

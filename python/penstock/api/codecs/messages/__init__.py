@@ -4,7 +4,7 @@ from penstock.api.codecs.dialect import AnswerIdentity, Decoded
 from penstock.api.codecs.messages.decode import decode
 from penstock.api.codecs.messages.encode import encode
 from penstock.api.codecs.messages.stream import MessageStream
-from penstock.api.codecs.request_fields.openai_compat import AS_SPECIFIED, Accepted
+from penstock.api.codecs.request_fields.openai_compat import NO_COMPAT, OpenAICompat
 from penstock.dialog import GenerateRequest
 from penstock.dialog.fold import Answer
 
@@ -12,12 +12,12 @@ __all__ = ["MessageStream", "MessagesDialect", "decode", "encode"]
 
 
 class MessagesDialect:
-    """Blocks in, blocks out."""
+    """Anthropic's Messages."""
 
     id_prefix = "msg_"
 
-    def decode(self, body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
-        return decode(body, accepted)
+    def decode(self, body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
+        return decode(body, compat)
 
     def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> MessageStream:
         return MessageStream(identity, request)

@@ -41,7 +41,7 @@ STOP_REASONS: Final[dict[Finish, str]] = {
 
 
 def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
-    """The JSON of a message."""
+    """Return the JSON of a message."""
     choice = answer.choices[0]
     message = {
         **message_head(identity, answer.model, answer.adapter_revision),
@@ -57,7 +57,7 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
 def message_head(
     identity: AnswerIdentity, model: str, adapter_generation: str | None
 ) -> dict[str, Any]:
-    """What a message says of itself before it has content."""
+    """Return the fields of a message that has no content yet."""
     return {
         "id": identity.id,
         "type": "message",
@@ -68,13 +68,13 @@ def message_head(
 
 
 def stop_fields(finish: Finish | None, stop_sequence: str | None) -> dict[str, Any]:
-    """Why the answer ended; all null while it goes on."""
+    """Return why the answer ended; all null while it goes on."""
     reason = "stop_sequence" if stop_sequence is not None else finish and STOP_REASONS[finish]
     return {"stop_reason": reason, "stop_sequence": stop_sequence}
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """Input tokens are those not read from the cache: with those that were, all of the prompt."""
+    """Return the usage. Input tokens do not include those that came from the cache."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -85,12 +85,12 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def signature_of(thinking: str) -> str:
-    """What a thinking block carries so that clients keep it: a digest of its text."""
+    """Return the signature of a thinking block, a digest of its text, so that clients keep it."""
     return base64.b64encode(hashlib.blake2b(thinking.encode(), digest_size=48).digest()).decode()
 
 
 def error_body(error: ServiceError, request_id: str) -> bytes:
-    """`{"type": "error", "error": {"type", "message"}, "request_id"}`."""
+    """Return `{"type": "error", "error": {"type", "message"}, "request_id"}`."""
     default = "api_error" if error.status >= 500 else "invalid_request_error"
     kind = ERROR_TYPES.get(error.status, default)
     inner = {"type": kind, "message": error.message}
@@ -98,8 +98,8 @@ def error_body(error: ServiceError, request_id: str) -> bytes:
 
 
 def _blocks(part: Part) -> list[dict[str, Any]]:
-    """The block of a part. An empty one has none, nor has a call that broke off: `input` cannot
-    hold a part of an object, and clients run whatever call a message has."""
+    """Return the block of a part. An empty part and an incomplete call have none: `input` cannot
+    hold a part of an object, and clients run every call of a message."""
     match part:
         case Text(text) if text:
             return [{"type": "text", "text": text}]

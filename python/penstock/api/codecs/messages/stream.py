@@ -41,10 +41,10 @@ THINKING_BLOCK: Final = {"type": "thinking", "thinking": "", "signature": ""}
 
 
 class MessageStream:
-    """One stream. A block begins with its first delta, so that there are no empty ones. The frames
-    of a call wait for its end: clients run whatever call they have been sent, and a call that
-    breaks off has no block. `message_start` waits for what follows it: until then an error is
-    still an HTTP status of its own."""
+    """One stream. A block begins with its first delta, so that no block is empty. The frames of a
+    call wait for its end: clients run every call that they receive, and an incomplete call has no
+    block. `message_start` waits for the next frame: until then an error still gets its own HTTP
+    status."""
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
         self._identity = identity
@@ -137,7 +137,7 @@ class MessageStream:
         return self._delta_head + kind + orjson.dumps(text) + DELTA_END
 
     def _end_call(self, event: PartEnded, call: ToolCall) -> bytes:
-        """All frames of a call; none where it broke off."""
+        """Return all frames of a call; none if it is incomplete."""
         if not call.whole:
             self._open = None
             self._index -= 1

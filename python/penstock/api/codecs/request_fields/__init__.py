@@ -1,1 +1,1 @@
-"""Readers of the request fields that several dialects share."""
+"""Decoders of the request fields that several dialects share."""

@@ -1,15 +1,14 @@
-"""An answer that a conversation has begun already: its last message, of the assistant."""
+"""The answer prefix: text of the assistant in the last message, from which the answer continues."""
 
 from __future__ import annotations
 
-from penstock.api.codecs.request_fields.fields import Fields
+from penstock.api.codecs.request_fields.refusals import refuse
 from penstock.dialog import Message, ReasoningPolicy, Text
 
 
-def split_answer_prefix(
-    fields: Fields, messages: tuple[Message, ...]
-) -> tuple[tuple[Message, ...], str]:
-    """The conversation, and the answer that its last message begins: text of the assistant."""
+def split_answer_prefix(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str]:
+    """Return the conversation without its answer prefix, and the answer prefix, which may be
+    empty."""
     if len(messages) < 2 or messages[-1].role != "assistant":
         return messages, ""
     *before, last = messages
@@ -18,12 +17,12 @@ def split_answer_prefix(
         return messages, ""
     answer_prefix = "".join(texts)
     if answer_prefix != answer_prefix.rstrip():
-        fields.refuse("messages", "must not end with white space where they begin the answer")
+        refuse("messages", "must not end with white space if they end with an answer prefix")
     return tuple(before), answer_prefix
 
 
-def without_reasoning(fields: Fields, policy: ReasoningPolicy) -> ReasoningPolicy:
-    """An answer that is begun already has no reasoning before it."""
+def without_reasoning(policy: ReasoningPolicy) -> ReasoningPolicy:
+    """Return the policy of an answer with a prefix, which has no reasoning before it."""
     if policy.enabled:
-        fields.refuse("messages", "end with a begun answer, which excludes thinking")
+        refuse("messages", "end with an answer prefix, which excludes thinking")
     return ReasoningPolicy(enabled=False)

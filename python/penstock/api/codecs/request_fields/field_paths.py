@@ -1,9 +1,7 @@
-"""How clients write the fields that the dialog has under names of its own, for errors that name
-one."""
+"""Maps our names of request fields to the paths that the client wrote, for errors that name one."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,56 +12,53 @@ from penstock.dialog import RunFailed
 
 @dataclass(slots=True)
 class FieldPaths:
-    """Filled while a body is decoded. What is not noted is written as the dialog has it."""
+    """Filled while a body is decoded. A field that is not noted has the same name in the body."""
 
-    _written: dict[str, str] = field(default_factory=dict)
+    _paths: dict[str, str] = field(default_factory=dict)
 
-    def note(self, named: str, written: str) -> None:
-        """`written`: the path of the field that the dialog has `named`, as the client wrote it."""
-        self._written[named] = written
+    def note(self, name: str, path: str) -> None:
+        """Note the path in the body of the field that errors call `name`."""
+        self._paths[name] = path
 
-    def note_schema(self, index: int, written: str) -> None:
-        """The same of the schema of a function; the dialog counts functions alone. Where no other
-        field asks for a grammar, it is that of calls."""
-        self.note(f"tools[{index}].function.parameters", written)
-        self.note("grammar", written.partition("[")[0])
+    def note_schema(self, index: int, path: str) -> None:
+        """Note the path of the schema of function `index`, counted without other tools.
 
-    def note_hosted(self, written: str) -> None:
-        """The first field that asks for tools of the server."""
-        self._written.setdefault("hosted", written)
+        A grammar that no other field asks for is that of tool calls.
+        """
+        self.note(f"tools[{index}].function.parameters", path)
+        self.note("grammar", path.partition("[")[0])
+
+    def note_hosted(self, path: str) -> None:
+        """Note the first field that asks for tools of the server."""
+        self._paths.setdefault("hosted", path)
 
     def rewrite_failure(self, event: RunFailed) -> RunFailed:
-        """The failure, which names its field as the client wrote it. What is wrong with a request
-        is told with that name, which is all that an envelope without `param` has of it."""
-        named = event.field
-        if named is None:
+        """Return the failure with the client's path of its field.
+
+        A message that begins with our name of the field, or quotes it, gets the path there. The
+        message of an invalid request names the field in any case: an envelope without `param` has
+        no other place for it.
+        """
+        name = event.field
+        if name is None:
             return event
-        written = self._of(named)
-        message = event.message if written is None else _reworded(event.message, named, written)
-        place = written or named
-        if event.status == InvalidRequest.status and not _says(message, place):
-            message = f"{place}: {message}"
-        if (place, message) == (named, event.message):
+        path = self._path_of(name)
+        message = event.message
+        if path != name:
+            message = message.replace(f"`{name}`", f"`{path}`")
+            if message.startswith((f"{name} ", f"{name}:")):
+                message = path + message.removeprefix(name)
+        if event.status == InvalidRequest.status and path not in message:
+            message = f"{path}: {message}"
+        if (path, message) == (name, event.message):
             return event
-        return msgspec.structs.replace(event, field=place, message=message)
+        return msgspec.structs.replace(event, field=path, message=message)
 
-    def _of(self, named: str) -> str | None:
-        """None where it is not noted."""
-        head, bracket, index = named.partition("[")
-        if named in self._written or not bracket:
-            return self._written.get(named)
-        # Messages are counted otherwise by clients; `GenerateRequest.part_paths` names their parts.
-        if head not in self._written or head == "messages":
-            return self._written.get(head)
-        return f"{self._written[head]}[{index}"
-
-
-def _says(message: str, name: str) -> bool:
-    """Whether the name stands in a message, and not as part of another."""
-    return re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", message) is not None
-
-
-def _reworded(message: str, named: str, written: str) -> str:
-    """A message that begins with the name of its field, or quotes it."""
-    name = re.escape(named)
-    return re.sub(rf"^{name}(?!\w)|(?<=`){name}(?=`)", lambda _: written, message)
+    def _path_of(self, name: str) -> str:
+        owner, bracket, index = name.partition("[")
+        if name in self._paths or not bracket:
+            return self._paths.get(name, name)
+        # Clients count messages differently; `GenerateRequest.part_paths` has their parts.
+        if owner not in self._paths or owner == "messages":
+            return self._paths.get(owner, name)
+        return f"{self._paths[owner]}[{index}"

@@ -1,4 +1,4 @@
-"""Functions in namespaces: the client knows `list_orders` of `crm`, the model `crm.list_orders`."""
+"""Functions in namespaces: the client's `list_orders` of `crm` is the model's `crm.list_orders`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Namespaces:
-    """Those of a request, filled while its tools are decoded."""
+    """The namespaces of a request, filled while its tools are decoded."""
 
     _of: dict[str, str] = field(default_factory=dict)
 
     def add(self, namespace: str, name: str) -> str:
-        """The model's name of a function in a namespace."""
+        """Add a function to a namespace and return the model's name for it."""
         qualified = qualify(namespace, name)
         self._of[qualified] = namespace
         return qualified
 
     def split(self, qualified: str) -> tuple[str | None, str]:
-        """(namespace, name) for the model's name of a function; None where it stands in none."""
+        """Return (namespace, name) for the model's name of a function; (None, name) without one."""
         namespace = self._of.get(qualified)
         if namespace is None:
             return None, qualified
@@ -26,5 +26,5 @@ class Namespaces:
 
 
 def qualify(namespace: str | None, name: str) -> str:
-    """The name under which the model knows a function."""
+    """Return the model's name for a function."""
     return f"{namespace}.{name}" if namespace else name

@@ -1,4 +1,4 @@
-"""What of OpenAI's API is refused, as the interface says, unless an operator has it accepted."""
+"""Fields of OpenAI's API that are refused unless the operator accepts them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 OPTION: Final = "--openai-compat"
 """The option of the server, which refusals name."""
-Accepted = frozenset[Literal["json_object", "parallel_tool_calls"]]
-AS_SPECIFIED: Final = Accepted()
-OPENAI: Final = Accepted(("json_object", "parallel_tool_calls"))
-"""`response_format` `json_object`: any JSON object. `parallel_tool_calls: false` on responses: at
-most one call."""
+OpenAICompat = frozenset[Literal["json_object", "parallel_tool_calls"]]
+"""`json_object`: `response_format` may ask for any JSON object. `parallel_tool_calls`: responses
+accept `parallel_tool_calls: false`, which means at most one call."""
+NO_COMPAT: Final = OpenAICompat()
+FULL_COMPAT: Final = OpenAICompat(("json_object", "parallel_tool_calls"))

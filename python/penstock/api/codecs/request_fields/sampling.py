@@ -1,170 +1,123 @@
-"""The sampling, length and stop fields that the dialects share."""
+"""The fields that all dialects share: sampling, length, stops, the adapter."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import orjson
+from msgspec import UNSET
 
-from penstock.api.codecs.request_fields.fields import Fields, kind_of
-from penstock.dialog import AdapterRevision, Limits, Sampling
+from penstock.api.codecs.request_fields.decode_body import decode_value
+from penstock.api.codecs.request_fields.refusals import refuse
+from penstock.api.schema.constraints import AdapterGenerationSelection
+from penstock.api.schema.fields import BreakerList
+from penstock.api.schema.sampling import AnswerFields, SamplingFields
+from penstock.dialog import AdapterRevision, Constraint, GenerateRequest, Limits, Sampling
+from penstock.dialog.ranges import MAX_TOKEN_ID
 
-MAX_STOP_STRINGS: Final = 64
-MAX_STOP_TOKENS: Final = 64
-MAX_BREAKERS: Final = 64
-MAX_N: Final = 128
-MAX_TOP_LOGPROBS: Final = 20
-MAX_SALT_CHARS: Final = 256
-MAX_TOKEN_ID: Final = 2**31 - 1
 SEED_MASK: Final = 2**63 - 1
-GENERATION: Final = re.compile(r"[0-9a-f]{64}")
 
 _T = TypeVar("_T")
 
 
-def decode_sampling(fields: Fields) -> Sampling:
-    """Every range as spec/decisions.md gives it."""
-    return Sampling(
-        temperature=fields.number("temperature", 0, 2),
-        top_k=_top_k(fields),
-        top_p=fields.number("top_p", 0, 1),
-        min_p=fields.number("min_p", 0, 1),
-        seed=_seed(fields),
-        presence_penalty=fields.number("presence_penalty", -2, 2),
-        frequency_penalty=fields.number("frequency_penalty", -2, 2),
-        repetition_penalty=_either(
-            fields,
-            ("repetition_penalty", "repeat_penalty"),
-            lambda key: fields.number(key, 0, above=True),
-        ),
-        logit_bias=_logit_bias(fields),
-        dry_multiplier=fields.number("dry_multiplier", 0),
-        dry_base=fields.number("dry_base", 1),
-        dry_allowed_length=fields.integer("dry_allowed_length", 0),
-        dry_sequence_breakers=_breakers(fields),
+def decode_answer_fields(body: AnswerFields, constraint: Constraint | None) -> GenerateRequest:
+    """Return a request without messages or a prompt, from the fields that all dialects share."""
+    return GenerateRequest(
+        model=body.model or None,
+        adapter=decode_adapter(body.adapter),
+        cache_salt=body.cache_salt or "",
+        sampling=_sampling(body),
+        constraint=constraint,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignore_eos=body.ignore_eos or False,
     )
 
 
-def decode_limits(fields: Fields, least_tokens: int = 1) -> Limits:
-    """`max_completion_tokens` is an alias of `max_tokens`; both may be sent if they agree."""
-    names = ("max_tokens", "max_completion_tokens")
-    most = _either(fields, names, lambda key: fields.integer(key, least_tokens))
-    return Limits(
-        max_tokens=most,
-        truncate=fields.boolean("truncate_sequence") or False,
-        min_tokens=decode_min_tokens(fields, most),
-    )
-
-
-def decode_min_tokens(fields: Fields, most: int | None) -> int:
-    """How many tokens an answer of at most `most` has at least."""
-    least = fields.integer("min_tokens", 0) or 0
+def decode_limits(
+    body: AnswerFields,
+    limits: Mapping[str, int | None],
+    max_rounds: int | None = None,
+    truncate: bool | None = None,
+) -> Limits:
+    """Return the limits of an answer. `limits`: the fields that are names of `max_tokens`."""
+    most = the_same(limits)
+    least = body.min_tokens or 0
     if most is not None and least > most:
-        fields.refuse("min_tokens", f"must be at most the largest number of tokens, {most}")
-    return least
+        refuse("min_tokens", f"must be at most the largest number of tokens, {most}")
+    return Limits(
+        max_tokens=most, max_rounds=max_rounds, truncate=truncate or False, min_tokens=least
+    )
 
 
-def decode_stop(fields: Fields) -> tuple[str, ...]:
-    """One string or up to 64."""
-    value = fields.get("stop")
-    if type(value) is str:
-        if not value:
-            fields.refuse("stop", "must not be an empty string")
-        return (value,)
-    if value is not None and type(value) is not list:
-        fields.refuse_type("stop", "a string or an array of strings")
-    return fields.strings("stop", MAX_STOP_STRINGS) or ()
+def the_same(fields: Mapping[str, _T | None]) -> _T | None:
+    """Return the value of a field that has several names. Raises InvalidRequest if they differ."""
+    given = [(name, value) for name, value in fields.items() if value is not None]
+    for name, value in given[1:]:
+        if value != given[0][1]:
+            refuse(name, f"differs from `{given[0][0]}`; send only one of them")
+    return given[0][1] if given else None
 
 
-def decode_stop_token_ids(fields: Fields) -> tuple[int, ...]:
-    """Up to 64 of them."""
-    values = fields.array("stop_token_ids", "an array of token ids") or ()
-    if len(values) > MAX_STOP_TOKENS:
-        fields.refuse("stop_token_ids", f"may hold at most {MAX_STOP_TOKENS}, not {len(values)}")
-    for index, value in enumerate(values):
-        key = f"stop_token_ids[{index}]"
-        if type(value) is not int:
-            fields.refuse(key, f"must be a token id, not {kind_of(value)}", code="invalid_type")
-        if not 0 <= value <= MAX_TOKEN_ID:
-            fields.refuse(key, f"must be a token id, not {value}")
-    return tuple(values)
+def decode_stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    """Return the stop strings."""
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
-def decode_cache_salt(fields: Fields) -> str:
-    """Empty where there is none."""
-    salt = fields.string("cache_salt")
-    if salt is None:
-        return ""
-    if not 1 <= len(salt) <= MAX_SALT_CHARS:
-        fields.refuse("cache_salt", f"must have from 1 to {MAX_SALT_CHARS} characters")
-    return salt
+def decode_adapter(
+    adapter: str | AdapterGenerationSelection | None,
+) -> str | AdapterRevision | None:
+    """Return an alias, or the revision of an adapter."""
+    if isinstance(adapter, AdapterGenerationSelection):
+        return AdapterRevision(adapter.generation)
+    return adapter
 
 
-def decode_adapter(fields: Fields) -> str | AdapterRevision | None:
-    """An alias, or an object naming a generation."""
-    value = fields.get("adapter")
-    if value is None:
-        return None
-    if type(value) is str:
-        if not value:
-            fields.refuse("adapter", "must not be an empty string")
-        return value
-    if type(value) is not dict:
-        fields.refuse_type("adapter", "an alias or an object {generation}")
-    generation = fields.required_object("adapter").required_string("generation")
-    assert generation is not None
-    if not GENERATION.fullmatch(generation):
-        fields.refuse("adapter.generation", "must be 64 hexadecimal digits")
-    return AdapterRevision(generation)
+def _sampling(body: SamplingFields) -> Sampling:
+    """Return how tokens are sampled."""
+    penalties = {
+        "repetition_penalty": body.repetition_penalty,
+        "repeat_penalty": body.repeat_penalty,
+    }
+    return Sampling(
+        temperature=body.temperature,
+        # 0 and -1 switch it off, whatever the server's default, and so does a null.
+        top_k=None if body.top_k is UNSET else max(body.top_k or 0, 0),
+        top_p=body.top_p,
+        min_p=body.min_p,
+        seed=_seed(body.seed),
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=the_same(penalties),
+        logit_bias=_logit_bias(body.logit_bias),
+        dry_multiplier=body.dry_multiplier,
+        dry_base=body.dry_base,
+        dry_allowed_length=body.dry_allowed_length,
+        dry_sequence_breakers=_breakers(body.dry_sequence_breakers),
+    )
 
 
-def _either(fields: Fields, names: tuple[str, str], read: Callable[[str], _T | None]) -> _T | None:
-    """A field that has two names."""
-    first, second = map(read, names)
-    if first is not None and second is not None and first != second:
-        fields.refuse(names[1], f"differs from `{names[0]}`; send only one of them")
-    return second if first is None else first
-
-
-def _top_k(fields: Fields) -> int | None:
-    """0 and -1 switch it off, whatever the server's default, and so does a null."""
-    value = fields.integer("top_k", -1)
-    if value is None and "top_k" not in fields.values:
-        return None
-    return max(value or 0, 0)
-
-
-def _breakers(fields: Fields) -> tuple[str, ...] | None:
-    """An array, or the JSON text of one, which is what clients send that have a text box for it."""
+def _breakers(breakers: str | list[str] | None) -> tuple[str, ...] | None:
+    """Clients with a text box for this field send the JSON text of an array."""
     key = "dry_sequence_breakers"
-    text = fields.get(key)
-    if type(text) is str and text.lstrip().startswith("["):
+    if isinstance(breakers, str):
+        if not breakers.lstrip().startswith("["):
+            refuse(key, "must be an array of strings, not a string", code="invalid_type")
         try:
-            fields = Fields(fields.values | {key: orjson.loads(text)}, fields.path)
+            breakers = decode_value(orjson.loads(breakers), BreakerList, key)
         except orjson.JSONDecodeError:
-            fields.refuse(key, "is not the JSON text of an array of strings")
-    return fields.strings(key, MAX_BREAKERS)
+            refuse(key, "must be an array of strings, or the JSON text of one")
+    return None if breakers is None else tuple(breakers)
 
 
-def _seed(fields: Fields) -> int | None:
-    """Of any type, says the specification; only an integer has an effect."""
-    value = fields.get("seed")
-    return value & SEED_MASK if type(value) is int else None
+def _seed(seed: Any) -> int | None:
+    """Any type is allowed; only an integer has an effect."""
+    return seed & SEED_MASK if type(seed) is int else None
 
 
-def _logit_bias(fields: Fields) -> dict[int, float] | None:
-    """Token id -> bias. That the ids are known is checked where the vocabulary is."""
-    biases = fields.object("logit_bias")
-    if biases is None:
-        return None
-    decoded: dict[int, float] = {}
-    for key in biases.values:
+def _logit_bias(biases: dict[str, float] | None) -> dict[int, float] | None:
+    """Return token id -> bias. The vocabulary's size is checked by the generator."""
+    for key in biases or ():
         if not (key.isascii() and key.isdigit() and len(key) < 11 and int(key) <= MAX_TOKEN_ID):
-            fields.refuse("logit_bias", "must map token ids (as decimal strings) to numbers")
-        bias = biases.number(key, -100, 100)
-        if bias is None:
-            biases.refuse_type(key, "a number from -100 to 100")
-        decoded[int(key)] = bias
-    return decoded or None
+            refuse("logit_bias", "must map token ids (as decimal strings) to numbers")
+    return {int(key): bias for key, bias in biases.items()} if biases else None

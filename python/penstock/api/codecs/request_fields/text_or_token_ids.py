@@ -1,53 +1,32 @@
-"""What completions take as prompts and embeddings as inputs: text or token ids, one or several."""
+"""Prompts of completions and inputs of embeddings: text or token ids, one or several."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import cast
 
-from penstock.api.codecs.request_fields.fields import Fields, kind_of
-from penstock.api.codecs.request_fields.sampling import MAX_TOKEN_ID
-
-WANTED: Final = "a string, an array of token ids, or an array of either"
-MAX_INPUTS: Final = 2048
+from penstock.api.codecs.request_fields.refusals import kind_of, refuse
+from penstock.dialog.ranges import MAX_INPUTS
 
 Input = str | tuple[int, ...]
 
 
-def decode_inputs(fields: Fields, key: str) -> tuple[Input, ...]:
-    """One or several; texts may be empty, arrays not. Raises InvalidRequest naming the entry."""
-    value: Any = fields.get(key)
-    if value is None:
-        fields.refuse_missing(key, WANTED)
-    if type(value) is str:
-        return (value,)
-    if type(value) is not list:
-        fields.refuse_type(key, WANTED)
-    if not value:
-        fields.refuse(key, "must not be empty")
-    if type(value[0]) is int:
-        return (_token_ids(fields, key, value),)
-    if len(value) > MAX_INPUTS:
-        fields.refuse(key, f"may hold at most {MAX_INPUTS} entries, not {len(value)}")
-    return tuple(_one_of_several(fields, f"{key}[{i}]", item) for i, item in enumerate(value))
-
-
-def _one_of_several(fields: Fields, key: str, value: Any) -> Input:
+def decode_inputs(value: str | list[str | int | list[int]], path: str) -> tuple[Input, ...]:
+    """Return one or several inputs. Texts may be empty. Raises InvalidRequest naming the entry."""
     if isinstance(value, str):
-        return value
-    if type(value) is not list:
+        return (value,)
+    if isinstance(value[0], int):
+        if set(map(type, value)) != {int}:
+            index = next(i for i, entry in enumerate(value) if not isinstance(entry, int))
+            why = f"must be a token id, not {kind_of(value[index])}"
+            refuse(f"{path}[{index}]", why, code="invalid_type")
+        return (tuple(cast("list[int]", value)),)
+    if len(value) > MAX_INPUTS:
+        refuse(path, f"may hold at most {MAX_INPUTS} entries, not {len(value)}")
+    return tuple(_input(entry, f"{path}[{index}]") for index, entry in enumerate(value))
+
+
+def _input(entry: str | int | list[int], path: str) -> Input:
+    if isinstance(entry, int):
         wanted = "a string or an array of token ids"
-        fields.refuse(key, f"must be {wanted}, not {kind_of(value)}", code="invalid_type")
-    return _token_ids(fields, key, value)
-
-
-def _token_ids(fields: Fields, key: str, values: list[Any]) -> tuple[int, ...]:
-    if not values:
-        fields.refuse(key, "must not be empty")
-    for index, value in enumerate(values):
-        if type(value) is not int:
-            fields.refuse(
-                f"{key}[{index}]", f"must be a token id, not {kind_of(value)}", code="invalid_type"
-            )
-        if not 0 <= value <= MAX_TOKEN_ID:
-            fields.refuse(f"{key}[{index}]", f"must be a token id, not {value}")
-    return tuple(values)
+        refuse(path, f"must be {wanted}, not {kind_of(entry)}", code="invalid_type")
+    return entry if isinstance(entry, str) else tuple(entry)

@@ -1,163 +1,168 @@
-"""`tools` and `tool_choice`: the functions of the client and which of them may be called."""
+"""`tools` and `tool_choice`: the client's functions, and which of them may be called."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from penstock.api.codecs.request_fields.constraint import check_depth
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
-from penstock.api.codecs.request_fields.fields import Fields, one_of, shown
-from penstock.api.codecs.request_fields.hosted_tools import hosted_kind
+from penstock.api.codecs.request_fields.hosted_tools import undated
 from penstock.api.codecs.request_fields.namespaces import Namespaces
+from penstock.api.codecs.request_fields.refusals import quoted, refuse, refuse_missing
+from penstock.api.schema import tools as t
 from penstock.dialog import FunctionTool, HostedTool, ToolPolicy
 
 MAX_TOOLS: Final = 1024
-NAMESPACE: Final = "namespace"
-TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+def prepare_tools(values: dict[str, Any]) -> None:
+    """Change a parsed body in place: `tools` get undated types, and a function or a choice that is
+    nested counts alone, whatever stands beside it."""
+    for tool in _objects(values.get("tools")):
+        if "type" in tool:
+            tool["type"] = undated(tool["type"])
+        for function in (tool, *_objects(tool.get("tools"))):
+            _unnest(function, "function")
+    for choice in _objects([values.get("tool_choice")]):
+        _unnest(choice, "allowed_tools")
+        for owner in (choice, *_objects([choice.get("allowed_tools")])):
+            for function in (owner, *_objects(owner.get("tools"))):
+                _unnest(function, "function")
 
 
 def decode_functions(
-    fields: Fields,
-    hosted: Sequence[str],
-    names: FieldPaths,
-    namespaces: Namespaces | None = None,
+    tools: Sequence[object], field_paths: FieldPaths, namespaces: Namespaces
 ) -> tuple[FunctionTool, ...]:
-    """The functions of `tools`, in order. `hosted`: the other kinds that the dialect has, which
-    are left to `hosted.decode_hosted_tools`; what is none of them is refused. `namespaces` learns
-    who stands in one; None: the dialect has none."""
-    if fields.get("tools") is None:
-        return ()
-    tools: list[FunctionTool] = []
-    others = hosted if namespaces is None else (NAMESPACE, *hosted)
-    for entry in fields.objects("tools"):
-        kind = entry.required_string("type")
-        if hosted_kind(kind) in hosted:
-            continue
-        if namespaces is not None and kind == NAMESPACE:
-            functions = _namespaced(entry, namespaces)
-        else:
-            function = _function(entry, others)
-            functions = iter([(function, decode_function(function))])
-        for function, tool in functions:
-            names.note_schema(len(tools), function.name_of("parameters"))
-            tools.append(tool)
-    check_functions(fields, tools)
-    return tuple(tools)
+    """Return the functions of `tools`, in order. Hosted tools are skipped. `namespaces` learns
+    which function belongs to which namespace."""
+    found: list[FunctionTool] = []
+    for index, entry in enumerate(tools):
+        path = f"tools[{index}]"
+        match entry:
+            case t.FunctionTool():
+                functions = iter([_function(entry, path)])
+            case t.NamespaceTool():
+                functions = _namespaced(entry, path, namespaces)
+            case _:
+                continue
+        for tool, parameters_path in functions:
+            field_paths.note_schema(len(found), parameters_path)
+            found.append(tool)
+    check_functions(found)
+    return tuple(found)
 
 
-def check_functions(fields: Fields, tools: Sequence[FunctionTool], key: str = "tools") -> None:
-    """Refuse too many functions, and two of one name, in the field they came in."""
+def check_functions(tools: Sequence[FunctionTool], path: str = "tools") -> None:
+    """Raise InvalidRequest for too many functions, or two of one name."""
     if len(tools) > MAX_TOOLS:
-        fields.refuse(key, f"may hold at most {MAX_TOOLS} tools, not {len(tools)}")
+        refuse(path, f"may hold at most {MAX_TOOLS} tools, not {len(tools)}")
     names = [tool.name for tool in tools]
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
-        fields.refuse(key, f"names the function {shown(double)} more than once")
+        refuse(path, f"names the function {quoted(double)} more than once")
 
 
-def decode_function_name(function: Fields) -> str:
-    """The `name` under which a function can be called."""
-    name = function.required_string("name")
-    if not TOOL_NAME.fullmatch(name):
-        function.refuse("name", "must be 1 to 128 letters, digits and characters of `_-.:`")
-    return name
-
-
-def decode_tool_choice(
-    fields: Fields, tools: tuple[FunctionTool, ...], hosted: tuple[HostedTool, ...] = ()
-) -> ToolPolicy:
-    """All four forms of the specification. Hosted tools can be required, but not chosen."""
-    value = fields.get("tool_choice")
-    if value is None:
-        return ToolPolicy()
-    if type(value) is str:
-        mode = fields.choice("tool_choice", ("auto", "none", "required"))
-        if mode == "required" and not tools and not hosted:
-            fields.refuse("tool_choice", 'is "required", but the request has no tools')
-        return ToolPolicy("none" if mode == "none" else _mode(mode))
-    if type(value) is not dict:
-        fields.refuse_type("tool_choice", 'a string ("auto", "none", "required") or an object')
-    choice = fields.required_object("tool_choice")
-    kind = choice.required_string("type")
-    if hosted_kind(kind) is not None:
-        choice.refuse("type", f"cannot force the hosted tool {shown(kind)}")
-    if choice.choice("type", ("function", "allowed_tools")) == "allowed_tools":
-        return _allowed_tools(choice, tools)
-    return ToolPolicy("required", (_function_name(choice, tools),))
-
-
-def _function(entry: Fields, hosted: Sequence[str]) -> Fields:
-    """The object that describes the function of an entry of `tools`."""
-    kind = entry.required_string("type")
-    if kind.startswith("web_search"):
-        entry.refuse("type", "does not take web search; use `web_search_options`")
-    if kind != "function":
-        wanted = one_of(("function", *hosted))
-        entry.refuse("type", f"must be {wanted}, not {shown(kind)}", code="unsupported_value")
-    return entry.object("function") or entry
-
-
-def decode_function(function: Fields) -> FunctionTool:
-    """`{name, description?, parameters?, strict?}`, wherever it stands."""
-    name = decode_function_name(function)
-    parameters = function.object("parameters")
-    if parameters is not None:
-        check_depth(function, "parameters", parameters.values)
+def decode_function(function: t.FunctionFields, path: str, schema_field: str) -> FunctionTool:
+    """Return a function. `schema_field`: the name of the field with its parameters."""
+    if function.name is None:
+        refuse_missing(f"{path}.name", "the name of the function")
+    parameters = getattr(function, schema_field)
+    check_depth(parameters, f"{path}.{schema_field}")
     return FunctionTool(
-        name=name,
-        description=function.string("description"),
-        parameters=parameters.values if parameters is not None else None,
-        strict=function.boolean("strict") or False,
+        name=function.name,
+        description=function.description,
+        parameters=parameters,
+        strict=function.strict or False,
     )
 
 
-def _namespaced(entry: Fields, namespaces: Namespaces) -> Iterator[tuple[Fields, FunctionTool]]:
-    """The functions of a namespace, each with the object that describes it. What the namespace says
-    of itself stands before the description of its first."""
-    namespace = decode_function_name(entry)
-    about = entry.string("description")
-    for member in entry.objects("tools"):
-        function = _function(member, ())
-        tool = decode_function(function)
+def decode_tool_choice(
+    choice: t.ToolChoice | None,
+    tools: tuple[FunctionTool, ...],
+    hosted: tuple[HostedTool, ...] = (),
+) -> ToolPolicy:
+    """Return which tools may be called. Hosted tools can be required, but not chosen."""
+    match choice:
+        case None | "auto":
+            return ToolPolicy()
+        case "none":
+            return ToolPolicy("none")
+        case "required":
+            if not tools and not hosted:
+                refuse("tool_choice", 'is "required", but the request has no tools')
+            return ToolPolicy("required")
+        case t.FunctionChoice():
+            return ToolPolicy("required", (_name_of(choice, tools, "tool_choice"),))
+        case t.AllowedToolsChoice():
+            return _allowed_tools(choice, tools)
+    raise AssertionError(choice)
+
+
+def check_named(name: str, tools: Iterable[FunctionTool], path: str, field: str = "tools") -> None:
+    """Raise InvalidRequest unless `name` is a function of `field`."""
+    if all(tool.name != name for tool in tools):
+        refuse(path, f"names no function of `{field}`: {quoted(name)}")
+
+
+def _objects(values: object) -> list[dict[str, Any]]:
+    entries = values if isinstance(values, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def _unnest(entry: dict[str, Any], key: str) -> None:
+    if entry.get(key) is not None:
+        for name in entry.keys() - {"type", key}:
+            del entry[name]
+
+
+def _function(entry: t.FunctionTool, path: str) -> tuple[FunctionTool, str]:
+    """Return a function, and the path of its parameters."""
+    function: t.FunctionFields = entry
+    if entry.function is not None:
+        function, path = entry.function, f"{path}.function"
+    return decode_function(function, path, "parameters"), f"{path}.parameters"
+
+
+def _namespaced(
+    entry: t.NamespaceTool, path: str, namespaces: Namespaces
+) -> Iterator[tuple[FunctionTool, str]]:
+    """Yield the functions of a namespace, each with the path of its parameters. The namespace's
+    description precedes that of its first function."""
+    about = entry.description
+    for index, member in enumerate(entry.tools):
+        tool, parameters_path = _function(member, f"{path}.tools[{index}]")
         lines = [text for text in (about, tool.description) if text]
         about = None
+        qualified = namespaces.add(entry.name, tool.name)
+        description = "\n".join(lines) or None
         yield (
-            function,
-            msgspec.structs.replace(
-                tool,
-                name=namespaces.add(namespace, tool.name),
-                description="\n".join(lines) or None,
-            ),
+            msgspec.structs.replace(tool, name=qualified, description=description),
+            parameters_path,
         )
 
 
-def _allowed_tools(choice: Fields, tools: tuple[FunctionTool, ...]) -> ToolPolicy:
-    # OpenAI's chat API nests this form in a field of its own; the specification does not.
-    inner = choice.object("allowed_tools") or choice
-    inner.required_string("mode")
-    mode = inner.choice("mode", ("auto", "required"))
-    names = []
-    for entry in inner.objects("tools"):
-        kind = entry.required_string("type")
-        if kind != "function":
-            entry.refuse("type", f'must be "function", not {shown(kind)}')
-        names.append(_function_name(entry, tools))
+def _allowed_tools(choice: t.AllowedToolsChoice, tools: tuple[FunctionTool, ...]) -> ToolPolicy:
+    # OpenAI's chat API nests this form in a field of its own.
+    nested = choice.allowed_tools
+    path = "tool_choice" if nested is None else "tool_choice.allowed_tools"
+    mode, entries = (choice.mode, choice.tools) if nested is None else (nested.mode, nested.tools)
+    if mode is None:
+        refuse_missing(f"{path}.mode", '"auto" or "required"')
+    named = enumerate(entries or ())
+    names = tuple(_name_of(entry, tools, f"{path}.tools[{index}]") for index, entry in named)
     if not names:
-        inner.refuse("tools", "must name at least one function")
-    return ToolPolicy(_mode(mode), tuple(names))
+        refuse(f"{path}.tools", "must name at least one function")
+    return ToolPolicy(mode, names)
 
 
-def _function_name(entry: Fields, tools: tuple[FunctionTool, ...]) -> str:
-    owner = entry.object("function") or entry
-    name = owner.required_string("name")
-    if all(tool.name != name for tool in tools):
-        owner.refuse("name", f"names no function of `tools`: {shown(name)}")
+def _name_of(choice: t.FunctionChoice, tools: tuple[FunctionTool, ...], path: str) -> str:
+    name = choice.name
+    if choice.function is not None:
+        name, path = choice.function.name, f"{path}.function"
+    if name is None:
+        refuse_missing(f"{path}.name", "the name of a function")
+    check_named(name, tools, f"{path}.name")
     return name
-
-
-def _mode(mode: str | None) -> Literal["auto", "required"]:
-    return "required" if mode == "required" else "auto"

@@ -2,122 +2,94 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
 
-from penstock.api.codecs.request_fields.fields import Fields, shown
 from penstock.api.codecs.request_fields.media import (
+    base_name,
     decode_address,
     decode_data,
-    decode_file_id,
-    decode_file_name,
     decode_source,
 )
 from penstock.api.codecs.request_fields.part_paths import PartPaths
+from penstock.api.codecs.request_fields.refusals import refuse, refuse_missing
+from penstock.api.schema.chat.request import RefusalPart
+from penstock.api.schema.responses import input_items as i
 from penstock.dialog import Audio, File, Image, Part, Text
 
-TEXT_PARTS: Final = ("input_text", "output_text", "text")
-PARTS: Final = (*TEXT_PARTS, "refusal", "input_image", "image_url", "input_audio", "input_file")
-DETAILS: Final = ("auto", "low", "high", "original")
-AUDIO_FORMAT_CHARS: Final = 16
 
-
-def decode_content(item: Fields, key: str, part_paths: PartPaths) -> tuple[Part, ...]:
-    """A string or an array of parts. The chat API's own parts are taken too. `part_paths` learns
-    where
-    they are."""
-    value = item.get(key)
-    if type(value) is str:
-        return (Text(value),)
-    if value is None:
-        item.refuse_missing(key, "a string or an array of parts")
-    if type(value) is not list:
-        item.refuse_type(key, "a string or an array of parts")
+def decode_content(
+    content: str | Sequence[i.InputPart], path: str, part_paths: PartPaths
+) -> tuple[Part, ...]:
+    """Return the parts of a string or of an array, which may have parts of the chat API too.
+    `part_paths` learns their places."""
+    if isinstance(content, str):
+        return (Text(content),)
     parts = []
-    for entry in item.objects(key):
-        parts.append(_part(entry))
-        part_paths.note(parts[-1], entry.path)
+    for index, part in enumerate(content):
+        place = f"{path}[{index}]"
+        parts.append(_part(part, place))
+        part_paths.note(parts[-1], place)
     return tuple(parts)
 
 
-def _part(part: Fields) -> Part:
-    part.required_string("type")
-    kind = part.choice("type", PARTS)
-    match kind:
-        case "input_text" | "output_text" | "text":
-            _check_annotations(part)
-            return Text(part.required_string("text"))
-        case "refusal":
-            return Text(part.required_string("refusal"))
-        case "input_file":
-            return _file(part)
-        case "input_audio":
-            return _audio(part)
-        case _:
-            return _image(part)
+def _part(part: i.InputPart, path: str) -> Part:
+    match part:
+        case i.InputText() | i.EarlierText() | i.PlainText():
+            return Text(part.text)
+        case RefusalPart():
+            return Text(part.refusal)
+        case i.InputFile():
+            return _file(part, path)
+        case i.InputAudio():
+            return _audio(part, path)
+        case i.InputImage() | i.ImageUrl():
+            return _image(part, path)
+    raise AssertionError(part)
 
 
-def _image(part: Fields) -> Image | File:
-    """By address or data URL (`image_url`, nested as in chat or not), bytes, or id of a file."""
-    part.choice("detail", DETAILS)
-    given = _only_one(part, ("image_url", "image_data", "file_id"))
-    if given == "file_id":
-        return File(file_id=decode_file_id(part))
-    if given == "image_data":
-        data, mime_type = decode_data(part, "image_data")
+def _image(part: i.InputImage | i.ImageUrl, path: str) -> Image | File:
+    """Return an image by its address or data: URL, its bytes, or the id of a file."""
+    _check_one(part, ("image_url", "image_data", "file_id"), path)
+    if part.file_id is not None:
+        return File(file_id=part.file_id)
+    if part.image_data is not None:
+        data, mime_type = decode_data(part.image_data, f"{path}.image_data")
         return Image(data=data, mime_type=mime_type)
-    if type(part.get("image_url")) is dict:
-        nested = part.required_object("image_url")
-        nested.choice("detail", DETAILS)
-        return Image(*decode_source(nested, "url"))
-    return Image(*decode_source(part, "image_url"))
+    if isinstance(part.image_url, i.ImageAddress):
+        return Image(*decode_source(part.image_url.url, f"{path}.image_url.url"))
+    return Image(*decode_source(part.image_url or "", f"{path}.image_url"))
 
 
-def _audio(part: Fields) -> Audio:
-    owner = part.object("input_audio") or part
-    form = owner.required_string("format")
-    if not (form.isalnum() and form.isascii() and len(form) <= AUDIO_FORMAT_CHARS):
-        owner.refuse("format", f"must name a format of sound, not {shown(form)}")
-    data, _ = decode_data(owner, "data")
-    return Audio(data=data, mime_type=f"audio/{form.lower()}")
+def _audio(part: i.InputAudio, path: str) -> Audio:
+    """Return audio, whose fields may be nested as in the chat API."""
+    owner: i.InputAudio | i.AudioData = part
+    if part.input_audio is not None:
+        owner, path = part.input_audio, f"{path}.input_audio"
+    if owner.format is None:
+        refuse_missing(f"{path}.format", "the name of an audio format: wav, mp3")
+    if owner.data is None:
+        refuse_missing(f"{path}.data", "base64 or a data: URL")
+    data, _ = decode_data(owner.data, f"{path}.data")
+    return Audio(data=data, mime_type=f"audio/{owner.format.lower()}")
 
 
-def _file(part: Fields) -> File:
-    """Exactly one of `file_id`, `file_data` and `file_url`."""
-    name = decode_file_name(part, "filename")
-    match _only_one(part, ("file_id", "file_data", "file_url")):
-        case "file_id":
-            return File(file_id=decode_file_id(part), name=name)
-        case "file_url":
-            return File(url=decode_address(part, "file_url"), name=name)
-        case _:
-            data, mime_type = decode_data(part, "file_data")
-            return File(data=data, name=name, mime_type=mime_type)
+def _file(part: i.InputFile, path: str) -> File:
+    """Return a file by its id, its content or its address."""
+    _check_one(part, ("file_id", "file_data", "file_url"), path)
+    name = base_name(part.filename) if part.filename is not None else None
+    if part.file_id is not None:
+        return File(file_id=part.file_id, name=name)
+    if part.file_url is not None:
+        return File(url=decode_address(part.file_url, f"{path}.file_url"), name=name)
+    data, mime_type = decode_data(part.file_data or "", f"{path}.file_data")
+    return File(data=data, name=name, mime_type=mime_type)
 
 
-def _only_one(part: Fields, keys: tuple[str, ...]) -> str:
-    given = [key for key in keys if part.get(key) is not None]
+def _check_one(part: object, names: tuple[str, ...], path: str) -> None:
+    """Raise InvalidRequest unless exactly one of the fields is given."""
+    given = [name for name in names if getattr(part, name) is not None]
     if not given:
-        part.refuse_missing(keys[0], "or one of " + ", ".join(f"`{key}`" for key in keys[1:]))
+        others = ", ".join(f"`{name}`" for name in names[1:])
+        refuse_missing(f"{path}.{names[0]}", f"or one of {others}")
     if len(given) > 1:
-        part.refuse(given[1], f"cannot be used together with `{given[0]}`")
-    return given[0]
-
-
-def _check_annotations(part: Fields) -> None:
-    """What earlier answers cited, in this server's form or OpenAI's; the model is not shown
-    it."""
-    for annotation in part.objects("annotations"):
-        annotation.required_string("type")
-        for key in ("start_index", "end_index", "index"):
-            annotation.integer(key, 0)
-        for key in ("text", "file_id", "filename", "container_id", "url", "title"):
-            annotation.string(key)
-        for key in ("file_citation", "file_path"):
-            cited = annotation.object(key)
-            if cited is not None:
-                cited.required_string("file_id")
-                cited.string("quote")
-        cited_url = annotation.object("url_citation")
-        if cited_url is not None:
-            cited_url.required_string("url")
-            cited_url.string("title")
+        refuse(f"{path}.{given[1]}", f"cannot be used together with `{given[0]}`")

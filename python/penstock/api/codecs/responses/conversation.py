@@ -1,4 +1,4 @@
-"""Conversations that go on over several responses."""
+"""Conversations over several responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.dialog import Message, Part, ToolCall, ToolResult
 def continue_conversation(
     earlier: Iterable[Message], turn: Iterable[Message]
 ) -> tuple[Message, ...]:
-    """The conversation with a turn of the client's. Results of functions get the names of the
+    """Return the conversation with the client's turn. Results of functions get the names of the
     calls that they answer, which some chat templates need."""
     messages: list[Message] = []
     names: dict[str, str] = {}

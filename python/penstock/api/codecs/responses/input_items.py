@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from penstock.api.codecs.request_fields.fields import Fields
+from penstock.api.codecs.request_fields.decode_body import decode_value
 from penstock.api.codecs.request_fields.namespaces import qualify
 from penstock.api.codecs.request_fields.part_paths import PartPaths
 from penstock.api.codecs.responses.content_parts import decode_content
+from penstock.api.schema.responses import input_items as i
 from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
-from penstock.dialog.message import Role
 
-ROLES: Final = ("user", "assistant", "system", "developer")
-ITEMS: Final = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
-# What turns of OpenAI's models leave in a conversation, and no model here reads: calls of tools
-# that OpenAI runs, their results, and summaries that only OpenAI can read.
+# Items that turns of OpenAI's models leave in a conversation and no model here reads: calls of
+# tools that OpenAI runs, their results, and summaries that only OpenAI can read.
 IGNORED: Final = (
     "apply_patch_call",
     "apply_patch_call_output",
@@ -44,85 +42,72 @@ Items = Mapping[str, Any]
 """Stored items that a request refers to: id -> the item's JSON object."""
 
 
-def decode_input(fields: Fields, known: Items, part_paths: PartPaths) -> tuple[Message, ...]:
-    """The messages of one turn. References to items that are not `known` are left out. `part_paths`
-    learns where their parts are."""
-    value = fields.get("input")
-    if value is None:
-        fields.refuse_missing("input", "a string or an array of items")
-    if type(value) is str:
-        if not value:
-            fields.refuse("input", "must not be an empty string")
-        return (Message("user", (Text(value),)),)
-    if type(value) is not list:
-        fields.refuse_type("input", "a string or an array of items")
-    if not value:
-        fields.refuse("input", "must hold at least one item")
+def prepare_input(values: dict[str, Any]) -> None:
+    """Change a parsed body in place: items of `input` without a type get one, and ignored items
+    become reasoning without content, which adds nothing to a conversation."""
+    items = values.get("input")
+    if not isinstance(items, list):
+        return
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            continue
+        kind = item.get("type")
+        if kind is None:
+            bare_id = item.keys() - {"type"} == {"id"}
+            kind = item["type"] = "item_reference" if bare_id else "message"
+        if kind in IGNORED:
+            items[index] = {"type": "reasoning"}
+
+
+def decode_input(
+    given: str | Sequence[i.InputItem], known: Items, part_paths: PartPaths
+) -> tuple[Message, ...]:
+    """Return the messages of one turn. References to items that are not `known` are left out.
+    `part_paths` learns the places of their parts."""
+    if isinstance(given, str):
+        return (Message("user", (Text(given),)),)
     messages: list[Message] = []
-    for entry in fields.objects("input"):
-        for item in _resolved(entry, known):
-            _add(messages, item, part_paths)
+    for index, item in enumerate(given):
+        for resolved in _resolved(item, known, f"input[{index}]"):
+            _add(messages, resolved, f"input[{index}]", part_paths)
     return tuple(messages)
 
 
-def references(fields: Fields) -> tuple[str, ...]:
-    """The ids of the items that `input` refers to."""
-    if type(fields.get("input")) is not list:
-        return ()
-    entries = [entry for entry in fields.objects("input") if _kind(entry) == "item_reference"]
-    return tuple(dict.fromkeys(entry.required_string("id") for entry in entries))
+def references(given: str | Sequence[i.InputItem]) -> tuple[str, ...]:
+    """Return the ids of the items that `input` refers to."""
+    items = () if isinstance(given, str) else given
+    return tuple(dict.fromkeys(item.id for item in items if isinstance(item, i.ItemReference)))
 
 
-def _kind(item: Fields) -> str:
-    """`type`, which a message and a reference may leave out."""
-    kind = item.string("type")
-    if kind in IGNORED:
-        return kind
-    kind = item.choice("type", ITEMS)
-    if kind is None:
-        kind = "item_reference" if set(item.values) == {"id"} else "message"
-    return kind
-
-
-def _resolved(item: Fields, known: Items) -> Iterator[Fields]:
-    if _kind(item) != "item_reference":
+def _resolved(item: i.InputItem, known: Items, path: str) -> Iterator[i.InputItem]:
+    if not isinstance(item, i.ItemReference):
         yield item
-        return
-    stored = known.get(item.required_string("id"))
-    if stored is not None:
-        yield Fields(stored, item.path)
+    elif item.id in known:
+        stored: i.InputItem = decode_value(known[item.id], i.InputItem, path)
+        yield stored
 
 
-def _add(messages: list[Message], item: Fields, part_paths: PartPaths) -> None:
-    """One item. What the assistant does in one turn (thinks, says, calls) is one message."""
-    item.string("id")
-    item.string("status")
-    match _kind(item):
-        case "function_call":
-            _add_to_turn(messages, (_call(item),))
-        case "function_call_output":
-            messages.append(_result(item, part_paths))
-        case "reasoning":
+def _add(messages: list[Message], item: i.InputItem, path: str, part_paths: PartPaths) -> None:
+    """Add one item. Reasoning, text and calls of one turn of the assistant are one message."""
+    match item:
+        case i.InputFunctionCall():
+            name = qualify(item.namespace, item.name)
+            _add_to_turn(messages, (ToolCall(item.call_id, name, item.arguments),))
+        case i.InputFunctionCallOutput():
+            parts = decode_content(item.output, f"{path}.output", part_paths)
+            messages.append(_result(item.call_id, parts))
+        case i.InputReasoning():
             _add_to_turn(messages, _reasoning(item))
-        case kind if kind in IGNORED:
-            pass
-        case _:
-            _add_message(messages, item, part_paths)
-
-
-def _add_message(messages: list[Message], item: Fields, part_paths: PartPaths) -> None:
-    item.required_string("role")
-    role = item.choice("role", ROLES)
-    name = item.string("name")
-    parts = decode_content(item, "content", part_paths)
-    if role == "assistant" and name is None:
-        _add_to_turn(messages, parts)
-        return
-    messages.append(Message(cast("Role", role), parts, name))
+        case i.InputMessage():
+            parts = decode_content(item.content, f"{path}.content", part_paths)
+            if item.role == "assistant" and item.name is None:
+                _add_to_turn(messages, parts)
+            else:
+                messages.append(Message(item.role, parts, item.name))
 
 
 def _add_to_turn(messages: list[Message], parts: tuple[Part, ...]) -> None:
-    """Join the assistant's last message, unless both have said something."""
+    """Join the assistant's last message, unless both have text."""
     if not parts:
         return
     last = messages[-1] if messages else None
@@ -136,25 +121,14 @@ def _speaks(parts: tuple[Part, ...]) -> bool:
     return any(isinstance(part, Text) for part in parts)
 
 
-def _call(item: Fields) -> ToolCall:
-    call_id, name = item.required_string("call_id"), item.required_string("name")
-    name = qualify(item.string("namespace"), name)
-    return ToolCall(call_id, name, item.required_string("arguments"))
-
-
-def _result(item: Fields, part_paths: PartPaths) -> Message:
-    """Texts are the result; other parts stand beside it."""
-    call_id = item.required_string("call_id")
-    parts = decode_content(item, "output", part_paths)
+def _result(call_id: str, parts: tuple[Part, ...]) -> Message:
+    """Return the result of a call: its texts, with other parts after it."""
     text = "\n".join(part.text for part in parts if isinstance(part, Text))
     others = tuple(part for part in parts if not isinstance(part, Text))
     return Message("tool", (ToolResult(call_id, text), *others))
 
 
-def _reasoning(item: Fields) -> tuple[Part, ...]:
-    """What was thought, else its summary. Encrypted content is of no use here."""
-    item.string("encrypted_content")
-    thoughts = [part.required_string("text") for part in item.objects("content")]
-    summary = [part.required_string("text") for part in item.objects("summary")]
-    text = "\n".join(thoughts or summary)
+def _reasoning(item: i.InputReasoning) -> tuple[Part, ...]:
+    """Return the reasoning, or else its summary. Encrypted content is ignored."""
+    text = "\n".join(part.text for part in item.content or item.summary or ())
     return (Reasoning(text),) if text else ()

@@ -1,4 +1,4 @@
-"""Output items: what a run's events amount to, in the order in which they began."""
+"""Output items: built from a run's events, in the order in which they began."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ class Item(msgspec.Struct):
         return "".join(self.pieces)
 
     def content(self) -> dict[str, Any]:
-        """The content part of a message or of reasoning, as it is now."""
+        """Return the content part of a message or of reasoning, as it is now."""
         return self._content(self.text, self.logprobs)
 
     def empty_content(self) -> dict[str, Any]:
-        """The same when nothing of it is known yet."""
+        """Return the same, still empty."""
         return self._content("", [])
 
     def started(self) -> dict[str, Any]:
-        """The item when nothing of it is known yet."""
+        """Return the item, still empty."""
         return self._shown("in_progress", [], "")
 
     def shown(self) -> dict[str, Any]:
-        """The item as it is now."""
+        """Return the item as it is now."""
         content = [] if self.kind == "tool_call" else [self.content()]
         return self._shown(self.status, content, self.text)
 
     def part(self) -> Part:
-        """As a later turn sees it."""
+        """Return the part of the conversation that a later turn has."""
         match self.kind:
             case "text":
                 return Text(self.text)
@@ -104,17 +104,17 @@ class Item(msgspec.Struct):
 
 
 def status_of(value: Part) -> ItemStatus:
-    """The status of the item of a part that has ended."""
+    """Return the status of the item of a part that has ended."""
     return "incomplete" if isinstance(value, ToolCall) and not value.whole else "completed"
 
 
 def status_at_end(kind: PartKind, status: ItemStatus, finish: Finish) -> ItemStatus:
-    """The status of the last item of a choice that has ended: words are cut off with it."""
+    """Return the status of the last item of an ended choice; a length limit cuts text off."""
     return "incomplete" if finish == "length" and kind != "tool_call" else status
 
 
 class Output:
-    """The items of one response, as its events come. Parts of several choices are items alike."""
+    """The items of one response, built from its events. Parts of all choices are items."""
 
     def __init__(self, response_id: str, namespaces: Namespaces) -> None:
         self._response_id = response_id
@@ -124,8 +124,8 @@ class Output:
         self.items: list[Item] = []
 
     def add(self, event: Event) -> None:
-        """Take one event in. A call is complete if the model wrote it to its end; whether the last
-        message of a choice is, the end of the choice decides."""
+        """Add one event. A call is complete if the model wrote it to its end. The end of a choice
+        decides whether its last message is complete."""
         match event:
             case TextDelta():
                 item = self._parts[event.choice, event.part]
@@ -146,17 +146,17 @@ class Output:
                 pass
 
     def item(self, choice: int, part: int) -> Item:
-        """The item of a part that has started."""
+        """Return the item of a part that has started."""
         return self._parts[choice, part]
 
     def mark_incomplete(self) -> None:
-        """The run broke off: what is unfinished stays so."""
+        """Mark unfinished items as incomplete, because the run ended early."""
         for item in self.items:
             if item.status == "in_progress":
                 item.status = "incomplete"
 
     def parts(self) -> tuple[Part, ...]:
-        """What the first choice says, for the next turn. A call that broke off is none."""
+        """Return the parts of the first choice, for the next turn, without incomplete calls."""
         return tuple(
             item.part()
             for item in self.items
@@ -164,7 +164,7 @@ class Output:
         )
 
     def joined(self, kind: PartKind) -> str | None:
-        """The texts of one kind together; None where there is none."""
+        """Return the joined texts of one kind; None if there are none."""
         texts = [item.text for item in self.items if item.kind == kind]
         return "".join(texts) if texts else None
 

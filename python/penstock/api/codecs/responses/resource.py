@@ -1,4 +1,4 @@
-"""The response resource: what POST answers, GET returns and the terminal events carry."""
+"""The response resource, in the answers to POST and GET and in the terminal events."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ INTERRUPTED: Final = "interrupted"
 
 
 class ResponseIdentity(msgspec.Struct, frozen=True):
-    """What a response says of itself before anything is generated. `echoed`: the request's fields
-    that it repeats. `names`: how its client wrote the fields of the request. `namespaces`: those of
-    its functions."""
+    """The fields of a response that are known before anything is generated. `echoed`: the request's
+    fields that it repeats. `field_paths`: how the client wrote the fields of the request.
+    `namespaces`: those of its functions."""
 
     id: str
     model: str
     echoed: dict[str, Any]
     background: bool = False
-    names: FieldPaths = msgspec.field(default_factory=FieldPaths)
+    field_paths: FieldPaths = msgspec.field(default_factory=FieldPaths)
     namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
 
 
 class Resource:
-    """One response while it comes about. Feed it the events of the run; after the last one, or
-    `fail`, `body` is what stays."""
+    """One response while it is generated. Feed it the events of the run; after the last one, or
+    `fail`, `body` is final."""
 
     def __init__(self, identity: ResponseIdentity) -> None:
         self.identity = identity
@@ -66,11 +66,11 @@ class Resource:
         return self.status in TERMINAL
 
     def add(self, event: Event) -> None:
-        """Take one event in."""
+        """Add one event."""
         self.output.add(event)
         match event:
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
-                pass  # the many; nothing else is theirs
+                pass  # the most frequent ones
             case RunStarted():
                 self.created = event.created
                 self.adapter_generation = event.adapter_revision
@@ -84,34 +84,34 @@ class Resource:
                 pass
 
     def begin(self) -> None:
-        """The work on it has begun."""
+        """Mark the response as being generated."""
         self.status = "in_progress"
 
     def fail(self, error: ServiceError) -> None:
-        """It ends with an error; what has been made of it stays."""
+        """End with an error. The items made so far stay."""
         self.status, self.error = "failed", error
         self.output.mark_incomplete()
 
     def cancel(self) -> None:
-        """It ends because somebody wanted it to."""
+        """End because a client cancelled the response."""
         self.status = "cancelled"
         self.output.mark_incomplete()
 
     def parts(self) -> tuple[Part, ...]:
-        """The answer as a later turn sees it."""
+        """Return the parts of the answer, for the next turn."""
         return self.output.parts()
 
     def shown(self) -> dict[str, Any]:
-        """The resource as it is now."""
+        """Return the resource as it is now."""
         items = [item.shown() for item in self.output.items]
         return self._shown(self.status, items)
 
     def shown_at_start(self, status: Status) -> dict[str, Any]:
-        """The resource as it was when nothing had been generated."""
+        """Return the resource as it was before anything was generated."""
         return self._shown(status, [])
 
     def body(self) -> bytes:
-        """Its JSON, which shows no output before it has ended."""
+        """Return the JSON, which has no output before the response has ended."""
         return orjson.dumps(self.shown() if self.ended else self.shown_at_start(self.status))
 
     def _end(self, event: RunEnded) -> None:
@@ -147,7 +147,7 @@ class Resource:
 
 
 def usage_object(usage: Usage | None) -> dict[str, Any] | None:
-    """Token counts under this interface's names."""
+    """Return token counts under the names of this dialect."""
     if usage is None:
         return None
     cached = {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0}
@@ -161,13 +161,13 @@ def usage_object(usage: Usage | None) -> dict[str, Any] | None:
 
 
 def error_object(error: ServiceError | None) -> dict[str, Any] | None:
-    """An error inside a resource."""
+    """Return an error inside a resource."""
     if error is None:
         return None
     return {"type": error.kind, "code": error.code, "message": error.message}
 
 
 def with_final_status(body: bytes, status: Status, error: ServiceError | None = None) -> bytes:
-    """A stored resource whose work will not go on: cancelled, or failed with an error."""
+    """Return a stored resource, ended as cancelled or failed."""
     resource: dict[str, Any] = orjson.loads(body)
     return orjson.dumps({**resource, "status": status, "error": error_object(error)})

@@ -21,7 +21,7 @@ from penstock.dialog import (
 
 
 def input_items(messages: Iterable[Message], response_id: str) -> list[dict[str, Any]]:
-    """What the model was told, oldest first. Content that came inline is named, not repeated."""
+    """Return the items that the model was given, oldest first. Inline content is not repeated."""
     stem = response_id.removeprefix(RESPONSE_PREFIX)
     items = [item for message in messages for item in _items(message)]
     return [
@@ -31,7 +31,7 @@ def input_items(messages: Iterable[Message], response_id: str) -> list[dict[str,
 
 
 def _items(message: Message) -> list[tuple[str, dict[str, Any]]]:
-    """(prefix of its id, item) of everything in a message."""
+    """Return (prefix of its id, item) of everything in a message."""
     thoughts: list[tuple[str, dict[str, Any]]] = []
     acts: list[tuple[str, dict[str, Any]]] = []
     content: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Events -> OpenAI's stream events, in its order, each numbered."""
+"""Events -> OpenAI's stream events, in OpenAI's order, numbered."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ NO_LOGPROBS: Final = b',"logprobs":[]'
 
 
 class ResponseStream:
-    """One stream over a resource that somebody else feeds: it is as far as the events given here,
-    or ahead of them.
+    """One stream over a resource that the caller feeds. The resource has at least the events given
+    here.
 
-    An item's `output_item.done` waits for the next event of its choice, which tells whether the
+    An item's `output_item.done` waits for the next event of its choice, which shows whether the
     item was cut off.
     """
 
@@ -101,7 +101,7 @@ class ResponseStream:
         self._sequence = number
 
     def fail(self, error: ServiceError) -> bytes:
-        """`error`, then `response.failed`."""
+        """Return `error`, then `response.failed`."""
         self._resource.fail(error)
         begin = self._begin()
         told = {"code": error.code, "message": error.message, "param": error.field}
@@ -154,7 +154,7 @@ class ResponseStream:
         return done + self._frame("response.content_part.done", {**place, "part": content})
 
     def _item_done(self, choice: int, finish: Finish) -> bytes:
-        """`output_item.done` of the last part that has ended. `finish`: why its choice ended."""
+        """Return `output_item.done` of the last part that ended. `finish`: why its choice ended."""
         ended = self._ended.pop(choice, None)
         if ended is None:
             return b""
@@ -169,7 +169,7 @@ class ResponseStream:
 
 
 def closing_frame(resource: dict[str, Any], number: int) -> bytes:
-    """The terminal event of a stream that broke off, from the resource as it was settled."""
+    """Return the terminal event of a stream that broke off, from the stored resource."""
     name = TERMINAL_EVENTS[resource["status"]]
     data = orjson.dumps({"type": name, "sequence_number": number, "response": resource})
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
@@ -184,7 +184,7 @@ def _call_place(item: Item) -> dict[str, Any]:
 
 
 def _delta_head(item: Item) -> bytes:
-    """What all deltas of an item begin with, up to their number."""
+    """Return the bytes before the number in all deltas of an item."""
     name = DELTAS[item.kind]
     place = _call_place(item) if item.kind == "tool_call" else _place(item)
     data = orjson.dumps({"type": name, **place})

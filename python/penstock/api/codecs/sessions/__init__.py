@@ -1,7 +1,7 @@
 """Serialized sessions: messages in the form of OpenAI's chat API, files with their bodies.
 
-What is exported can be imported again; nothing of a message is lost but the order of reasoning and
-text within one message: reasoning comes first.
+An export can be imported again. A message loses only the order of its reasoning and text:
+reasoning comes first.
 """
 
 from penstock.api.codecs.sessions.decode import ImportedFile, SerializedSession, decode_session

@@ -20,7 +20,7 @@ from penstock.dialog import (
 
 
 def encode_message(message: Message) -> list[dict[str, Any]]:
-    """One message, or as many as it has results of tools."""
+    """Return one message, or one for each result of a tool."""
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     others = tuple(part for part in message.parts if not isinstance(part, ToolResult))
     encoded = [_result(result) for result in results]

@@ -37,7 +37,7 @@ class ChatLogprobs(Struct):
 
 
 class ChatAnswerMessage(Struct):
-    """`content` is null where the model only called functions. `function_call` instead of
+    """`content` is null if the model only called functions. `function_call` instead of
     `tool_calls` answers a request with `functions`."""
 
     role: Literal["assistant"]
@@ -58,9 +58,8 @@ class ChatCompletionResponseChoice(Struct):
 
 
 class ChatCompletionResponse(Struct):
-    """The finished answers. `session_id` is that of the request, if it had one; what tools of the
-    server did is there when they did something; `adapter_generation` names exactly the adapter that
-    was used."""
+    """The finished answers. `session_id`: that of the request, if it had one. Calls and files of
+    the server's tools are there if there were any. `adapter_generation`: the exact adapter."""
 
     id: str
     object: Literal["chat.completion"]
@@ -83,7 +82,7 @@ class FunctionDelta(Struct):
 
 
 class ToolCallDelta(Struct):
-    """A piece of a call; `index` says of which."""
+    """A piece of the call `index`."""
 
     index: int
     function: FunctionDelta
@@ -92,7 +91,7 @@ class ToolCallDelta(Struct):
 
 
 class ChatDelta(Struct):
-    """What is new. The role is on the first chunk of a choice only, with null as `content` where no
+    """The new piece. The role is on the first chunk of a choice only, with null as `content` if no
     text comes next."""
 
     role: Literal["assistant"] | UnsetType = UNSET

@@ -7,15 +7,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from penstock.api.schema import fields as f
-from penstock.api.schema.constraints import Adapter, Permission
-from penstock.api.schema.hosted import CodeInterpreterTool, RequestedFiles, WebSearchOptions
-from penstock.api.schema.sampling import AnswerFields
+from penstock.api.schema.conversation import ConversationFields
+from penstock.api.schema.hosted import CodeInterpreterTool
 from penstock.api.schema.tools import Function, FunctionName, FunctionTool, ToolChoice
-
-Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
-Effort = Annotated[
-    str, Meta(description="off, none, low, medium, high, xhigh or max; in any case of letters.")
-]
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
@@ -25,7 +19,7 @@ class TextPart(Struct, tag="text", tag_field="type"):
 
 
 class RefusalPart(Struct, tag="refusal", tag_field="type"):
-    """What the assistant refused with."""
+    """The words with which the assistant refused."""
 
     refusal: str
 
@@ -38,13 +32,13 @@ class ChatImage(Struct):
 
 
 class MediaAddress(Struct):
-    """Sound or a video by its URL, http(s) or data."""
+    """Audio or a video by its URL, http(s) or data."""
 
     url: str
 
 
 class ChatAudio(Struct):
-    """Sound in base64."""
+    """Audio in base64."""
 
     data: str
     format: Annotated[str, Meta(min_length=1, description="wav, mp3 or another.")]
@@ -53,10 +47,13 @@ class ChatAudio(Struct):
 class ChatFile(Struct):
     """A stored file by its id; or one with its content, base64 or a data: URL."""
 
-    file_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    filename: Annotated[str, Meta(max_length=255)] | None = None
+    file_id: f.Id | None = None
+    filename: f.FileName | None = None
     file_data: str | None = None
-    file_url: f.Absent = None
+    file_url: Annotated[
+        None,
+        f.refused("is not supported on chat completions; send `file_data` or `file_id`"),
+    ] = None
 
 
 class ImagePart(Struct, tag="image_url", tag_field="type"):
@@ -89,7 +86,19 @@ class FilePart(Struct, tag="file", tag_field="type"):
     file: ChatFile
 
 
+_ONLY_THESE = Meta(extra={"code": f.UNSUPPORTED})
+UserPart = Annotated[
+    TextPart | ImagePart | AudioPart | InputAudioPart | VideoPart | FilePart,
+    Meta(
+        extra={
+            "code": f.UNSUPPORTED,
+            "hint": "a file is sent as `file`, with `file_data` or `file_id`",
+        }
+    ),
+]
+AssistantPart = Annotated[TextPart | RefusalPart, _ONLY_THESE]
 Part = TextPart | RefusalPart | ImagePart | AudioPart | InputAudioPart | VideoPart | FilePart
+TextContent = str | list[Annotated[TextPart, _ONLY_THESE]]
 
 
 class FunctionOfCall(Struct):
@@ -108,44 +117,89 @@ class CallOfAssistant(Struct):
     type: Literal["function"] | None = None
 
 
-class ChatMessage(Struct):
-    """A message. `content` may be absent for the roles assistant and function. `tool_call_id`
-    belongs to the role tool, `tool_calls` and `reasoning_content` to the assistant."""
+class _Message(Struct, tag_field="role", kw_only=True):
+    name: str | None = None
 
-    role: Role
-    content: str | list[Part] | None = None
+
+class SystemMessage(_Message, tag="system", kw_only=True):
+    """Instructions."""
+
+    content: TextContent
+
+
+class DeveloperMessage(_Message, tag="developer", kw_only=True):
+    """Instructions."""
+
+    content: TextContent
+
+
+class UserMessage(_Message, tag="user", kw_only=True):
+    """A message of the user, with media and files."""
+
+    content: str | list[UserPart]
+
+
+class AssistantMessage(_Message, tag="assistant", kw_only=True):
+    """An earlier answer. A call or a refusal may stand in place of content."""
+
+    content: str | list[AssistantPart] | None = None
     refusal: str | None = None
     function_call: FunctionOfCall | None = None
-    name: str | None = None
-    tool_call_id: str | None = None
     tool_calls: list[CallOfAssistant] | None = None
     reasoning_content: str | None = None
     reasoning: Annotated[str | None, Meta(description="The same as `reasoning_content`.")] = None
 
 
-class ChatTemplateArguments(Struct):
-    """The same as the fields of these names outside."""
+class ToolMessage(_Message, tag="tool", kw_only=True):
+    """The result of a call. Without `tool_call_id`, that of the first call without a result."""
 
-    enable_thinking: bool | None = None
-    reasoning_effort: Effort | None = None
+    content: TextContent
+    tool_call_id: str | None = None
 
 
-class ChatCompletionRequest(AnswerFields, kw_only=True):
-    """A chat to be continued."""
+class FunctionMessage(Struct, tag="function", tag_field="role", kw_only=True):
+    """The result of a call in the older form."""
+
+    name: str
+    content: TextContent | None = None
+
+
+ChatMessage = (
+    SystemMessage
+    | DeveloperMessage
+    | UserMessage
+    | AssistantMessage
+    | ToolMessage
+    | FunctionMessage
+)
+
+
+class ChatCompletionRequest(ConversationFields, kw_only=True):
+    """A conversation to be continued."""
 
     messages: Annotated[
         Annotated[list[ChatMessage], Meta(min_length=1)] | f.NonEmpty,
         Meta(description="Messages; or an already templated prompt, as a string."),
     ]
-    model: f.Model | None = None
-    stream: bool | None = None
-    max_tokens: f.MaxTokens | None = None
-    max_completion_tokens: f.MaxTokens | None = None
     n: f.Choices | None = None
     stop: f.Stop | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[f.TopLogprobs | None, Meta(description="Needs `logprobs`.")] = None
-    tools: list[FunctionTool | CodeInterpreterTool] | None = None
+    tools: (
+        list[
+            Annotated[
+                FunctionTool | CodeInterpreterTool,
+                Meta(
+                    extra={
+                        "code": f.UNSUPPORTED,
+                        "hint": "web search is asked for by `web_search_options`, a shell by"
+                        " `enable_shell`",
+                    }
+                ),
+            ]
+        ]
+        | None
+    ) = None
     tool_choice: ToolChoice | None = None
     functions: Annotated[list[Function] | None, Meta(description="The older form of `tools`.")] = (
         None
@@ -154,20 +208,9 @@ class ChatCompletionRequest(AnswerFields, kw_only=True):
         Literal["auto", "none"] | FunctionName | None,
         Meta(description="The older form of `tool_choice`."),
     ] = None
-    enable_thinking: bool | None = None
-    reasoning_effort: Effort | None = None
-    chat_template_kwargs: ChatTemplateArguments | None = None
     continue_final_message: Annotated[
-        bool | None, Meta(description="The answer goes on from a last message of the assistant.")
+        bool | None, Meta(description="The answer continues the assistant's last message.")
     ] = None
-    truncate_sequence: f.Truncate | None = None
-    max_tool_rounds: f.MaxRounds | None = None
-    adapter: Adapter | None = None
-    agent_permission: Annotated[Permission | None, Meta(description="`ask` needs `stream`.")] = None
-    code_execution_permission: Permission | None = None
-    web_search_options: WebSearchOptions | None = None
-    session_id: Annotated[str, Meta(max_length=256)] | None = None
-    files: RequestedFiles | None = None
     enable_shell: bool | None = None
     user: f.Ignored = None
     stream_options: f.Ignored = None

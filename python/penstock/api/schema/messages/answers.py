@@ -1,4 +1,4 @@
-"""Anthropic's messages interface: the answer, the events of a streamed one, errors."""
+"""Anthropic's Messages: the answer, the events of a stream, errors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ ErrorType = Literal[
 
 
 class AnsweredText(Struct, tag="text", tag_field="type"):
-    """What the model said."""
+    """Text of the answer."""
 
     text: str
 
 
 class AnsweredThinking(Struct, tag="thinking", tag_field="type"):
-    """What the model thought. `signature` is a digest, by which clients keep the block."""
+    """Reasoning of the model. `signature` is a digest, so that clients keep the block."""
 
     thinking: str
     signature: str
@@ -51,7 +51,7 @@ AnsweredBlock = AnsweredText | AnsweredThinking | AnsweredToolUse
 
 
 class MessageTokensDetails(Struct):
-    """`thinking_tokens` of the output are thinking."""
+    """`thinking_tokens`: output tokens of reasoning."""
 
     thinking_tokens: int
 
@@ -83,7 +83,7 @@ class MessageResponse(Struct, kw_only=True):
 
 
 class CountTokensResponse(Struct):
-    """How long the prompt is."""
+    """The length of the prompt."""
 
     input_tokens: int
 
@@ -108,7 +108,7 @@ class TextBlockDelta(Struct, tag="text_delta", tag_field="type"):
 
 
 class ThinkingBlockDelta(Struct, tag="thinking_delta", tag_field="type"):
-    """A piece of what is thought."""
+    """A piece of reasoning."""
 
     thinking: str
 
@@ -133,7 +133,7 @@ class ContentBlockDelta(Struct, tag="content_block_delta", tag_field="type"):
 
 
 class ContentBlockStop(Struct, tag="content_block_stop", tag_field="type"):
-    """A block is whole."""
+    """A block ends."""
 
     index: int
 
@@ -158,11 +158,11 @@ class MessageStop(Struct, tag="message_stop", tag_field="type"):
 
 
 class Ping(Struct, tag="ping", tag_field="type"):
-    """Nothing has happened for a while."""
+    """Keeps the connection open while no token is computed."""
 
 
 class MessagesErrorBody(Struct):
-    """What was wrong, and what would be right."""
+    """The error. `message` says what would be right."""
 
     type: ErrorType
     message: str

@@ -6,15 +6,21 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from penstock.api.schema import fields as f
 from penstock.api.schema.chat.request import RefusalPart
 
 Detail = Literal["auto", "low", "high", "original"]
-FileId = Annotated[str, Meta(min_length=1, max_length=256)]
-Index = Annotated[int, Meta(ge=0)]
+AudioFormat = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9]{1,16}$(?!\n)",
+        extra={"wanted": "the name of an audio format: wav, mp3"},
+    ),
+]
 
 
 class CitedFile(Struct):
-    """A file and what was quoted of it."""
+    """A file and a quote from it."""
 
     file_id: str
     quote: str | None = None
@@ -28,13 +34,13 @@ class CitedPage(Struct):
 
 
 class InputAnnotation(Struct):
-    """What an earlier answer cited, in this service's form or in OpenAI's. The model is not
-    shown it."""
+    """A citation of an earlier answer, in this service's form or OpenAI's. It is not shown to the
+    model."""
 
     type: Annotated[str, Meta(description="file_citation, url_citation, file_path or another.")]
-    start_index: Index | None = None
-    end_index: Index | None = None
-    index: Index | None = None
+    start_index: f.Count | None = None
+    end_index: f.Count | None = None
+    index: f.Count | None = None
     text: str | None = None
     file_citation: CitedFile | None = None
     file_path: CitedFile | None = None
@@ -47,7 +53,7 @@ class InputAnnotation(Struct):
 
 
 class InputText(Struct, tag="input_text", tag_field="type"):
-    """Text of the user's side."""
+    """Text of the user."""
 
     text: str
     annotations: list[InputAnnotation] | None = None
@@ -77,7 +83,7 @@ class ImageAddress(Struct):
 class _ImageFields(Struct, kw_only=True):
     image_url: str | ImageAddress | None = None
     image_data: Annotated[str | None, Meta(description="Base64.")] = None
-    file_id: FileId | None = None
+    file_id: f.Id | None = None
     detail: Detail | None = None
 
 
@@ -90,27 +96,27 @@ class ImageUrl(_ImageFields, tag="image_url", tag_field="type", kw_only=True):
 
 
 class AudioData(Struct):
-    """Sound in base64."""
+    """Audio in base64."""
 
     data: str
-    format: Annotated[str, Meta(pattern="^[A-Za-z0-9]{1,16}$")]
+    format: AudioFormat
 
 
 class InputAudio(Struct, tag="input_audio", tag_field="type"):
-    """Sound, flat or nested as in the chat API."""
+    """Audio, flat or nested as in the chat API."""
 
     data: str | None = None
-    format: Annotated[str, Meta(pattern="^[A-Za-z0-9]{1,16}$")] | None = None
+    format: AudioFormat | None = None
     input_audio: AudioData | None = None
 
 
 class InputFile(Struct, tag="input_file", tag_field="type"):
     """A file: exactly one of `file_id`, `file_data` (base64 or a data: URL) and `file_url`."""
 
-    file_id: FileId | None = None
+    file_id: f.Id | None = None
     file_data: str | None = None
     file_url: str | None = None
-    filename: Annotated[str, Meta(max_length=255)] | None = None
+    filename: f.FileName | None = None
 
 
 InputPart = (
@@ -126,7 +132,7 @@ InputPart = (
 
 
 class InputMessage(Struct, tag="message", tag_field="type", kw_only=True):
-    """What somebody said. `type` may be left out."""
+    """A message. `type` may be left out."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[InputPart]
@@ -147,7 +153,7 @@ class InputFunctionCall(Struct, tag="function_call", tag_field="type", kw_only=T
 
 
 class InputFunctionCallOutput(Struct, tag="function_call_output", tag_field="type", kw_only=True):
-    """What a call of the client's function returned."""
+    """The result of a call of the client's function."""
 
     call_id: str
     output: str | list[InputPart]
@@ -156,14 +162,14 @@ class InputFunctionCallOutput(Struct, tag="function_call_output", tag_field="typ
 
 
 class InputReasoningText(Struct):
-    """A thought, or a summary of one."""
+    """Reasoning, or a summary of it."""
 
     text: str
-    type: Literal["reasoning_text", "summary_text"] | None = None
+    type: Annotated[str | None, Meta(description="reasoning_text, summary_text or another.")] = None
 
 
 class InputReasoning(Struct, tag="reasoning", tag_field="type", kw_only=True):
-    """What an earlier answer thought."""
+    """Reasoning of an earlier answer."""
 
     content: list[InputReasoningText] | None = None
     summary: list[InputReasoningText] | None = None
@@ -182,5 +188,5 @@ class ItemReference(Struct, tag="item_reference", tag_field="type"):
 InputItem = (
     InputMessage | InputFunctionCall | InputFunctionCallOutput | InputReasoning | ItemReference
 )
-# Items that are known by their other fields.
+# Items whose type may be left out.
 UNTAGGED: tuple[Any, ...] = (InputMessage, ItemReference)

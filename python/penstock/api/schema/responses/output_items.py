@@ -1,4 +1,4 @@
-"""The responses interface: what an answer is made of."""
+"""The Responses API: the items of an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class FileCitation(Struct, tag="file_citation", tag_field="type"):
-    """A file that the text rests on."""
+    """A file that supports the text."""
 
     text: str
     start_index: int
@@ -23,7 +23,7 @@ class FileCitation(Struct, tag="file_citation", tag_field="type"):
 
 
 class UrlCitation(Struct, tag="url_citation", tag_field="type"):
-    """A page that the text rests on."""
+    """A page that supports the text."""
 
     text: str
     start_index: int
@@ -55,7 +55,7 @@ Annotation = FileCitation | UrlCitation | FilePath | ContainerFileCitation
 
 
 class OutputText(Struct, tag="output_text", tag_field="type"):
-    """Text of an answer; its tokens where they were asked for."""
+    """Text of an answer, with its tokens if they were asked for."""
 
     text: str
     annotations: list[Annotation]
@@ -63,19 +63,19 @@ class OutputText(Struct, tag="output_text", tag_field="type"):
 
 
 class ReasoningText(Struct, tag="reasoning_text", tag_field="type"):
-    """What the model thought."""
+    """Text of reasoning."""
 
     text: str
 
 
 class SummaryText(Struct, tag="summary_text", tag_field="type"):
-    """What it thought, in short."""
+    """A summary of reasoning."""
 
     text: str
 
 
 class OutputMessage(Struct, tag="message", tag_field="type"):
-    """What the model said. Each choice of `n` is one."""
+    """A message of the model, one for each choice of `n`."""
 
     id: str
     status: ItemStatus
@@ -84,7 +84,7 @@ class OutputMessage(Struct, tag="message", tag_field="type"):
 
 
 class ReasoningItem(Struct, tag="reasoning", tag_field="type"):
-    """What the model thought, whole."""
+    """Reasoning of the model."""
 
     id: str
     status: ItemStatus
@@ -104,7 +104,7 @@ class FunctionCallItem(Struct, tag="function_call", tag_field="type"):
 
 
 class ShellAction(Struct):
-    """What was run."""
+    """The commands that were run."""
 
     commands: list[str]
 
@@ -119,19 +119,19 @@ class ShellCall(Struct, tag="shell_call", tag_field="type"):
 
 
 class ShellStdout(Struct, tag="stdout", tag_field="type"):
-    """What it wrote."""
+    """Standard output."""
 
     text: str
 
 
 class ShellStderr(Struct, tag="stderr", tag_field="type"):
-    """What it complained of."""
+    """Standard error."""
 
     text: str
 
 
 class ShellOutcome(Struct, tag="outcome", tag_field="type"):
-    """How it ended."""
+    """The status at the end of a call."""
 
     status: str
     exit_code: int | UnsetType = UNSET
@@ -139,7 +139,7 @@ class ShellOutcome(Struct, tag="outcome", tag_field="type"):
 
 
 class ShellCallOutput(Struct, tag="shell_call_output", tag_field="type"):
-    """What came of it."""
+    """The results of a call of the server's shell."""
 
     id: str
     status: ItemStatus
@@ -158,13 +158,13 @@ class StoredOutputText(Struct, tag="output_text", tag_field="type"):
 
 
 class StoredInputText(Struct, tag="input_text", tag_field="type"):
-    """Text of the user's side."""
+    """Text of the user."""
 
     text: str
 
 
 class StoredFile(Struct, tag="input_file", tag_field="type"):
-    """A file by its id or address; one that came inline is its name."""
+    """A file by its id or address; a file that came inline has its name only."""
 
     file_id: str | None
     filename: str | None
@@ -172,14 +172,14 @@ class StoredFile(Struct, tag="input_file", tag_field="type"):
 
 
 class StoredImage(Struct, tag="input_image", tag_field="type"):
-    """An image by its address; null for one that came inline."""
+    """An image by its address; null if it came inline."""
 
     image_url: str | None
     detail: Literal["auto"]
 
 
 class StoredAudio(Struct, tag="input_audio", tag_field="type"):
-    """Sound or a video by its address; null for what came inline."""
+    """Audio or a video by its address; null if it came inline."""
 
     url: str | None
 
@@ -188,7 +188,7 @@ StoredPart = StoredOutputText | StoredInputText | StoredFile | StoredImage | Sto
 
 
 class StoredMessage(Struct, tag="message", tag_field="type"):
-    """What somebody said."""
+    """A message."""
 
     id: str
     status: Literal["completed"]
@@ -197,7 +197,7 @@ class StoredMessage(Struct, tag="message", tag_field="type"):
 
 
 class StoredFunctionCallOutput(Struct, tag="function_call_output", tag_field="type"):
-    """What a call of the client's function returned."""
+    """The result of a call of the client's function."""
 
     id: str
     status: Literal["completed"]

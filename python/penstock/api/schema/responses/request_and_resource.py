@@ -1,4 +1,4 @@
-"""The responses interface: the request, and the resource."""
+"""The Responses API: the request and the resource."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.api.schema import fields as f
-from penstock.api.schema.chat.request import Effort
-from penstock.api.schema.constraints import Adapter, JsonSchema, TextFormat
+from penstock.api.schema.constraints import FlatJsonSchemaFormat, JsonObjectFormat, TextFormat
+from penstock.api.schema.conversation import Effort
 from penstock.api.schema.hosted import (
     CodeInterpreterTool,
     RequestedFiles,
@@ -30,44 +30,38 @@ Include = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-Tool = (
+Tool = Annotated[
     FunctionTool
     | NamespaceTool
     | WebSearchTool
     | WebSearchPreviewTool
     | CodeInterpreterTool
-    | ShellTool
-)
-Metadata = Annotated[dict[str, Any], Meta(extra_json_schema={"maxProperties": 16})]
+    | ShellTool,
+    Meta(extra={"code": f.UNSUPPORTED}),
+]
+Metadata = Annotated[dict[str, Any], Meta(max_length=16)]
+NoToolCallLimit = Annotated[
+    None,
+    f.refused("is not supported; `max_tool_rounds` bounds the rounds of the server's tools"),
+]
+NoConversation = Annotated[
+    None,
+    f.refused("is not supported; continue with `previous_response_id`"),
+]
+NoStoredPrompt = Annotated[
+    None,
+    f.refused("is not supported: there are no stored prompts; send `instructions` and `input`"),
+]
 
 
-class FlatJsonSchemaFormat(Struct, tag="json_schema", tag_field="type"):
-    """The answer is JSON that matches a schema."""
-
-    schema: JsonSchema
-    name: str | None = None
-    description: str | None = None
-    strict: bool | None = None
-
-
-class JsonObjectFormat(Struct, tag="json_object", tag_field="type"):
-    """The answer is a JSON object: of a server that accepts it."""
-
-
-class AnsweredTextConfig(Struct):
-    """What the text was to be."""
+class TextConfig(Struct):
+    """The format of the text."""
 
     format: TextFormat | FlatJsonSchemaFormat | JsonObjectFormat | None = None
 
 
-class TextConfig(Struct):
-    """What the text must be."""
-
-    format: TextFormat | FlatJsonSchemaFormat | None = None
-
-
 class ReasoningConfig(Struct):
-    """How hard to think. What is thought is shown whole, whatever `summary` says."""
+    """How hard to think. The whole reasoning is shown, whatever `summary` says."""
 
     effort: Effort | None = None
     summary: Summary | None = None
@@ -87,10 +81,9 @@ class OpenResponsesCreateRequest(AnswerFields, kw_only=True):
         f.NonEmpty | Annotated[list[InputItem], Meta(min_length=1)],
         Meta(description="A text, or messages and other items."),
     ]
-    model: f.Model | None = None
     instructions: Annotated[str | None, Meta(description="Of this turn alone.")] = None
     previous_response_id: Annotated[
-        f.NonEmpty | None, Meta(description="A stored response to go on from.")
+        f.NonEmpty | None, Meta(description="A stored response to continue.")
     ] = None
     max_output_tokens: f.MaxTokens | None = None
     max_tokens: f.MaxTokens | None = None
@@ -100,13 +93,11 @@ class OpenResponsesCreateRequest(AnswerFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: f.TopLogprobs | None = None
     include: list[Include] | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     store: Annotated[bool | None, Meta(description="Absent: true.")] = None
     background: Annotated[bool | None, Meta(description="Needs `store`.")] = None
     truncation: Literal["auto", "disabled"] | None = None
     max_tool_rounds: f.MaxRounds | None = None
-    adapter: Adapter | None = None
     metadata: Metadata | None = None
     reasoning: ReasoningConfig | None = None
     text: TextConfig | None = None
@@ -114,9 +105,9 @@ class OpenResponsesCreateRequest(AnswerFields, kw_only=True):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: Annotated[bool, Meta(extra_json_schema={"const": True})] | None = None
     files: RequestedFiles | None = None
-    max_tool_calls: f.Absent = None
-    conversation: f.Absent = None
-    prompt: f.Absent = None
+    max_tool_calls: NoToolCallLimit = None
+    conversation: NoConversation = None
+    prompt: NoStoredPrompt = None
     enable_thinking: f.Ignored = None
     reasoning_effort: f.Ignored = None
     truncate_sequence: f.Ignored = None
@@ -131,14 +122,14 @@ class OpenResponsesCreateRequest(AnswerFields, kw_only=True):
 
 
 class InputTokensDetails(Struct):
-    """`cached_tokens` of the input were not computed anew."""
+    """`cached_tokens` of the input came from the prefix cache."""
 
     cached_tokens: int
     cache_write_tokens: int
 
 
 class OutputTokensDetails(Struct):
-    """`reasoning_tokens` of the output are reasoning."""
+    """`reasoning_tokens`: output tokens of reasoning."""
 
     reasoning_tokens: int
 
@@ -168,8 +159,8 @@ class IncompleteDetails(Struct):
 
 
 class ResponseResource(Struct):
-    """A response, with the fields of its request that are echoed: what is not understood of them is
-    left out. Output is shown when it has ended; `completed_at` is of completed ones alone."""
+    """A response, with the fields of its request; unknown ones are left out. Output is shown when
+    the response has ended. Only completed responses have `completed_at`."""
 
     id: str
     object: Literal["response"]
@@ -194,7 +185,7 @@ class ResponseResource(Struct):
     previous_response_id: str | None
     store: bool
     temperature: float | None
-    text: AnsweredTextConfig
+    text: TextConfig
     tool_choice: ToolChoice
     tools: list[Tool]
     top_logprobs: int | None
@@ -204,7 +195,7 @@ class ResponseResource(Struct):
 
 
 class ResponseDeleted(Struct):
-    """The response is gone."""
+    """The response was deleted."""
 
     id: str
     object: Literal["response.deleted"]
@@ -212,14 +203,14 @@ class ResponseDeleted(Struct):
 
 
 class InputTokens(Struct):
-    """How long the prompt is."""
+    """The length of the prompt."""
 
     object: Literal["response.input_tokens"]
     input_tokens: int
 
 
 class ItemList(Struct):
-    """A page of what the model was told, newest first unless `order` says otherwise."""
+    """A page of the items that the model was given, newest first unless `order` says otherwise."""
 
     object: Literal["list"]
     data: list[StoredItem]

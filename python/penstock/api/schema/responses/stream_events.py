@@ -1,4 +1,4 @@
-"""The responses interface: the events of a stream, whose names are their `type`."""
+"""The Responses API: the events of a stream. Their `type` is their name."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _Lifecycle(_Event, kw_only=True):
 
 
 class ResponseCreated(_Lifecycle, tag="response.created", kw_only=True):
-    """The first one."""
+    """The first event."""
 
 
 class ResponseQueued(_Lifecycle, tag="response.queued", kw_only=True):
-    """The second one of a response that is made in the background."""
+    """The second event of a background response."""
 
 
 class ResponseInProgress(_Lifecycle, tag="response.in_progress", kw_only=True):
@@ -39,15 +39,15 @@ class ResponseInProgress(_Lifecycle, tag="response.in_progress", kw_only=True):
 
 
 class ResponseCompleted(_Lifecycle, tag="response.completed", kw_only=True):
-    """The last one of a run that finished."""
+    """The last event of a run that finished."""
 
 
 class ResponseIncomplete(_Lifecycle, tag="response.incomplete", kw_only=True):
-    """The last one of a run that stopped early."""
+    """The last event of a run that stopped early."""
 
 
 class ResponseFailed(_Lifecycle, tag="response.failed", kw_only=True):
-    """The last one of a run that failed; `error` comes before it."""
+    """The last event of a run that failed; `error` precedes it."""
 
 
 class _ItemEvent(_Event, kw_only=True):
@@ -60,7 +60,7 @@ class OutputItemAdded(_ItemEvent, tag="response.output_item.added", kw_only=True
 
 
 class OutputItemDone(_ItemEvent, tag="response.output_item.done", kw_only=True):
-    """An item is whole."""
+    """An item ends."""
 
 
 class _InItem(_Event, kw_only=True):
@@ -79,13 +79,13 @@ class ContentPartAdded(_InPart, tag="response.content_part.added", kw_only=True)
 
 
 class ContentPartDone(_InPart, tag="response.content_part.done", kw_only=True):
-    """A part of an item is whole."""
+    """A part of an item ends."""
 
     part: ContentPart
 
 
 class OutputTextDelta(_InPart, tag="response.output_text.delta", kw_only=True):
-    """A piece of text; its tokens where they were asked for."""
+    """A piece of text, with its tokens if they were asked for."""
 
     delta: str
     logprobs: list[TokenLogprobs]
@@ -106,13 +106,13 @@ class OutputTextAnnotationAdded(_InPart, tag="response.output_text.annotation.ad
 
 
 class ReasoningTextDelta(_InPart, tag="response.reasoning_text.delta", kw_only=True):
-    """A piece of what is thought."""
+    """A piece of reasoning."""
 
     delta: str
 
 
 class ReasoningTextDone(_InPart, tag="response.reasoning_text.done", kw_only=True):
-    """What was thought."""
+    """The reasoning of a part."""
 
     text: str
 
@@ -135,7 +135,7 @@ class FunctionCallArgumentsDone(_InItem, tag="response.function_call_arguments.d
 
 
 class ResponseErrorEvent(_Event, tag="error", kw_only=True):
-    """What went wrong. `param` names the field at fault."""
+    """An error. `param` names the field at fault."""
 
     code: str
     message: str
