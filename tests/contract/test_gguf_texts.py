@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.agent import load_loop
+from penstock.agent import load_runners
 from penstock.base.errors import ModelError
 from penstock.models.hub.sources import files_at
 from penstock.models.tokenizer.tokenizer_data import TokenType
@@ -38,7 +38,7 @@ def types_with(token: int, kind: TokenType) -> list[int]:
 async def chat(path: Path, said: str, written: list[int]) -> tuple[ScriptedEngine, dict[str, Any]]:
     """What the engine was asked, and the choice, where the model writes these tokens."""
     engine = ScriptedEngine(written)
-    loop: Any = load_loop(files_at(path, MODEL), engine)
+    loop: Any = load_runners(files_at(path, MODEL), engine)
     body = {"messages": [{"role": "user", "content": said}]}
     async with serving(models={MODEL: loop}, engine=engine) as server:
         answer = await server.http.post("/v1/chat/completions", json=body)
@@ -112,7 +112,7 @@ def test_a_vocabulary_that_is_refused_is_named_with_its_file(
 ) -> None:
     path = write_tiny_gguf(tmp_path / "m.gguf", **changes)
     with pytest.raises(ModelError, match=f"^{path}: {key}"):
-        load_loop(files_at(path, MODEL), ScriptedEngine([]))
+        load_runners(files_at(path, MODEL), ScriptedEngine([]))
 
 
 async def test_a_template_may_use_the_filters_that_templates_in_the_wild_use(

@@ -79,7 +79,7 @@ class LLM:
         self._thread = LoopThread()
         weakref.finalize(self, self._thread.stop).atexit = False  # the thread sees to that
         try:
-            self._host = self._thread.wait(self._thread.open(start))
+            self._model = self._thread.wait(self._thread.open(start))
         except BaseException:
             self.close()
             raise
@@ -215,7 +215,7 @@ class LLM:
 
     def adapters(self) -> tuple[LoadedAdapter, ...]:
         """The adapters that are loaded, () without a LoRA runtime."""
-        return self._host.adapters.adapters if self._host.adapters is not None else ()
+        return self._model.adapters.adapters if self._model.adapters is not None else ()
 
     def close(self) -> None:
         """Abort what runs, and free the model. May be called again, and from any thread."""
@@ -228,21 +228,21 @@ class LLM:
         self.close()
 
     def _adapters(self) -> AdapterCatalog:
-        if self._host.adapters is None:
+        if self._model.adapters is None:
             raise AdapterRefused(
                 "lora_runtime_unavailable",
                 "this LLM has no dynamic LoRA runtime; give it lora=LoraSettings()",
             )
-        return self._host.adapters
+        return self._model.adapters
 
     async def _answer_all(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
         widest = max((request.num_sequences for request in requests), default=1)
         # Twice what runs at once keeps the engine busy and its queue short.
-        slots = asyncio.Semaphore(max(1, 2 * self._host.max_num_seqs // max(1, widest)))
+        slots = asyncio.Semaphore(max(1, 2 * self._model.max_num_seqs // max(1, widest)))
 
         async def answer(request: GenerateRequest) -> Answer:
             fold = Fold()
-            async with slots, aclosing(self._host.loop.run(request)) as events:
+            async with slots, aclosing(self._model.runners.must_generate().run(request)) as events:
                 async for event in events:
                     fold.add(event)
             return fold.answer
@@ -266,7 +266,8 @@ class LLM:
             typed(EmbeddingRequest(given[at : at + MAX_INPUTS], adapter=adapter, truncate=truncate))
             for at in range(0, len(given), MAX_INPUTS)
         ]
-        answers = [await self._host.loop.embed(request) for request in requests]
+        embedder = self._model.runners.must_embed()
+        answers = [await embedder.embed(request) for request in requests]
         width = answers[0].width if answers else 0
         data = b"".join(answer.vectors for answer in answers)
         return np.frombuffer(data, "<f4").reshape(len(given), width)
@@ -276,10 +277,10 @@ class LLM:
     ) -> list[RankedDocument]:
         given = (documents,) if isinstance(documents, str) else tuple(documents)
         request = typed(RerankRequest(query, given, top_n))
-        return list((await self._host.loop.rerank(request)).results)
+        return list((await self._model.runners.must_rerank().rerank(request)).results)
 
     async def _pump(self, request: GenerateRequest, put: Callable[[Event], None]) -> None:
-        async with aclosing(self._host.loop.run(request)) as events:
+        async with aclosing(self._model.runners.must_generate().run(request)) as events:
             async for event in events:
                 put(event)
 

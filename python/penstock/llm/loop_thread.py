@@ -24,7 +24,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._host: EmbeddedModel | None = None
+        self._model: EmbeddedModel | None = None
         self._pid = os.getpid()
         self._gate = threading.RLock()  # nothing is submitted behind `_end`
         self._stopping = False
@@ -34,8 +34,8 @@ class LoopThread:
 
     async def open(self, start: Callable[[], Awaitable[EmbeddedModel]]) -> EmbeddedModel:
         """Start the host, which is closed with this loop."""
-        self._host = await start()
-        return self._host
+        self._model = await start()
+        return self._model
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run a coroutine in the loop. Raises Unavailable once stopped, and in a forked process,
@@ -105,9 +105,9 @@ class LoopThread:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            if self._host is not None:
-                self._host.loop.close()
-                await self._host.close()
+            if self._model is not None:
+                self._model.runners.close()
+                await self._model.close()
         except Exception:  # the loop's outermost coroutine: nobody else would hear of it
             log.exception("the model was not closed")
         finally:
