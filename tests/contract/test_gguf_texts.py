@@ -38,9 +38,9 @@ def types_with(token: int, kind: TokenType) -> list[int]:
 async def chat(path: Path, said: str, written: list[int]) -> tuple[ScriptedEngine, dict[str, Any]]:
     """What the engine was asked, and the choice, where the model writes these tokens."""
     engine = ScriptedEngine(written)
-    loop: Any = load_runners(files_at(path, MODEL), engine)
+    runners = load_runners(files_at(path, MODEL), engine)
     body = {"messages": [{"role": "user", "content": said}]}
-    async with serving(models={MODEL: loop}, engine=engine) as server:
+    async with serving(models={MODEL: runners}, engine=engine) as server:
         answer = await server.http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     choice: dict[str, Any] = answer.json()["choices"][0]

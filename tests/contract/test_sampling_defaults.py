@@ -50,8 +50,8 @@ def serve(tmp_path: Path) -> Ask:
     ) -> AsyncIterator[tuple[Serving, ScriptedEngine]]:
         engine = ScriptedEngine([104, 105])
         asked = operator_sampling(EngineSettings(**options))
-        loop: Any = load_runners(files, engine, sampling=asked)
-        async with serving(models={MODEL: loop}, engine=engine) as server:
+        runners = load_runners(files, engine, sampling=asked)
+        async with serving(models={MODEL: runners}, engine=engine) as server:
             yield server, engine
 
     return start

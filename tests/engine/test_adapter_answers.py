@@ -1,5 +1,5 @@
 """A row with an adapter computes what a model with the adapter merged into it computes, and that
-depends on nobody beside it: bit for bit, in every way that a request may go."""
+does not depend on its batch: bit for bit, in every way that a request may go."""
 
 from __future__ import annotations
 

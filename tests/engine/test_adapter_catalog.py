@@ -51,7 +51,7 @@ class Place:
         return {path.name for path in self.home.glob("adapters/run-*/*")} - {"lock"}
 
     def told_pins(self, *, refused: bool = False) -> list[bool]:
-        """Whether each source that the engine is told of from now on is pinned; it may refuse
+        """Whether each source that the engine gets from now on is pinned; it may refuse
         those that are."""
         pins: list[bool] = []
         add = self.engine.add_adapter

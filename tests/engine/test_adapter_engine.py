@@ -62,7 +62,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def runtime(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CpuRuntime | GpuRuntime]:
-    """Of a CPU, and of a GPU, which plans steps ahead."""
+    """The runtime of a CPU, or that of a GPU, which plans ahead."""
     started = request.param(tmp_path_factory.mktemp("model") / "small", lora=LORA)
     yield started
     started.close()
@@ -326,8 +326,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 63))
     def abort(self, which: int) -> None:
-        """One of the open requests, if there are any: threads have a say in that, so that what is
-        drawn must not depend on it."""
+        """Abort one of the open requests, if any. Threads influence which are open, so the data
+        that hypothesis generates must not depend on it."""
         if self.open:
             id = sorted(self.open)[which % len(self.open)]
             self.core.abort(id)

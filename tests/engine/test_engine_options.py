@@ -45,7 +45,7 @@ def request(id: str) -> TokenRequest:
 
 
 def asked_twice(core: EngineCore) -> EngineGauges:
-    """What is counted after one prompt was answered two times."""
+    """Return the gauges after one prompt was answered twice."""
     for id in ("first", "again"):
         core.submit(request(id))
         while core.has_work:

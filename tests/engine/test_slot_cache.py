@@ -1,5 +1,4 @@
-"""Which adapters are in memory, who uses them, and who waits: over slots that only note what is
-installed, and real folders."""
+"""The cache of adapter slots: over slots that only note what is installed, and real folders."""
 
 from __future__ import annotations
 

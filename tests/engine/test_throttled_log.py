@@ -1,4 +1,4 @@
-"""What is logged of failures that come again and again."""
+"""Repeated failures are logged once, then rarely with their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that hangs is told of, once, with what the threads are at."""
+"""A step that hangs is reported once, with the stacks of all threads."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The one test double: an engine whose tokens are written down, behind the real Engine protocol.
 
 It keeps the contract of `penstock.engine.protocol.Engine`: stop tokens end a sequence and are not
-shown, `max_tokens` is obeyed, the last chunk has `finish`, closing early is an abort. What it
-generates is a script: the same tokens for every request, or a function of the request.
+shown, `max_tokens` is obeyed, the last chunk has `finish`, closing early is an abort. It
+generates a script: the same tokens for every request, or a function of the request.
 
     ScriptedEngine([5, 6, 7])                       # three tokens, then finish "stop"
     ScriptedEngine(lambda request: request.token_ids)   # echoes the prompt
@@ -226,7 +226,7 @@ class ScriptedStream:
         while self._dropped:
             await self._drop(self._dropped.pop())
         await self.admitted()
-        if not self._playing:
+        if not self._playing and not self._next:
             raise StopAsyncIteration
         if len(self._playing) == 1 and not self._next:
             (request_id,) = self._playing

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """What one model can do: exactly one of the three fields is set."""
+    """The runner of one model: exactly one of the three fields is set."""
 
     generator: AgentLoop | None = None
     embedder: EmbeddingRunner | None = None
@@ -65,7 +65,7 @@ class Runners:
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """What an AgentLoop keeps between requests; see there."""
+    """State that an AgentLoop shares between requests; see there."""
 
     attachments: FileAttachments | None = None
     sessions: SessionStore | None = None

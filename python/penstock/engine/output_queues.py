@@ -37,8 +37,8 @@ class EngineObserver(Protocol):
 class RequestOutputQueues:
     """The output streams of an engine's open requests.
 
-    `submit` sends a request to the engine; `abort` tells the engine that nobody reads a request's
-    outputs any more. `most_open`: sequences of one call that are submitted at the same time.
+    `submit` sends a request to the engine, and `abort` drops one there. `most_open`: sequences of
+    one call that are submitted at the same time.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class OutputQueue:
     """The `OutputStream` of one call, which has one reader.
 
     Outputs that arrive while the reader is busy are coalesced, per sequence: a slow reader gets
-    fewer, larger outputs. Nothing is coalesced with the first output that has a token, because its
-    time is the end of the prefill. A queue is bounded by the `max_tokens` of its requests.
+    fewer, larger outputs. The first output with a token stays alone, because its time is the end
+    of the prefill. A queue is bounded by the `max_tokens` of its requests.
     """
 
     __slots__ = (
@@ -134,12 +134,16 @@ class OutputQueue:
         outputs = self._outputs
         if not outputs:
             self._submit()
-            while not outputs:
-                if self._error is not None:
-                    self._raise(self._error)
-                if not self._open:
-                    raise StopAsyncIteration
+        while not outputs:
+            if self._error is not None:
+                self._raise(self._error)
+            if not self._open:
+                raise StopAsyncIteration
+            try:
                 await self._arrival()
+            except asyncio.CancelledError:  # as a generator would, also without `aclose`
+                self._abort_all()
+                raise
         output = self._take()
         observer = self._observers.get(output.id)
         if observer is not None:
@@ -157,9 +161,7 @@ class OutputQueue:
 
     async def aclose(self) -> None:
         """Abort the sequences that have not finished."""
-        self._unsubmitted.clear()
-        for request_id in tuple(self._open):
-            self.abort(request_id)
+        self._abort_all()
 
     def admit(self, request_id: str) -> None:
         self._unadmitted.discard(request_id)
@@ -178,6 +180,11 @@ class OutputQueue:
         """End the whole stream. Its other sequences are aborted when it is closed."""
         self._error = error
         self._wake()
+
+    def _abort_all(self) -> None:
+        self._unsubmitted.clear()
+        for request_id in tuple(self._open):
+            self.abort(request_id)
 
     def _submit(self) -> None:
         """Submit as many of the remaining requests as may be open."""
@@ -206,6 +213,8 @@ class OutputQueue:
         request_id = next(iter(self._outputs))
         outputs = self._outputs.pop(request_id)
         end = len(outputs)
+        if end == 1 and request_id in self._started:
+            return outputs[0]
         if request_id not in self._started:
             for index, output in enumerate(outputs):
                 if output.tokens or output.finish:

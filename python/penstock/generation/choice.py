@@ -70,6 +70,7 @@ class Choice:
         self._parts = Parts(index)
         # The text of a token is all that is shown of it, and at once.
         self._plain = parser is None and not stops and not with_logprobs
+        self._only_text = False  # until its end, a plain answer with an open part is only text
         self._shown = StopFilter(self._parts, stops, keeps_all=parser is None)
         self._submitted_s = time.monotonic()
         self._first_s: float | None = None
@@ -91,6 +92,9 @@ class Choice:
     def take(self, output: TokenOutput) -> list[Event]:
         """Return the events of one output. Raises EngineFault if the engine failed the sequence,
         and InvalidRequest if its grammar cannot be followed."""
+        if self._only_text and output.finish is None:
+            text = self._text_of(output.tokens)
+            return [self._parts.more_text(text)] if text else []
         self._add(output)
         return self._parts.take()
 
@@ -121,6 +125,7 @@ class Choice:
             if text:
                 self._parts.text(text)
             if output.finish is None:  # nothing else can end it
+                self._only_text = self._parts.in_text
                 return
         else:
             for token in tokens:
@@ -148,12 +153,9 @@ class Choice:
     def _text_of(self, tokens: Sequence[TokenDelta]) -> str:
         """Return the text of the tokens of a plain answer."""
         self._num_tokens += len(tokens)
-        ids = []
-        for token in tokens:
-            ids.append(token.token_id)
-            if token.logprob is not None:
-                self.logprob_sum += token.logprob
-        return self._detokenizer.push_all(ids)
+        if tokens and tokens[0].logprob is not None:
+            self.logprob_sum += sum(token.logprob or 0.0 for token in tokens)
+        return self._detokenizer.push_all([token.token_id for token in tokens])
 
     def _token(self, token: TokenDelta) -> None:
         self._num_tokens += 1

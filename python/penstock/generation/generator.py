@@ -274,7 +274,7 @@ class Generator:
                 stop_token_ids=stop_ids if request.ignore_eos else stop_ids | prompt.stop_ids,
                 top_logprobs=top,
                 constraint=grammar,
-                whole=not request.streamed and not request.stop,
+                not_streamed=not request.streamed and not request.stop,
                 prompt_logprobs=request.top_logprobs if request.echo else None,
                 group=group,
                 min_tokens=request.limits.min_tokens,

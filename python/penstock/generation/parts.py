@@ -42,6 +42,16 @@ class Parts:
         events, self._events = self._events, []
         return events
 
+    @property
+    def in_text(self) -> bool:
+        """Whether a text part is open."""
+        return self._kind == "text"
+
+    def more_text(self, text: str) -> TextDelta:
+        """Return the delta of more text, while a text part is open and all events are taken."""
+        self._texts.append(text)
+        return TextDelta(self._choice, self._part, text)
+
     def text(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
         if self._kind != "text":
             self._open("text")

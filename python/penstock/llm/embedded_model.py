@@ -35,9 +35,7 @@ async def start_embedded_model(settings: EngineSettings) -> EmbeddedModel:
         engine = await LocalEngine.start(settings)
     except BaseException:
         files.cancel()
-        await asyncio.gather(
-            files, return_exceptions=True
-        )  # the engine's error is raised
+        await asyncio.gather(files, return_exceptions=True)  # the engine's error is raised
         raise
     live = AdapterView(limits=settings.lora)
     adapters: AdapterCatalog | None = None

@@ -139,9 +139,9 @@ class ScriptedLoop:
 
 
 class ScriptedControl:
-    """What the fleet does for the models of a test: there are no engine processes to wait for.
-    `loads` and `unloads` name the models that were asked for; a load waits for `gate`. `catalog`: a
-    real one, for the adapters of MODEL."""
+    """A fleet for the models of a test, without engine processes. `loads` and `unloads` name the
+    models of each call; a load waits for `gate`. `catalog`: a real one, for the adapters of MODEL.
+    """
 
     def __init__(self, catalog: AdapterCatalog | None = None) -> None:
         self.catalog = catalog

@@ -29,7 +29,7 @@ async def text_server(
     generator = Generator(ScriptedEngine(script), tiny_tokenizer(), tiny_template(), None, channels)
     loop = AgentLoop(generator)
     try:
-        async with serving(models={MODEL: loop}) as server:  # type: ignore[dict-item]
+        async with serving(models={MODEL: loop}) as server:
             yield server
     finally:
         loop.close()
@@ -71,8 +71,8 @@ async def chat(server: Serving, **fields: Any) -> dict[str, Any]:
 
 
 async def response(server: Serving, **fields: Any) -> dict[str, Any]:
-    """`status` and `items` [(type, status, name or text, arguments)] of a response. Of a stream,
-    as its `output_item.done` events show them; the items of the resource are the same."""
+    """Return `status` and `items` [(type, status, name or text, arguments)] of a response. For a
+    stream, the items of its `output_item.done` events, which must be those of the resource."""
     tools = {"tools": [{"type": "function", "name": "calc", "parameters": PARAMETERS}]}
     text = await posted(server, "/v1/responses", {"input": "hi"} | tools | fields)
     if not fields.get("stream"):

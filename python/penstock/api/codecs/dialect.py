@@ -1,4 +1,4 @@
-"""What every dialect gives to the routes, whatever its wire looks like."""
+"""The interface of every dialect to the routes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.dialog.fold import Answer
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A body understood: what to generate, and how to answer. `writer`: who writes the answer,
-    where it is not the dialect itself. `names`: how the client wrote its fields."""
+    """A decoded body: what to generate, and how to answer. `writer`: writes the answer, None for
+    the dialect itself. `names`: the client's names of the request's fields."""
 
     request: GenerateRequest
     stream: bool = False
@@ -31,38 +31,38 @@ class AnswerIdentity(msgspec.Struct, frozen=True):
 
 
 class StreamEncoder(Protocol):
-    """Turns the events of one run into frames. One instance a stream."""
+    """Encodes the events of one run as frames. One instance per stream."""
 
     def encode(self, event: Event) -> bytes:
-        """The frames of one event, empty where the dialect shows nothing. RunEnded and RunFailed
-        give the last frames of the stream."""
+        """Return the frames of one event, empty if the dialect shows nothing. RunEnded and
+        RunFailed give the last frames of the stream."""
         ...
 
     def fail(self, error: ServiceError) -> bytes:
-        """The last frames of a stream that an error ends."""
+        """Return the last frames of a stream that an error ends."""
         ...
 
     def keep_alive(self) -> bytes:
-        """What is sent while nothing happens."""
+        """Return the bytes of a keep-alive."""
         ...
 
 
 class AnswerWriter(Protocol):
-    """The way out of a codec."""
+    """The encoding half of a codec."""
 
     def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> StreamEncoder: ...
 
     def encode(self, identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
-        """The JSON of a finished answer."""
+        """Return the JSON of a finished answer."""
         ...
 
 
 class Dialect(AnswerWriter, Protocol):
-    """A codec as the routes see it."""
+    """A codec, as the routes use it."""
 
     id_prefix: str
 
     def decode(self, body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
-        """`accepted`: what an operator adds to the interface. Raises InvalidRequest naming the
-        field."""
+        """Decode a body. `accepted`: fields that the operator allows beyond the specification.
+        Raises InvalidRequest naming the field."""
         ...

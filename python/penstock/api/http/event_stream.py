@@ -94,7 +94,7 @@ class EventStream:
 
     The head is sent with the first frame or the first keep-alive: until then an error is an HTTP
     status. A client that reads nothing for `stall_timeout_s` is dropped; `abort` closes its
-    connection. Nothing is queued here: while the connection is full, no event is asked for, and the
+    connection. While the connection is full, no event is asked for, and the
     engine's outputs are coalesced in their queue.
     """
 
