@@ -78,7 +78,7 @@ build() {
 native_module() {
   local tag sources kept
   tag=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))') || return 1
-  sources=$(find csrc/bind csrc/cpu csrc/lanes csrc/plan -type f | LC_ALL=C sort | xargs cat | sha256sum)
+  sources=$(find csrc/bind csrc/cpu csrc/plan -type f | LC_ALL=C sort | xargs cat | sha256sum)
   kept=_native-${sources:0:12}.so
   if [ -e ".whl/$kept" ]; then
     mkdir -p "$BUILD" && cp ".whl/$kept" "$BUILD/_native$tag"

@@ -29,14 +29,14 @@ from uvicorn.server import ServerState
 
 from bench.api import bodies
 from penstock.adapters.registry import LoadedAdapter
-from penstock.agent import load_runner, loop_over
+from penstock.agent import SharedState, load_runners
 from penstock.api.app import create_app
 from penstock.api.http.uvicorn_protocol import bounded_protocol
 from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.models.served_model import LoadedModel, ServedModel
 from penstock.api.observability.access_log import configure_access_log
 from penstock.api.observability.metrics import Metrics
-from penstock.api.observability.token_latency import MeasuredEngine
+from penstock.api.observability.token_latency import RequestObserver
 from penstock.api.services import Services
 from penstock.api.serving.process import GC_THRESHOLDS
 from penstock.base.logs import configure_logging
@@ -44,6 +44,7 @@ from penstock.config import ServerSettings, StoreSettings, read_environment
 from penstock.engine.adapters.catalog import AdapterLoadRequest
 from penstock.engine.ipc.client import EngineClient
 from penstock.engine.ipc.messages import (
+    Admitted,
     FrameReader,
     Hello,
     Submit,
@@ -132,6 +133,7 @@ class Bench:
         while len(self._engine.asked) < len(requests):
             await asyncio.sleep(0)
         asked, self._engine.asked = self._engine.asked, []
+        self._client._receive(b"".join(frame(Admitted(id)) for id in asked))
         return asked
 
     async def hand(self, frames: list[bytes]) -> None:
@@ -183,16 +185,15 @@ async def build(model: str, connections: int) -> Bench:
     settings = ServerSettings("127.0.0.1", store=store)
     opened = await Store.open(store)
     metrics = Metrics(None)
-    client = EngineClient(f"{place}/nobody.sock")
+    client = EngineClient(f"{place}/nobody.sock", RequestObserver(metrics))
     client._task.cancel()
-    engine = MeasuredEngine(client, metrics)
     environment = read_environment()
     hub = HubAccess(token=None, cache=environment.hf_home / "hub")
     files = resolve_model(model, environment.home, hub)
-    loop = loop_over(load_runner(files, engine), None, sessions=opened.sessions)
+    runners = load_runners(files, client, state=SharedState(sessions=opened.sessions))
 
     async def loaded() -> LoadedModel:
-        return LoadedModel(loop, engine, lambda: True, client.close)
+        return LoadedModel(runners, client, lambda: True, client.close)
 
     served = ServedModel("m", loaded, Control())
     served.apply(ModelState("loaded"))

@@ -13,6 +13,5 @@ void bind_attention(pybind11::module_& module);
 void bind_sampling_state(pybind11::module_& module);
 void bind_experts(pybind11::module_& module);
 void bind_adapters(pybind11::module_& module);
-void bind_lanes(pybind11::module_& module);
 
 } // namespace penstock::bind

@@ -1,7 +1,7 @@
 #include "bind/bindings.h"
 
 PYBIND11_MODULE(_native, module) {
-    module.doc() = "Kernels, plans and the thread pool of the CPU; the lanes of streams.";
+    module.doc() = "Kernels, plans and the thread pool of the CPU.";
     penstock::bind::bind_pool(module);
     penstock::bind::bind_kernels(module);
     penstock::bind::bind_weights(module);
@@ -10,5 +10,4 @@ PYBIND11_MODULE(_native, module) {
     penstock::bind::bind_plan(module);
     penstock::bind::bind_attention(module);
     penstock::bind::bind_sampling_state(module);
-    penstock::bind::bind_lanes(module);
 }

@@ -1,11 +1,10 @@
-"""The C++ extension module: CPU kernels, plans, the thread pool, and the lanes of plain streams.
-See csrc/bind.
+"""The C++ extension module: CPU kernels, plans and the thread pool. See csrc/bind.
 
 Arrays are numpy arrays. Every argument is checked, and errors name it: TypeError for a wrong
 element type, ValueError for a wrong shape, layout or index value, KeyError for an unknown kernel.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -235,82 +234,3 @@ class Plan:
     def arena_bytes(self) -> int: ...
     @property
     def num_steps(self) -> int: ...
-
-class TokenTexts:
-    """The bytes of tokens. `read` is asked once for each: None where it is more than text."""
-
-    def __init__(self, read: Callable[[int], bytes | None]) -> None: ...
-
-class Gate:
-    """Where the texts of one stream go: each in a frame, which is a chunk of HTTP/1.1, to `write`.
-
-    A frame is `before`, the text as JSON without its quotes, `after`; with a `number`: `before`,
-    the number, `between`, the text, `after`, and each frame has the next number. Closed, it lets
-    go of `write`; until then no garbage collection sees what that holds.
-    """
-
-    def __init__(
-        self,
-        before: bytes,
-        after: bytes,
-        write: Callable[[bytes], object],
-        number: int | None = None,
-        between: bytes = b"",
-    ) -> None: ...
-    def close(self) -> None: ...
-    @property
-    def is_open(self) -> bool: ...
-    @property
-    def written_s(self) -> float:
-        """`time.monotonic()` of the last frame, 0 before it."""
-    @property
-    def number(self) -> int | None:
-        """Of the next frame."""
-
-class StepTimes:
-    """Counts the times between tokens by bucket, and tells `told` of the counts and the sum of the
-    times every so many seconds of them. `bounds`: upper ends of all buckets but the last."""
-
-    def __init__(
-        self,
-        bounds: Sequence[float],
-        last_s: float,
-        told_every_s: float,
-        told: Callable[[list[int], float], object],
-    ) -> None: ...
-    def flush(self) -> None:
-        """Tell what was not told yet."""
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def last_s(self) -> float: ...
-
-class Lane:
-    """Takes the plain tokens of one stream to a gate. `held`: the bytes of an unfinished
-    character, before and after. `text`: all that went through."""
-
-    def __init__(self, texts: TokenTexts, gate: Gate, held: bytes = b"") -> None: ...
-    def close(self) -> None: ...
-    def time(self, times: StepTimes) -> None:
-        """Have the steps counted."""
-    @property
-    def text(self) -> str: ...
-    @property
-    def held(self) -> bytes: ...
-    @property
-    def num_tokens(self) -> int: ...
-
-class Lanes:
-    """Reads the frames of an engine's connection, and hands the tokens of requests with an open
-    lane to it."""
-
-    def __init__(self, most_frame_bytes: int) -> None: ...
-    def open(self, id: str, lane: Lane) -> None: ...
-    def close(self, id: str) -> None:
-        """Harmless for one that is not open."""
-    def restart(self) -> None:
-        """Another connection begins."""
-    def feed(self, data: bytes) -> list[bytes]:
-        """The bodies of the frames that `data` completes, without what the lanes took. A lane
-        closes before something that is more than plain tokens. Raises ValueError at a frame that
-        is too long."""

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.agent import AgentLoop
 from penstock.api.observability.metrics import Metrics
-from penstock.api.observability.token_latency import MeasuredEngine
+from penstock.api.observability.token_latency import RequestObserver
 from penstock.engine.ipc.client import EngineClient
 from penstock.engine.ipc.server import EngineServer
 from penstock.engine.types import (
@@ -120,10 +120,10 @@ async def stack(path: Path, source: SteppedSource) -> AsyncIterator[Stack]:
     engine = EngineServer(source, str(path))
     thread = threading.Thread(target=engine.run)
     thread.start()
-    client = EngineClient(str(path))
-    await client.wait_ready()
     metrics = Metrics()
-    generator = Generator(MeasuredEngine(client, metrics), TOKENIZER, tiny_template())
+    client = EngineClient(str(path), RequestObserver(metrics))
+    await client.wait_ready()
+    generator = Generator(client, TOKENIZER, tiny_template())
     try:
         async with serving(models={MODEL: AgentLoop(generator)}, metrics=metrics) as served:
             yield Stack(served, engine, client)

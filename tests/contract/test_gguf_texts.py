@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.agent import load_loop
+from penstock.agent import load_runners
 from penstock.base.errors import ModelError
 from penstock.models.hub.sources import files_at
 from penstock.models.tokenizer.tokenizer_data import TokenType
@@ -38,9 +38,9 @@ def types_with(token: int, kind: TokenType) -> list[int]:
 async def chat(path: Path, said: str, written: list[int]) -> tuple[ScriptedEngine, dict[str, Any]]:
     """Send a chat to a model that writes these tokens. Returns the engine and the choice."""
     engine = ScriptedEngine(written)
-    loop: Any = load_loop(files_at(path, MODEL), engine)
+    runners = load_runners(files_at(path, MODEL), engine)
     body = {"messages": [{"role": "user", "content": said}]}
-    async with serving(models={MODEL: loop}, engine=engine) as server:
+    async with serving(models={MODEL: runners}, engine=engine) as server:
         answer = await server.http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     choice: dict[str, Any] = answer.json()["choices"][0]
@@ -112,7 +112,7 @@ def test_rejected_vocabulary_is_reported_with_its_file(
 ) -> None:
     path = write_tiny_gguf(tmp_path / "m.gguf", **changes)
     with pytest.raises(ModelError, match=f"^{path}: {key}"):
-        load_loop(files_at(path, MODEL), ScriptedEngine([]))
+        load_runners(files_at(path, MODEL), ScriptedEngine([]))
 
 
 async def test_template_may_use_common_filters(

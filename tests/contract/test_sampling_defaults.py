@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.agent import load_loop
+from penstock.agent import load_runners
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.models.hub.catalogue import CATALOGUE
@@ -50,8 +50,8 @@ def serve(tmp_path: Path) -> Ask:
     ) -> AsyncIterator[tuple[Serving, ScriptedEngine]]:
         engine = ScriptedEngine([104, 105])
         asked = operator_sampling(EngineSettings(**options))
-        loop: Any = load_loop(files, engine, sampling=asked)
-        async with serving(models={MODEL: loop}, engine=engine) as server:
+        runners = load_runners(files, engine, sampling=asked)
+        async with serving(models={MODEL: runners}, engine=engine) as server:
             yield server, engine
 
     return start

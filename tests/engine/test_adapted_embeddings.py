@@ -1,5 +1,5 @@
-"""A sequence with an adapter gets the embedding of a decoder with the adapter merged into it. It is
-independent of the other sequences of the batch, bit for bit."""
+"""A sequence with an adapter gets the embedding of a decoder with the adapter merged into it. It
+does not depend on its batch, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A row with an adapter computes the same as a model with the adapter merged into it, independently
-of the other rows of the batch: bit for bit, on every path of a request."""
+"""A row with an adapter computes what a model with the adapter merged into it computes, and that
+does not depend on its batch: bit for bit, in every way that a request may go."""
 
 from __future__ import annotations
 

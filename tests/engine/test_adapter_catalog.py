@@ -51,8 +51,8 @@ class Place:
         return {path.name for path in self.home.glob("adapters/run-*/*")} - {"lock"}
 
     def told_pins(self, *, refused: bool = False) -> list[bool]:
-        """Record for each source that the engine gets from now on whether it is pinned; pinned ones
-        may be refused."""
+        """Whether each source that the engine gets from now on is pinned; it may refuse
+        those that are."""
         pins: list[bool] = []
         add = self.engine.add_adapter
 

@@ -62,7 +62,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def runtime(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CpuRuntime | GpuRuntime]:
-    """Yield a CPU runtime and a GPU runtime, which plans steps ahead."""
+    """The runtime of a CPU, or that of a GPU, which plans ahead."""
     started = request.param(tmp_path_factory.mktemp("model") / "small", lora=LORA)
     yield started
     started.close()
@@ -326,8 +326,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 63))
     def abort(self, which: int) -> None:
-        """Abort one of the open requests, if any. Threads affect which are open, so generated data
-        must not depend on them."""
+        """Abort one of the open requests, if any. Threads influence which are open, so the data
+        that hypothesis generates must not depend on it."""
         if self.open:
             id = sorted(self.open)[which % len(self.open)]
             self.core.abort(id)

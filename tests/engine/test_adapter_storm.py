@@ -60,16 +60,16 @@ class World:
         self.slots = sorted(self.core._adapters._free_slots)
 
     async def start_probe(self, base: str) -> LocalEngine:
-        """Start the engine that computes the expected answers, with room for all adapters."""
+        """An engine with room for all adapters, whose answers are the expected ones."""
         return await self.start(base, LoraSettings())
 
     async def start(self, base: str, lora: LoraSettings) -> LocalEngine:
-        """Start the engine under test."""
+        """An engine with fewer slots than adapters."""
         return await LocalEngine.start(self.settings(base, lora))
 
     async def answer_alone(self, probe: LocalEngine) -> int:
-        """Record the answers of the base (number -1) and of each adapter when nothing else runs;
-        return the size of an adapter."""
+        """Return the answers of the base (number -1) and of each adapter alone, and the size of an
+        adapter."""
         self.answers: dict[tuple[int, int], list[int]] = {}
         for number in range(-1, FOLDERS):
             revision = "" if number < 0 else str(number) * 64
@@ -160,8 +160,8 @@ def storm_over(world: World) -> type[RuleBasedStateMachine]:
                 return
             assert removed.revision == self.aliases.pop(alias)
 
-        # The engine's thread affects the running requests and the revisions seen, so generated data
-        # must not depend on them: an index selects one of those that exist.
+        # The engine's thread influences what is running and what was seen, so the generated data
+        # must not depend on either: an index picks among the open requests.
         @rule(which=st.integers(0, 255), prompt=st.integers(0, len(PROMPTS) - 1))
         def ask(self, which: int, prompt: int) -> None:
             if len(self.running) == 6:

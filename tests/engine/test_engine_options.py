@@ -45,7 +45,7 @@ def request(id: str) -> TokenRequest:
 
 
 def asked_twice(core: EngineCore) -> EngineGauges:
-    """Answer one prompt twice; return the gauges."""
+    """Return the gauges after one prompt was answered twice."""
     for id in ("first", "again"):
         core.submit(request(id))
         while core.has_work:

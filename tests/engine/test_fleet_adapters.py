@@ -73,7 +73,7 @@ async def test_adapters_survive_the_death_of_the_engine_and_a_reload(
         await fleet.unload_adapter("a", "gone", None)
         while client.serving:
             await asyncio.sleep(0.01)
-        await client.wait_ready()  # the first client finds the adapters loaded
+        await client.wait_ready()  # the first request finds the adapters there
         assert await answer(client, style) == styled and await answer(client, "") == plain
         with pytest.raises(ServiceError) as refused:
             await answer(client, gone)

@@ -35,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary folders of engine processes, those of `tp_engine`."""
+    """Point the temporary folders of engine processes, those of `tp_engine`, to one of the test."""
     own = asyncio.create_subprocess_exec
 
     def spawn(program: str, flag: str, module: str, *arguments: str, **options: Any) -> Any:

@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 
 def after_packing(out: io.StringIO, seconds_each: float, layers: int, fails_after: int = 99) -> str:
-    """Return the output after each layer took this many seconds."""
+    """Return the shown text when each layer takes this long."""
     now = 0.0
     with LoadProgress(out, lambda: now) as bar:
         for done in range(1, min(layers, fails_after) + 1):

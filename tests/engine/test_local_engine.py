@@ -1,4 +1,4 @@
-"""Callers of an engine in a thread, when it fails or is closed."""
+"""The callers of an engine in a thread get EngineFault when it fails or is closed."""
 
 from __future__ import annotations
 

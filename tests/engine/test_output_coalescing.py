@@ -1,4 +1,4 @@
-"""Chunks that no client reads one by one are held back and coalesced, without loss."""
+"""Outputs of requests that are not streamed are held back and coalesced, and none is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.engine.types import FinishReason, TokenDelta, TokenOutput, TokenRe
 
 
 def request(request_id: str, *, whole: bool) -> TokenRequest:
-    return TokenRequest(request_id, (1,), Sampling(), 0, 9999, whole=whole)
+    return TokenRequest(request_id, (1,), Sampling(), 0, 9999, not_streamed=whole)
 
 
 def chunk(request_id: str, *tokens: int, finish: FinishReason | None = None) -> TokenOutput:
@@ -25,7 +25,7 @@ def ids(chunks: list[TokenOutput]) -> list[int]:
 
 
 def joiner() -> OutputCoalescer:
-    """Return a coalescer of a request "whole" and a request "bits"."""
+    """A coalescer with a request "whole" and a request "bits"."""
     made = OutputCoalescer()
     made.add(request("whole", whole=True))
     made.add(request("bits", whole=False))

@@ -1,44 +1,38 @@
-"""The mailboxes of in-flight requests: what waits for a busy reader is coalesced, nothing is
+"""The output queues of open requests: outputs that wait for a busy reader are coalesced, none is
 lost."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._native import Gate, Lane, Lanes
-from penstock.base.errors import EngineFault
+from penstock.base.errors import EngineFault, Overloaded, ServiceError, Unavailable
 from penstock.dialog import Sampling
-from penstock.engine.ipc.messages import MAX_FRAME_BYTES
 from penstock.engine.output_queues import RequestOutputQueues
-from penstock.engine.protocol import Tap
 from penstock.engine.types import FinishReason, TokenDelta, TokenOutput, TokenRequest
-from penstock.text.detokenizer import plain_texts
-from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
 
 
 class Post:
-    """RequestOutputQueues with one request "r" whose chunks the test hands in."""
+    """RequestOutputQueues with one request "r" whose outputs the test delivers."""
 
-    def __init__(self, tap: Tap | None = None) -> None:
+    def __init__(self) -> None:
         self.aborted: list[str] = []
-        self.boxes = RequestOutputQueues(lambda _: None, self.aborted.append)
-        request = TokenRequest("r", (1,), Sampling(), 0, 9999)
-        self.chunks: AsyncIterator[TokenOutput] = self.boxes.generate(request, tap)
+        self.queues = RequestOutputQueues(lambda _: None, self.aborted.append, lambda: 2)
+        self.outputs = self.queues.generate(TokenRequest("r", (1,), Sampling(), 0, 9999))
         self.sent = 0
 
     def send(self, count: int = 1, finish: FinishReason | None = None) -> None:
         tokens = tuple(TokenDelta(self.sent + k) for k in range(count))
         self.sent += count
         cached = 7 if self.sent == count else None
-        self.boxes.deliver([TokenOutput("r", tokens, float(self.sent), cached, finish)])
+        self.queues.deliver([TokenOutput("r", tokens, float(self.sent), cached, finish)])
 
     async def read(self) -> list[TokenOutput]:
-        return [chunk async for chunk in self.chunks]
+        return [output async for output in self.outputs]
 
 
 async def started(post: Post) -> asyncio.Task[list[TokenOutput]]:
@@ -47,11 +41,11 @@ async def started(post: Post) -> asyncio.Task[list[TokenOutput]]:
     return reading
 
 
-def ids(chunks: list[TokenOutput]) -> list[int]:
-    return [token.token_id for chunk in chunks for token in chunk.tokens]
+def ids(outputs: list[TokenOutput]) -> list[int]:
+    return [token.token_id for output in outputs for token in output.tokens]
 
 
-async def test_chunks_that_wait_are_joined_but_for_the_first() -> None:
+async def test_waiting_outputs_are_coalesced_except_the_first() -> None:
     post = Post()
     reading = await started(post)
     for _ in range(4):
@@ -62,13 +56,13 @@ async def test_chunks_that_wait_are_joined_but_for_the_first() -> None:
     assert (ids([rest]), rest.step_time_s, rest.finish) == ([1, 2, 3, 4, 5], 6.0, "length")
 
 
-async def test_chunks_of_a_prompt_are_joined_up_to_the_first_of_the_answer() -> None:
+async def test_outputs_of_a_prompt_are_coalesced_up_to_the_first_token_of_the_answer() -> None:
     post = Post()
     reading = await started(post)
     for token in range(3):
         prompt = (TokenDelta(token, -1.0),)
         cached = None if token else 7
-        post.boxes.deliver([TokenOutput("r", (), float(token), cached, prompt=prompt)])
+        post.queues.deliver([TokenOutput("r", (), float(token), cached, prompt=prompt)])
     post.send()
     post.send()
     post.send(1, "length")
@@ -86,8 +80,8 @@ async def test_tokens_before_a_failure_come_before_it(finish: FinishReason) -> N
     post.send()
     post.send()
     post.send(0, finish)
-    chunks = await reading
-    assert [(len(c.tokens), c.finish) for c in chunks] == [(1, None), (2, None), (0, finish)]
+    outputs = await reading
+    assert [(len(c.tokens), c.finish) for c in outputs] == [(1, None), (2, None), (0, finish)]
 
 
 async def test_an_error_comes_after_what_was_made_before_it() -> None:
@@ -95,18 +89,18 @@ async def test_an_error_comes_after_what_was_made_before_it() -> None:
     got: list[TokenOutput] = []
 
     async def read() -> None:
-        async for chunk in post.chunks:
-            got.append(chunk)
+        async for output in post.outputs:
+            got.append(output)
 
     reading = asyncio.create_task(read())
     await asyncio.sleep(0)
     for _ in range(3):
         post.send()
-    post.boxes.fail("r", EngineFault("died"))
+    post.queues.fail("r", EngineFault("died"))
     with pytest.raises(EngineFault):
         await reading
     assert ids(got) == [0, 1, 2]
-    assert len(post.boxes) == 0 and not post.aborted
+    assert len(post.queues) == 0 and not post.aborted
 
 
 async def test_a_reader_that_leaves_aborts_its_request() -> None:
@@ -116,59 +110,8 @@ async def test_a_reader_that_leaves_aborts_its_request() -> None:
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert post.aborted == ["r"] and len(post.boxes) == 0
-    post.send()  # late chunks are dropped
-
-
-async def test_a_tap_is_shown_what_comes_between_the_first_token_and_the_end() -> None:
-    shown: list[TokenOutput] = []
-    post = Post(shown.append)
-    reading = await started(post)
-    for finish in (None, None, None, "length"):
-        post.send(1, finish)
-        await asyncio.sleep(0)
-    assert ids(await reading) == [0, 3]
-    assert ids(shown) == [1, 2]
-
-
-async def test_a_tap_is_shown_nothing_before_what_its_reader_has_not_seen() -> None:
-    shown: list[TokenOutput] = []
-    post = Post(shown.append)
-    reading = await started(post)
-    post.send()
-    post.send()  # the reader was woken, but did not run
-    await asyncio.sleep(0)
-    post.send(1, "length")
-    assert ids(await reading) == [0, 1, 2]
-    assert shown == []
-
-
-async def test_chunks_put_together_are_shown_to_the_tap_as_one() -> None:
-    shown: list[TokenOutput] = []
-    post = Post(shown.append)
-    reading = await started(post)
-    post.send()
-    await asyncio.sleep(0)
-    post.boxes.put([TokenOutput("r", (TokenDelta(8),), 2.0)])
-    post.boxes.put([TokenOutput("r", (TokenDelta(9),), 3.0)])
-    post.boxes.wake_readers()
-    post.send(1, "length")
-    await reading
-    assert [(ids([chunk]), chunk.step_time_s) for chunk in shown] == [([8, 9], 3.0)]
-
-
-async def test_a_tap_that_fails_ends_its_own_request_alone() -> None:
-    def failing(_: TokenOutput) -> None:
-        raise RuntimeError("broken")
-
-    post = Post(failing)
-    reading = await started(post)
-    post.send()
-    await asyncio.sleep(0)
-    post.send()
-    with pytest.raises(RuntimeError, match="broken"):
-        await reading
-    assert post.aborted == ["r"] and len(post.boxes) == 0
+    assert post.aborted == ["r"] and len(post.queues) == 0
+    post.send()  # late outputs are dropped
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=30))
@@ -182,85 +125,113 @@ def test_every_token_comes_once_and_in_order(sends: list[tuple[int, bool]]) -> N
                 await asyncio.sleep(0)
         return post.sent, await reading
 
-    sent, chunks = asyncio.run(through())
-    assert ids(chunks) == list(range(sent))
-    assert [chunk.finish for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    sent, outputs = asyncio.run(through())
+    assert ids(outputs) == list(range(sent))
+    assert [output.finish for output in outputs] == [None] * (len(outputs) - 1) + ["length"]
 
 
-class LanelessTap:
-    """Takes all it is shown, and fails where a lane is asked for."""
-
-    def __call__(self, chunk: TokenOutput) -> None:
-        return None
-
-    def lane(self) -> None:
-        raise ValueError("no lane")
-
-    def leave(self) -> None: ...
-
-
-async def test_a_lane_that_cannot_be_opened_fails_its_request_alone() -> None:
-    boxes = RequestOutputQueues(lambda _: None, lambda _: None, Lanes(MAX_FRAME_BYTES))
-    other = TokenRequest("other", (1,), Sampling(), 0, 9)
-    failing = TokenRequest("failing", (1,), Sampling(), 0, 9)
-    answers = [boxes.generate(failing, LanelessTap()), boxes.generate(other)]
-    for token in range(2):
-        reading = [asyncio.create_task(anext(answer)) for answer in answers]
-        await asyncio.sleep(0)
-        boxes.deliver([TokenOutput(r.id, (TokenDelta(token),), 0.0, 0) for r in (failing, other)])
-        told = await asyncio.gather(*reading, return_exceptions=True)
-    assert isinstance(told[0], ValueError)
-    assert isinstance(told[1], TokenOutput) and ids([told[1]]) == [1]
-
-
-class UnleavableTap(LanelessTap):
-    """Has a lane, and fails when that is closed."""
-
-    def lane(self) -> Lane:
-        gate = Gate(b"<", b">", [].append, None, b"=")
-        return Lane(plain_texts(tiny_tokenizer()), gate, b"")
-
-    def leave(self) -> None:
-        raise RuntimeError("broken")
-
-
-def in_lane() -> tuple[RequestOutputQueues, AsyncIterator[TokenOutput], list[str]]:
-    """A request "r" whose tokens will go through a lane, and who was aborted."""
+def queues(**more: Any) -> tuple[RequestOutputQueues, list[str], list[str]]:
+    """Queues with room for two open sequences of a call; the ids that are submitted and aborted."""
+    submitted: list[str] = []
     aborted: list[str] = []
-    boxes = RequestOutputQueues(lambda _: None, aborted.append, Lanes(MAX_FRAME_BYTES))
-    request = TokenRequest("r", (1,), Sampling(), 0, 9)
-    return boxes, boxes.generate(request, UnleavableTap()), aborted
+    made = RequestOutputQueues(
+        lambda request: submitted.append(request.id), aborted.append, lambda: 2, **more
+    )
+    return made, submitted, aborted
 
 
-async def enter_lane(
-    boxes: RequestOutputQueues, answer: AsyncIterator[TokenOutput]
-) -> asyncio.Task[TokenOutput]:
-    """The reader of what follows."""
-    first = asyncio.create_task(anext(answer))
+def requests(*names: str) -> list[TokenRequest]:
+    return [TokenRequest(name, (1,), Sampling(), 0, 9) for name in names]
+
+
+def output(name: str, token: int, finish: FinishReason | None = None) -> TokenOutput:
+    return TokenOutput(name, (TokenDelta(token),), 0.0, 0, finish)
+
+
+async def test_a_call_waits_until_the_engine_has_admitted_it() -> None:
+    made, submitted, _ = queues()
+    stream = made.generate(*requests("a", "b"))
+    waiting = asyncio.create_task(stream.admitted())
     await asyncio.sleep(0)
-    boxes.deliver([TokenOutput("r", (TokenDelta(65),), 0.0, 0)])
-    await first
-    reading = asyncio.create_task(anext(answer))
+    made.admit("a")
     await asyncio.sleep(0)
-    boxes.deliver([TokenOutput("r", (TokenDelta(66),), 0.0)])
-    return reading
+    assert submitted == ["a", "b"] and not waiting.done()
+    made.admit("b")
+    await waiting
 
 
-async def test_a_reader_that_leaves_aborts_its_request_also_where_the_lane_fails() -> None:
-    boxes, answer, aborted = in_lane()
-    reading = await enter_lane(boxes, answer)
-    reading.cancel()
-    with pytest.raises(RuntimeError, match="broken"):
-        await reading
-    assert aborted == ["r"] and len(boxes) == 0
-
-
-async def test_a_lane_that_cannot_be_left_fails_its_request_alone() -> None:
-    boxes, answer, aborted = in_lane()
-    reading = await enter_lane(boxes, answer)
-    other = asyncio.create_task(anext(boxes.generate(TokenRequest("o", (1,), Sampling(), 0, 9))))
+async def test_a_refusal_ends_a_call_and_its_other_requests_are_aborted() -> None:
+    made, _, aborted = queues()
+    stream = made.generate(*requests("a", "b"))
+    waiting = asyncio.create_task(stream.admitted())
     await asyncio.sleep(0)
-    boxes.deliver([TokenOutput(name, (TokenDelta(67),), 0.0, 0) for name in ("r", "o")])
-    with pytest.raises(RuntimeError, match="broken"):
-        await reading
-    assert ids([await other]) == [67] and aborted[0] == "r"
+    made.admit("a")
+    made.fail("b", Overloaded("full"))
+    with pytest.raises(Overloaded):
+        await waiting
+    await stream.aclose()
+    assert aborted == ["a"] and len(made) == 0
+
+
+async def test_requests_of_a_call_are_submitted_as_others_finish() -> None:
+    made, submitted, aborted = queues()
+    stream = made.generate(*requests("a", "b", "c", "d"))
+    reading = asyncio.create_task(anext(stream))
+    await asyncio.sleep(0)
+    assert submitted == ["a", "b"]
+    made.deliver([output("b", 1, "stop")])
+    assert (await reading).id == "b" and submitted == ["a", "b", "c"]
+    stream.abort("a")
+    assert submitted == ["a", "b", "c", "d"] and aborted == ["a"]
+    made.deliver([output("d", 2, "stop"), output("a", 3), output("c", 4, "stop")])
+    assert [(got.id, ids([got])) async for got in stream] == [("d", [2]), ("c", [4])]
+    assert len(made) == 0
+
+
+async def test_a_submission_that_fails_is_raised_and_leaves_nothing_open() -> None:
+    def refuse(_: TokenRequest) -> None:
+        raise Unavailable("restarting")
+
+    made = RequestOutputQueues(refuse, lambda _: None, lambda: 2)
+    stream = made.generate(*requests("a"))
+    with pytest.raises(Unavailable):
+        await stream.admitted()
+    await stream.aclose()
+    assert len(made) == 0
+
+
+class Observer:
+    """Keeps what it sees."""
+
+    def __init__(self) -> None:
+        self.outputs: list[TokenOutput] = []
+        self.ends = 0
+        self.errors: list[ServiceError] = []
+
+    def sequence(self) -> Observer:
+        return self
+
+    def observe(self, output: TokenOutput) -> None:
+        self.outputs.append(output)
+
+    def end(self) -> None:
+        self.ends += 1
+
+    def failed(self, error: ServiceError) -> None:
+        self.errors.append(error)
+
+
+async def test_an_observer_sees_what_the_reader_takes() -> None:
+    observer = Observer()
+    made, _, _ = queues(observer=observer)
+    stream = made.generate(*requests("a", "b"))
+    reading = asyncio.create_task(anext(stream))
+    await asyncio.sleep(0)
+    made.deliver([output("a", 1, "stop"), output("b", 2)])
+    taken = [await reading, await anext(stream)]
+    assert observer.outputs == taken and observer.ends == 1
+    made.fail_all(lambda: EngineFault("died"))
+    with pytest.raises(EngineFault):
+        await anext(stream)
+    await stream.aclose()
+    assert observer.ends == 2 and [type(error) for error in observer.errors] == [EngineFault]

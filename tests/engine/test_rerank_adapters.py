@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.adapters.view import AdapterView
-from penstock.agent import load_loop
+from penstock.agent import load_runners
 from penstock.base.errors import InvalidRequest
 from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import EmbeddingRequest, Ranking, RerankRequest
@@ -34,13 +34,17 @@ async def answered(folder: Path, root: Path, *requests: Any) -> list[Any]:
     )
     catalog.attach(engine)
     try:
-        loop: Any = load_loop(files_at(folder, "m"), engine, adapters=live)
+        runners = load_runners(files_at(folder, "m"), engine, adapters=live)
         await catalog.load(
             AdapterLoadRequest("style", str(write_adapter(root / "a", seed=0, targets=ALL)))
         )
         return [
-            await (loop.rerank(r) if isinstance(r, RerankRequest) else loop.embed(r))
-            for r in requests
+            await (
+                runners.must_rerank().rerank(request)
+                if isinstance(request, RerankRequest)
+                else runners.must_embed().embed(request)
+            )
+            for request in requests
         ]
     finally:
         await catalog.close()

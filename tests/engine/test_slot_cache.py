@@ -1,5 +1,4 @@
-"""Adapters in memory, their users, and the requests that wait: over slots that only record
-installations, and real folders."""
+"""The cache of adapter slots: over slots that only note what is installed, and real folders."""
 
 from __future__ import annotations
 

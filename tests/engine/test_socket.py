@@ -248,8 +248,8 @@ def test_a_connection_that_ends_with_another_takes_no_more(tmp_path: Path) -> No
         second.sendall(frame(AddAdapter("ticket", AdapterSource("revision", "folder"))))
         server._handle_sockets(None)
         assert len(source.active) == 2
-    # Both have left. Notifying the first one aborts its request, which ends the load that the
-    # second waits for, before the step's chunks for it.
+    # Both have left. Sending to the first one aborts its request, which ends the load whose
+    # result is sent to the second one before the output of the step.
     server._deliver(source.step())
     assert source.load.done() and not source.active and not server._connections
     server.stop()

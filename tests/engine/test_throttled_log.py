@@ -1,4 +1,4 @@
-"""Rate-limited log lines of repeated failures."""
+"""Repeated failures are logged once, then rarely with their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watchdog logs a hanging step once, with the threads' stacks."""
+"""A step that hangs is reported once, with the stacks of all threads."""
 
 from __future__ import annotations
 

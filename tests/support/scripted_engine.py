@@ -1,8 +1,8 @@
 """The one test double: an engine with scripted tokens behind the real Engine protocol.
 
 It keeps the contract of `penstock.engine.protocol.Engine`: stop tokens end a sequence and are not
-returned, `max_tokens` is obeyed, the last chunk has `finish`, closing early aborts. It generates a
-script: the same tokens for every request, or a function of the request.
+shown, `max_tokens` is obeyed, the last chunk has `finish`, closing early is an abort. It
+generates a script: the same tokens for every request, or a function of the request.
 
     ScriptedEngine([5, 6, 7])                       # three tokens, then finish "stop"
     ScriptedEngine(lambda request: request.token_ids)   # echoes the prompt
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,6 @@ import msgspec
 from penstock.adapters.peft_folder import read_adapter
 from penstock.base.errors import InvalidRequest
 from penstock.config import LoraSettings
-from penstock.engine.protocol import Tap
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
@@ -101,9 +100,11 @@ class ScriptedEngine:
         """Use this script for all following requests."""
         self._script = script
 
-    async def generate(
-        self, request: TokenRequest, tap: Tap | None = None
-    ) -> AsyncIterator[TokenOutput]:
+    def generate(self, *requests: TokenRequest) -> ScriptedStream:
+        return ScriptedStream(self, requests)
+
+    def admit(self, request: TokenRequest) -> AsyncGenerator[TokenOutput, None]:
+        """Return the outputs of a request. Raises the error that its script begins with."""
         assert request.id not in self.active, "request ids are unique"
         assert request.max_tokens >= 0
         assert len(request.token_ids) + request.max_tokens <= self._info.max_model_len
@@ -113,24 +114,22 @@ class ScriptedEngine:
                 raise InvalidRequest("no such adapter", field="adapter", code="adapter_not_found")
         self.requests.append(request)
         self.active.add(request.id)
-        self._leases[request.adapter] += 1
         steps = self._script(request) if callable(self._script) else self._script
-        ended = False
-        try:
-            async for chunk in self._play(request, steps):
-                ended = chunk.finish is not None
-                if chunk.finish is not None:
-                    self.finished[request.id] = chunk.finish
-                yield chunk
-        except Exception:
-            ended = True
-            raise
-        finally:
+        if steps and isinstance(steps[0], Exception):
             self.active.discard(request.id)
-            self._leases[request.adapter] -= 1
-            self._free_retired()
-            if not ended:
-                self.aborted.append(request.id)
+            raise steps[0]
+        self._leases[request.adapter] += 1
+        return self._play(request, steps)
+
+    def end(self, request: TokenRequest, reason: FinishReason | None, *, aborted: bool) -> None:
+        """Take note of the end of a request."""
+        self.active.discard(request.id)
+        self._leases[request.adapter] -= 1
+        self._free_retired()
+        if reason is not None:
+            self.finished[request.id] = reason
+        if aborted:
+            self.aborted.append(request.id)
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
         self.taught.append(vocabulary)
@@ -173,7 +172,7 @@ class ScriptedEngine:
 
     async def _play(
         self, request: TokenRequest, steps: Sequence[Step]
-    ) -> AsyncIterator[TokenOutput]:
+    ) -> AsyncGenerator[TokenOutput, None]:
         cached: int | None = self._cached_tokens
         made = 0
         prompt = [] if request.prompt_logprobs is None else request.token_ids[1:]
@@ -201,6 +200,73 @@ class ScriptedEngine:
             if finish is not None:
                 return
         yield _chunk(request, (), cached, "stop")
+
+
+class ScriptedStream:
+    """Implements `penstock.engine.protocol.OutputStream`: plays a script as far as it is read."""
+
+    def __init__(self, engine: ScriptedEngine, requests: Sequence[TokenRequest]) -> None:
+        self._engine = engine
+        self._waiting = deque(requests)
+        self._requests: dict[str, TokenRequest] = {}
+        self._playing: dict[str, AsyncGenerator[TokenOutput, None]] = {}
+        self._next: dict[str, asyncio.Task[TokenOutput]] = {}
+        self._dropped: list[str] = []
+
+    async def admitted(self) -> None:
+        while self._waiting and len(self._playing) < 2 * self._engine.info.max_num_seqs:
+            request = self._waiting.popleft()
+            self._playing[request.id] = self._engine.admit(request)
+            self._requests[request.id] = request
+
+    def __aiter__(self) -> ScriptedStream:
+        return self
+
+    async def __anext__(self) -> TokenOutput:
+        while self._dropped:
+            await self._drop(self._dropped.pop())
+        await self.admitted()
+        if not self._playing and not self._next:
+            raise StopAsyncIteration
+        if len(self._playing) == 1 and not self._next:
+            (request_id,) = self._playing
+            return await self._take(request_id)
+        for request_id in self._playing:
+            if request_id not in self._next:
+                self._next[request_id] = asyncio.create_task(self._take(request_id))
+        await asyncio.wait(self._next.values(), return_when=asyncio.FIRST_COMPLETED)
+        done = next(id for id, task in self._next.items() if task.done())
+        return self._next.pop(done).result()
+
+    def abort(self, request_id: str) -> None:
+        self._dropped.append(request_id)
+
+    async def aclose(self) -> None:
+        self._waiting.clear()
+        for request_id in list(self._playing):
+            await self._drop(request_id)
+
+    async def _take(self, request_id: str) -> TokenOutput:
+        try:
+            output = await anext(self._playing[request_id])
+        except Exception:
+            del self._playing[request_id]
+            self._engine.end(self._requests[request_id], None, aborted=False)
+            raise
+        if output.finish is not None:
+            await self._playing.pop(request_id).aclose()
+            self._engine.end(self._requests[request_id], output.finish, aborted=False)
+        return output
+
+    async def _drop(self, request_id: str) -> None:
+        task = self._next.pop(request_id, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        played = self._playing.pop(request_id, None)
+        if played is not None:
+            await played.aclose()
+            self._engine.end(self._requests[request_id], None, aborted=True)
 
 
 def _cut(

@@ -1,18 +1,6 @@
-"""The turn loop: the one way in which every request is answered."""
+"""Answers requests with a loaded model: sessions, attached files, and the runner per model kind."""
 
-from penstock.agent.embedding_loop import EmbeddingLoop
-from penstock.agent.load import Loop, Runner, load_loop, load_runner, loop_over
+from penstock.agent.load import Runners, SharedState, load_runners
 from penstock.agent.loop import AgentLoop, FileAttachments
-from penstock.agent.rerank_loop import RerankLoop
 
-__all__ = [
-    "AgentLoop",
-    "EmbeddingLoop",
-    "FileAttachments",
-    "Loop",
-    "RerankLoop",
-    "Runner",
-    "load_loop",
-    "load_runner",
-    "loop_over",
-]
+__all__ = ["AgentLoop", "FileAttachments", "Runners", "SharedState", "load_runners"]

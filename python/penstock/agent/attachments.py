@@ -1,7 +1,7 @@
-"""Files of a request: stored, and shown to the model as previews.
+"""Stores the files of a request and replaces them by text previews.
 
-A file part becomes a text that names the file and, where it is text, shows the beginning of it.
-Base64 and binary content never reach the context.
+A file part becomes a text that names the file and, for a text file, shows its beginning. Base64 and
+binary content never reach the context.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from penstock.fetch import Fetched
 
 MAX_FILES: Final = 64
-"""In one request: each is read, and perhaps fetched, before the answer can begin."""
+"""Most files of one request: each is read, and perhaps fetched, before the answer begins."""
 MAX_FETCHED_BYTES: Final = 128 * 1024 * 1024
-"""Of all the files that one request has fetched: it is itself no longer than their addresses."""
+"""Most bytes that the files of one request may have when they are fetched by URL."""
 MAX_PREVIEW_CHARS: Final = 4096
 MAX_REQUEST_CHARS: Final = 32768
 LONGEST_CHAR_BYTES: Final = 4
@@ -45,7 +45,7 @@ IN_TEXT: Final = frozenset("\t\n\r\f\v\x1b")
 
 
 class FileStore(Protocol):
-    """What is asked of `store.Files`."""
+    """The methods of `store.Files` that are used here."""
 
     async def create(self, new: NewFile) -> StoredFile: ...
 
@@ -55,28 +55,28 @@ class FileStore(Protocol):
 
 
 class UrlFetcher(Protocol):
-    """What is asked of `fetch.Fetcher`."""
+    """The method of `fetch.Fetcher` that is used here."""
 
     async def fetch(self, url: str, *, field: str) -> Fetched: ...
 
 
 class Attachments:
-    """Turns the file parts of requests into texts."""
+    """Replaces the file parts of requests by texts."""
 
     def __init__(self, files: FileStore, fetcher: UrlFetcher) -> None:
         self._files = files
         self._fetcher = fetcher
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """The request without file parts; what came inline or by URL is stored.
+        """Return the request without file parts, after storing files that came inline or by URL.
 
-        Raises NotFound (`file_not_found`) for an unknown id, what the fetcher and the store raise,
-        and InvalidRequest for too many files.
+        Raises NotFound (`file_not_found`) for an unknown id, InvalidRequest for too many files, and
+        the errors of the fetcher and the store.
         """
         return await self._shown(request, _Stored(self._files, request.session))
 
     async def preview(self, request: GenerateRequest) -> GenerateRequest:
-        """The same, and nothing is stored: for counting tokens."""
+        """Return the request without file parts, storing nothing: for counting tokens."""
         return await self._shown(request, None)
 
     async def _shown(self, request: GenerateRequest, keep: _Stored | None) -> GenerateRequest:
@@ -123,7 +123,7 @@ class Attachments:
         return budget.show(known, beginning)
 
     async def _beginning(self, file_id: str) -> bytes:
-        """Of a stored file, as much as `text_of` looks at, and more where there is more."""
+        """Return at least as much of a stored file as `text_of` reads."""
         head = bytearray()
         async with aclosing(await self._files.open(file_id)) as pieces:
             async for piece in pieces:
@@ -134,8 +134,8 @@ class Attachments:
 
 
 def text_of(data: bytes) -> str | None:
-    """The beginning of UTF-8 text, at most one character more than a preview; None for what is
-    binary as far as that."""
+    """Return the beginning of UTF-8 text, at most one character more than a preview; None if it is
+    binary."""
     head = data[:HEAD_BYTES]
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     try:
@@ -149,7 +149,7 @@ def text_of(data: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the model is told of any file."""
+    """The facts about a file that the model sees."""
 
     name: str
     mime_type: str
@@ -157,7 +157,7 @@ class _Known:
 
     @classmethod
     def of(cls, name: str | None, mime_type: str | None, is_text: bool, size_bytes: int) -> _Known:
-        """Of a file that may have come without a name or a type, or with one that is none."""
+        """Return the facts of a file that may lack a valid name or type."""
         name = safe_name(name) if name else None
         if mime_type is None or not _MEDIA_TYPE.fullmatch(mime_type):
             guessed = mimetypes.guess_type(name)[0] if name else None
@@ -169,7 +169,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where the files of one request go."""
+    """Stores the files of one request."""
 
     files: FileStore
     session: str | None
@@ -189,7 +189,7 @@ class _Stored:
 
 @dataclass(slots=True)
 class _Budget:
-    """What the files of one request have taken, and what their previews may still take."""
+    """Counts the files of one request, and the characters left for their previews."""
 
     left_chars: int = MAX_REQUEST_CHARS
     num_files: int = 0
@@ -210,8 +210,9 @@ class _Budget:
             )
 
     def show(self, known: _Known, beginning: str | None) -> Text:
-        """The text in place of a file. It has no id in it, so that a conversation whose client
-        sends the same file anew with each turn is the same prompt, and found in the cache."""
+        """Return the text in place of a file. It has no file id, so that a conversation whose
+        client sends the same file with each turn is the same prompt, and found in the prefix cache.
+        """
         head = f"{known.name}: {known.mime_type}, {known.size_bytes} bytes"
         if beginning is None:
             return Text(f"[File {head}, not shown]")

@@ -1,14 +1,17 @@
-"""What answers for a model on disk."""
+"""Loads what answers requests to a model on disk."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TypeVar
+
 from penstock.adapters.view import AdapterView
-from penstock.agent.embedding_loop import EmbeddingLoop
 from penstock.agent.loop import AgentLoop, FileAttachments
-from penstock.agent.rerank_loop import RerankLoop
 from penstock.agent.sessions import SessionStore
+from penstock.base.errors import InvalidRequest
 from penstock.dialog import Sampling
 from penstock.engine.protocol import Engine
+from penstock.engine.types import NO_EMBEDDINGS, NO_RANKING, NO_TEXT, RANKING_ALONE
 from penstock.generation import Generator
 from penstock.generation.embeddings.embeddings import EmbeddingRunner
 from penstock.generation.embeddings.reranking import RerankRunner
@@ -19,50 +22,77 @@ from penstock.models.loader.model_loader import (
     load_embedding_parts,
     load_text_parts,
 )
-from penstock.models.loader.sampling_defaults import sampling_defaults
+from penstock.models.loader.sampling_defaults import SamplingDefaults, sampling_defaults
 
-Runner = Generator | EmbeddingRunner | RerankRunner
-Loop = AgentLoop | EmbeddingLoop | RerankLoop
+_T = TypeVar("_T")
 
 
-def load_runner(
+@dataclass(frozen=True, slots=True)
+class Runners:
+    """The runner of one model: exactly one of the three fields is set."""
+
+    generator: AgentLoop | None = None
+    embedder: EmbeddingRunner | None = None
+    reranker: RerankRunner | None = None
+
+    def must_generate(self) -> AgentLoop:
+        """Return the generator. Raises InvalidRequest (`unsupported_model`) without one, as the two
+        methods below do."""
+        return self._must(self.generator, NO_TEXT)
+
+    def must_embed(self) -> EmbeddingRunner:
+        return self._must(self.embedder, NO_EMBEDDINGS)
+
+    def must_rerank(self) -> RerankRunner:
+        return self._must(self.reranker, NO_RANKING)
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults | None:
+        """The sampling of requests that set none; None for a model that generates no text."""
+        return None if self.generator is None else self.generator.sampling_defaults
+
+    def close(self) -> None:
+        """Stop what was started beside the engine. May be called again."""
+        if self.generator is not None:
+            self.generator.close()
+
+    def _must(self, runner: _T | None, refusal: str) -> _T:
+        if runner is None:
+            message = refusal if self.reranker is None else RANKING_ALONE
+            raise InvalidRequest(message, field="model", code="unsupported_model")
+        return runner
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState:
+    """State that an AgentLoop shares between requests; see there."""
+
+    attachments: FileAttachments | None = None
+    sessions: SessionStore | None = None
+
+
+NO_STATE = SharedState()
+
+
+def load_runners(
     files: ModelFiles,
     engine: Engine,
     tool_syntax: str | None = None,
     adapters: AdapterView | None = None,
     sampling: Sampling = Sampling(),  # noqa: B008
-) -> Runner:
-    """For an engine that serves, or will serve, the same model. `adapters`: those that requests may
-    name. `sampling`: the operator's defaults, over the model's. Raises ModelError."""
+    state: SharedState = NO_STATE,
+) -> Runners:
+    """Load the text side of the model that an engine serves, or will serve.
+
+    `tool_syntax`: how the model writes tool calls, None to detect it. `adapters`: those that
+    requests may name. `sampling`: the operator's defaults, over the model's. Raises ModelError.
+    """
     if is_reranker(files):
-        return RerankRunner.load(engine, load_rerank_parts(files), adapters)
+        return Runners(reranker=RerankRunner.load(engine, load_rerank_parts(files), adapters))
     if is_embedding_model(files):
-        return EmbeddingRunner.load(engine, load_embedding_parts(files), adapters)
-    parts = load_text_parts(files)
-    defaults = sampling_defaults(files, parts.generation_defaults, sampling)
-    return Generator.load(engine, parts, tool_syntax, adapters, defaults)
-
-
-def loop_over(
-    runner: Runner,
-    attachments: FileAttachments | None = None,
-    *,
-    sessions: SessionStore | None = None,
-) -> Loop:
-    """The loop around a runner; what is kept between requests is as of AgentLoop."""
-    if isinstance(runner, RerankRunner):
-        return RerankLoop(runner)
-    if isinstance(runner, EmbeddingRunner):
-        return EmbeddingLoop(runner)
-    return AgentLoop(runner, attachments, sessions=sessions)
-
-
-def load_loop(
-    files: ModelFiles,
-    engine: Engine,
-    tool_syntax: str | None = None,
-    adapters: AdapterView | None = None,
-    sampling: Sampling = Sampling(),  # noqa: B008
-) -> Loop:
-    """A loop that keeps nothing between requests. Raises ModelError."""
-    return loop_over(load_runner(files, engine, tool_syntax, adapters, sampling))
+        parts = load_embedding_parts(files)
+        return Runners(embedder=EmbeddingRunner.load(engine, parts, adapters))
+    text_parts = load_text_parts(files)
+    defaults = sampling_defaults(files, text_parts.generation_defaults, sampling)
+    generator = Generator.load(engine, text_parts, tool_syntax, adapters, defaults)
+    return Runners(AgentLoop(generator, state.attachments, sessions=state.sessions))

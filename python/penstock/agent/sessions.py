@@ -1,6 +1,6 @@
-"""Runs within a session: what was said before comes first, and the answer is kept with it.
+"""Runs within a session: the stored conversation comes first, and the answer is stored with it.
 
-A session is found by its id alone; an unknown id begins a new one. One run at a time.
+A session is found by its id alone; an unknown id starts a new one. One run at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Answer = Callable[[GenerateRequest], AsyncGenerator[Event, None]]
 
 
 class SessionLease(Protocol):
-    """What is asked of `store.sessions.LeasedSession`."""
+    """The part of `store.sessions.LeasedSession` that is used here."""
 
     messages: tuple[Message, ...]
 
@@ -38,7 +38,7 @@ class SessionLease(Protocol):
 
 
 class SessionStore(Protocol):
-    """What is asked of `store.sessions.Sessions`."""
+    """The method of `store.sessions.Sessions` that is used here."""
 
     def lease(self, id: str) -> AbstractAsyncContextManager[SessionLease]: ...
 
@@ -46,12 +46,12 @@ class SessionStore(Protocol):
 async def run_in_session(
     request: GenerateRequest, sessions: SessionStore, answer: Answer
 ) -> AsyncGenerator[Event, None]:
-    """The events of `answer` to the whole conversation of `request.session`.
+    """Yield the events of `answer` to the whole conversation of `request.session`.
 
-    The conversation and its answer, the first one where there are several, are kept before
-    RunEnded; of a run that fails, is cancelled or is closed early nothing is. Raises
-    InvalidRequest for a request without messages, and what the store raises: SessionBusy (409)
-    while another run of the session goes on.
+    The conversation and its (first) answer are stored before RunEnded; nothing is stored of a run
+    that fails, is cancelled or is closed early. Raises InvalidRequest for a request without
+    messages, SessionBusy (409) while another run of the session goes on, and other errors of the
+    store.
     """
     if request.messages is None or request.session is None:
         raise InvalidRequest(
@@ -76,8 +76,7 @@ async def run_in_session(
 
 
 def _whole(answer_prefix: str, said: list[Part]) -> tuple[Part, ...]:
-    """The parts of an answer with what the request says of it already, without calls that broke
-    off."""
+    """Return the parts of an answer with its prefix, without unfinished calls."""
     said = [part for part in said if not isinstance(part, ToolCall) or part.whole] or [Text("")]
     if not answer_prefix:
         return tuple(said)
@@ -89,12 +88,12 @@ def _whole(answer_prefix: str, said: list[Part]) -> tuple[Part, ...]:
 
 
 def continued(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The conversation that a request goes on with.
+    """Return the conversation that a request continues.
 
-    What is sent comes after what is stored. But most clients send the whole conversation each
-    time, without what they are not shown: what is sent and has answers in it, and begins as the
-    stored conversation does, takes the place of it from where they differ. System messages that
-    are sent take the place of those stored.
+    Sent messages follow stored ones. But most clients send the whole conversation each time,
+    without the messages that they are not shown: if the sent messages contain answers and begin as
+    the stored conversation does, they replace it from where the two differ. Sent system messages
+    replace the stored ones.
     """
     system, sent = _split(sent)
     stored_system, stored = _split(stored)
@@ -108,7 +107,7 @@ def continued(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[M
 
 
 def _split(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """(the system messages at the start, the rest)."""
+    """Return (the system messages at the start, the rest)."""
     count = 0
     while count < len(messages) and messages[count].role in ("system", "developer"):
         count += 1
@@ -116,8 +115,8 @@ def _split(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Me
 
 
 def _shared(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[int, int]:
-    """How many messages of each side are the same conversation from its start; stored calls of
-    tools and their results may be missing on the sent side."""
+    """Count the messages of each side that are the same conversation from its start; stored tool
+    calls and their results may be missing on the sent side."""
     kept, taken = 0, 0
     for index, message in enumerate(stored):
         if taken < len(sent) and _seen(message) == _seen(sent[taken]):
@@ -128,12 +127,13 @@ def _shared(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[int
 
 
 def _hidden(message: Message) -> bool:
-    """Whether a client may not have been shown a message: a result, or an answer of calls."""
+    """Whether a client may not have been shown a message: a tool result, or an answer of calls
+    only."""
     return message.role == "tool" or (message.role == "assistant" and not _text(message))
 
 
 def _seen(message: Message) -> tuple[str, str]:
-    """By what two messages are the same."""
+    """Return the key by which two messages are compared."""
     if message.role == "tool":
         return "tool", "".join(getattr(part, "call_id", "") for part in message.parts)
     calls = "".join(getattr(part, "id", "") for part in message.parts)

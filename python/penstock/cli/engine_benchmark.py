@@ -57,7 +57,7 @@ async def _generate(
         adapter=adapter,
     )
     steps: list[float] = []
-    async with aclosing(engine.generate(request)) as chunks:  # type: ignore[type-var]
+    async with aclosing(engine.generate(request)) as chunks:
         async for chunk in chunks:
             steps.append(chunk.step_time_s)
     return steps[0], steps[-1]

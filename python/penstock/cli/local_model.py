@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.adapters.view import AdapterView
-from penstock.agent import AgentLoop, load_loop
+from penstock.agent import AgentLoop, load_runners
 from penstock.base.errors import ModelError
 from penstock.cli.pull import fetch_model
 from penstock.config import EngineSettings, read_environment
@@ -52,9 +52,10 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
             if adapters is not None:
                 loop.run_until_complete(adapters.preload())
             sampling = operator_sampling(settings)
-            agent = load_loop(files, engine, settings.tool_call_parser, live, sampling)
-            if not isinstance(agent, AgentLoop):
+            runners = load_runners(files, engine, settings.tool_call_parser, live, sampling)
+            if runners.generator is None:
                 raise ModelError(NO_TEXT)
+            agent = runners.generator
             with contextlib.closing(agent):
                 yield loop, LocalModel(engine.info.model_id, engine, agent, live)
         finally:

@@ -1,7 +1,7 @@
-"""The vocabulary: what a request is and what happens while it is answered.
+"""Requests, messages and the events of an answer, independent of dialects and engines.
 
-Four wire dialects are codecs over these types. Imports `base` only; knows no dialect, no
-tokenizer, no engine. All types are frozen and serialise with msgspec.
+The HTTP dialects are codecs over these types. All types are frozen and serialise with msgspec. This
+package imports `base` only.
 """
 
 from penstock.dialog.embedding import EmbeddingRequest, Embeddings
@@ -31,7 +31,6 @@ from penstock.dialog.message import (
     ToolResult,
     Video,
 )
-from penstock.dialog.outlet import Outlet
 from penstock.dialog.request import (
     AdapterRevision,
     Constraint,
@@ -68,7 +67,6 @@ __all__ = [
     "Image",
     "Limits",
     "Message",
-    "Outlet",
     "Part",
     "PartEnded",
     "PartStarted",

@@ -1,4 +1,4 @@
-"""The vocabulary of embeddings: texts in, a vector for each out."""
+"""Requests for embeddings, and their answers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from penstock.dialog.request import AdapterRevision
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True):
-    """`inputs`: texts, or token ids as the model's own tokenizer counts them, taken as they are.
-    `truncate`: keep the start of an input that is longer than the model takes. `model` None: the
-    default one; `adapter` as of GenerateRequest."""
+    """Inputs to embed: texts, or token ids of the model's own tokenizer. `truncate`: keep the start
+    of an input that is too long. `model` None: the default one; `adapter`: see GenerateRequest."""
 
     inputs: tuple[str | tuple[int, ...], ...]
     model: str | None = None
@@ -19,8 +18,8 @@ class EmbeddingRequest(msgspec.Struct, frozen=True):
 
 
 class Embeddings(msgspec.Struct, frozen=True):
-    """`vectors`: `width` numbers for each input, in their order, as little-endian float32.
-    `adapter_revision`: exactly what was used, None for the base model."""
+    """The vectors of a request: `width` numbers for each input, in order, as little-endian float32.
+    `adapter_revision`: the revision that was used, None for the base model."""
 
     model: str
     vectors: bytes

@@ -1,9 +1,9 @@
-"""What happens while a request is answered: a closed union of events.
+"""The events of an answer: a closed union.
 
 Invariants (property-tested): every part starts and ends once; its deltas concatenate to the text
-of its PartEnded; exactly one of RunEnded and RunFailed, and it is last; `fold(events)` is the
-non-streamed answer. `choice` tells the answers of one request (`n`) apart, `part` the parts of one
-choice.
+of its PartEnded; there is exactly one RunEnded or RunFailed, and it is last; `fold(events)` is the
+answer that is not streamed. `choice` numbers the answers to one request (`n`), `part` the parts of
+one choice.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.base.errors import ServiceError
 from penstock.dialog.message import Part
 
 PartKind = Literal["text", "reasoning", "tool_call"]
@@ -19,9 +20,9 @@ Finish = Literal["stop", "length", "tool_calls", "error"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """Of the model's distribution after bias, penalties and mask, before temperature; of a token of
-    an echoed prompt, without these. `logprob` None: the first token of a prompt. `offset`: where in
-    the text of the choice the token begins, in characters."""
+    """The log-probability of a token, after bias, penalties and mask and before temperature; for a
+    token of an echoed prompt, without these. `logprob` None: the first token of a prompt. `offset`:
+    where the token begins in the text of the choice, in characters."""
 
     token_id: int
     token_bytes: bytes
@@ -31,7 +32,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts and wall times of a run (seconds)."""
+    """Token counts of a run, and its wall times in seconds."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -46,9 +47,9 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="run_started"):
-    """`model`: the resolved model id; `created`: Unix seconds. `adapter_revision`: exactly what
-    is used, None for the base model. `fingerprint`: names version and weights, with which
-    answers to the same request may change; "" where nobody knows."""
+    """The start of a run. `model`: the resolved model id; `created`: Unix seconds.
+    `adapter_revision`: the revision that is used, None for the base model. `fingerprint`: names the
+    version and the weights, with which answers to the same request may change; "" if unknown."""
 
     model: str
     created: int
@@ -58,6 +59,8 @@ class RunStarted(msgspec.Struct, frozen=True, tag="run_started"):
 
 
 class PartStarted(msgspec.Struct, frozen=True, tag="part_started"):
+    """The start of a part; `call_id` and `name` are those of a tool call."""
+
     choice: int
     part: int
     kind: PartKind
@@ -66,6 +69,8 @@ class PartStarted(msgspec.Struct, frozen=True, tag="part_started"):
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text", gc=False):
+    """More of a text part."""
+
     choice: int
     part: int
     text: str
@@ -73,25 +78,31 @@ class TextDelta(msgspec.Struct, frozen=True, tag="text", gc=False):
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning", gc=False):
+    """More of a reasoning part."""
+
     choice: int
     part: int
     text: str
 
 
 class ArgumentsDelta(msgspec.Struct, frozen=True, tag="arguments", gc=False):
+    """More of the arguments of a tool call."""
+
     choice: int
     part: int
     text: str
 
 
 class PartEnded(msgspec.Struct, frozen=True, tag="part_ended"):
+    """The end of a part, with all of its content."""
+
     choice: int
     part: int
     value: Part
 
 
 class TurnEnded(msgspec.Struct, frozen=True, tag="turn_ended"):
-    """One choice of one model call is over. `stop_sequence`: the string that ended it, if any."""
+    """The end of one choice. `stop_sequence`: the stop string that ended it, if any."""
 
     choice: int
     finish: Finish
@@ -100,12 +111,14 @@ class TurnEnded(msgspec.Struct, frozen=True, tag="turn_ended"):
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag="run_ended"):
+    """The end of a run that did not fail."""
+
     status: Literal["completed", "incomplete", "cancelled"]
     usage: Usage
 
 
 class RunFailed(msgspec.Struct, frozen=True, tag="run_failed"):
-    """All but the tag as of a ServiceError; `message` is for the client."""
+    """The fields of the ServiceError that ended a run; `message` is for the client."""
 
     status: int
     kind: str
@@ -114,8 +127,20 @@ class RunFailed(msgspec.Struct, frozen=True, tag="run_failed"):
     field: str | None = None
     retry_after_s: int | None = None
 
+    @classmethod
+    def of(cls, error: ServiceError) -> RunFailed:
+        """Return the event that ends a run with this error."""
+        return cls(
+            status=error.status,
+            kind=error.kind,
+            code=error.code,
+            message=error.message,
+            field=error.field,
+            retry_after_s=error.retry_after_s,
+        )
 
-# ToolCalling, ToolCompleted, ApprovalRequired and FileProduced join with server-side tools.
+
+# ToolCalling, ToolCompleted, ApprovalRequired and FileProduced will join with server-side tools.
 Event = (
     RunStarted
     | PartStarted

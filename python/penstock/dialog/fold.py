@@ -1,4 +1,4 @@
-"""The non-streamed answer is the fold of the events: there is no second path."""
+"""Folds the events of a run into the answer that is not streamed: there is no second path."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Fold:
 
 
 def fold(events: Iterable[Event]) -> Answer:
-    """The answer that a run's events amount to."""
+    """Return the answer that the events of a run make."""
     state = Fold()
     for event in events:
         state.add(event)

@@ -18,8 +18,9 @@ class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
 
 
 class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
-    """`arguments` is the JSON text exactly as the model wrote it. `whole` False: the model broke
-    the call off, `arguments` is the part that it wrote, and nobody may run it."""
+    """A tool call. `arguments`: the JSON text exactly as the model wrote it. `whole` False: the
+    model did not finish the call; `arguments` is the part that it wrote, and the call must not be
+    run."""
 
     id: str
     name: str
@@ -28,7 +29,7 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
 
 
 class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
-    """`is_error`: the call failed, and `text` says how."""
+    """The result of a tool call. `is_error`: the call failed, and `text` says how."""
 
     call_id: str
     text: str

@@ -1,4 +1,4 @@
-"""One request for a generation, whatever dialect it came in."""
+"""A request to generate text, independent of its dialect."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class SequenceBreaker(msgspec.Struct, frozen=True):
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How a token is drawn. None means the default of the server or model, else off. A `top_k` of 0
-    is off.
+    """How tokens are sampled. None means the default of the server or model, else off. A `top_k` of
+    0 is off.
 
-    Order of the pipeline: bias, penalties, mask, temperature, top-k, top-p, min-p, draw.
+    Order of the pipeline: bias, penalties, mask, temperature, top-k, top-p, min-p, random choice.
 
-    `dry_sequence_breakers` are a client's strings. `dry_breakers` are the same as token sequences,
-    which is how an engine takes them: filled where the tokenizer is, never by a codec.
+    `dry_sequence_breakers` are the client's strings. `dry_breakers` are the same as token
+    sequences, which the engine takes: filled by the side that has the tokenizer, never by a codec.
     """
 
     temperature: float | None = None
@@ -85,7 +85,7 @@ Permission = Literal["auto", "ask", "deny"]
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """How far a request tightens what server-side tools may do; None: as the server is set."""
+    """Limits that a request sets on server-side tools; None: as the server is configured."""
 
     agent: Permission | None = None
     code_execution: Permission | None = None
@@ -100,8 +100,8 @@ class RequestedFile(msgspec.Struct, frozen=True):
 
 
 class ToolPolicy(msgspec.Struct, frozen=True):
-    """Which functions may or must be called; `names` empty means all of them. `parallel` False: at
-    most one call an answer."""
+    """Functions that the model may or must call; empty `names` means all. `parallel` False: at most
+    one call per answer."""
 
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] = ()
@@ -109,8 +109,8 @@ class ToolPolicy(msgspec.Struct, frozen=True):
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """A grammar the answer must match. Of a JSON schema, `strict`: a keyword that cannot be
-    enforced is an error, else it is ignored; `closed`: objects with `properties` and without
+    """A grammar that the answer must match. For a JSON schema, `strict`: a keyword that cannot be
+    enforced is an error, otherwise it is ignored; `closed`: objects with `properties` and without
     `additionalProperties` take no further keys."""
 
     kind: Literal["json_schema", "regex", "lark", "gbnf", "llguidance"]
@@ -120,8 +120,8 @@ class Constraint(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`max_tokens` None: up to the context length. `min_tokens`: so many are drawn before one may
-    end the answer. `truncate`: drop the start of a long prompt."""
+    """Limits of an answer. `max_tokens` None: up to the context length. `min_tokens`: tokens before
+    which the answer cannot end. `truncate`: drop the start of a long prompt."""
 
     max_tokens: int | None = None
     max_rounds: int | None = None
@@ -130,7 +130,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class ReasoningPolicy(msgspec.Struct, frozen=True):
-    """`enabled` None leaves the choice to the template."""
+    """Whether and how much the model reasons. `enabled` None leaves that to the template."""
 
     enabled: bool | None = None
     effort: str | None = None
@@ -143,24 +143,20 @@ class AdapterRevision(msgspec.Struct, frozen=True):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Exactly one of `messages`, `prompt` and `prompts` is given.
+    """A request to generate text. Exactly one of `messages`, `prompt` and `prompts` is given.
 
     `prompt`: text as is, or token ids. `prompts`: several of them, each answered `n` times; choices
-    are numbered prompt by prompt. `suffix`: what comes after the answer, which fills the gap.
-    `best_of`: so many answers are made of each prompt, and the `n` likeliest given.
-    `top_logprobs` None: no logprobs; 0: of the chosen token only. `echo`: completions only, the
-    prompt precedes the answer. `stop_token_ids` end an answer beside the model's own, and also
-    where `ignore_eos` takes those away. `tools` are the client's own; `hosted` run on the server,
-    where they are enabled. `answer_prefix`: what the assistant has said of its answer already,
-    which goes
-    on from there; with messages only. `session`: id of the session that the conversation goes on
-    in. `cache_salt`: the prompt is looked for among those of requests with the same one, and no
-    other; who does not know it can learn nothing from what is cached. `adapter`: the alias of one
-    of the model's adapters, or a revision; None: the base model. `streamed` False: nobody looks
-    at an event before the run is over; text may come in fewer, longer deltas. `part_paths`: where
-    the
-    client wrote each part of the last messages, for errors that name one; see
-    `part_path`.
+    are numbered prompt by prompt. `suffix`: the text after the gap that the answer fills (FIM).
+    `best_of`: answers that are generated per prompt, of which the `n` likeliest are returned.
+    `top_logprobs` None: no logprobs; 0: those of the chosen tokens only. `echo`: completions only,
+    the prompt precedes the answer. `stop_token_ids` end an answer in addition to the model's own,
+    also if `ignore_eos` disables those. `tools` are the client's own; `hosted` run on the server,
+    if enabled. `answer_prefix`: the start of the assistant's answer, which continues there; with
+    messages only. `session`: id of the session that the conversation continues. `cache_salt`: the
+    prefix cache is shared among requests with the same salt only. `adapter`: the alias or a
+    revision of one of the model's adapters; None: the base model. `streamed` False: no event is
+    read before the run is over; text may come in fewer, longer deltas. `part_paths`: the client's
+    JSON path of each part of the last messages, for errors that name one; see `part_path`.
     """
 
     model: str | None = None
@@ -192,8 +188,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     part_paths: tuple[tuple[str, ...], ...] = ()
 
     def part_path(self, message: int, part: int) -> str:
-        """Return the client's path of a part of `messages`. Messages of earlier turns have no path
-        in the request."""
+        """Return the client's path of a part of `messages`. Messages before the client's own, such
+        as those of earlier turns, have no path."""
         index = message + len(self.part_paths) - len(self.messages or ())
         if index >= 0 and part < len(self.part_paths[index]):
             return self.part_paths[index][part]
@@ -201,10 +197,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_choices(self) -> int:
-        """How many answers the client gets."""
+        """Number of answers that the client gets."""
         return self.n * max(1, len(self.prompts))
 
     @property
     def num_sequences(self) -> int:
-        """How many answers the engine computes for them."""
+        """Number of answers that the engine computes for them."""
         return (self.best_of or self.n) * max(1, len(self.prompts))

@@ -1,4 +1,4 @@
-"""The vocabulary of reranking: a query and documents in, the documents by falling relevance out."""
+"""Requests for reranking, and their answers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_DOCUMENTS: Final = 2048
 
 
 class RerankRequest(msgspec.Struct, frozen=True):
-    """`top_n`: so many of the best documents, None for all. `truncate`: keep the start of a
-    document that leaves no room for itself. `model` None: the default one; `adapter` as of
-    GenerateRequest."""
+    """A query and the documents to rank. `top_n`: number of best documents to return, None for all.
+    `truncate`: keep the start of a document that is too long. `model` None: the default one;
+    `adapter`: see GenerateRequest."""
 
     query: str
     documents: tuple[str, ...]
@@ -25,15 +25,15 @@ class RerankRequest(msgspec.Struct, frozen=True):
 
 
 class RankedDocument(msgspec.Struct, frozen=True):
-    """`index` among the documents of the request; `score` from 0 to 1."""
+    """A document, by its `index` in the request, with its `score` from 0 to 1."""
 
     index: int
     score: float
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """`results`: the best first, the lower index first where two are equal. `prompt_tokens`: of all
-    pairs. `adapter_revision`: exactly what was used, None for the base model."""
+    """The documents by falling relevance; of equal ones the lower index first. `prompt_tokens`:
+    over all pairs. `adapter_revision`: the revision that was used, None for the base model."""
 
     model: str
     results: tuple[RankedDocument, ...]

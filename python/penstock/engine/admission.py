@@ -1,6 +1,6 @@
-"""Requests on their way to the scheduler: they may wait for a grammar and for an adapter.
+"""Queues requests for the scheduler while they wait for a grammar or an adapter.
 
-What they wait for is made by threads of its own; requests that wait for nothing pass them.
+Both are made by other threads; requests that wait for neither pass the waiting ones.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request that is not scheduled yet. `compiled` None: it has no grammar. `triggers`: where
-    the
-    grammar starts to bind."""
+    """A request that is not scheduled yet. `compiled` None: it has no grammar. `triggers`: the
+    places from which the grammar applies."""
 
     compiled: Future[CompiledGrammar] | None
     triggers: GrammarTriggers | None
@@ -39,15 +38,15 @@ class _PendingRequest:
 
 @dataclass(slots=True)
 class _Lease:
-    """What a request holds of an adapter until it is over."""
+    """A request's lease of an adapter. `entered`: it has a slot."""
 
     adapter: str
     entered: bool = False
 
 
 class AdmissionQueue:
-    """Not thread-safe: one thread calls all of it. `wake_engine` is called, by another thread, when
-    `release_ready` has something to do."""
+    """The requests between `submit` and the scheduler. Not thread-safe: one thread calls all
+    methods. Another thread calls `wake_engine` when `release_ready` has something to do."""
 
     def __init__(
         self,
@@ -66,12 +65,12 @@ class AdmissionQueue:
 
     @property
     def has_completions(self) -> bool:
-        """Whether something came that requests wait for."""
+        """Whether a grammar or an adapter that requests wait for has arrived."""
         return not self._compiled.empty() or self._adapters.has_completions
 
     def submit(self, request: TokenRequest, stop_token_ids: frozenset[int]) -> None:
-        """Queue a request, or hold it until all is there that it needs. `stop_token_ids`: those of
-        the model, which end a constrained answer, too. Raises ServiceError."""
+        """Queue a request, or hold it until its grammar and adapter are ready. `stop_token_ids`:
+        those of the model, which also end a constrained answer. Raises ServiceError."""
         compiled = triggers = None
         if request.constraint is not None:
             compiled = self._grammars.compile(request.constraint)
@@ -115,14 +114,15 @@ class AdmissionQueue:
         self._end(request_id)
 
     def finish(self, progress: Iterable[Progress]) -> None:
-        """Take from finished requests what they hold."""
+        """Release the adapter leases of finished requests."""
         if self._leases:
             for one in progress:
                 if one.finish is not None:
                     self._end(one.id)
 
     def release_ready(self) -> list[TokenOutput]:
-        """Let the requests join that have all they need; the last outputs of those that cannot."""
+        """Schedule the requests that are ready; return the last outputs of those whose grammar or
+        adapter failed."""
         failures: list[TokenOutput] = []
         while not self._compiled.empty():
             self._join(self._compiled.get(), failures)
@@ -166,7 +166,8 @@ class AdmissionQueue:
             self._leases[request.id] = _Lease(request.adapter)
 
     def _enter(self, request_id: str) -> int | None:
-        """The slot for a request whose grammar is there; None where it must wait for one."""
+        """Return the adapter slot of a request whose grammar is ready; None if it must wait for
+        one."""
         lease = self._leases.get(request_id)
         if lease is None:
             return NO_ADAPTER
@@ -180,6 +181,6 @@ class AdmissionQueue:
             self._adapters.release(lease.adapter, entered=lease.entered)
 
     def _on_compiled(self, request_id: str) -> None:
-        """In a thread of the compiler."""
+        """Called in a thread of the compiler."""
         self._compiled.put(request_id)
         self._wake()

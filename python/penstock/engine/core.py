@@ -1,4 +1,4 @@
-"""The body of the engine's loop: plan a step, execute it, tell who got which token."""
+"""The loop body of an engine that generates: plan a step, execute it, hand out the tokens."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ FAILED_ROW = "the model gave no finite scores for this request"
 
 
 class EngineCore:
-    """One loaded model. Not thread-safe: one thread calls all of it. `threads`: how many may fill
-    grammar masks while a step computes. `lora`: the limits of adapters, None for none."""
+    """One loaded model. Not thread-safe: one thread calls all methods. `threads`: those that may
+    fill grammar masks while a step computes. `lora`: the limits of adapters, None for none."""
 
     def __init__(
         self,
@@ -103,18 +103,17 @@ class EngineCore:
         return self._scheduler.has_work or self._admissions.has_completions
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """`wake` is called, by another thread, when there is work again without a `submit`."""
+        """Set `wake`, which another thread calls when there is work again without a `submit`."""
         self._wake = wake
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Take in the model's tokenizer, which constraints need."""
+        """Take the model's vocabulary, which constraints need."""
         self._grammars.set_tokenizer(vocabulary)
         self._stop_ids = frozenset(vocabulary.stop_ids)
 
     def submit(self, request: TokenRequest) -> None:
-        """Queue a request. Raises InvalidRequest (`adapter_not_found` for a revision that is not
-        here), ContextLengthExceeded, Overloaded, or Unavailable where there is no thread for its
-        grammar."""
+        """Queue a request. Raises InvalidRequest (`adapter_not_found` for an unknown revision),
+        ContextLengthExceeded, Overloaded, or Unavailable without a thread for its grammar."""
         if not all(0 <= token < self.info.vocab_size for token in request.token_ids):
             raise InvalidRequest(
                 f"token ids must be at least 0 and below {self.info.vocab_size}", field="prompt"
@@ -124,7 +123,7 @@ class EngineCore:
         self._admissions.submit(request, self._stop_ids)
 
     def embed(self, request: EmbedRequest) -> None:
-        """Raises InvalidRequest: the model writes text."""
+        """Raise InvalidRequest: the model generates text."""
         raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
 
     def abort(self, request_id: str) -> None:
@@ -145,10 +144,10 @@ class EngineCore:
         return self._adapters.states()
 
     def step(self) -> list[TokenOutput]:
-        """Compute one step. Empty when there was nothing to do or no token came of it.
+        """Compute one step. Return nothing if there was no work, or no token was sampled.
 
-        Where the runtime overlaps, the step after it is on its way already when this returns, if
-        that could be planned.
+        If the runtime overlaps steps, the next one is submitted before this returns, if it could be
+        planned.
         """
         outputs = self._admissions.release_ready()
         if not self._flying and not self._launch():
@@ -197,7 +196,7 @@ class EngineCore:
 
 
 def _outputs(progress: list[Progress], now: float) -> list[TokenOutput]:
-    """One output for each request; what a step made of one stands together."""
+    """Return one output per request, with all tokens that the step made for it."""
     outputs = []
     for _, group in itertools.groupby(progress, key=attrgetter("id")):
         parts = list(group)

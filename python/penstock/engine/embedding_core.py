@@ -1,5 +1,4 @@
-"""The body of the loop of an engine that makes embeddings, or reranks: pack sequences, compute,
-hand out."""
+"""The loop body of an engine that embeds or reranks: pack sequences, compute, hand out vectors."""
 
 from __future__ import annotations
 
@@ -38,9 +37,8 @@ NOT_FINITE = "the model gave no finite numbers for this request"
 
 @dataclass(slots=True)
 class _Job:
-    """A request with the sequences that it still waits for, and where the second text of each
-    begins: at its end where there is none. `adapter`: the revision that it has a
-    lease of, "" for none; `slot`: where that is in memory."""
+    """A request with its waiting sequences, each with the start of its second text (its length if
+    there is none). `adapter`: the leased revision, "" for none; `slot`: its slot in memory."""
 
     id: str
     waiting: deque[tuple[Tokens, int]] = field(default_factory=deque)
@@ -49,12 +47,12 @@ class _Job:
 
 
 class EmbeddingCore:
-    """One loaded embedding model. Not thread-safe: one thread calls all of it.
+    """One loaded embedding model. Not thread-safe: one thread calls all methods.
 
-    A step takes whole sequences, one of each request in turn, as far as its tokens and rows last:
-    a long list delays nobody else's short one. An embedding does not depend on what is computed
-    beside it. Requests are admitted while fewer than `max_queue` sequences wait. One whose adapter
-    is not in memory takes no turn until it is. `lora`: the limits of adapters, None for none.
+    A step takes whole sequences, one per request in turn, up to its tokens and rows: a long list
+    does not delay another request's short one. An embedding does not depend on what is computed
+    beside it. Requests are admitted while fewer than `max_queue` sequences wait; a request whose
+    adapter is not in memory waits for it. `lora`: the limits of adapters, None for none.
     """
 
     def __init__(
@@ -98,14 +96,14 @@ class EmbeddingCore:
         return bool(self._jobs) or self._adapters.has_completions
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """`wake` is called, by another thread, when there is work again without an `embed`."""
+        """Set `wake`, which another thread calls when there is work again without an `embed`."""
         self._wake = wake
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Constraints are for text: there is nothing to learn."""
+        """Do nothing: an embedding model has no constraints."""
 
     def submit(self, request: TokenRequest) -> None:
-        """Raises InvalidRequest: the model writes nothing."""
+        """Raise InvalidRequest: the model generates no text."""
         raise InvalidRequest(NO_TEXT, field="model", code="unsupported_model")
 
     def embed(self, request: EmbedRequest) -> None:
@@ -152,8 +150,8 @@ class EmbeddingCore:
         return self._adapters.states()
 
     def step(self) -> list[EmbedOutput]:
-        """Compute one step: a output for each request that had sequences in it, and the last one of
-        those whose adapter could not be read."""
+        """Compute one step. Return an output for each request that had sequences in it, and the
+        last one of those whose adapter could not be read."""
         failures = self._release_ready()
         jobs, sequences, second_starts = self._pack()
         if not sequences:
@@ -170,7 +168,7 @@ class EmbeddingCore:
         return msgspec.structs.replace(self._gauges, sequences_waiting=self._waiting)
 
     def prepare(self) -> bool:
-        """See `Core.prepare`: there is none."""
+        """Return False; see `Core.prepare`."""
         return False
 
     def close(self) -> None:
@@ -193,9 +191,9 @@ class EmbeddingCore:
             )
 
     def _pack(self) -> tuple[list[_Job], list[Tokens], list[int]]:
-        """Whose the next sequences are, one of each request in turn, they themselves, and where
-        their second texts begin. The first one that does not fit ends it: it will be the first of
-        the next step."""
+        """Return the jobs of the next sequences, one per request in turn, the sequences, and the
+        starts of their second texts. The first sequence that does not fit ends the step, and is the
+        first of the next one."""
         left, facts = self._runtime.info.step_tokens, self._runtime.info
         jobs: list[_Job] = []
         sequences: list[Tokens] = []
@@ -210,7 +208,7 @@ class EmbeddingCore:
             second_starts.append(second_start)
             if job.waiting:
                 turn.append(job)
-        # Who was not served in this turn comes first in the next step.
+        # Jobs that had no turn come first in the next step.
         self._jobs = turn
         self._waiting -= len(sequences)
         return jobs, sequences, second_starts
@@ -238,7 +236,7 @@ class EmbeddingCore:
         self._release(job)
 
     def _enter(self, job: _Job) -> bool:
-        """Whether the job may take its turns: it needs no adapter, or that is in memory."""
+        """Whether the job can be computed: it has no adapter, or one that is in memory."""
         if not job.adapter:
             return True
         slot = self._adapters.enter(job.adapter)
@@ -251,7 +249,8 @@ class EmbeddingCore:
             self._adapters.release(job.adapter, entered=job.slot != NO_ADAPTER)
 
     def _release_ready(self) -> list[EmbedOutput]:
-        """Let the requests join whose adapters came; the last outputs of those that cannot."""
+        """Admit the requests whose adapters were loaded; return the last outputs of those whose
+        load failed."""
         news = self._adapters.collect()
         failures: list[EmbedOutput] = []
         for job in [job for job in self._held.values() if job.adapter in news]:

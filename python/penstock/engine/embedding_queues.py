@@ -1,4 +1,4 @@
-"""Where the vectors of in-flight requests wait for their readers, in one asyncio loop."""
+"""Queues between an engine and the readers of its vectors, in one asyncio loop."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from penstock.base.errors import ServiceError
+from penstock.engine.output_queues import EngineObserver
 from penstock.engine.types import EmbedOutput, EmbedRequest
 
 
 class EmbeddingOutputQueues:
-    """One queue a request, bounded by the vectors that it asks for. `submit` and `abort` as of
-    `RequestOutputQueues`."""
+    """One queue per embedding request, bounded by the vectors that it asks for.
+
+    `submit`, `abort` and `observer`: see `RequestOutputQueues`.
+    """
 
     def __init__(
-        self, submit: Callable[[EmbedRequest], None], abort: Callable[[str], None]
+        self,
+        submit: Callable[[EmbedRequest], None],
+        abort: Callable[[str], None],
+        observer: EngineObserver | None = None,
     ) -> None:
         self._submit = submit
         self._abort = abort
+        self._observer = observer
         self._queues: dict[str, asyncio.Queue[EmbedOutput | ServiceError]] = {}
 
     def __len__(self) -> int:
@@ -38,13 +45,17 @@ class EmbeddingOutputQueues:
                     raise item
                 ended = item.finish is not None
                 yield item
+        except ServiceError as error:
+            if self._observer is not None:
+                self._observer.failed(error)
+            raise
         finally:
             self._queues.pop(request.id, None)
             if not ended:
                 self._abort(request.id)
 
     def deliver(self, outputs: Iterable[EmbedOutput]) -> None:
-        """Put outputs into their queues; those of requests that were closed are dropped."""
+        """Hand outputs to their readers. Outputs of closed requests are dropped."""
         for output in outputs:
             queue = self._queues.get(output.id)
             if queue is not None:

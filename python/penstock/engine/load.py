@@ -1,4 +1,4 @@
-"""From settings to a core that serves: of a model that writes text, makes embeddings or reranks."""
+"""Loads a model and makes its core: for generation, embeddings or reranking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the weights of a model are packed, in the terminal that waits for it."""
+"""The progress of packing a model's weights, shown in the terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoadProgress:
             self._write("\n")
 
     def update(self, done: int, layers: int) -> None:
-        """So many of the layers are packed."""
+        """Show the number of layers that are packed."""
         if not self._out.isatty() or self._clock() < self._due_s:
             return
         self._shown = True

@@ -1,4 +1,4 @@
-"""An engine in a thread of the caller: embedded use and tests."""
+"""An engine in a thread of the calling process, for embedded use and tests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.config import EngineSettings
 from penstock.engine.embedding_queues import EmbeddingOutputQueues
 from penstock.engine.load import load_core
 from penstock.engine.output_coalescing import OutputCoalescer
-from penstock.engine.output_queues import RequestOutputQueues
-from penstock.engine.protocol import IDLE_S, Core, Tap
+from penstock.engine.output_queues import OutputQueue, RequestOutputQueues
+from penstock.engine.protocol import IDLE_S, Core
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
@@ -37,11 +37,10 @@ CLOSED: Final = "the engine was closed"
 
 
 class LocalEngine:
-    """Runs a core in one thread; its callers live in one asyncio loop.
+    """Runs a core in one thread for callers in one asyncio loop.
 
-    Commands reach the thread through one queue, outputs come back through the loop. An exception in
-    a step fails every open request with EngineFault, and the engine refuses further ones; so does
-    `close`.
+    Commands reach the thread through one queue; outputs come back through the loop. After an
+    exception in a step, and after `close`, all open and further requests end with EngineFault.
     """
 
     def __init__(self, core: Core) -> None:
@@ -50,7 +49,9 @@ class LocalEngine:
         self._loop = asyncio.get_running_loop()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._output_queues = RequestOutputQueues(
-            lambda r: self._submit(r.id, lambda core: self._generate(core, r)), self._abort
+            lambda r: self._submit(r.id, lambda core: self._generate(core, r)),
+            self._abort,
+            lambda: 2 * core.info.max_num_seqs,  # keeps the engine busy and its queue short
         )
         self._embeddings = EmbeddingOutputQueues(
             lambda r: self._submit(r.id, lambda core: core.embed(r)), self._abort
@@ -73,11 +74,11 @@ class LocalEngine:
 
     @property
     def report(self) -> str:
-        """The memory formula with this model's numbers."""
+        """The memory formula with the numbers of this model."""
         return self._core.report
 
-    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenOutput]:
-        return self._output_queues.generate(request, tap)
+    def generate(self, *requests: TokenRequest) -> OutputQueue:
+        return self._output_queues.generate(*requests)
 
     def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
         return self._embeddings.embed(request)
@@ -113,7 +114,7 @@ class LocalEngine:
         self._commands.put(None)
         try:
             await asyncio.to_thread(self._thread.join)
-        except RuntimeError:  # the interpreter ends, and starts no more threads
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
             self._thread.join()
         self._fail_all(CLOSED)
         self._core.close()
@@ -133,9 +134,11 @@ class LocalEngine:
     def _generate(self, core: Core, request: TokenRequest) -> None:
         core.submit(request)
         self._coalescer.add(request)
+        self._call(self._output_queues.admit, request.id)
 
     def _ask(self, ask: Callable[[Core, asyncio.Future[_T]], None]) -> asyncio.Future[_T]:
-        """What `ask` makes of the core in its thread. Raises EngineFault, and fails with it."""
+        """Call `ask` in the engine's thread and return the future that it completes. Raises
+        EngineFault, also through the future."""
         self._check_serving()
         answer: asyncio.Future[_T] = self._loop.create_future()
         self._asked.add(answer)
@@ -162,14 +165,14 @@ class LocalEngine:
         try:
             while self._run_commands():
                 self._call(self._deliver, self._coalescer.coalesce(self._core.step()))
-        except BaseException:  # a panic of what is written in Rust is no Exception
+        except BaseException:  # a panic in Rust is not an Exception
             log.exception("the engine failed in a step")
             self._fault = "the engine failed and was stopped"
             self._call(self._fail_all, "the engine failed")
 
     def _run_commands(self) -> bool:
-        """Carry out what was asked; prepare, then block, while there is nothing to do. False: asked
-        to end."""
+        """Carry out the commands. While there is no work: prepare, then block. Return False to end
+        the thread."""
         patience_s: float | None = IDLE_S
         while True:
             busy = self._core.has_work
@@ -197,7 +200,7 @@ class LocalEngine:
 
 
 def _wake_thread(core: Core) -> None:
-    """Only wakes the thread: the core has work now."""
+    """Do nothing but wake the thread: the core has work now."""
 
 
 def _set_result_if_waiting(answer: asyncio.Future[_T], result: _T) -> None:

@@ -1,4 +1,4 @@
-"""Joins outputs of a request that nobody looks at one by one."""
+"""Coalesces the outputs of requests that are not streamed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from penstock.engine.types import EmbedOutput, TokenOutput, TokenRequest
 
 MAX_COALESCED: Final = 256
-"""So many outputs of an answer are held back at most: what is held is memory."""
+"""Most outputs of an answer that are held back, which costs memory."""
 
 
 def coalesced(outputs: Sequence[TokenOutput]) -> TokenOutput:
-    """Several outputs of a request as one: what the last one says, with the tokens of all."""
+    """Return several outputs of a request as one: the last one, with the tokens of all."""
     last = outputs[-1]
     tokens = tuple([token for output in outputs for token in output.tokens])
     prompt = tuple([token for output in outputs for token in output.prompt])
@@ -32,25 +32,25 @@ def coalesced(outputs: Sequence[TokenOutput]) -> TokenOutput:
 
 
 class OutputCoalescer:
-    """Holds back the outputs of requests whose callers want the whole answer (TokenRequest.whole)
-    up to the last one, so that a step costs next to nothing for them."""
+    """Holds back the outputs of requests whose callers read only the whole answer
+    (TokenRequest.not_streamed), so that a step costs next to nothing for them."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[TokenOutput]] = {}
 
     def add(self, request: TokenRequest) -> None:
-        """Before the first output of a request."""
-        if request.whole:
+        """Register a request before its first output."""
+        if request.not_streamed:
             self._held[request.id] = []
 
     def forget(self, request_id: str) -> None:
-        """Nothing more comes of a request. Harmless when done twice."""
+        """Drop a request. Harmless when repeated."""
         self._held.pop(request_id, None)
 
     def coalesce(
         self, outputs: Sequence[TokenOutput | EmbedOutput]
     ) -> Sequence[TokenOutput | EmbedOutput]:
-        """What is to be handed on after a step that made `outputs`."""
+        """Return the outputs to send after a step that made `outputs`."""
         if not self._held:
             return outputs
         passed: list[TokenOutput | EmbedOutput] = []

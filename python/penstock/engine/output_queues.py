@@ -1,189 +1,251 @@
-"""Where the outputs of in-flight requests wait for their readers, in one asyncio loop."""
+"""Queues between an engine and the readers of its outputs, in one asyncio loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from penstock.base.errors import ServiceError
 from penstock.engine.output_coalescing import coalesced
-from penstock.engine.protocol import Tap
 from penstock.engine.types import TokenOutput, TokenRequest
 
-if TYPE_CHECKING:
-    from penstock._native import Lanes
+
+class SequenceObserver(Protocol):
+    """Sees the outputs of one sequence as its reader takes them."""
+
+    def observe(self, output: TokenOutput) -> None: ...
+
+    def end(self) -> None:
+        """Called once, after the last output or when the reader leaves."""
+        ...
+
+
+class EngineObserver(Protocol):
+    """Sees what an engine does for its callers, for metrics and logs."""
+
+    def sequence(self) -> SequenceObserver | None:
+        """Return the observer of a sequence that the running task submits, or None."""
+        ...
+
+    def failed(self, error: ServiceError) -> None:
+        """Take note of an error that ends a call."""
+        ...
 
 
 class RequestOutputQueues:
-    """One queue a request. A queue is bounded by its request's `max_tokens`.
+    """The output streams of an engine's open requests.
 
-    `submit` hands a request to the engine; `abort` tells it that nobody reads any more. `lanes`:
-    where the outputs come from, less what its lanes took; None where it has none.
+    `submit` sends a request to the engine, and `abort` drops one there. `most_open`: sequences of
+    one call that are submitted at the same time.
     """
 
     def __init__(
         self,
         submit: Callable[[TokenRequest], None],
         abort: Callable[[str], None],
-        lanes: Lanes | None = None,
+        most_open: Callable[[], int],
+        observer: EngineObserver | None = None,
     ) -> None:
-        self._submit = submit
-        self._abort = abort
-        self._lanes = lanes
-        self._open: dict[str, _RequestOutputQueue] = {}
-        self._filled: list[_RequestOutputQueue] = []
+        self.submit = submit
+        self.abort = abort
+        self.most_open = most_open
+        self.observer = observer
+        self.streams: dict[str, OutputQueue] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.streams)
 
-    async def generate(
-        self, request: TokenRequest, tap: Tap | None = None
-    ) -> AsyncIterator[TokenOutput]:
-        """Submit and yield the outputs; aborts if closed before the last one. What came while the
-        reader was busy is coalesced, so that a slow reader has fewer outputs to look at; but
-        nothing
-        joins the first one of the answer, whose time tells when the prompt was done."""
-        queue = _RequestOutputQueue(request.id, tap, self._lanes)
-        assert request.id not in self._open, "request ids are unique"
-        self._open[request.id] = queue
-        ended = False
-        try:
-            self._submit(request)
-            while not ended:
-                while not queue.ready:
-                    await queue.arrival()
-                output = queue.take()
-                ended = output.finish is not None
-                yield output
-        except ServiceError:
-            ended = True
-            raise
-        finally:
-            del self._open[request.id]
-            if not ended:  # before the tap is called, which may fail
-                self._abort(request.id)
-            queue.leave_lane()
+    def generate(self, *requests: TokenRequest) -> OutputQueue:
+        """Return the output stream of the requests. They are submitted when it is first read."""
+        return OutputQueue(self, requests)
+
+    def admit(self, request_id: str) -> None:
+        """Tell the reader that the engine has admitted a request."""
+        stream = self.streams.get(request_id)
+        if stream is not None:
+            stream.admit(request_id)
 
     def deliver(self, outputs: Iterable[TokenOutput]) -> None:
-        """Hand outputs on to their readers; those of requests that were closed are dropped."""
-        self.put(outputs)
-        self.wake_readers()
-
-    def put(self, outputs: Iterable[TokenOutput]) -> None:
-        """As `deliver`, but nobody looks at them before `wake_readers`."""
-        find, filled = self._open.get, self._filled
+        """Hand outputs to their readers. Outputs of closed requests are dropped."""
+        find = self.streams.get
         for output in outputs:
-            queue = find(output.id)
-            if queue is not None:
-                if not queue.outputs:
-                    filled.append(queue)
-                queue.outputs.append(output)
-
-    def wake_readers(self) -> None:
-        """Show the taps what was put, and wake the readers of what they leave."""
-        filled, self._filled = self._filled, []
-        for queue in filled:
-            queue.wake_readers()
+            stream = find(output.id)
+            if stream is not None:
+                stream.put(output)
 
     def fail(self, request_id: str, error: ServiceError) -> None:
-        """End one request with an error."""
-        queue = self._open.get(request_id)
-        if queue is not None:
-            queue.fail(error)
+        """End the stream of one request with an error."""
+        stream = self.streams.pop(request_id, None)
+        if stream is not None:
+            stream.fail(error)
 
     def fail_all(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every open request with an error of its own."""
-        for queue in self._open.values():
-            queue.fail(make_error())
+        """End every stream with an error of its own."""
+        while self.streams:
+            request_id = next(iter(self.streams))
+            self.fail(request_id, make_error())
 
 
-class _RequestOutputQueue:
-    """The outputs of one request that nobody has looked at."""
+class OutputQueue:
+    """The `OutputStream` of one call, which has one reader.
 
-    __slots__ = ("_begun", "_error", "_id", "_in_lane", "_lanes", "_reader", "_tap", "outputs")
+    Outputs that arrive while the reader is busy are coalesced, per sequence: a slow reader gets
+    fewer, larger outputs. The first output with a token stays alone, because its time is the end
+    of the prefill. A queue is bounded by the `max_tokens` of its requests.
+    """
 
-    def __init__(self, request_id: str, tap: Tap | None, lanes: Lanes | None) -> None:
-        self.outputs: list[TokenOutput] = []
-        self._id = request_id
-        self._tap = tap
-        self._lanes = lanes
-        self._in_lane = False
-        self._begun = False
-        self._error: Exception | None = None
+    __slots__ = (
+        "_error",
+        "_observers",
+        "_open",
+        "_outputs",
+        "_queues",
+        "_reader",
+        "_started",
+        "_unadmitted",
+        "_unsubmitted",
+    )
+
+    def __init__(self, queues: RequestOutputQueues, requests: Iterable[TokenRequest]) -> None:
+        self._queues = queues
+        self._unsubmitted = deque(requests)
+        self._unadmitted: set[str] = set()
+        self._open: set[str] = set()
+        self._observers: dict[str, SequenceObserver] = {}
+        self._outputs: dict[str, list[TokenOutput]] = {}  # not taken yet, in order of arrival
+        self._started: set[str] = set()  # the sequences whose first token was taken
+        self._error: ServiceError | None = None
         self._reader: asyncio.Future[None] | None = None
 
-    def wake_readers(self) -> None:
-        """There are new outputs. A reader that is busy looks for itself when it comes back."""
-        try:
-            self.leave_lane()
-            reader = self._reader
-            if reader is None or reader.done() or self._tap_takes():
-                return
-        except Exception as error:  # of this request alone: it is raised to its reader
-            self.outputs = []
-            self.fail(error)
-            return
-        self._wake()
+    async def admitted(self) -> None:
+        """Return when the engine has admitted the requests. Raises its refusal."""
+        self._submit()
+        while self._unadmitted and self._error is None:
+            await self._arrival()
+        if self._unadmitted and self._error is not None:
+            self._raise(self._error)
 
-    def fail(self, error: Exception) -> None:
+    def __aiter__(self) -> OutputQueue:
+        return self
+
+    async def __anext__(self) -> TokenOutput:
+        outputs = self._outputs
+        if not outputs:
+            self._submit()
+        while not outputs:
+            if self._error is not None:
+                self._raise(self._error)
+            if not self._open:
+                raise StopAsyncIteration
+            try:
+                await self._arrival()
+            except asyncio.CancelledError:  # as a generator would, also without `aclose`
+                self._abort_all()
+                raise
+        output = self._take()
+        observer = self._observers.get(output.id)
+        if observer is not None:
+            observer.observe(output)
+        if output.finish is not None:
+            self._close(output.id)
+        return output
+
+    def abort(self, request_id: str) -> None:
+        """Drop one sequence; no output of it follows."""
+        self._outputs.pop(request_id, None)
+        if request_id in self._queues.streams and request_id in self._open:
+            self._queues.abort(request_id)
+        self._close(request_id)
+
+    async def aclose(self) -> None:
+        """Abort the sequences that have not finished."""
+        self._abort_all()
+
+    def admit(self, request_id: str) -> None:
+        self._unadmitted.discard(request_id)
+        if not self._unadmitted:
+            self._wake()
+
+    def put(self, output: TokenOutput) -> None:
+        waiting = self._outputs.get(output.id)
+        if waiting is None:
+            self._outputs[output.id] = [output]
+            self._wake()
+        else:
+            waiting.append(output)
+
+    def fail(self, error: ServiceError) -> None:
+        """End the whole stream. Its other sequences are aborted when it is closed."""
         self._error = error
         self._wake()
 
-    def arrival(self) -> asyncio.Future[None]:
-        """Done when it may be `ready`."""
-        self._reader = asyncio.get_running_loop().create_future()
-        return self._reader
+    def _abort_all(self) -> None:
+        self._unsubmitted.clear()
+        for request_id in tuple(self._open):
+            self.abort(request_id)
 
-    def take(self) -> TokenOutput:
-        """What has come, once `ready`. Raises the error that ended the request."""
-        outputs, end = self.outputs, len(self.outputs)
-        if not outputs:
-            assert self._error is not None
-            raise self._error
-        if not self._begun:
-            begins = [
-                index for index, output in enumerate(outputs) if output.tokens or output.finish
-            ]
-            if begins:
-                self._begun, end = True, begins[0] + 1
+    def _submit(self) -> None:
+        """Submit as many of the remaining requests as may be open."""
+        queues, unsubmitted = self._queues, self._unsubmitted
+        if not unsubmitted:
+            return
+        room = queues.most_open() - len(self._open)
+        while unsubmitted and room > 0:
+            request = unsubmitted.popleft()
+            assert request.id not in queues.streams, "request ids are unique"
+            queues.streams[request.id] = self
+            self._open.add(request.id)
+            self._unadmitted.add(request.id)
+            try:
+                queues.submit(request)
+            except ServiceError as error:
+                del queues.streams[request.id]
+                self._raise(error)
+            observer = None if queues.observer is None else queues.observer.sequence()
+            if observer is not None:
+                self._observers[request.id] = observer
+            room -= 1
+
+    def _take(self) -> TokenOutput:
+        """Return the outputs of the sequence that has waited longest, as one."""
+        request_id = next(iter(self._outputs))
+        outputs = self._outputs.pop(request_id)
+        end = len(outputs)
+        if end == 1 and request_id in self._started:
+            return outputs[0]
+        if request_id not in self._started:
+            for index, output in enumerate(outputs):
+                if output.tokens or output.finish:
+                    self._started.add(request_id)
+                    end = index + 1
+                    break
         if end > 1 and outputs[end - 1].finish in ("error", "abort"):
             end -= 1
-        self.outputs = outputs[end:]
+        if end < len(outputs):
+            self._outputs[request_id] = outputs[end:]
         return outputs[0] if end == 1 else coalesced(outputs[:end])
 
-    @property
-    def ready(self) -> bool:
-        """Whether there is something to take."""
-        return bool(self.outputs) or self._error is not None
+    def _close(self, request_id: str) -> None:
+        """Forget a sequence and make room for the next one."""
+        self._open.discard(request_id)
+        self._queues.streams.pop(request_id, None)
+        observer = self._observers.pop(request_id, None)
+        if observer is not None:
+            observer.end()
+        if self._unsubmitted and self._error is None:
+            self._submit()
 
-    def leave_lane(self) -> None:
-        """Nothing more goes through a lane. Harmless where nothing does."""
-        if self._in_lane:
-            assert self._lanes is not None
-            assert self._tap is not None
-            self._in_lane = False
-            self._lanes.close(self._id)
-            self._tap.leave()
+    def _raise(self, error: ServiceError) -> None:
+        if self._queues.observer is not None:
+            self._queues.observer.failed(error)
+        raise error
 
-    def _tap_takes(self) -> bool:
-        """Show the tap what has come, as far as it may see that. False: something is left."""
-        outputs = self.outputs
-        if self._tap is None or not self._begun or outputs[-1].finish is not None:
-            return False
-        rest = self._tap(outputs[0] if len(outputs) == 1 else coalesced(outputs))
-        self.outputs = [] if rest is None else [rest]
-        if rest is None:
-            self._enter_lane()
-        return rest is None
-
-    def _enter_lane(self) -> None:
-        assert self._tap is not None
-        lane = None if self._lanes is None else self._tap.lane()
-        if lane is not None:
-            assert self._lanes is not None
-            self._lanes.open(self._id, lane)
-            self._in_lane = True
+    def _arrival(self) -> asyncio.Future[None]:
+        """Return a future that is done when there may be something new."""
+        self._reader = asyncio.get_running_loop().create_future()
+        return self._reader
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None

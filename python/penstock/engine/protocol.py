@@ -1,11 +1,11 @@
-"""What an engine is to its callers, wherever it runs: in a thread, in a process, on a machine; and
-what is inside it: the core that its thread drives."""
+"""The interfaces of an engine: to its callers (`Engine`), and of the model inside it to the thread
+that drives it (`Core`)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from penstock.engine.types import (
     AdapterSource,
@@ -19,64 +19,64 @@ from penstock.engine.types import (
 )
 from penstock.grammar.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from penstock._native import Lane
 
+class OutputStream(Protocol):
+    """The outputs of the requests of one `Engine.generate` call. It has one reader."""
 
-class Tap(Protocol):
-    """Is shown chunks in the moment they arrive."""
+    async def admitted(self) -> None:
+        """Submit the requests; return when the engine has admitted them.
 
-    def __call__(self, chunk: TokenOutput) -> TokenOutput | None:
-        """What is left for the iterator."""
+        Raises what the engine refuses with: Overloaded when the queue is full, InvalidRequest,
+        Unavailable while the engine (re)starts, EngineFault if it dies.
+        """
         ...
 
-    def lane(self) -> Lane | None:
-        """After a chunk of which nothing was left: who takes the tokens that follow, as long as
-        they are plain. None: they are shown."""
+    def __aiter__(self) -> OutputStream: ...
+
+    async def __anext__(self) -> TokenOutput:
+        """Return the next output. It ends after the output with `finish` of every request. Raises
+        as `admitted` does; outputs that were made before an error come before it."""
         ...
 
-    def leave(self) -> None:
-        """The lane is closed. What went through it is to be accounted for, before the next chunk
-        and before the end."""
+    def abort(self, request_id: str) -> None:
+        """Drop one request; no output of it follows."""
+        ...
+
+    async def aclose(self) -> None:
+        """Abort the requests that have not finished, and free their rows."""
         ...
 
 
 class Engine(Protocol):
-    """All methods are called from one asyncio loop."""
+    """A loaded model, wherever it runs. All methods are called from one asyncio loop."""
 
     @property
     def info(self) -> EngineInfo: ...
 
-    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenOutput]:
-        """The chunks of one request, the last with `finish`.
-
-        An engine may show `tap` chunks between the first token and the last chunk, while the
-        iterator's reader waits: it costs a call, where waking the reader costs a turn of the loop.
-
-        Closing the iterator early (`aclose`, cancellation) aborts the request and frees its row.
-        Raises Overloaded when the queue is full, Unavailable while the engine (re)starts,
-        EngineFault when the engine process died under the request.
-        """
+    def generate(self, *requests: TokenRequest) -> OutputStream:
+        """Return the outputs of requests, in the order in which they arrive. The requests are
+        submitted when the stream is first read; close it in any case."""
         ...
 
     def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
-        """The same of a request for embeddings. An engine does either; it raises InvalidRequest for
-        what its model does not do."""
+        """Yield the outputs of one embedding request. Closing the iterator early aborts it. Raises
+        as `OutputStream` does. An engine either generates or embeds, and raises InvalidRequest for
+        the other."""
         ...
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Tell the engine the model's tokenizer, before the first request with a constraint.
-        Harmless when told twice; an engine that was restarted is told again by itself."""
+        """Send the model's vocabulary to the engine, before the first request with a constraint.
+        Harmless when repeated. A restarted engine gets it again automatically."""
         ...
 
     async def add_adapter(self, source: AdapterSource) -> AdapterState:
-        """Return when the revision can be used; one that is there already is there. Raises
-        AdapterRefused for its files and limits, EngineFault where the engine died over it,
+        """Return when the revision can be used, at once if it is loaded already. Raises
+        AdapterRefused for its files and limits, EngineFault if the engine dies meanwhile,
         Unavailable while it (re)starts."""
         ...
 
     async def retire_adapter(self, revision: str) -> None:
-        """No new request gets it; running ones go on. Harmless for one that is not there."""
+        """Give the revision to no new request; running ones go on. Harmless if it is not loaded."""
         ...
 
     async def adapters(self) -> tuple[AdapterState, ...]: ...
@@ -85,11 +85,11 @@ class Engine(Protocol):
 
 
 IDLE_S: Final = 0.005
-"""An engine with nothing to do for so long prepares itself for later steps, until news come."""
+"""After this idle time an engine prepares for later steps until something arrives."""
 
 
 class Core(Protocol):
-    """A loaded model and its queue. One thread calls all of it."""
+    """A loaded model and its queue. All methods are called by one thread."""
 
     @property
     def info(self) -> EngineInfo: ...
@@ -108,8 +108,8 @@ class Core(Protocol):
     def step(self) -> Sequence[TokenOutput | EmbedOutput]: ...
     def gauges(self) -> EngineGauges: ...
     def prepare(self) -> bool:
-        """A short piece of work ahead of later steps, while there is no other. False: there
-        was none, nor will be until after the next step."""
+        """Do a short piece of work ahead of later steps while the engine is idle. Return False if
+        there is none, and none until after the next step."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Says of failures that come again and again what an operator needs, and not a line for each."""
+"""Rate-limited logging of repeated failures."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import re
 from typing import Final
 
 REPEATED_EVERY_S: Final = 300.0
-"""Between two lines of failures of one kind."""
+"""Time between two log lines for failures of one kind."""
 
 _NUMBER: Final = re.compile(r"\d+")
 
 
 class ThrottledLog:
-    """Failures that follow one another: the first of a kind is logged, then one every
-    `REPEATED_EVERY_S`, with the number of those that were not. They are of one kind where they
-    differ in numbers alone."""
+    """Logs the first of a kind of failure, then one every `REPEATED_EVERY_S` with the number of
+    those that were not logged. Failures that differ only in numbers are of one kind."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -24,7 +23,7 @@ class ThrottledLog:
         self._said_s = 0.0
 
     def note(self, failure: str, now_s: float) -> None:
-        """A failure at the time `now_s`, of a clock that only goes forward."""
+        """Log a failure at the monotonic time `now_s`, or count it."""
         kind = _NUMBER.sub("", failure)
         if kind == self._kind and now_s - self._said_s < REPEATED_EVERY_S:
             self._unsaid += 1
@@ -35,5 +34,5 @@ class ThrottledLog:
         self._log.error("%s", failure)
 
     def clear(self) -> None:
-        """All is well: the next failure is the first."""
+        """Reset after a success: the next failure is logged."""
         self._kind, self._unsaid = None, 0

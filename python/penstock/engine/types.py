@@ -1,4 +1,4 @@
-"""What crosses the wall between the engine and its callers: TokenRequest in, TokenOutput out."""
+"""The messages between an engine and its callers: TokenRequest in, TokenOutput out."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ NO_TEXT: Final = "this model writes no text; name a model that writes"
 
 class TokenRequest(msgspec.Struct, frozen=True):
     """One sequence to generate. `n` choices are `n` TokenRequests: the prefix cache shares the
-    prompt. `sampling` is resolved: no None that the model's defaults would fill.
+    prompt. `sampling` is resolved: no None is left that a model default would fill.
 
-    `stop_token_ids` end the sequence and are not part of the answer; none of them is drawn before
-    `min_tokens` others, unless there is a `constraint` without `triggers`, which ends where it
-    ends.
-    `max_tokens` is already clamped to the context; with 0 the prompt is computed and nothing drawn.
-    `cache_salt` keeps prefix blocks of different tenants apart. A `constraint` needs an engine that
-    was taught the vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: how many
-    alternatives to tell with the log-probability of each token of the prompt after the first; None
-    to tell nothing of it, which reads prompts faster. `whole`: the caller looks at nothing before
-    the last token, so that chunks may come joined. `adapter`: a revision, "" for the base model;
-    one that the engine does not have is refused with `adapter_not_found`. `group`: the same for all
-    sequences of one client's request, unique to it: a queue that had room for the first takes the
+    `stop_token_ids` end the sequence and are not part of the answer. None of them is sampled before
+    `min_tokens` tokens, except with a `constraint` without `triggers`, which ends with its grammar.
+    `max_tokens` is already limited to the context; 0 computes the prompt and samples nothing.
+    `cache_salt` separates the prefix blocks of different tenants. A `constraint` needs an engine
+    that has the vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: number of
+    alternatives to return with the log-probability of each prompt token after the first; None
+    returns nothing about the prompt and prefills faster. `not_streamed`: the caller reads nothing
+    before the last token, so outputs may be coalesced. `adapter`: a revision, "" for the base
+    model; an unknown one is refused with `adapter_not_found`. `group`: the same for all sequences
+    of one client's request, and unique to it: a queue that has room for the first admits the
     others.
     """
 
@@ -47,7 +46,7 @@ class TokenRequest(msgspec.Struct, frozen=True):
     top_logprobs: int | None = None
     cache_salt: bytes = b""
     constraint: Grammar | None = None
-    whole: bool = False
+    not_streamed: bool = False
     prompt_logprobs: int | None = None
     adapter: str = ""
     group: str = ""
@@ -55,8 +54,8 @@ class TokenRequest(msgspec.Struct, frozen=True):
 
 
 class AdapterSource(msgspec.Struct, frozen=True):
-    """A revision of an adapter, and the folder with its files, which nobody changes while the
-    engine has it. A `pinned` one stays in memory."""
+    """A revision of an adapter and the folder with its files, which must not change while the
+    engine has it. A `pinned` revision stays in memory."""
 
     revision: str
     folder: str
@@ -64,9 +63,9 @@ class AdapterSource(msgspec.Struct, frozen=True):
 
 
 class AdapterState(msgspec.Struct, frozen=True):
-    """Of one revision that an engine has. `rank`: the largest of its factors; `bytes`: what it
-    takes in memory when it is `resident`. A `retired` one goes with the last of the sequences that
-    it has leases of."""
+    """The state of one revision in an engine. `rank`: the largest of its factors; `bytes`: its
+    memory when `resident`. A `retired` revision is freed with the last sequence that has a lease of
+    it."""
 
     revision: str
     rank: int
@@ -77,9 +76,9 @@ class AdapterState(msgspec.Struct, frozen=True):
 
 
 class EmbedRequest(msgspec.Struct, frozen=True):
-    """Sequences to embed, each by itself. None is empty, or longer than the context. `adapter`: as
-    of TokenRequest, for all of them. `second_starts`: of pairs of texts, where the second one of
-    each begins, for models that tell the two apart; else empty."""
+    """Sequences to embed, each by itself; none is empty or longer than the context. `adapter`: see
+    TokenRequest, for all of them. `second_starts`: for pairs of texts, the start of each second
+    text, if the model distinguishes the two; else empty."""
 
     id: str
     sequences: tuple[tuple[int, ...], ...]
@@ -88,9 +87,8 @@ class EmbedRequest(msgspec.Struct, frozen=True):
 
 
 class EmbedOutput(msgspec.Struct, frozen=True):
-    """What one step made for one request: the next of its vectors, in the order of its sequences,
-    as float32 in the machine's order of bytes. The last chunk has `finish`; after it none
-    follows."""
+    """The vectors that one step made for one request: the next ones in the order of its sequences,
+    as float32 in native byte order. The last output has `finish`."""
 
     id: str
     vectors: bytes
@@ -99,7 +97,7 @@ class EmbedOutput(msgspec.Struct, frozen=True):
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One token of the answer or, with its logprob always, of the prompt."""
+    """One token of the answer, or of the prompt, which always has its logprob."""
 
     token_id: int
     logprob: float | None = None
@@ -107,12 +105,14 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one step made for one request. The last chunk has `finish`; after it none follows.
-    The first one says how many prompt tokens came from the prefix cache. `step_time_s`:
+    """The tokens that one step made for one request. The last output has `finish`.
+
+    The first output has the number of prompt tokens found in the prefix cache. `step_time_s`:
     `time.monotonic()` at the end of the step, the same clock in all processes of a machine.
-    `prompt`: the next tokens of the prompt, from its second one on, where they are asked for; all
-    of them come before the first token of the answer. `first_step_time_s`: the end of the
-    step of its first token, where it is made of several chunks."""
+    `prompt`: the next tokens of the prompt, from its second one on, if they are asked for; all of
+    them come before the first token of the answer. `first_step_time_s`: the end of the step of the
+    first token, if several outputs were coalesced.
+    """
 
     id: str
     tokens: tuple[TokenDelta, ...]
@@ -125,8 +125,8 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What a caller must know of a loaded engine. `embedding_width`: numbers of an embedding, 0
-    where the model writes text instead. `memory_bytes`: of the host's memory, by its formula."""
+    """Facts about a loaded engine. `embedding_width`: numbers per embedding, 0 for a model that
+    generates text. `memory_bytes`: CPU memory, by the memory formula."""
 
     model_id: str
     max_model_len: int
@@ -143,11 +143,11 @@ class EngineInfo(msgspec.Struct, frozen=True):
 class EngineGauges(msgspec.Struct):
     """A snapshot for /metrics; counters only grow while the engine process lives.
 
-    `grammar_mask_seconds`: time in which masks were computed; `grammar_mask_wait_seconds`: the part
-    of it for which a step had to wait after its forward pass. `forced_tokens`: tokens of answers
-    that a grammar left no choice about. `draft_tokens`: guesses of speculation that were
-    computed; `accepted_tokens`: those that were right. `host_cache_saves`: blocks that went from a
-    GPU's cache to the host's memory; `host_cache_restores`: that came back.
+    `grammar_mask_seconds`: time spent computing masks; `grammar_mask_wait_seconds`: the part of it
+    for which a step waited after its forward pass. `forced_tokens`: answer tokens that a grammar
+    forced. `draft_tokens`: speculated tokens that were computed; `accepted_tokens`: those that were
+    accepted. `host_cache_saves`: blocks copied from a GPU's cache to CPU memory;
+    `host_cache_restores`: blocks copied back.
     """
 
     sequences_running: int = 0

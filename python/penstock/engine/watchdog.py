@@ -1,4 +1,4 @@
-"""Finds out where a step hangs: whoever waits for it gets no answer, and no error either."""
+"""Logs all thread stacks if a step hangs, since its callers get neither an answer nor an error."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import IO, Final
 log = logging.getLogger(__name__)
 
 STALL_S: Final = 60.0
-"""Far more than any step takes: the largest ones take a second or two."""
+"""Far longer than any step: the longest take a second or two."""
 
 
 class Watchdog:
-    """A context around each step. Of one that takes more than STALL_S it tells once, with the
-    stacks of all threads. `start` has a thread look; costs nothing between its looks."""
+    """A context around each step. It reports a step that takes longer than STALL_S once, with the
+    stacks of all threads. `start` starts a thread that checks; it costs nothing between checks."""
 
     def __init__(self, output: int | IO[str]) -> None:
-        """`output`: a file, or the descriptor of one, for the stacks."""
+        """`output`: a file or file descriptor for the stacks."""
         self._output = output
         self._began_s: float | None = None
         self._told_s: float | None = None
@@ -37,11 +37,11 @@ class Watchdog:
         self._began_s = None
 
     def start(self) -> None:
-        """Look now and then, until the process ends."""
+        """Check regularly until the process ends."""
         threading.Thread(target=self._keep_looking, name="penstock-stalls", daemon=True).start()
 
     def look(self, now_s: float) -> bool:
-        """Whether a step was found to stall that had not been told of."""
+        """Report a hanging step; return whether there was one that had not been reported."""
         began_s = self._began_s
         if began_s is None or began_s == self._told_s or now_s - began_s < STALL_S:
             return False

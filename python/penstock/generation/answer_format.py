@@ -1,4 +1,4 @@
-"""What form the answers to a request take: their channels, and the grammar that binds them."""
+"""The format of the answers to a request: reasoning, tool calls and the grammar that applies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock.text.tool_parsers import AnswerParser, AnswerSyntax, Harmony
 from penstock.text.tool_parsers.answer_grammar import Thinking
 
 TAIL_TOKENS = 16
-"""So many tokens at the end of a prompt can hold the tag that opens the reasoning."""
+"""Tokens at the end of a prompt that can hold the tag that opens the reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """`syntax` None: the answer is text and nothing else. `tools`: those that may be called.
-    `thinking`: whether the prompt has opened the reasoning, or the model may."""
+    """The format of one request's answers. `syntax` None: plain text only. `tools`: those that
+    may be called. `thinking`: whether the prompt has opened the reasoning, or the model may."""
 
     syntax: AnswerSyntax | None = None
     tools: tuple[FunctionTool, ...] = ()
@@ -26,7 +26,7 @@ class AnswerFormat:
     thinking: Thinking = "none"
 
     def parser(self) -> AnswerParser | None:
-        """A parser for one choice."""
+        """Return a parser for one choice, None for plain text."""
         if self.syntax is None:
             return None
         return AnswerParser(self.syntax, self.tools, thinking=self.thinking == "open")
@@ -37,7 +37,7 @@ PLAIN = AnswerFormat()
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormats:
-    """The forms of one model's answers."""
+    """Finds the format of the answers to a request, for one model."""
 
     tokenizer: Tokenizer
     syntax: AnswerSyntax
@@ -51,8 +51,8 @@ class AnswerFormats:
         object.__setattr__(self, "_control", steering)
 
     def of(self, request: GenerateRequest, prompt_ids: tuple[int, ...]) -> AnswerFormat:
-        """The form of the answers to a request whose prompt is `prompt_ids`. Raises InvalidRequest
-        where an answer is begun that a model of these channels could not go on with."""
+        """Return the format of the answers to a request with the prompt `prompt_ids`. Raises
+        InvalidRequest for an answer prefix that this model could not continue."""
         tools = callable_tools(request)
         syntax = self.syntax
         if request.answer_prefix and isinstance(syntax.calls, Harmony):
@@ -71,7 +71,7 @@ class AnswerFormats:
         )
 
     def _shown(self, with_calls: bool) -> frozenset[int]:
-        """Control tokens that are part of a mark."""
+        """Return the control tokens that are part of a tag."""
         syntax = self.syntax
         marks: list[str] = []
         if syntax.calls is not None and (with_calls or isinstance(syntax.calls, Harmony)):
@@ -99,7 +99,7 @@ class AnswerFormats:
 
 
 def callable_tools(request: GenerateRequest) -> tuple[FunctionTool, ...]:
-    """The tools that an answer may call."""
+    """Return the tools that an answer may call."""
     policy = request.tool_policy
     if policy.mode == "none":
         return ()

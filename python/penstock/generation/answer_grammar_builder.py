@@ -1,4 +1,4 @@
-"""The grammar of an answer, where tools, reasoning and a constraint of the client come together."""
+"""Builds the grammar of an answer from tools, reasoning and the client's constraint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class AnswerGrammarBuilder:
-    """Of one model. Called from the engine's asyncio loop."""
+    """Builds grammars for one model. Called from the engine's asyncio loop."""
 
     def __init__(
         self, constraints: ConstraintCompiler, tokenizer: Tokenizer, syntax: AnswerSyntax
@@ -38,11 +38,11 @@ class AnswerGrammarBuilder:
         self._syntax = syntax
 
     def close(self) -> None:
-        """End the child processes. May be called again."""
+        """Stop the child processes. May be called again."""
         self._constraints.close()
 
     async def of(self, request: GenerateRequest, form: AnswerFormat) -> Grammar | None:
-        """What binds the answers; None where nothing does. Reasoning is never bound. Raises
+        """Return the grammar of the answers, or None. Reasoning is never constrained. Raises
         InvalidRequest naming the field."""
         prepare = self._constraints.prepare
         calls = self._calls(request, form.tools)
@@ -69,9 +69,9 @@ class AnswerGrammarBuilder:
         return await prepare(self._composed(replace(rules, tools=tools), request.tools))
 
     async def _of_calls(self, given: Sequence[FunctionTool], form: AnswerFormat) -> Grammar | None:
-        """What binds the calls of an answer that may make some, from where one begins: as much of
-        the functions' schemas as can be enforced, else to JSON objects. It is never the client's
-        error: without a grammar, which the log tells, calls are free."""
+        """Return the grammar that applies from the start of a tool call, for answers that may make
+        some: the functions' schemas as far as they can be enforced, else JSON objects. A failure is
+        logged and leaves calls unconstrained; it is never the client's error."""
         try:
             try:
                 return await self._of_tools(form, form.tools)
@@ -86,7 +86,7 @@ class AnswerGrammarBuilder:
             return None
 
     async def _of_tools(self, form: AnswerFormat, tools: Sequence[FunctionTool]) -> Grammar:
-        """Raises InvalidRequest, Unavailable."""
+        """Compile the grammar of calls of these tools. Raises InvalidRequest, Unavailable."""
         rules, triggers = call_grammar(self._syntax, self._apart, tools)
         value = json.dumps({"grammars": [{"lark_grammar": rules}]})
         grammar = await self._constraints.prepare(Constraint("llguidance", value))
@@ -116,7 +116,8 @@ class AnswerGrammarBuilder:
         return "one" if len(policy.names) == 1 or not policy.parallel else "must"
 
     def _composed(self, rules: AnswerRules, given: Sequence[FunctionTool]) -> Constraint:
-        """Raises InvalidRequest for a strict function that the form of calls cannot enforce."""
+        """Return the grammar of the whole answer as a constraint. Raises InvalidRequest for a
+        strict function that the call syntax cannot enforce."""
         try:
             return Constraint("llguidance", answer_grammar(self._syntax, self._apart, rules))
         except Unenforceable as error:
@@ -128,8 +129,8 @@ class AnswerGrammarBuilder:
     async def _usable(
         self, given: Sequence[FunctionTool], tools: Sequence[FunctionTool]
     ) -> tuple[FunctionTool, ...]:
-        """The tools, without those parts of their schemas that cannot be enforced. Raises
-        InvalidRequest for a strict one that has such a part."""
+        """Return the tools without the parts of their schemas that cannot be enforced. Raises
+        InvalidRequest for a strict tool that has such a part."""
         usable = []
         for tool in tools:
             schema = msgspec.json.encode(arguments_schema(tool)).decode()

@@ -1,4 +1,4 @@
-"""One choice: token outputs of the engine in, events out. The hot path of every answer."""
+"""One choice: token outputs of the engine in, events out. This is the hot path of every answer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import logging
 import time
 from collections.abc import Sequence
 
-from penstock._native import Lane, TokenTexts
 from penstock.base.errors import EngineFault, InvalidRequest
 from penstock.dialog import Event, TokenLogprob, TurnEnded, Usage
 from penstock.dialog.events import Finish
-from penstock.dialog.outlet import Delta, Outlet
 from penstock.engine.types import TokenDelta, TokenOutput
 from penstock.generation.answer_format import AnswerFormat
 from penstock.generation.echo import Echo
@@ -32,24 +30,24 @@ log = logging.getLogger(__name__)
 
 
 class Choice:
-    """The events of one of a request's answers, in order; `ended` after its TurnEnded. It is made
-    when its sequence is about to be submitted.
+    """Turns the token outputs of one sequence into the events of one choice. `ended` is set after
+    TurnEnded. Create it just before the sequence is submitted.
 
-    Text is shown as soon as it is whole: not while a code point is unfinished, nor while it may be
-    the start of a stop string or, where the `form` has channels, of a call. Stop strings are looked
-    for in the text of the answer, not in reasoning and calls. A token's logprob goes with the delta
-    that shows its first character; tokens of reasoning and calls, and those cut off by a stop
-    string, have none. `logprob_sum`: of all tokens. `max_calls`: the answer ends with so many
-    calls, None where it may make any number. `repeats`: ends it before a call that it has made
-    already, None where the model may repeat itself. `texts`: of the tokenizer (`plain_texts`).
+    Text is shown as soon as it is complete: not while a code point is unfinished, nor while it may
+    be the start of a stop string or, if `answer_format` has a parser, of a tool call. Stop strings
+    are searched in the text of the answer, not in reasoning and calls. A token's logprob goes with
+    the delta that shows its first character; tokens of reasoning and calls, and those cut off by a
+    stop string, have none.
+
+    `max_calls`: tool calls after which the answer ends, None for any number. `repeats`: ends the
+    answer before it repeats a call, None if it may. `logprob_sum`: over all tokens.
     """
 
     def __init__(
         self,
         index: int,
         tokenizer: Tokenizer,
-        texts: TokenTexts,
-        form: AnswerFormat,
+        answer_format: AnswerFormat,
         *,
         prompt_ids: tuple[int, ...],
         stops: tuple[str, ...],
@@ -58,20 +56,21 @@ class Choice:
         max_calls: int | None,
         repeats: RepeatedCallFilter | None,
     ) -> None:
-        parser = form.parser()
+        parser = answer_format.parser()
         self.index = index
         self.ended = False
         self.usage = Usage(prompt_tokens=len(prompt_ids))
         self.finish: Finish = "stop"
         self.logprob_sum = 0.0
         self._tokenizer = tokenizer
-        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_ids[-1], form.shown_control)
-        self._texts = texts
-        self._lane: Lane | None = None
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer, prompt_ids[-1], answer_format.shown_control
+        )
         self._parser = parser
         self._parts = Parts(index)
-        # All that is told of a token is its text, which is shown at once.
+        # The text of a token is all that is shown of it, and at once.
         self._plain = parser is None and not stops and not with_logprobs
+        self._only_text = False  # until its end, a plain answer with an open part is only text
         self._shown = StopFilter(self._parts, stops, keeps_all=parser is None)
         self._submitted_s = time.monotonic()
         self._first_s: float | None = None
@@ -91,39 +90,13 @@ class Choice:
         return self._num_tokens
 
     def take(self, output: TokenOutput) -> list[Event]:
-        """The events of one output. Raises EngineFault where the engine gave up on it."""
+        """Return the events of one output. Raises EngineFault if the engine failed the sequence,
+        and InvalidRequest if its grammar cannot be followed."""
+        if self._only_text and output.finish is None:
+            text = self._text_of(output.tokens)
+            return [self._parts.more_text(text)] if text else []
         self._add(output)
         return self._parts.take()
-
-    def deltas(self, output: TokenOutput) -> Sequence[Delta] | None:
-        """The events of one output after the first token and before the last, if they are deltas
-        alone; else None, and `take` tells them with those of the next output."""
-        if self._plain and self._parts.only_text:
-            text = self._text_of(output.tokens)
-            return (self._parts.more_text(text),) if text else ()
-        self._add(output)
-        return self._parts.take_deltas()
-
-    def lane(self, outlet: Outlet) -> Lane | None:
-        """Who takes the tokens that follow to the outlet, as `deltas` and it would; None: nobody
-        can. Nothing is asked of this choice until `leave`."""
-        if not (self._plain and self._parts.only_text and self._detokenizer.in_text):
-            return None
-        gate = outlet.gate(self.index, self._parts.part)
-        if gate is None:
-            return None
-        self._lane = Lane(self._texts, gate, self._detokenizer.held)
-        return self._lane
-
-    def leave(self, outlet: Outlet) -> None:
-        """Take over from the lane, which is closed."""
-        lane, self._lane = self._lane, None
-        assert lane is not None
-        self._num_tokens += lane.num_tokens
-        self._detokenizer.held = lane.held
-        if lane.text:
-            self._parts.more_text(lane.text)
-            outlet.passed(self.index, self._parts.part, lane.text)
 
     def _add(self, output: TokenOutput) -> None:
         if self.ended:
@@ -133,7 +106,7 @@ class Choice:
                 f"{TOO_COMPLEX}; make it simpler", field="grammar", code="grammar_too_complex"
             )
         if output.error == DEAD_END:
-            log.warning("the grammar of %s leads nowhere; it ends within an answer", output.id)
+            log.warning("the grammar of %s has a dead end; its answer fails", output.id)
             raise InvalidRequest(DEAD_END, field="grammar", code="grammar_dead_end")
         if output.finish == "error" or output.finish == "abort":
             log.error("the engine ended %s with %s: %s", output.id, output.finish, output.error)
@@ -144,7 +117,7 @@ class Choice:
             self._echo.add(output.prompt)
         if self._first_s is None:
             if not output.tokens and output.finish is None:
-                return  # the prompt is being read
+                return  # the prompt is still being prefilled
             self._start(output)
         tokens = output.tokens
         if self._plain:
@@ -152,21 +125,22 @@ class Choice:
             if text:
                 self._parts.text(text)
             if output.finish is None:  # nothing else can end it
+                self._only_text = self._parts.in_text
                 return
         else:
             for token in tokens:
                 self._token(token)
                 if self._cut_short:
                     break
-        called_enough = self._called_enough  # a call that breaks off with the answer is not enough
+        called_enough = self._called_enough  # a call that ends unfinished does not count
         if output.finish is not None and not self._cut_short:
-            self._rest()
+            self._finish_text()
         if output.finish is not None or self._cut_short:
             self._end(output.finish == "length" and not called_enough, output.step_time_s)
 
     @property
     def _cut_short(self) -> bool:
-        """Nothing that the model says from here on belongs to the answer."""
+        """Whether the answer ends before the engine's sequence does."""
         return self._called_enough or self._shown.matched is not None
 
     def _start(self, output: TokenOutput) -> None:
@@ -177,14 +151,11 @@ class Choice:
             self._parts.text(self._echo.text, self._echo.logprobs())
 
     def _text_of(self, tokens: Sequence[TokenDelta]) -> str:
-        """The tokens of a step of a plain answer, in one go."""
+        """Return the text of the tokens of a plain answer."""
         self._num_tokens += len(tokens)
-        ids = []
-        for token in tokens:
-            ids.append(token.token_id)
-            if token.logprob is not None:
-                self.logprob_sum += token.logprob
-        return self._detokenizer.push_all(ids)
+        if tokens and tokens[0].logprob is not None:
+            self.logprob_sum += sum(token.logprob or 0.0 for token in tokens)
+        return self._detokenizer.push_all([token.token_id for token in tokens])
 
     def _token(self, token: TokenDelta) -> None:
         self._num_tokens += 1
@@ -200,10 +171,10 @@ class Choice:
                 self._shown.say(text, start)
             return
         if text:
-            self._tell(self._parser.push(text))
+            self._show(self._parser.push(text))
         self._num_reasoning += self._parser.reasoning
 
-    def _tell(self, pieces: list[ParserOutput]) -> None:
+    def _show(self, pieces: list[ParserOutput]) -> None:
         parts, shown = self._parts, self._shown
         if self._repeats is not None:
             pieces = self._repeats.before_repeat(pieces)
@@ -231,12 +202,12 @@ class Choice:
                         self._called_enough = True
                         return
 
-    def _rest(self) -> None:
-        """Show what channels and stop strings held back, at the end of the sequence. Half a
-        character at the end is dropped: a client that sends the answer back would put U+FFFD into
-        the prompt."""
+    def _finish_text(self) -> None:
+        """Show the text that the parser and the stop strings held back, at the end of the sequence.
+        Half a character at the end is dropped: a client that sends the answer back would put U+FFFD
+        into the prompt."""
         if self._parser is not None:
-            self._tell(self._parser.finish())
+            self._show(self._parser.finish())
         if not self._cut_short:
             self._shown.flush(last=True)
 

@@ -1,5 +1,4 @@
-"""Makes a request's constraint ready for the engine: compiled off the event loop, the engine
-taught the vocabulary."""
+"""Compiles a request's constraint off the event loop, and sends the engine the vocabulary."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ _AT_ONCE: Final = 2
 
 
 class ConstraintCompiler:
-    """Of one model. Nothing is built before the first constraint comes; two requests that come
-    first together are both fine. Called from the engine's asyncio loop."""
+    """Compiles constraints for one model. The compiler starts with the first constraint; concurrent
+    first requests share it. Called from the engine's asyncio loop."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine = engine
@@ -29,8 +28,8 @@ class ConstraintCompiler:
         self._free = asyncio.Semaphore(_AT_ONCE)
 
     async def prepare(self, constraint: Constraint) -> Grammar:
-        """The grammar to send. Raises InvalidRequest naming the field and the place in it,
-        Unavailable where this machine is too busy to try it."""
+        """Return the grammar to send. Raises InvalidRequest naming the field and the place in it,
+        Unavailable if this machine is too busy to try it."""
         compiler = await asyncio.shield(self._starting())
         known = compiler.cached(constraint)
         if known is None:
@@ -45,7 +44,7 @@ class ConstraintCompiler:
         return Grammar(known)
 
     def close(self) -> None:
-        """End the child processes. May be called again."""
+        """Stop the child processes. May be called again."""
         starting = self._compiler
         if starting is None:
             return
@@ -54,8 +53,8 @@ class ConstraintCompiler:
             starting.result().close()
 
     def _starting(self) -> asyncio.Task[GrammarCompiler]:
-        """The start of the compiler, anew where the last one failed: what it lacked may be there
-        again. Closed is closed."""
+        """Return the task that starts the compiler, a new one if the last one failed. A closed
+        compiler stays closed."""
         task = self._compiler
         if task is None or (task.done() and not task.cancelled() and task.exception()):
             task = self._compiler = asyncio.create_task(self._start())
@@ -68,7 +67,7 @@ class ConstraintCompiler:
 
 
 def _compiled(compiler: GrammarCompiler, constraint: Constraint) -> Future[str]:
-    """What `GrammarCompiler.compile` returns or raises, from a thread that no exit waits for."""
+    """Run `GrammarCompiler.compile` in a daemon thread, which does not delay the process's exit."""
     done: Future[str] = Future()
 
     def work() -> None:

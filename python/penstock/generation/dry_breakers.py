@@ -35,11 +35,12 @@ class DryBreakers:
         self._places_of = lru_cache(maxsize=_CACHED_STRINGS)(self._find)
 
     def sequences(self, strings: tuple[str, ...]) -> tuple[SequenceBreaker, ...]:
-        """The token sequences of all `strings`, each once, those with the same tail in one. The
-        first call of all reads the vocabulary, which takes up to a second for a large one; a new
-        string takes a few milliseconds.
+        """Return the token sequences of all `strings`, each once, with common tails merged. The
+        first call reads the vocabulary, up to a second for a large one; a new string takes a few
+        milliseconds.
 
-        Raises InvalidRequest where there are more than `MAX_SEQUENCES`."""
+        Raises InvalidRequest if there are more than `MAX_SEQUENCES`.
+        """
         found: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
         for text in strings:
             for tail, heads in self._spelled(self._places_of(text)):
@@ -82,7 +83,7 @@ class DryBreakers:
 
     @cached_property
     def _vocabulary(self) -> _Vocabulary:
-        """Two threads that come first at once make it twice."""
+        """Read the vocabulary once; two concurrent first calls read it twice."""
         tokenizer = self._tokenizer
         return _Vocabulary(
             {
@@ -95,16 +96,16 @@ class DryBreakers:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where one string occurs. `whole`: tokens that contain it, in order; `cut`: tokens that end
-    with its beginning, as places in `_Vocabulary.by_end`, and the tokens of its rest."""
+    """The places of one string. `whole`: tokens that contain it, in order; `cut`: tokens that end
+    with its beginning, as places in `_Vocabulary.by_end`, each with the tokens of its rest."""
 
     whole: dict[int, None]
     cut: tuple[tuple[range, tuple[int, ...]], ...]
 
 
 class _Vocabulary:
-    """The texts of tokens, to be searched. `by_end`: the tokens in the order of their texts read
-    backwards, so that those with the same end stand together; `longest`: bytes of one at most."""
+    """A search index over the texts of tokens. `by_end`: the tokens ordered by their reversed
+    texts, so that those with the same end are neighbours; `longest`: bytes of the longest text."""
 
     def __init__(self, texts: dict[int, bytes]) -> None:
         ends = sorted((text[::-1], token) for token, text in texts.items() if text)

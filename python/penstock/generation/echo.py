@@ -1,4 +1,4 @@
-"""The prompt that an answer repeats, and what its tokens were worth to the model."""
+"""The echoed prompt of an answer, with the log-probabilities of its tokens."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class Echo:
         self._scored = [TokenDelta(token_ids[0])] if token_ids else []
 
     def add(self, tokens: Iterable[TokenDelta]) -> None:
-        """The next tokens of the prompt, from the second one on."""
+        """Add the next tokens of the prompt, from the second one on."""
         self._scored.extend(tokens)
 
     def logprobs(self) -> tuple[TokenLogprob, ...]:
-        """Of all tokens of the prompt; the first one has none. To be called when all are there."""
+        """Return the logprobs of all prompt tokens; the first one has none. Call it when all have
+        been added."""
         assert [token.token_id for token in self._scored] == list(self._token_ids)
         token_bytes = self._tokenizer.token_bytes
         return tuple(
@@ -53,7 +54,7 @@ class Echo:
         )
 
     def _offsets(self) -> list[int]:
-        """Where in the text each token begins, in characters."""
+        """Return the offset of each token in the text, in characters."""
         detokenizer = IncrementalDetokenizer(self._tokenizer, shown=self._shown_control)
         starts, shown = [], 0
         for index, token in enumerate(self._scored):

@@ -1,29 +1,39 @@
-"""One model call from request to events."""
+"""One model call, from request to events."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from penstock import __version__
-from penstock.adapters.view import AdapterView
-from penstock.base.errors import ContextLengthExceeded, InvalidRequest
+from penstock.adapters.view import NOT_FOUND, AdapterView
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest, ServiceError
 from penstock.base.ids import new_id
-from penstock.dialog import Event, GenerateRequest, Outlet, RunEnded, RunStarted, Sampling
-from penstock.engine.protocol import Engine
+from penstock.dialog import (
+    AdapterRevision,
+    Event,
+    GenerateRequest,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+    Sampling,
+)
+from penstock.engine.protocol import Engine, OutputStream
 from penstock.engine.types import TokenRequest
-from penstock.generation.adapter_retry import Batches, open_with_adapter
 from penstock.generation.answer_format import AnswerFormat, AnswerFormats
 from penstock.generation.answer_grammar_builder import AnswerGrammarBuilder
+from penstock.generation.best_of import best_events, total_usage
 from penstock.generation.choice import Choice
 from penstock.generation.constraint_compiler import ConstraintCompiler
 from penstock.generation.dry_breakers import DryBreakers
 from penstock.generation.echo import Echo
-from penstock.generation.merge import best, merge, stream, total_usage
 from penstock.generation.prompt.builder import PromptBuilder
 from penstock.generation.prompt.chat_template import select_chat_template
 from penstock.generation.prompt.context_budget import Prompt
@@ -36,22 +46,36 @@ from penstock.grammar.types import Grammar
 from penstock.models.loader.sampling_defaults import SamplingDefaults
 from penstock.models.tokenizer.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer
-from penstock.text.detokenizer import plain_texts
 from penstock.text.tool_parsers import AnswerSyntax
 
 LONG_PROMPT_CHARS: Final = 8192
-"""A longer prompt is rendered and tokenized in a thread; about 2 ms of work."""
+"""Longer prompts (about 2 ms of work) are rendered and tokenized in a thread."""
 MOST_COUNTED_TOKENS: Final = 2**18
-"""To count is not to fit; but what no model's context holds is not tokenized to the end."""
+"""`count` tokenizes at most this much, or the context if that is longer."""
 PLAIN_SYNTAX: Final = AnswerSyntax()
 
 
-class Generator:
-    """Calls one model. `defaults`: the sampling of requests that ask for none. `syntax`: how the
-    model writes reasoning and calls.
+@dataclass(slots=True)
+class _Call:
+    """One request as sequences of the engine, each with its choice. `ranked`: the likeliest choices
+    of each prompt are shown, when all are finished."""
 
-    Attribute: `sampling_defaults`, the same with its origin, None where that is not known.
-    `template` None: completions only. All methods are called from the engine's asyncio loop.
+    started: RunStarted
+    requests: list[TokenRequest]
+    choices: list[Choice]
+    per_prompt: int
+    ranked: bool
+
+    def choices_by_id(self) -> dict[str, Choice]:
+        return {one.id: choice for one, choice in zip(self.requests, self.choices, strict=True)}
+
+
+class Generator:
+    """Generates text with one model. `defaults`: the sampling of requests that set none.
+    `syntax`: how the model writes reasoning and tool calls. `template` None: completions only.
+
+    `sampling_defaults`: the defaults with their origin, None if that is not known. All methods are
+    called from the engine's asyncio loop.
     """
 
     def __init__(
@@ -65,9 +89,8 @@ class Generator:
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._texts = plain_texts(tokenizer)
         self._prompts = PromptBuilder(tokenizer, template)
-        self._forms = AnswerFormats(tokenizer, syntax)
+        self._formats = AnswerFormats(tokenizer, syntax)
         self._grammars = AnswerGrammarBuilder(
             ConstraintCompiler(engine, tokenizer), tokenizer, syntax
         )
@@ -85,12 +108,13 @@ class Generator:
         adapters: AdapterView | None = None,
         defaults: SamplingDefaults | None = None,
     ) -> Generator:
-        """For a loaded engine and the text parts of its model. `tool_syntax`: how it writes calls,
-        None to find that out. `adapters`: those that requests may name. `defaults` None: what the
-        model's files name.
+        """Make the generator of a loaded engine from the text parts of its model.
 
-        A chat template that cannot be used is reported and replaced by one that fits the model, if
-        there is one; else completions are left. Raises ModelError for a tokenizer that cannot be
+        `tool_syntax`: how the model writes tool calls, None to detect it. `adapters`: those that
+        requests may name. `defaults` None: those in the model's files.
+
+        A chat template that cannot be used is logged and replaced by one that fits the model, if
+        there is one; otherwise only completions work. Raises ModelError if the tokenizer cannot be
         used.
         """
         tokenizer = load_tokenizer(parts)
@@ -109,49 +133,45 @@ class Generator:
         return self._tokenizer
 
     def close(self) -> None:
-        """End what was started beside the engine: child processes. May be called again."""
+        """Stop the child processes that compile constraints. May be called again."""
         self._grammars.close()
 
-    async def run(
-        self, request: GenerateRequest, outlet: Outlet | None = None
-    ) -> AsyncGenerator[Event, None]:
-        """The events of one call: RunStarted first, RunEnded last. Deltas of a single answer may go
-        through `outlet` instead.
+    async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """Yield the events of one call: RunStarted once the engine has admitted it, RunEnded last.
 
-        Closing it early aborts all its sequences. Raises InvalidRequest (ContextLengthExceeded)
-        before the first event, and what the engine raises: Overloaded, Unavailable, EngineFault.
+        An error that a client or an operator caused is a RunFailed, and last; before RunStarted if
+        the request is refused. Closing the generator early aborts all sequences.
         """
-        check_request(request)
-        request = without_media(request)
-        prompts = await self._build(request, self._engine.info.max_model_len)
-        sampling = await self._sampling(request.sampling)
-        forms = [self._forms.of(request, prompt.token_ids) for prompt in prompts]
-        grammar = await self._grammars.of(request, forms[0])
-        started = self._started(request, prompts)
-        per_prompt = request.best_of or request.n
-        calls = self._token_requests(request, prompts, per_prompt, sampling, grammar)
-        choices = [
-            self._choice(index, request, prompts[index // per_prompt], forms[index // per_prompt])
-            for index in range(len(calls))
-        ]
-
-        def open_batches(revision: str | None) -> Batches:
-            own = calls if revision is None else [_with_adapter(c, revision) for c in calls]
-            return self._batches(request, own, choices, outlet)
-
-        opened = open_with_adapter(self._adapters, request.adapter, open_batches)
-        async with opened as (revision, batches):
-            yield msgspec.structs.replace(started, adapter_revision=revision)
-            async for events in batches:
-                for event in events:
+        try:
+            call = await self._prepare(request)
+            outputs, revision = await self._submit(call, request.adapter)
+            choices, by_id = call.choices, call.choices_by_id()
+            withheld: defaultdict[int, list[Event]] = defaultdict(list)
+            async with aclosing(outputs):
+                yield msgspec.structs.replace(call.started, adapter_revision=revision)
+                async for output in outputs:
+                    choice = by_id[output.id]
+                    events = choice.take(output)
+                    if call.ranked:
+                        withheld[choice.index] += events
+                    else:
+                        for event in events:
+                            yield event
+                    if choice.ended:
+                        outputs.abort(output.id)
+            if call.ranked:
+                for event in best_events(withheld, choices, call.per_prompt, request.n):
                     yield event
+        except ServiceError as error:
+            yield RunFailed.of(error)
+            return
         cut = any(choice.finish == "length" for choice in choices)
-        yield RunEnded("incomplete" if cut else "completed", total_usage(choices, per_prompt))
+        yield RunEnded("incomplete" if cut else "completed", total_usage(choices, call.per_prompt))
 
     async def count(self, request: GenerateRequest) -> int:
-        """How many tokens the prompts of a request have, also where no context would hold them.
+        """Return the number of tokens in the prompts of a request, even if no context holds them.
 
-        Raises InvalidRequest as `run` does, and ContextLengthExceeded over MOST_COUNTED_TOKENS."""
+        Raises InvalidRequest, and ContextLengthExceeded over MOST_COUNTED_TOKENS."""
         check_request(request)
         request = without_media(request)
         most = max(MOST_COUNTED_TOKENS, self._engine.info.max_model_len)
@@ -173,19 +193,47 @@ class Generator:
             fingerprint=f"penstock-{__version__}-{info.fingerprint}",
         )
 
-    def _batches(
-        self,
-        request: GenerateRequest,
-        calls: Sequence[TokenRequest],
-        choices: Sequence[Choice],
-        outlet: Outlet | None,
-    ) -> Batches:
-        if len(calls) == 1:
-            return stream(self._engine, calls[0], choices[0], outlet)
-        batches = merge(self._engine, calls, choices)
-        if request.best_of is not None and request.best_of > request.n:
-            return best(batches, choices, request.best_of, request.n)
-        return batches
+    async def _prepare(self, request: GenerateRequest) -> _Call:
+        """Build prompts, grammar, engine requests and choices. Raises InvalidRequest."""
+        check_request(request)
+        request = without_media(request)
+        prompts = await self._build(request, self._engine.info.max_model_len)
+        sampling = await self._sampling(request.sampling)
+        formats = [self._formats.of(request, prompt.token_ids) for prompt in prompts]
+        grammar = await self._grammars.of(request, formats[0])
+        started = self._started(request, prompts)
+        per_prompt = request.best_of or request.n
+        requests = self._token_requests(request, prompts, per_prompt, sampling, grammar)
+        choices = [
+            self._choice(index, request, prompts[index // per_prompt], formats[index // per_prompt])
+            for index in range(len(requests))
+        ]
+        return _Call(started, requests, choices, per_prompt, ranked=per_prompt > request.n)
+
+    async def _submit(
+        self, call: _Call, wanted: str | AdapterRevision | None
+    ) -> tuple[OutputStream, str | None]:
+        """Return the outputs of a call that the engine has admitted, and the adapter revision.
+
+        An alias may be replaced between its lookup and the engine's admission. Then the engine has
+        freed the old revision, nothing has been generated, and the new one is used.
+        """
+        revision = None if wanted is None else self._adapters.resolve(wanted)
+        while True:
+            if revision is not None:
+                call.requests = [_with_adapter(one, revision) for one in call.requests]
+            outputs = self._engine.generate(*call.requests)
+            try:
+                await outputs.admitted()
+            except BaseException as error:
+                await outputs.aclose()
+                if wanted is None or revision is None:
+                    raise
+                if not isinstance(error, ServiceError) or error.code != NOT_FOUND:
+                    raise
+            else:
+                return outputs, revision
+            revision = await self._adapters.resolve_again(wanted, revision)
 
     async def _build(self, request: GenerateRequest, max_model_len: int) -> tuple[Prompt, ...]:
         vocab_size = self._engine.info.vocab_size
@@ -211,7 +259,7 @@ class Generator:
         if top is not None and top > self._engine.info.vocab_size:
             raise InvalidRequest("top_logprobs is larger than the vocabulary", field="top_logprobs")
         if top is None and per_prompt > request.n:
-            top = 0  # answers are ranked by the logprobs of their tokens
+            top = 0  # choices are ranked by their logprobs
         model_stops = frozenset[int]() if request.ignore_eos else self._tokenizer.stop_ids
         stop_ids = model_stops.union(request.stop_token_ids)
         numbered = seeds(request.sampling.seed, per_prompt * len(prompts))
@@ -226,7 +274,7 @@ class Generator:
                 stop_token_ids=stop_ids if request.ignore_eos else stop_ids | prompt.stop_ids,
                 top_logprobs=top,
                 constraint=grammar,
-                whole=not request.streamed and not request.stop,
+                not_streamed=not request.streamed and not request.stop,
                 prompt_logprobs=request.top_logprobs if request.echo else None,
                 group=group,
                 min_tokens=request.limits.min_tokens,
@@ -237,7 +285,7 @@ class Generator:
         ]
 
     def _choice(
-        self, index: int, request: GenerateRequest, prompt: Prompt, form: AnswerFormat
+        self, index: int, request: GenerateRequest, prompt: Prompt, answer_format: AnswerFormat
     ) -> Choice:
         with_logprobs = request.top_logprobs is not None
         echo = None
@@ -253,8 +301,7 @@ class Generator:
         return Choice(
             index,
             self._tokenizer,
-            self._texts,
-            form,
+            answer_format,
             prompt_ids=prompt.token_ids,
             stops=request.stop,
             echo=echo,
@@ -264,6 +311,6 @@ class Generator:
         )
 
 
-def _with_adapter(call: TokenRequest, revision: str) -> TokenRequest:
-    """The call for another revision, under an id of its own."""
-    return msgspec.structs.replace(call, id=new_id("seq_"), adapter=revision)
+def _with_adapter(request: TokenRequest, revision: str) -> TokenRequest:
+    """Return the request for an adapter revision, under a new id."""
+    return msgspec.structs.replace(request, id=new_id("seq_"), adapter=revision)

@@ -1,8 +1,6 @@
-"""The parts of one choice as events: each starts once, streams its deltas and ends once."""
+"""Turns the texts of one choice into events: each part starts once, has deltas and ends once."""
 
 from __future__ import annotations
-
-from typing import cast
 
 import msgspec
 
@@ -21,13 +19,12 @@ from penstock.dialog import (
     TurnEnded,
 )
 from penstock.dialog.events import PartKind
-from penstock.dialog.outlet import DELTAS, Delta
 
 
 class Parts:
-    """Opens a part when its first words come and ends it when those of another kind do.
+    """Opens a part at its first text and ends it when text of another kind follows.
 
-    What `take` returns at once is one delta for each stretch of a part.
+    One `take` returns one delta for each stretch of a part.
     """
 
     def __init__(self, choice: int) -> None:
@@ -41,29 +38,17 @@ class Parts:
         self.num_whole_calls = 0
 
     def take(self) -> list[Event]:
-        """The events since the last time."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
-    def take_deltas(self) -> list[Delta] | None:
-        """The same, if they are deltas alone; else None, and they are left."""
-        for event in self._events:
-            if type(event) not in DELTAS:
-                return None
-        return cast("list[Delta]", self.take())
-
     @property
-    def only_text(self) -> bool:
-        """Whether a text is open and all events were taken."""
-        return self._kind == "text" and not self._events
-
-    @property
-    def part(self) -> int:
-        """The number of the part that is open, or of the last one."""
-        return self._part
+    def in_text(self) -> bool:
+        """Whether a text part is open."""
+        return self._kind == "text"
 
     def more_text(self, text: str) -> TextDelta:
-        """The delta of `text`, while there is `only_text`."""
+        """Return the delta of more text, while a text part is open and all events are taken."""
         self._texts.append(text)
         return TextDelta(self._choice, self._part, text)
 
@@ -90,7 +75,7 @@ class Parts:
         self._events.append(ReasoningDelta(self._choice, self._part, text))
 
     def call(self, name: str, call_id: str | None) -> None:
-        """A call begins; without an id of its own it gets one."""
+        """Start a tool call; without an id it gets a new one."""
         self._call = (call_id or new_id("call_"), name)
         self.num_calls += 1
         self._open("tool_call", *self._call)
@@ -105,7 +90,7 @@ class Parts:
         self._events.append(ArgumentsDelta(self._choice, self._part, text))
 
     def end_call(self) -> None:
-        """The call is over. It is whole if its arguments are a JSON object."""
+        """End a tool call. It is whole if its arguments are a JSON object."""
         assert self._kind == "tool_call"
         arguments = "".join(self._texts)
         whole = _is_object(arguments)
@@ -113,31 +98,31 @@ class Parts:
         self._end(ToolCall(*self._call, arguments, whole))
 
     def break_call_off(self) -> None:
-        """The call is over before its end."""
+        """End a tool call that the model did not finish."""
         assert self._kind == "tool_call"
         self._end(ToolCall(*self._call, "".join(self._texts), whole=False))
 
     def end_all(self, event: TurnEnded) -> None:
-        """The choice is over; one without any part is an empty text."""
+        """End the choice. A choice without parts gets an empty text."""
         if self._part < 0:
             self.text("")
-        self._end_words()
+        self._end_text()
         self._events.append(event)
 
     def _open(self, kind: PartKind, call_id: str | None = None, name: str | None = None) -> None:
-        self._end_words()
+        self._end_text()
         self._part += 1
         self._kind = kind
         self._texts = []
         self._events.append(PartStarted(self._choice, self._part, kind, call_id, name))
 
-    def _end_words(self) -> None:
-        """The text or the reasoning that is open is over."""
+    def _end_text(self) -> None:
+        """End the open text or reasoning part, if any."""
         if self._kind is None:
             return
         assert self._kind != "tool_call"
-        words = "".join(self._texts)
-        self._end(Text(words) if self._kind == "text" else Reasoning(words))
+        text = "".join(self._texts)
+        self._end(Text(text) if self._kind == "text" else Reasoning(text))
 
     def _end(self, value: Text | Reasoning | ToolCall) -> None:
         self._events.append(PartEnded(self._choice, self._part, value))

@@ -1,4 +1,4 @@
-"""Ends the loop of a model that must call a function and has nothing more to call."""
+"""Ends the answer of a model that must call a function and only repeats itself."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from penstock.text.tool_parsers import CallEnd, CallStart, ParsedArguments, Pars
 
 
 class RepeatedCallFilter:
-    """Passes the pieces of one answer on, up to the first call that repeats an earlier one of the
-    answer to the letter: the same function, the same arguments.
+    """Passes on the pieces of an answer up to the first tool call that repeats an earlier one
+    exactly: the same function, the same arguments.
 
-    A call is held back for as long as it may become such a repetition.
+    A call is held back while it may become such a repetition.
     """
 
     def __init__(self) -> None:
@@ -23,8 +23,8 @@ class RepeatedCallFilter:
         self._alike: list[str] = []  # arguments of earlier calls that the held call may come to
 
     def before_repeat(self, pieces: Sequence[ParserOutput]) -> list[ParserOutput]:
-        """The pieces that are no part of a repetition, as far as that is certain; nothing more
-        after a repetition was `found`."""
+        """Return the pieces that are certain not to be part of a repetition; none after a
+        repetition was `found`."""
         passed: list[ParserOutput] = []
         for piece in pieces:
             if self.found:

@@ -1,7 +1,6 @@
-"""What a request may ask for: ranges of all fields, and what this build does not serve.
+"""Checks requests: the ranges of all fields, and features that this build does not serve.
 
-Codecs turn types into ours; the ranges are checked here once, for every dialect and for embedded
-use alike.
+Codecs decode types; ranges are checked here once, for every dialect and for embedded use.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from penstock.dialog.ranges import (
 )
 
 MAX_SEQUENCES: Final = 2048
-"""Of one request: its prompts times its choices."""
+"""Most sequences of one request: its prompts times its choices."""
 MAX_STOP_CHARS: Final = 4096
 
 _RANGES: Final[dict[str, tuple[float, float]]] = {
@@ -49,7 +48,7 @@ MAX_BREAKER_CHARS: Final = 40
 
 
 def check_request(request: GenerateRequest) -> None:
-    """Raises InvalidRequest naming the field at fault."""
+    """Check a request. Raises InvalidRequest naming the field at fault."""
     given = (request.messages is not None) + (request.prompt is not None) + bool(request.prompts)
     if given != 1:
         raise InvalidRequest("give either messages or a prompt", field="messages")
@@ -75,8 +74,8 @@ def _check_sampling(sampling: Sampling) -> None:
 
 
 def check_bias(bias: dict[int, float], vocab_size: int) -> None:
-    """Raises InvalidRequest for a token that the vocabulary does not have, or a bias that is too
-    large."""
+    """Check a logit bias. Raises InvalidRequest for a token outside the vocabulary, or a bias that
+    is too large."""
     for token, value in bias.items():
         if not 0 <= token < vocab_size:
             raise InvalidRequest(

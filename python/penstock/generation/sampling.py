@@ -1,4 +1,4 @@
-"""The sampling of one choice: the request's wishes over the model's defaults, and its seed."""
+"""Resolves a request's sampling over the model's defaults, and the seed of each choice."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from penstock.generation.dry_breakers import DryBreakers
 SEED_BITS: Final = 63
 _MASK: Final = (1 << SEED_BITS) - 1
 _STRIDE: Final = 0x1E3779B97F4A7C15
-"""Odd, and far from small: the seeds of a request's choices are not those of its neighbours."""
+"""An odd, large stride: the seeds of a request's choices differ from those of its neighbours."""
 DRY_BASE: Final = 1.75
 DRY_ALLOWED_LENGTH: Final = 2
 DRY_BREAKERS: Final = ("\n", ":", '"', "*")
 
 
 def resolve_sampling(wanted: Sampling, defaults: Sampling, breakers: DryBreakers) -> Sampling:
-    """Fill what the request leaves open, first from the model's generation defaults.
+    """Fill the fields that the request leaves open, first from the model's generation defaults.
 
-    Afterwards `temperature` is a number (1 where nobody says; 0, greedy, for a `top_p` of 0), and
-    None means off for the others. Where DRY is on, all its numbers are given, and its breakers as
-    token sequences; that may walk the vocabulary (see `DryBreakers`).
+    In the result `temperature` is a number (1 by default; 0, greedy, for a `top_p` of 0), and None
+    means off for the others. With DRY, all its numbers are set, and its breakers as token
+    sequences; that may read the whole vocabulary.
     """
     temperature = _first(wanted.temperature, defaults.temperature, 1.0)
     top_p = _first(wanted.top_p, defaults.top_p, 1.0)
@@ -62,7 +62,7 @@ def _dry(wanted: Sampling, breakers: DryBreakers) -> dict[str, Any]:
 
 
 def seeds(wanted: int | None, n: int) -> list[int]:
-    """One seed a choice, of 63 bits; the first is the request's own where it has one."""
+    """Return one seed of 63 bits per choice; the first is the request's own if it has one."""
     base = secrets.randbits(SEED_BITS) if wanted is None else wanted
     return [(base + index * _STRIDE) & _MASK for index in range(n)]
 

@@ -1,4 +1,4 @@
-"""The text of an answer as far as it may be shown: stop strings end it."""
+"""Filters the text of an answer by its stop strings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from penstock.text import StopStrings
 
 
 class StopFilter:
-    """The text of an answer up to its first stop string, with the logprobs of its tokens.
+    """Passes the text of an answer on up to its first stop string, with the logprobs of its tokens.
 
-    `pending`: (position in the stream of its first character, logprob) of tokens not shown yet.
-    `keeps_all`: there is nothing but text, so that tokens without text are told of at the end.
+    `pending`: (position of its first character in the stream, logprob) of tokens that are not shown
+    yet. `keeps_all`: the answer is plain text, so tokens without text are shown at the end.
     """
 
     def __init__(self, parts: Parts, stops: tuple[str, ...], *, keeps_all: bool) -> None:
@@ -28,7 +28,7 @@ class StopFilter:
         return self._stops.matched if self._stops is not None else None
 
     def say(self, text: str, at: int) -> None:
-        """Text that stands at a position of the stream."""
+        """Add text at a position of the stream."""
         if self._stops is None:
             self._show(text, at)
             return

@@ -1,4 +1,4 @@
-"""What answers in your own process: the turn loop over a local engine."""
+"""A model in the calling process: its engine and what answers requests over it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock.adapters.view import AdapterView
-from penstock.agent import Loop, load_loop
+from penstock.agent import Runners, load_runners
 from penstock.config import EngineSettings, read_environment
 from penstock.engine.adapters.catalog import AdapterCatalog, local_adapter_catalog
 from penstock.engine.local import LocalEngine
@@ -19,23 +19,23 @@ from penstock.models.loader.sampling_defaults import operator_sampling
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """What answers: the turn loop, how many sequences it runs at once, and how to end its engine.
-    `adapters` None: there is no LoRA runtime."""
+    """A model in this process. `max_num_seqs`: sequences that the engine runs at once. `close` ends
+    the engine. `adapters` None: there is no LoRA runtime."""
 
-    loop: Loop
+    runners: Runners
     max_num_seqs: int
     close: Callable[[], Awaitable[None]]
     adapters: AdapterCatalog | None = None
 
 
 async def start_embedded_model(settings: EngineSettings) -> EmbeddedModel:
-    """Load engine and text side at the same time."""
+    """Load the engine and the text side at the same time. Raises ModelError."""
     files = asyncio.create_task(asyncio.to_thread(_find_files, settings))
     try:
         engine = await LocalEngine.start(settings)
     except BaseException:
         files.cancel()
-        await asyncio.gather(files, return_exceptions=True)  # what it met is the engine's to tell
+        await asyncio.gather(files, return_exceptions=True)  # the engine's error is raised
         raise
     live = AdapterView(limits=settings.lora)
     adapters: AdapterCatalog | None = None
@@ -47,8 +47,8 @@ async def start_embedded_model(settings: EngineSettings) -> EmbeddedModel:
 
     try:
         sampling = operator_sampling(settings)
-        loop = await asyncio.to_thread(
-            load_loop, await files, engine, settings.tool_call_parser, live, sampling
+        runners = await asyncio.to_thread(
+            load_runners, await files, engine, settings.tool_call_parser, live, sampling
         )
         adapters = local_adapter_catalog(settings.lora, read_environment(), engine, live)
         if adapters is not None:
@@ -56,7 +56,7 @@ async def start_embedded_model(settings: EngineSettings) -> EmbeddedModel:
     except BaseException:
         await close()
         raise
-    return EmbeddedModel(loop, engine.info.max_num_seqs, close, adapters)
+    return EmbeddedModel(runners, engine.info.max_num_seqs, close, adapters)
 
 
 def _find_files(settings: EngineSettings) -> ModelFiles:

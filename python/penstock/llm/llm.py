@@ -1,8 +1,8 @@
 """The class `LLM`.
 
-One background thread runs an asyncio loop with the turn loop in it, and the engine has a thread of
-its own; the methods here hand requests over and wait. They may be called from any thread, and the
-`async` ones from any asyncio loop.
+One background thread runs an asyncio loop for the requests, and the engine has a thread of its own;
+the methods here submit requests and wait. They may be called from any thread, and the `async` ones
+from any asyncio loop.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LLM:
 
     @classmethod
     def from_embedded_model(cls, start: Callable[[], Awaitable[EmbeddedModel]]) -> LLM:
-        """An LLM over a host of the caller's making; `start` runs in the background loop."""
+        """Return an LLM over a model that the caller makes; `start` runs in the background loop."""
         llm = cls.__new__(cls)
         llm._open(start)
         return llm
@@ -79,7 +79,7 @@ class LLM:
         self._thread = LoopThread()
         weakref.finalize(self, self._thread.stop).atexit = False  # the thread sees to that
         try:
-            self._host = self._thread.wait(self._thread.open(start))
+            self._model = self._thread.wait(self._thread.open(start))
         except BaseException:
             self.close()
             raise
@@ -87,7 +87,7 @@ class LLM:
     def generate(
         self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]
     ) -> list[Answer]:
-        """Continue raw prompts: text or token ids. One answer a prompt, in their order."""
+        """Continue raw prompts: text or token ids. Return one answer per prompt, in order."""
         return self.run(completion_requests(prompts, options))
 
     def chat(self, messages: Sequence[ChatMessage], **options: Unpack[Options]) -> Answer:
@@ -97,7 +97,7 @@ class LLM:
     def stream(
         self, given: str | Sequence[ChatMessage], **options: Unpack[Options]
     ) -> Iterator[Event]:
-        """The events of an answer as they happen, to a prompt or a conversation. Closing the
+        """Yield the events of an answer to a prompt or a conversation as they happen. Closing the
         iterator early aborts the answer."""
         return self.events(single_request(given, options))
 
@@ -106,7 +106,7 @@ class LLM:
         return self._thread.wait(self._answer_all([typed(request) for request in requests]))
 
     def events(self, request: GenerateRequest) -> Iterator[Event]:
-        """The events of one request, RunEnded last."""
+        """Yield the events of one request, RunEnded last."""
         inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         pump = self._thread.submit(self._pump(typed(request), inbox.put))
         pump.add_done_callback(lambda _: inbox.put(None))
@@ -164,8 +164,8 @@ class LLM:
         truncate: bool = False,
         adapter: str | AdapterRevision | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Vectors [inputs, width] of texts or token ids, by an embedding model. `truncate` keeps
-        the start of what is too long, which is an error otherwise."""
+        """Return vectors [inputs, width] of texts or token ids, by an embedding model. `truncate`
+        keeps the start of an input that is too long, which is an error otherwise."""
         return self._thread.wait(self._embed(inputs, truncate, adapter))
 
     async def aembed(
@@ -181,9 +181,9 @@ class LLM:
     def rerank(
         self, query: str, documents: Sequence[str], top_n: int | None = None
     ) -> list[RankedDocument]:
-        """The documents by falling relevance to a query, by a reranker: each with its index and its
-        score from 0 to 1, the best `top_n` if that is given. The start is kept of what is too
-        long."""
+        """Return the documents by falling relevance to a query, by a reranker: each with its index
+        and a score from 0 to 1, the best `top_n` if given. Documents that are too long are cut at
+        their end."""
         return self._thread.wait(self._rerank(query, documents, top_n))
 
     async def arerank(
@@ -201,24 +201,24 @@ class LLM:
         expected_revision: str | None = None,
         pinned: bool = False,
     ) -> LoadedAdapter:
-        """Load a PEFT folder as the adapter `alias`, or put it in the place of the one that is
-        called so; with `expected_revision` only if that is still this one. A `pinned` one stays
-        in memory. Raises AdapterRefused; one load goes on at a time."""
+        """Load a PEFT folder as the adapter `alias`. `replace`: it may replace an adapter of that
+        alias, with `expected_revision` only if that is its current revision. A `pinned` adapter
+        stays in memory. Raises AdapterRefused; one load runs at a time."""
         order = AdapterLoadRequest(
             alias, str(folder), replace, expected_revision, pinned=pinned, rooted=False
         )
         return self._thread.wait(self._adapters().load(order))
 
     def unload_adapter(self, alias: str, expected_revision: str | None = None) -> LoadedAdapter:
-        """Forget an adapter; answers that use it go on. Raises AdapterRefused."""
+        """Unload an adapter; answers that use it go on. Raises AdapterRefused."""
         return self._thread.wait(self._adapters().unload(alias, expected_revision))
 
     def adapters(self) -> tuple[LoadedAdapter, ...]:
-        """The adapters that are loaded, () without a LoRA runtime."""
-        return self._host.adapters.adapters if self._host.adapters is not None else ()
+        """Return the loaded adapters, () without a LoRA runtime."""
+        return self._model.adapters.adapters if self._model.adapters is not None else ()
 
     def close(self) -> None:
-        """Abort what runs, and free the model. May be called again, and from any thread."""
+        """Abort what runs and free the model. May be called again, and from any thread."""
         self._thread.close()
 
     def __enter__(self) -> LLM:
@@ -228,21 +228,21 @@ class LLM:
         self.close()
 
     def _adapters(self) -> AdapterCatalog:
-        if self._host.adapters is None:
+        if self._model.adapters is None:
             raise AdapterRefused(
                 "lora_runtime_unavailable",
                 "this LLM has no dynamic LoRA runtime; give it lora=LoraSettings()",
             )
-        return self._host.adapters
+        return self._model.adapters
 
     async def _answer_all(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
         widest = max((request.num_sequences for request in requests), default=1)
         # Twice what runs at once keeps the engine busy and its queue short.
-        slots = asyncio.Semaphore(max(1, 2 * self._host.max_num_seqs // max(1, widest)))
+        slots = asyncio.Semaphore(max(1, 2 * self._model.max_num_seqs // max(1, widest)))
 
         async def answer(request: GenerateRequest) -> Answer:
             fold = Fold()
-            async with slots, aclosing(self._host.loop.run(request)) as events:
+            async with slots, aclosing(self._model.runners.must_generate().run(request)) as events:
                 async for event in events:
                     fold.add(event)
             return fold.answer
@@ -266,7 +266,8 @@ class LLM:
             typed(EmbeddingRequest(given[at : at + MAX_INPUTS], adapter=adapter, truncate=truncate))
             for at in range(0, len(given), MAX_INPUTS)
         ]
-        answers = [await self._host.loop.embed(request) for request in requests]
+        embedder = self._model.runners.must_embed()
+        answers = [await embedder.embed(request) for request in requests]
         width = answers[0].width if answers else 0
         data = b"".join(answer.vectors for answer in answers)
         return np.frombuffer(data, "<f4").reshape(len(given), width)
@@ -276,10 +277,10 @@ class LLM:
     ) -> list[RankedDocument]:
         given = (documents,) if isinstance(documents, str) else tuple(documents)
         request = typed(RerankRequest(query, given, top_n))
-        return list((await self._host.loop.rerank(request)).results)
+        return list((await self._model.runners.must_rerank().rerank(request)).results)
 
     async def _pump(self, request: GenerateRequest, put: Callable[[Event], None]) -> None:
-        async with aclosing(self._host.loop.run(request)) as events:
+        async with aclosing(self._model.runners.must_generate().run(request)) as events:
             async for event in events:
                 put(event)
 

@@ -1,4 +1,5 @@
-"""An asyncio loop for callers that have none, or another one."""
+"""An asyncio loop in a thread, and the model that lives in it. It ends with the interpreter at the
+latest: native code must not return into an interpreter that has ended."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._host: EmbeddedModel | None = None
+        self._model: EmbeddedModel | None = None
         self._pid = os.getpid()
         self._gate = threading.RLock()  # nothing is submitted behind `_end`
         self._stopping = False
@@ -33,13 +34,13 @@ class LoopThread:
         atexit.register(self.close)
 
     async def open(self, start: Callable[[], Awaitable[EmbeddedModel]]) -> EmbeddedModel:
-        """Start the host, which is closed with this loop."""
-        self._host = await start()
-        return self._host
+        """Start the model, which is closed with this loop."""
+        self._model = await start()
+        return self._model
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Run a coroutine in the loop. Raises Unavailable once stopped, and in a forked process,
-        which has no such thread."""
+        which does not have this thread."""
         if not self._is_here():
             work.close()
             raise Unavailable("this LLM belongs to another process; open one here")
@@ -67,15 +68,15 @@ class LoopThread:
             future.cancel()
 
     def result(self, future: Future[_T]) -> _T:
-        """What came of work that only `close` may have cancelled: then it raises Unavailable."""
+        """Return the result of work. Raises Unavailable if `close` cancelled it."""
         try:
             return future.result()
         except CancelledError:
             raise Unavailable("this LLM is closed") from None
 
     def stop(self) -> None:
-        """Cancel what runs, close the host, end the thread; all of it later, as a garbage collector
-        may call this in a thread that is to end. Harmless twice."""
+        """Cancel what runs, close the model, and end the thread, without waiting: a garbage
+        collector may call this in any thread. Harmless when repeated."""
         if not self._is_here():
             return
         with self._gate:
@@ -84,14 +85,14 @@ class LoopThread:
                 asyncio.run_coroutine_threadsafe(self._end(), self._loop)
 
     def close(self) -> None:
-        """Stop, and return when all has ended."""
+        """Stop, and return when the thread has ended."""
         self.stop()
         if self._is_here() and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _is_here(self) -> bool:
-        """Whether this is the process of the thread; asked before the gate, which another thread
-        may have held when this process was forked."""
+        """Whether this is the process of the thread. Ask before taking the lock, which another
+        thread may have held when this process was forked."""
         return os.getpid() == self._pid
 
     def _run(self) -> None:
@@ -105,10 +106,10 @@ class LoopThread:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            if self._host is not None:
-                self._host.loop.close()
-                await self._host.close()
-        except Exception:  # the loop's outermost coroutine: nobody else would hear of it
+            if self._model is not None:
+                self._model.runners.close()
+                await self._model.close()
+        except Exception:  # the loop's outermost coroutine
             log.exception("the model was not closed")
         finally:
             self._loop.stop()

@@ -1,4 +1,4 @@
-"""The requests that the methods of an `LLM` make of their arguments."""
+"""Builds requests from the arguments of `LLM` methods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIMITS = frozenset({"max_tokens", "min_tokens", "truncate"})
 
 
 class Options(TypedDict, total=False):
-    """What all methods take beside prompt or messages; see `GenerateRequest`."""
+    """The options of all methods beside prompt and messages; see `GenerateRequest`."""
 
     sampling: Sampling
     max_tokens: int | None
@@ -50,7 +50,7 @@ class Options(TypedDict, total=False):
 
 
 def typed(request: _R) -> _R:
-    """The request with every field of its declared type. Raises InvalidRequest."""
+    """Return the request with every field of its declared type. Raises InvalidRequest."""
     try:
         return msgspec.convert(msgspec.to_builtins(request), type(request))
     except (msgspec.ValidationError, TypeError) as error:
@@ -60,7 +60,7 @@ def typed(request: _R) -> _R:
 def completion_requests(
     prompts: Prompt | Sequence[Prompt], options: Options
 ) -> list[GenerateRequest]:
-    """One request for each prompt. Raises TypeError for an unknown option."""
+    """Return one request per prompt. Raises TypeError for an unknown option."""
     common = _options(options)
     return [
         GenerateRequest(prompt=prompt if isinstance(prompt, str) else tuple(prompt), **common)
@@ -69,19 +69,19 @@ def completion_requests(
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """One prompt or several, as several."""
+    """Return one prompt or several as a sequence."""
     single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
     return cast("Sequence[Prompt]", [prompts] if single else prompts)
 
 
 def chat_request(messages: Sequence[ChatMessage], options: Options) -> GenerateRequest:
-    """A request to answer a conversation. Raises InvalidRequest for a dictionary that is not a
-    message, and TypeError for an unknown option."""
+    """Return a request to answer a conversation. Raises InvalidRequest for a dictionary that is not
+    a message, and TypeError for an unknown option."""
     return GenerateRequest(messages=tuple(map(_message, messages)), **_options(options))
 
 
 def single_request(given: str | Sequence[ChatMessage], options: Options) -> GenerateRequest:
-    """A request for a prompt or for a conversation. Raises as `chat_request` does."""
+    """Return a request for a prompt or for a conversation. Raises as `chat_request` does."""
     if isinstance(given, str):
         return GenerateRequest(prompt=given, **_options(options))
     return chat_request(given, options)
@@ -98,7 +98,7 @@ def _message(message: ChatMessage) -> Message:
 
 
 def _options(options: Options) -> dict[str, Any]:
-    """Keyword options as fields of GenerateRequest. Raises TypeError for an unknown one."""
+    """Return keyword options as fields of GenerateRequest. Raises TypeError for an unknown one."""
     unknown = set(options) - Options.__optional_keys__
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}")

@@ -5,15 +5,7 @@ from __future__ import annotations
 from codecs import utf_8_decode
 from collections.abc import Sequence
 
-from penstock._native import TokenTexts
 from penstock.text.tokenizers.tokenizer import Tokenizer
-
-
-def plain_texts(tokenizer: Tokenizer) -> TokenTexts:
-    """The bytes of tokens for lanes; control tokens have none. Not for the tokenizer to keep: no
-    garbage collection would find the circle."""
-    bytes_of, control = tokenizer.bytes_of, tokenizer.control_ids
-    return TokenTexts(lambda token_id: None if token_id in control else bytes_of[token_id])
 
 
 class IncrementalDetokenizer:
@@ -49,12 +41,6 @@ class IncrementalDetokenizer:
         self._space_prefix = tokenizer.space_prefix
         self._at_start = tokenizer.space_prefix and (after is None or after in self._control)
         self.held = b""
-
-    @property
-    def in_text(self) -> bool:
-        """Whether the bytes of the next token are taken as they are, unless it is a control
-        token."""
-        return not self._at_start
 
     def push(self, token_id: int) -> str:
         """Return the text that this token completes; may be empty."""

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.adapters.registry import LoadedAdapter
 from penstock.adapters.view import AdapterView
-from penstock.agent import EmbeddingLoop, load_loop
+from penstock.agent import load_runners
 from penstock.base.errors import InvalidRequest
 from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import AdapterRevision, EmbeddingRequest
@@ -71,9 +71,9 @@ async def world_of(
     )
     catalog.attach(engine)
     try:
-        loop: Any = load_loop(files_at(folder, MODEL), engine, adapters=live)
+        runners = load_runners(files_at(folder, MODEL), engine, adapters=live)
         hosted = catalog if lora is not None else None
-        async with serving(models={MODEL: loop}, adapters=live, catalog=hosted) as server:
+        async with serving(models={MODEL: runners}, adapters=live, catalog=hosted) as server:
             told.append(server)
             yield World(server, catalog, engine, tmp_path)
             await catalog.close()
@@ -145,13 +145,14 @@ async def test_an_alias_that_is_switched_on_the_way_gives_its_new_generation(
     stale = LoadedAdapter("style", "1" * 64, 4, 1, "/")
     live = AdapterView(lambda: _hear(live, world.catalog))
     live.apply((stale,))
-    loop = load_loop(files_at(decoder, MODEL), world.engine, adapters=live)
-    assert isinstance(loop, EmbeddingLoop)
-    answer = await loop.embed(EmbeddingRequest(("a b c",), adapter="style"))
+    runners = load_runners(files_at(decoder, MODEL), world.engine, adapters=live)
+    answer = await runners.must_embed().embed(EmbeddingRequest(("a b c",), adapter="style"))
     assert answer.adapter_revision == new
     live.apply((stale,))
     with pytest.raises(InvalidRequest) as refused:
-        await loop.embed(EmbeddingRequest(("a",), adapter=AdapterRevision("1" * 64)))
+        await runners.must_embed().embed(
+            EmbeddingRequest(("a",), adapter=AdapterRevision("1" * 64))
+        )
     assert refused.value.field == "adapter.generation"
 
 

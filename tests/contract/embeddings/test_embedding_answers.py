@@ -191,7 +191,7 @@ async def test_an_embedding_model_refuses_to_write(server: Serving) -> None:
 
 async def test_a_model_that_writes_refuses_to_embed(server: Serving) -> None:
     writer = AgentLoop(Generator(ScriptedEngine([]), tiny_tokenizer()))
-    async with serving(models={MODEL: writer}) as writing:  # type: ignore[dict-item]
+    async with serving(models={MODEL: writer}) as writing:
         error = await refused(writing, input="a")
     assert (error["code"], error["param"]) == ("unsupported_model", "model")
 

@@ -221,7 +221,7 @@ async def test_a_reranker_refuses_everything_else(
 
 async def test_a_model_that_writes_refuses_to_rerank() -> None:
     writer = AgentLoop(Generator(ScriptedEngine([]), tiny_tokenizer()))
-    async with serving(models={MODEL: writer}) as writing:  # type: ignore[dict-item]
+    async with serving(models={MODEL: writer}) as writing:
         error = await refused(writing)
     assert (error["code"], error["param"]) == ("unsupported_model", "model")
 

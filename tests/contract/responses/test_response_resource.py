@@ -6,10 +6,12 @@ import re
 
 import pytest
 
-from penstock.dialog import (
-    RunFailed,
-    RunStarted,
-)
+from penstock.agent import AgentLoop
+from penstock.base.errors import Overloaded
+from penstock.dialog import RunFailed
+from penstock.generation import Generator
+from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokenizer
+from tests.support.scripted_engine import ScriptedEngine
 from tests.support.servers.http_server import CREATED, MODEL, spoken
 from tests.support.servers.responses_server import (
     FUNCTION,
@@ -185,11 +187,9 @@ async def test_a_request_that_fails_at_once_gets_its_http_status(fields):
 
 @pytest.mark.parametrize("fields", MODES)
 async def test_a_request_that_the_engine_has_no_room_for_gets_its_http_status(fields):
-    def full(request):
-        yield RunStarted(request.model or "", CREATED, 3)
-        yield RunFailed(429, "rate_limit_error", "queue_full", "full", None, 7)
-
-    async with answering(full) as server:
+    engine = ScriptedEngine([Overloaded("full", retry_after_s=7)])
+    loop = AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template()))
+    async with answering(models={MODEL: loop}) as server:
         answer = await server.http.post(URL, json={"input": "hi"} | fields)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
 

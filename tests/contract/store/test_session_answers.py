@@ -28,7 +28,7 @@ async def answering(folder: Path, script: Any) -> AsyncIterator[Serving]:
     async with opened(store_settings(folder)) as store:
         generator = Generator(ScriptedEngine(script), tiny_tokenizer(), tiny_template())
         loop = AgentLoop(generator, sessions=store.sessions)
-        async with serving(models={MODEL: loop}, store=store) as server:  # type: ignore[dict-item]
+        async with serving(models={MODEL: loop}, store=store) as server:
             yield server
 
 

@@ -24,26 +24,21 @@ import openai
 
 from penstock.adapters.registry import LoadedAdapter
 from penstock.adapters.view import AdapterView
-from penstock.agent import AgentLoop, load_loop
+from penstock.agent import AgentLoop, Runners, load_runners
 from penstock.api.app import create_app
 from penstock.api.models.model_catalog import ModelCatalog
-from penstock.api.models.served_model import LoadedModel, Loop, ModelControl, ServedModel
+from penstock.api.models.served_model import LoadedModel, ModelControl, ServedModel
 from penstock.api.observability.metrics import Metrics
 from penstock.api.services import Services
 from penstock.api.serving.server import bind_socket, url_of
 from penstock.api.serving.uvicorn_server import HttpServer
-from penstock.base.errors import InvalidRequest, Unavailable
+from penstock.base.errors import Unavailable
 from penstock.config import EngineSettings, ServerSettings
 from penstock.dialog import (
-    EmbeddingRequest,
-    Embeddings,
     Event,
     GenerateRequest,
-    Outlet,
     PartEnded,
     PartStarted,
-    Ranking,
-    RerankRequest,
     RunEnded,
     RunStarted,
     Text,
@@ -56,7 +51,6 @@ from penstock.engine.adapters.catalog import AdapterCatalog, AdapterLoadRequest
 from penstock.engine.local import LocalEngine
 from penstock.engine.processes.fleet import ModelState
 from penstock.engine.protocol import Engine
-from penstock.engine.types import NO_EMBEDDINGS, NO_RANKING
 from penstock.models.hub.sources import files_at
 from penstock.store import Store
 from tests.support.openapi_checks import check_answer
@@ -111,15 +105,15 @@ class ScriptedLoop:
     """Plays a script for each request: yields events, waits for asyncio.Events, raises. Reports
     USAGE.prompt_tokens for every prompt."""
 
+    sampling_defaults = None
+
     def __init__(self, script: Script) -> None:
         self.script = script
         self.requests: list[GenerateRequest] = []
         self.running = 0
         self.cut_short = 0
 
-    async def run(
-        self, request: GenerateRequest, outlet: Outlet | None = None
-    ) -> AsyncGenerator[Event, None]:
+    async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         self.requests.append(request)
         self.running += 1
         finished = False
@@ -144,18 +138,11 @@ class ScriptedLoop:
         self.requests.append(request)
         return USAGE.prompt_tokens
 
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Refuse, as a text model does."""
-        raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
-
-    async def rerank(self, request: RerankRequest) -> Ranking:
-        """Refuse, as a text model does."""
-        raise InvalidRequest(NO_RANKING, field="model", code="unsupported_model")
-
 
 class ScriptedControl:
-    """A `ModelControl` for tests, without engine processes. `loads` and `unloads` record the
-    requested models; a load waits for `gate`. `catalog`: a real one, for the adapters of MODEL."""
+    """A fleet for the models of a test, without engine processes. `loads` and `unloads` name the
+    models of each call; a load waits for `gate`. `catalog`: a real one, for the adapters of MODEL.
+    """
 
     def __init__(self, catalog: AdapterCatalog | None = None) -> None:
         self.catalog = catalog
@@ -205,7 +192,7 @@ class ScriptedControl:
 
 
 def registry_of(
-    loops: Mapping[str, Loop],
+    loops: Mapping[str, ScriptedLoop | AgentLoop | Runners],
     engine: Engine,
     control: ModelControl,
     *,
@@ -216,13 +203,13 @@ def registry_of(
 ) -> ModelCatalog:
     """Make a catalog of models that answer by these loops; those `on_demand` are not loaded yet."""
 
-    def opener(loop: Loop) -> Callable[[], Awaitable[LoadedModel]]:
+    def opener(loop: Any) -> Callable[[], Awaitable[LoadedModel]]:
         async def close() -> None:
             return None
 
         async def opened() -> LoadedModel:
-            sampling = loop.sampling_defaults if isinstance(loop, AgentLoop) else None
-            return LoadedModel(loop, engine, lambda: True, close, sampling)
+            runners = loop if isinstance(loop, Runners) else Runners(loop)
+            return LoadedModel(runners, engine, lambda: True, close)
 
         return opened
 
@@ -266,8 +253,8 @@ async def serving_folder(
     """Run a server over the model of a folder, with its engine in this process; yield both."""
     engine = await LocalEngine.start(EngineSettings(model=str(folder), threads=2, **settings))
     try:
-        loop = load_loop(files_at(folder, MODEL), engine)
-        async with serving(models={MODEL: loop}) as server:
+        runners = load_runners(files_at(folder, MODEL), engine)
+        async with serving(models={MODEL: runners}) as server:
             yield server, engine
     finally:
         await engine.close()
@@ -278,7 +265,7 @@ async def serving(
     script: Script = spoken("Hel", "lo", "!"),  # noqa: B008
     *,
     settings: ServerSettings = ServerSettings(),  # noqa: B008
-    models: Mapping[str, ScriptedLoop] | None = None,
+    models: Mapping[str, ScriptedLoop | AgentLoop | Runners] | None = None,
     metrics: Metrics | None = None,
     store: Store | None = None,
     on_demand: Collection[str] = (),

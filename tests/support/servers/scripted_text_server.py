@@ -31,7 +31,7 @@ async def text_server(
     )
     loop = AgentLoop(generator)
     try:
-        async with serving(models={MODEL: loop}) as server:  # type: ignore[dict-item]
+        async with serving(models={MODEL: loop}) as server:
             yield server
     finally:
         loop.close()
@@ -74,7 +74,7 @@ async def chat(server: Serving, **fields: Any) -> dict[str, Any]:
 
 async def response(server: Serving, **fields: Any) -> dict[str, Any]:
     """Return `status` and `items` [(type, status, name or text, arguments)] of a response. For a
-    stream they come from `output_item.done` events and must equal those of the final response."""
+    stream, the items of its `output_item.done` events, which must be those of the resource."""
     tools = {"tools": [{"type": "function", "name": "calc", "parameters": PARAMETERS}]}
     text = await posted(server, "/v1/responses", {"input": "hi"} | tools | fields)
     if not fields.get("stream"):

@@ -63,7 +63,7 @@ REQUESTS = st.builds(
 
 
 def assert_invariants(events: list[Event]) -> None:
-    """Of every run, whatever happened in it."""
+    """Check the invariants of a run, whatever happened in it."""
     ends = [e for e in events if isinstance(e, RunEnded | RunFailed)]
     assert len(ends) == 1 and events[-1] is ends[0]
     assert sum(isinstance(e, RunStarted) for e in events) <= 1

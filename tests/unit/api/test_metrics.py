@@ -9,7 +9,6 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
 from datetime import datetime, timezone
 
 import pytest
@@ -29,19 +28,18 @@ from penstock.api.observability.metrics_files import (
     reserve_metrics_files,
     trim_metrics_files,
 )
-from penstock.api.observability.token_latency import MeasuredEngine
+from penstock.api.observability.token_latency import RequestObserver
 from penstock.base.errors import Unavailable
 from penstock.config import ServerSettings, child_environment
 from penstock.dialog import (
     GenerateRequest,
-    Outlet,
     RunEnded,
     RunStarted,
     Sampling,
     TurnEnded,
     Usage,
 )
-from penstock.engine.protocol import Tap
+from penstock.engine.output_queues import OutputQueue, RequestOutputQueues
 from penstock.engine.types import TokenDelta, TokenOutput, TokenRequest
 from penstock.generation import Generator
 from tests.support.checkpoints.tiny_tokenizer import tiny_template, tiny_tokenizer
@@ -162,30 +160,39 @@ async def test_metrics_can_be_switched_off():
 
 
 class SteppedEngine(ScriptedEngine):
-    """Yields tokens at given times, in seconds after the request."""
+    """Tokens at given times of the engine's clock, after the time of the request, observed as an
+    engine's client observes them."""
 
-    def __init__(self, offsets_s: list[float]) -> None:
+    def __init__(self, offsets_s: list[float], metrics: Metrics | None) -> None:
         super().__init__([1])
         self._offsets_s = offsets_s
+        self._queues = RequestOutputQueues(
+            self._step, lambda _: None, lambda: 8, RequestObserver(metrics)
+        )
 
-    async def generate(
-        self, request: TokenRequest, tap: Tap | None = None
-    ) -> AsyncGenerator[TokenOutput, None]:
+    def generate(self, *requests: TokenRequest) -> OutputQueue:
+        return self._queues.generate(*requests)
+
+    def _step(self, request: TokenRequest) -> None:
         self.requests.append(request)
-        began_s = asyncio.get_running_loop().time()
+        self._queues.admit(request.id)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         for offset_s in self._offsets_s:
-            yield TokenOutput(request.id, (TokenDelta(1), TokenDelta(2)), began_s + offset_s)
-        yield TokenOutput(request.id, (), began_s + 99, finish="stop")
+            tokens = (TokenDelta(1), TokenDelta(2))
+            self._queues.deliver([TokenOutput(request.id, tokens, began_s + offset_s)])
+        last = TokenOutput(request.id, (), began_s + 99, finish="stop")
+        loop.call_soon(self._queues.deliver, [last])  # when the reader has taken the tokens
 
 
 class EngineLoop(ScriptedLoop):
     """A minimal loop between a request and an engine."""
 
-    def __init__(self, engine: MeasuredEngine) -> None:
+    def __init__(self, engine: SteppedEngine) -> None:
         super().__init__(spoken())
         self._engine = engine
 
-    async def run(self, request: GenerateRequest, outlet: Outlet | None = None):
+    async def run(self, request: GenerateRequest):
         yield RunStarted(MODEL, CREATED, 1)
         async for _ in self._engine.generate(TokenRequest("r", (1,), Sampling(), 0, 9)):
             pass
@@ -196,7 +203,7 @@ class EngineLoop(ScriptedLoop):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_latencies_are_measured_at_engine_steps_of_streams_only(stream):
     metrics = Metrics()
-    loop = EngineLoop(MeasuredEngine(SteppedEngine([10.0, 10.5, 11.5]), metrics))
+    loop = EngineLoop(SteppedEngine([10.0, 10.5, 11.5], metrics))
     async with serving(models={MODEL: loop}, metrics=metrics) as server:
         await server.http.post(CHAT, json=HELLO | {"stream": stream})
         found = await samples(server)
@@ -324,8 +331,8 @@ async def test_access_log_has_token_counts_and_time_to_first_token(
 ):
     caplog.set_level("INFO", logger="penstock.access")
     measured = Metrics() if metrics else None
-    stepped = SteppedEngine([10.0, 10.5, 11.5])
-    generator = Generator(MeasuredEngine(stepped, measured), tiny_tokenizer(), tiny_template())
+    stepped = SteppedEngine([10.0, 10.5, 11.5], measured)
+    generator = Generator(stepped, tiny_tokenizer(), tiny_template())
     settings = ServerSettings(access_log_format="json", disable_metrics=not metrics)
     models = {MODEL: AgentLoop(generator)}
     async with serving(models=models, metrics=measured, settings=settings) as server:

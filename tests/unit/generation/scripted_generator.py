@@ -1,16 +1,20 @@
-"""Runs of a generator over a scripted engine."""
+"""Runs a generator over a scripted engine."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
-from penstock.dialog import (
-    Event,
-    GenerateRequest,
-    Message,
-    Sampling,
-    Text,
+from penstock.base.errors import (
+    ContextLengthExceeded,
+    EngineFault,
+    InvalidRequest,
+    Overloaded,
+    ServiceError,
+    Unavailable,
 )
+from penstock.dialog import Event, GenerateRequest, Message, RunFailed, Sampling, Text
 from penstock.dialog.fold import Answer, fold
 from penstock.engine.types import EngineInfo
 from penstock.generation import Generator
@@ -33,9 +37,26 @@ def generator(engine: ScriptedEngine, defaults: Sampling | None = None) -> Gener
     return Generator(engine, TOKENIZER, tiny_template(), defaults)
 
 
+async def run(generator: Generator, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+    """Yield the events of a run. A RunFailed is raised as the error that it was made of."""
+    async with aclosing(generator.run(request)) as events:
+        async for event in events:
+            if isinstance(event, RunFailed):
+                raise _error(event)
+            yield event
+
+
+def _error(event: RunFailed) -> ServiceError:
+    kinds = (ContextLengthExceeded, InvalidRequest, Overloaded, EngineFault, Unavailable)
+    by_code = {kind.code: kind for kind in kinds}
+    by_status = {kind.status: kind for kind in kinds}
+    kind = by_code.get(event.code) or by_status[event.status]
+    return kind(event.message, field=event.field, code=event.code)
+
+
 async def events_of(engine: ScriptedEngine, **fields: Any) -> list[Event]:
     fields.setdefault("messages", HI if "prompt" not in fields else None)
-    return [event async for event in generator(engine).run(GenerateRequest(**fields))]
+    return [event async for event in run(generator(engine), GenerateRequest(**fields))]
 
 
 async def answer_of(engine: ScriptedEngine, **fields: Any) -> Answer:

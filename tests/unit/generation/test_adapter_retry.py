@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scripted_generator import run
 
 from penstock.adapters.registry import LoadedAdapter
 from penstock.adapters.view import AdapterView
@@ -48,7 +49,7 @@ class World:
     async def run(self, adapter: str | AdapterRevision | None, **fields: object) -> str | None:
         """The revision that the run says it uses, once it is over."""
         request = GenerateRequest(prompt="hi", adapter=adapter, **fields)  # type: ignore[arg-type]
-        events = [event async for event in self.generator.run(request)]
+        events = [event async for event in run(self.generator, request)]
         assert isinstance(events[0], RunStarted) and isinstance(events[-1], RunEnded)
         assert sum(isinstance(event, RunStarted) for event in events) == 1
         used = {request.adapter for request in self.engine.requests}

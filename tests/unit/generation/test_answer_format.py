@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_generator import run
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
@@ -68,7 +69,7 @@ async def events_of(script: Any, syntax: str = "hermes", **fields: Any) -> list[
     fields.setdefault("tools", TOOLS)
     if "prompt" not in fields:
         fields.setdefault("messages", HI)
-    return [event async for event in generator.run(GenerateRequest(**fields))]
+    return [event async for event in run(generator, GenerateRequest(**fields))]
 
 
 async def answer_of(script: Any, syntax: str = "hermes", **fields: Any) -> Answer:
@@ -131,7 +132,7 @@ async def test_an_answer_ends_with_its_first_call_where_calls_may_not_be_paralle
         engine, TOKENIZER, tiny_template(), syntax=AnswerSyntax(TOOL_SYNTAXES["hermes"], None)
     )
     request = GenerateRequest(messages=HI, tools=TOOLS, n=n, tool_policy=ToolPolicy(parallel=False))
-    answer = fold([event async for event in generator.run(request)])
+    answer = fold([event async for event in run(generator, request)])
     for choice in answer.choices:
         assert [type(part) for part in choice.parts] == [ToolCall]
         assert choice.finish == "tool_calls"
@@ -157,7 +158,7 @@ async def test_no_call_is_made_where_none_is_allowed() -> None:
     answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"], None)
     generator = Generator(engine, TOKENIZER, tiny_template(), syntax=answer_syntax)
     request = GenerateRequest(messages=HI, tools=TOOLS, tool_policy=ToolPolicy("none"))
-    answer = fold([event async for event in generator.run(request)])
+    answer = fold([event async for event in run(generator, request)])
     assert answer.choices[0].parts == [Text(CALL)]
     assert b"get_weather" not in bytes(t for t in engine.requests[0].token_ids if t < 256)
 
@@ -226,7 +227,7 @@ class TestGrammars:
         answer_syntax = AnswerSyntax(TOOL_SYNTAXES[syntax], THINK)
         generator = Generator(engine, TOKENIZER, tiny_template(), syntax=answer_syntax)
         request = GenerateRequest(messages=HI, **fields)
-        _ = [event async for event in generator.run(request)]
+        _ = [event async for event in run(generator, request)]
         grammar = engine.requests[0].constraint
         return grammar.value if grammar is not None else None
 
@@ -235,7 +236,7 @@ class TestGrammars:
         answer_syntax = AnswerSyntax(TOOL_SYNTAXES["hermes"], THINK)
         generator = Generator(engine, TOKENIZER, tiny_template(), syntax=answer_syntax)
         request = GenerateRequest(messages=HI, tools=TOOLS)
-        _ = [event async for event in generator.run(request)]
+        _ = [event async for event in run(generator, request)]
         generator.close()
         grammar = engine.requests[0].constraint
         assert grammar is not None and grammar.triggers is not None
@@ -315,7 +316,7 @@ class TestSeveralPrompts:
         engine = ScriptedEngine(lambda r: [*r.token_ids, r.seed % 2**63 and 0x21])
         generator = Generator(engine, TOKENIZER)
         request = GenerateRequest(prompts=("ab", (0x63,)), n=2, echo=True)
-        answer = fold([event async for event in generator.run(request)])
+        answer = fold([event async for event in run(generator, request)])
         texts = ["".join(p.text for p in c.parts if isinstance(p, Text)) for c in answer.choices]
         assert texts == ["abab!", "abab!", "cc!", "cc!"]
         assert [c.index for c in answer.choices] == [0, 1, 2, 3]
@@ -330,7 +331,7 @@ class TestSeveralPrompts:
         engine = ScriptedEngine(script)
         generator = Generator(engine, TOKENIZER)
         request = GenerateRequest(prompt="x", n=2, best_of=4)
-        answer = fold([event async for event in generator.run(request)])
+        answer = fold([event async for event in run(generator, request)])
         assert [c.parts for c in answer.choices] == [[Text("b")], [Text("d")]]
         assert [c.index for c in answer.choices] == [0, 1]
         assert all(not c.logprobs for c in answer.choices)

@@ -1,4 +1,4 @@
-"""Where a breaker's text is in the tokens of a vocabulary."""
+"""Finding the text of a breaker in the tokens of a vocabulary."""
 
 from __future__ import annotations
 

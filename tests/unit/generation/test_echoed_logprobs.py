@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from scripted_generator import run
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import GenerateRequest, Limits, Text, TextDelta, TokenLogprob
@@ -25,7 +26,7 @@ async def choices(
     """Text and logprobs of each choice."""
     request = GenerateRequest(**{"echo": True, "top_logprobs": 0} | fields)
     generator = Generator(engine, tokenizer or tiny_tokenizer())
-    answer = fold([event async for event in generator.run(request)])
+    answer = fold([event async for event in run(generator, request)])
     found = []
     for choice in answer.choices:
         (part,) = choice.parts
@@ -35,7 +36,7 @@ async def choices(
 
 
 def spans(text: str, logprobs: list[TokenLogprob]) -> list[str]:
-    """What stands between the offsets of neighbouring tokens."""
+    """Return the texts between the offsets of neighbouring tokens."""
     offsets = [token.offset for token in logprobs] + [len(text)]
     return [text[a:b] for a, b in pairwise(offsets)]
 
@@ -131,7 +132,7 @@ async def test_the_space_that_a_model_puts_before_a_text_is_not_counted() -> Non
 async def test_the_echo_is_one_delta_and_waits_for_all_of_its_scores() -> None:
     request = GenerateRequest(prompt="a" * 9, echo=True, top_logprobs=0)
     generator = Generator(ScriptedEngine([*b"xy"]), tiny_tokenizer())
-    deltas = [e async for e in generator.run(request) if isinstance(e, TextDelta)]
+    deltas = [e async for e in run(generator, request) if isinstance(e, TextDelta)]
     assert [delta.text for delta in deltas] == ["a" * 9 + "x", "y"]
     assert [len(delta.logprobs) for delta in deltas] == [10, 1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from scripted_generator import HI, TOKENIZER, answer_of, events_of, generator, ids, info, text
+from scripted_generator import HI, TOKENIZER, answer_of, events_of, generator, ids, info, run, text
 
 from penstock import __version__
 from penstock.base.errors import EngineFault, InvalidRequest, Overloaded
@@ -153,7 +153,7 @@ async def test_choices_have_their_own_seeds_and_do_not_wait_for_each_other() -> 
     )
     request = GenerateRequest(messages=HI, n=3, sampling=Sampling(seed=7))
     events: list[Event] = []
-    async for event in generator(engine).run(request):
+    async for event in run(generator(engine), request):
         events.append(event)
         if sum(isinstance(e, TurnEnded) for e in events) == 2:
             gate.set()
@@ -196,7 +196,7 @@ async def test_sampling_is_the_request_s_over_the_model_s() -> None:
         Sampling(top_k=5, top_p=0.0),
     ):
         request = GenerateRequest(messages=HI, sampling=wanted)
-        _ = [event async for event in generator(engine, defaults).run(request)]
+        _ = [event async for event in run(generator(engine, defaults), request)]
     assert [r.sampling for r in engine.requests] == [
         Sampling(temperature=0.6, top_k=20, top_p=0.9),
         Sampling(temperature=0.0, min_p=0.1),
@@ -258,7 +258,7 @@ class TestEnds:
         for n in (1, 3):
             gate = asyncio.Event()
             engine = ScriptedEngine([*ids("ab"), gate])
-            stream = generator(engine).run(GenerateRequest(messages=HI, n=n))
+            stream = run(generator(engine), GenerateRequest(messages=HI, n=n))
             async for event in stream:
                 if isinstance(event, TextDelta):
                     break
@@ -272,7 +272,7 @@ class TestEnds:
         engine = ScriptedEngine([*ids("a"), gate])
 
         async def read() -> None:
-            async for event in generator(engine).run(GenerateRequest(messages=HI, n=2)):
+            async for event in run(generator(engine), GenerateRequest(messages=HI, n=2)):
                 if isinstance(event, TextDelta):
                     seen.set()
 

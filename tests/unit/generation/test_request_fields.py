@@ -1,11 +1,11 @@
-"""What a request may ask for, and with which templates."""
+"""The fields that a request may set, and with which templates."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from scripted_generator import HI, TOKENIZER, answer_of, events_of, ids, text
+from scripted_generator import HI, TOKENIZER, answer_of, events_of, ids, run, text
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
@@ -130,7 +130,7 @@ async def test_a_template_that_fits_the_tokens_stands_in_for_one_that_does_not_w
 ) -> None:
     engine = ScriptedEngine([])
     loaded = Generator.load(engine, parts(template))
-    _ = [event async for event in loaded.run(GenerateRequest(messages=HI))]
+    _ = [event async for event in run(loaded, GenerateRequest(messages=HI))]
     expected = TOKENIZER.encode(ChatTemplate(CHATML).render(HI))
     assert engine.requests[0].token_ids == tuple(expected)
 
@@ -140,10 +140,10 @@ async def test_without_a_usable_template_completions_still_work(template: str | 
     engine = ScriptedEngine(ids("a"))
     loaded = Generator.load(engine, parts(template, mark="<|other|>"))
     with pytest.raises(InvalidRequest, match="no chat template") as caught:
-        _ = [event async for event in loaded.run(GenerateRequest(messages=HI))]
+        _ = [event async for event in run(loaded, GenerateRequest(messages=HI))]
     assert caught.value.code == "no_chat_template"
     request = GenerateRequest(prompt="x")
-    assert text(fold([event async for event in loaded.run(request)])) == "a"
+    assert text(fold([event async for event in run(loaded, request)])) == "a"
 
 
 async def test_messages_that_come_to_no_text_are_refused() -> None:
@@ -151,5 +151,5 @@ async def test_messages_that_come_to_no_text_are_refused() -> None:
     engine = ScriptedEngine(ids("a"))
     silent = GenerateRequest(messages=(Message("user", (Text(""),)),))
     with pytest.raises(InvalidRequest) as refused:
-        await anext(Generator(engine, TOKENIZER, plain).run(silent))
+        await anext(run(Generator(engine, TOKENIZER, plain), silent))
     assert refused.value.field == "messages" and engine.requests == []

@@ -1,8 +1,11 @@
-"""Which tokens may end an answer: the model's own, those of the request, and from when on."""
+"""The tokens that may end an answer: the model's own, those of the request, and after which
+minimum."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from scripted_generator import run
 
 from penstock.dialog import GenerateRequest, Limits, Text
 from penstock.dialog.fold import fold
@@ -17,7 +20,7 @@ A, B = TOKENIZER.encode("a"), TOKENIZER.encode("b")
 async def said(engine: ScriptedEngine, **fields: Any) -> tuple[str, str]:
     """The text of an answer, and how it ended."""
     request = GenerateRequest(prompt="x", **fields)
-    answer = fold([event async for event in Generator(engine, TOKENIZER).run(request)])
+    answer = fold([event async for event in run(Generator(engine, TOKENIZER), request)])
     (part,) = answer.choices[0].parts
     assert isinstance(part, Text)
     return part.text, answer.choices[0].finish

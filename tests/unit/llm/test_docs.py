@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.agent import AgentLoop
+from penstock.agent import AgentLoop, Runners
 from penstock.generation import Generator
 from penstock.llm import LLM, EmbeddedModel
 from penstock.models.hub.catalogue import EMBEDDING_MODEL
@@ -38,9 +38,8 @@ def scripted_llm(model: str = "", **settings: Any) -> LLM:
 
     async def start() -> EmbeddedModel:
         engine = ScriptedEngine([*b"a word", IM_END])
-        return EmbeddedModel(
-            AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template())), 4, close
-        )
+        loop = AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template()))
+        return EmbeddedModel(Runners(loop), 4, close)
 
     return LLM.from_embedded_model(start)
 

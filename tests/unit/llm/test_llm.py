@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.agent import AgentLoop
+from penstock.agent import AgentLoop, Runners
 from penstock.base.errors import InvalidRequest, ModelError, ServiceError, Unavailable
 from penstock.config import EngineSettings, SettingsError
 from penstock.dialog import (
@@ -50,9 +50,9 @@ class Opened:
         self.llm = LLM.from_embedded_model(self._start)
 
     async def _start(self) -> EmbeddedModel:
-        answer_syntax = detect_answer_syntax(None, ())
-        generator = Generator(self.engine, tiny_tokenizer(), tiny_template(), syntax=answer_syntax)
-        return EmbeddedModel(AgentLoop(generator), 2, self._close)
+        channels = detect_answer_syntax(None, ())
+        generator = Generator(self.engine, tiny_tokenizer(), tiny_template(), channels=channels)
+        return EmbeddedModel(Runners(AgentLoop(generator)), 2, self._close)
 
     async def _close(self) -> None:
         self.closed.set()
@@ -264,14 +264,14 @@ async def test_who_waits_for_an_answer_hears_that_the_llm_was_closed() -> None:
         [event async for event in stream]
 
 
-def test_a_forgotten_llm_closes_its_host() -> None:
+def test_a_forgotten_llm_closes_its_model() -> None:
     closed = threading.Event()
 
     async def close() -> None:
         closed.set()
 
     async def start() -> EmbeddedModel:
-        return EmbeddedModel(AgentLoop(Generator(ScriptedEngine(echo), tiny_tokenizer())), 2, close)
+        return embedded(close)
 
     llm = LLM.from_embedded_model(start)
     llm.generate("x")
@@ -280,8 +280,9 @@ def test_a_forgotten_llm_closes_its_host() -> None:
     assert closed.wait(30)
 
 
-def host(close: Callable[[], Awaitable[None]]) -> EmbeddedModel:
-    return EmbeddedModel(AgentLoop(Generator(ScriptedEngine(echo), tiny_tokenizer())), 2, close)
+def embedded(close: Callable[[], Awaitable[None]]) -> EmbeddedModel:
+    loop = AgentLoop(Generator(ScriptedEngine(echo), tiny_tokenizer()))
+    return EmbeddedModel(Runners(loop), 2, close)
 
 
 def test_what_is_asked_beside_a_close_is_refused() -> None:
@@ -292,7 +293,7 @@ def test_what_is_asked_beside_a_close_is_refused() -> None:
         go_on.wait()  # as one that frees a model in this thread
 
     async def start() -> EmbeddedModel:
-        return host(close)
+        return embedded(close)
 
     llm = LLM.from_embedded_model(start)
     closer = threading.Thread(target=llm.close)
@@ -322,9 +323,9 @@ def test_the_collector_may_forget_an_llm_in_a_thread_that_the_host_waits_for() -
 
     async def start() -> EmbeddedModel:
         worker.start()
-        return host(close)
+        return embedded(close)
 
-    gc.disable()  # nobody else collects it
+    gc.disable()  # it is not collected otherwise
     try:
         cycle: list[Any] = [LLM.from_embedded_model(start)]
         cycle.append(cycle)
@@ -348,7 +349,7 @@ SCRIPT = """
 import threading
 from tests.support.echo_engine import EchoCore
 from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
-from penstock.agent import AgentLoop
+from penstock.agent import AgentLoop, Runners
 from penstock.engine.local import LocalEngine
 from penstock.generation import Generator
 from penstock.llm import LLM, EmbeddedModel
@@ -361,7 +362,8 @@ class Core(EchoCore):
 
 async def start():
     engine = LocalEngine(Core())
-    return EmbeddedModel(AgentLoop(Generator(engine, tiny_tokenizer())), 2, engine.close)
+    loop = AgentLoop(Generator(engine, tiny_tokenizer()))
+    return EmbeddedModel(Runners(loop), 2, engine.close)
 
 llm = LLM.from_embedded_model(start)
 stream = llm.stream("a" * 100)

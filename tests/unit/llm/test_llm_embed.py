@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
-from penstock.dialog.fold import FailedRun
-from penstock.dialog.ranges import MAX_INPUTS
+from penstock.generation.embeddings.embeddings import MAX_INPUTS
 from penstock.llm import LLM
 from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder, small_body
 
@@ -54,5 +53,5 @@ def test_wrong_kinds_of_input_are_refused(llm: LLM) -> None:
         llm.embed(["a", ""])
     with pytest.raises(InvalidRequest):
         llm.embed([["a"]])  # type: ignore[list-item]
-    with pytest.raises(FailedRun):
+    with pytest.raises(InvalidRequest, match="no text"):
         llm.generate("a")

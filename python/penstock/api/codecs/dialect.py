@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -31,35 +30,12 @@ class AnswerIdentity(msgspec.Struct, frozen=True):
     request_id: str = ""
 
 
-class Numbered(msgspec.Struct, frozen=True):
-    """Frames with numbers: that of the first, and what stands between it and the text. `go_on` is
-    told the number that comes after the last."""
-
-    first: int
-    between: bytes
-    go_on: Callable[[int], None]
-
-
-class Around(msgspec.Struct, frozen=True):
-    """What stands before and after a text in its frame: the JSON of the text without its quotes,
-    which belong to these. In frames with numbers, `before` is what stands before the number."""
-
-    before: bytes
-    after: bytes
-    numbered: Numbered | None = None
-
-
 class StreamEncoder(Protocol):
     """Turns the events of one run into frames. One instance per stream."""
 
     def encode(self, event: Event) -> bytes:
         """Return the frames of one event, which may be empty. RunEnded and RunFailed give the last
         frames of the stream."""
-        ...
-
-    def around(self, choice: int, part: int) -> Around | None:
-        """After a text delta of this part: the frames of those that follow. None where there is
-        more to a frame than that."""
         ...
 
     def fail(self, error: ServiceError) -> bytes:

@@ -9,7 +9,6 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.agent.loop import failure
 from penstock.api.codecs.messages.encode import error_body as message_error_body
 from penstock.api.codecs.openai_envelope import error_body
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
@@ -20,6 +19,7 @@ from penstock.api.observability.request_record import (
     server_stopped,
 )
 from penstock.base.errors import NotFound, ServiceError, Unavailable
+from penstock.dialog import RunFailed
 from penstock.dialog.fold import FailedRun
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Errors:
 
 def rewrite_error_field(error: ServiceError, field_paths: FieldPaths) -> ServiceError:
     """Return the error with its field named as the client wrote it."""
-    event = failure(error)
+    event = RunFailed.of(error)
     rewritten = field_paths.rewrite_failure(event)
     return error if rewritten is event else FailedRun(rewritten)
 

@@ -1,16 +1,16 @@
-"""Answers a request with the events of its run: as a stream of frames, or folded into JSON."""
+"""Sends the events of a run to the client: as a stream of frames, or folded into one answer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from starlette.types import Receive, Send
 
-from penstock.api.codecs.dialect import Numbered, StreamEncoder
+from penstock.api.codecs.dialect import StreamEncoder
 from penstock.api.http.cancel_scope import CancelScope, ScopeCancelled
 from penstock.api.http.errors import ClientDisconnected
 from penstock.api.observability.request_record import (
@@ -20,10 +20,6 @@ from penstock.api.observability.request_record import (
 )
 from penstock.dialog import Event, RunEnded, RunFailed, RunStarted
 from penstock.dialog.fold import Answer, FailedRun, Fold
-from penstock.dialog.outlet import Delta
-
-if TYPE_CHECKING:
-    from penstock._native import Gate
 
 STREAM_HEAD: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -37,7 +33,7 @@ _T = TypeVar("_T")
 
 
 async def fold_run(events: AsyncGenerator[Event, None]) -> Answer:
-    """The finished answer of a run. Raises FailedRun, or what the run raises."""
+    """Return the finished answer of a run. Raises FailedRun, and the errors of the run."""
     fold = Fold()
     async with aclosing(events):
         async for event in events:
@@ -48,16 +44,15 @@ async def fold_run(events: AsyncGenerator[Event, None]) -> Answer:
 
 
 async def cancel_on_disconnect(work: Coroutine[Any, Any, _T], receive: Receive) -> _T:
-    """The result of `work`; cancels it and raises ClientDisconnected when the client
-    disconnects."""
+    """Return the result of `work`. If the client disconnects, cancel it and raise
+    ClientDisconnected."""
     with _DisconnectWatch(receive):
         return await work
 
 
 class _DisconnectWatch:
-    """Cuts the block off, which then ends with ClientDisconnected, when the client is gone. Where
-    only
-    ASGI can tell that, a task waits for it."""
+    """Cancels its block when the client disconnects; the block then raises ClientDisconnected.
+    Without a connection object, a task waits for ASGI's disconnect message."""
 
     def __init__(self, receive: Receive) -> None:
         record = current_record.get()
@@ -67,7 +62,7 @@ class _DisconnectWatch:
         self._block = CancelScope()
 
     def drop(self) -> None:
-        """Take the client as gone."""
+        """Cancel the block as if the client had disconnected."""
         self._block.cancel()
 
     def __enter__(self) -> None:
@@ -95,12 +90,12 @@ class _DisconnectWatch:
 
 
 class EventStream:
-    """One streamed answer; the outlet (`dialog.Outlet`) of its run.
+    """One streamed answer.
 
-    The head goes out with the first frame, or with the first keep-alive: until then an error is
-    still an HTTP status of its own. A client that reads nothing for `stall_timeout_s` is dropped;
-    `abort` cuts its connection. Nothing waits here: while the connection takes no more, no event is
-    asked for, and what the engine makes meanwhile is joined at its end of the run.
+    The head is sent with the first frame or the first keep-alive: until then an error is an HTTP
+    status. A client that reads nothing for `stall_timeout_s` is dropped; `abort` closes its
+    connection. While the connection is full, no event is asked for, and the
+    engine's outputs are coalesced in their queue.
     """
 
     def __init__(
@@ -122,15 +117,12 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._sent_s = self._loop.time()
         self._sending = False
-        self._opened = False  # the head is out, and frames may be written at once
-        self._gate: Gate | None = None
-        self._numbered: Numbered | None = None
+        self._opened = False  # the head is sent; frames may be written directly
         self._keeping: asyncio.Task[None] | None = None
 
     async def run(self, events: AsyncGenerator[Event, None], receive: Receive) -> None:
-        """Send all of a run. Raises ClientDisconnected, FailedRun before the head is out, and
-        whatever
-        the run raises."""
+        """Send all events of a run. Raises ClientDisconnected, FailedRun before the head is sent,
+        and the errors of the run."""
         self._watch = _DisconnectWatch(receive)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
         try:
@@ -140,42 +132,13 @@ class EventStream:
             self._timer.cancel()
             if self._keeping is not None:
                 self._keeping.cancel()
-            if self._gate is not None:
-                self._gate.close()
-
-    @property
-    def ready(self) -> bool:
-        """Whether the head is out, and the connection takes more."""
-        connection = self._record.connection
-        return self._opened and connection is not None and connection.ready
-
-    def send(self, deltas: Sequence[Delta]) -> None:
-        """Send deltas while `ready`."""
-        for delta in deltas:
-            self._write(self._encoder.encode(delta))
-
-    def gate(self, choice: int, part: int) -> Gate | None:
-        """A gate to the connection, in the dialect's frames."""
-        around = self._encoder.around(choice, part)
-        if around is None or not self.ready:
-            return None
-        connection = self._record.connection
-        assert connection is not None
-        self._gate, self._numbered = connection.gate(around), around.numbered
-        return self._gate
-
-    def passed(self, choice: int, part: int, text: str) -> None:
-        """The frames are out; only their numbers matter for those that follow."""
-        if self._numbered is not None:
-            assert self._gate is not None and self._gate.number is not None
-            self._numbered.go_on(self._gate.number)
 
     @property
     def _tick_s(self) -> float:
         return min(self._keep_alive_s, self._stall_timeout_s)
 
     async def _send_all(self, events: AsyncGenerator[Event, None]) -> None:
-        encode = self._encoder.encode
+        encode, connection, now_s = self._encoder.encode, self._record.connection, self._loop.time
         async with aclosing(events):
             async for event in events:
                 if type(event) in LAST:
@@ -186,18 +149,12 @@ class EventStream:
                 frames = encode(event)
                 if not frames:
                     continue
-                if self.ready:
-                    self._write(frames)
+                if self._opened and connection is not None and connection.ready:
+                    connection.write(frames)  # past ASGI, which costs more than all else here
+                    self._sent_s = now_s()
                 else:
                     await self._send_frames(frames)
         raise AssertionError("a run ends with RunEnded or RunFailed")
-
-    def _write(self, frames: bytes) -> None:
-        connection = self._record.connection
-        assert connection is not None
-        if frames:  # an empty piece is the end of an answer
-            connection.write(frames)
-            self._sent_s = self._loop.time()
 
     async def _send_last(self, event: Event) -> None:
         if isinstance(event, RunFailed):
@@ -221,16 +178,13 @@ class EventStream:
         self._opened = True
 
     async def _keep_alive(self) -> None:
-        self._opened = False  # frames that come meanwhile wait for this one
-        if self._gate is not None:
-            self._gate.close()
+        self._opened = False  # frames that arrive meanwhile wait for this one
         await self._send_frames(self._encoder.keep_alive())
         self._keeping = None
 
     def _tick(self) -> None:
-        """Notice that sending is stuck, or that nothing was sent for a while."""
-        passed_s = 0.0 if self._gate is None else self._gate.written_s
-        idle_s = self._loop.time() - max(self._sent_s, passed_s)
+        """Drop a client that reads nothing; send a keep-alive after an idle time."""
+        idle_s = self._loop.time() - self._sent_s
         if self._sending and idle_s >= self._stall_timeout_s:
             if self._abort is not None:
                 self._abort()

@@ -18,8 +18,6 @@ from httptools import HttpParserError, HttpParserUpgrade
 from starlette.types import Message, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from penstock._native import Gate
-from penstock.api.codecs.dialect import Around
 from penstock.api.codecs.openai_envelope import error_body
 from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
 
@@ -72,13 +70,6 @@ class DirectConnection:
     def write(self, data: bytes) -> None:
         self._send(b"%x\r\n%b\r\n" % (len(data), data))
 
-    def gate(self, around: Around) -> Gate:
-        numbered = around.numbered
-        numbers = () if numbered is None else (numbered.first, numbered.between)
-        gate = Gate(around.before, around.after, self._send, *numbers)
-        self._protocol.gate = gate
-        return gate
-
     def when_gone(self, call: Callable[[], None] | None) -> None:
         self._protocol.gone = call
         if call is not None:
@@ -123,7 +114,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reframed = False
         self._deadline: asyncio.TimerHandle | None = None
         self.gone: Callable[[], None] | None = None
-        self.gate: Gate | None = None
         self.stopped = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -135,7 +125,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_deadline()
-        self._close_gate()
         super().connection_lost(exc)
         if self.gone is not None:
             self.gone()
@@ -146,7 +135,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        self._close_gate()
         super().pause_writing()
 
     def data_received(self, data: bytes) -> None:
@@ -262,11 +250,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _framing(self) -> list[tuple[bytes, bytes]]:
         return [field for field in self.headers if field[0] in FRAMING]
-
-    def _close_gate(self) -> None:
-        gate, self.gate = self.gate, None
-        if gate is not None:
-            gate.close()
 
     def _refuse(self, error: ServiceError) -> None:
         """Send an error response without calling the application, and close the connection."""

@@ -1,4 +1,4 @@
-"""One model as an API process serves it: leases of running answers, loading on demand, the end."""
+"""One model in an API process: leases of running answers, loading on demand, unloading."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock.adapters.registry import LoadedAdapter
 from penstock.adapters.view import AdapterView
+from penstock.agent import Runners
 from penstock.base.errors import EngineFault, ModelError, Unavailable
 from penstock.dialog import (
     EmbeddingRequest,
     Embeddings,
     Event,
     GenerateRequest,
-    Outlet,
     Ranking,
     RerankRequest,
 )
@@ -30,55 +30,27 @@ from penstock.models.loader.sampling_defaults import SamplingDefaults
 log = logging.getLogger(__name__)
 
 LOAD_WAIT_S: Final = 300.0
-"""How long a request waits for a model that is being loaded."""
+"""Time that a request waits for a model that is being loaded."""
 
 _T = TypeVar("_T")
 
 
-class Loop(Protocol):
-    """What answers requests: the turn loop of one model."""
-
-    def run(
-        self, request: GenerateRequest, outlet: Outlet | None = None
-    ) -> AsyncGenerator[Event, None]:
-        """The events of one run, but for deltas that `outlet` takes; closing the generator aborts
-        it."""
-        ...
-
-    async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """The request with its files stored, and shown as texts. Raises as `run` fails."""
-        ...
-
-    async def count(self, request: GenerateRequest) -> int:
-        """How many tokens the prompt of a request has. Raises as `run` fails."""
-        ...
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """The vectors of texts; cancelling it aborts them."""
-        ...
-
-    async def rerank(self, request: RerankRequest) -> Ranking:
-        """The order of documents; cancelling it aborts what is not computed yet."""
-        ...
-
-
 @dataclass(frozen=True)
 class LoadedModel:
-    """A connection to a running engine, and the loop over it. `serving`: whether the engine would
-    take a request now. `sampling`: of requests that ask for none, if the model writes text."""
+    """A connection to a running engine, and what answers requests over it. `serving`: whether the
+    engine would accept a request now."""
 
-    loop: Loop
+    runners: Runners
     engine: Engine
     serving: Callable[[], bool]
     close: Callable[[], Awaitable[None]]
-    sampling: SamplingDefaults | None = None
 
 
 class ModelControl(Protocol):
-    """Where loads and unloads are asked for; the new states arrive before the call returns."""
+    """Loads and unloads models and adapters. The new states arrive before a call returns."""
 
     async def load(self, model: str) -> None:
-        """Return when the engine serves. Raises Unavailable where it cannot."""
+        """Return when the engine serves. Raises Unavailable if it cannot."""
         ...
 
     async def unload(self, model: str) -> None:
@@ -86,11 +58,11 @@ class ModelControl(Protocol):
         ...
 
     async def load_adapter(self, model: str, order: AdapterLoadRequest) -> LoadedAdapter:
-        """Load an adapter; it goes on if the caller leaves. Raises AdapterRefused."""
+        """Load an adapter; the load goes on if the caller leaves. Raises AdapterRefused."""
         ...
 
     async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
-        """Forget an adapter. Raises AdapterRefused."""
+        """Unload an adapter. Raises AdapterRefused."""
         ...
 
     async def sync(self) -> None:
@@ -99,13 +71,13 @@ class ModelControl(Protocol):
 
 
 class ServedModel:
-    """`open_model` connects to the engine of the model, and loads the text side beside it.
+    """A model that this process serves while its engine runs.
 
-    `adapters` is what its loop looks adapters up in.
+    `open_model` connects to the engine and loads the text side; it is called when the engine
+    starts. `adapters`: where requests look adapters up.
 
-    It is opened when its engine starts. When the engine is to end, no new request gets a lease, and
-    the last one that is given back closes the connection: an engine that was told to drain ends
-    when all API processes have closed theirs.
+    When the engine is to end, no new request gets a lease, and the last lease that is released
+    closes the connection: a draining engine ends when all API processes have closed theirs.
     """
 
     def __init__(
@@ -127,7 +99,7 @@ class ServedModel:
 
     @property
     def status(self) -> Status:
-        """Of the card; an engine that died and is being restarted is "reloading"."""
+        """The status for the model card; an engine that is being restarted is "reloading"."""
         loaded = self._opened.loaded if self._opened else None
         if self._state.status == "loaded" and (loaded is None or not loaded.serving()):
             return "reloading"
@@ -135,24 +107,24 @@ class ServedModel:
 
     @property
     def failure(self) -> str | None:
-        """Why it is not there, where an operator should know."""
+        """Why the model is not loaded, if an operator should know; else None."""
         return "its last load failed; the server's log says why" if self._state.failure else None
 
     @property
     def engine(self) -> Engine | None:
-        """The engine, None while there is no connection to one."""
+        """The engine, None without a connection to it."""
         loaded = self._opened.loaded if self._opened else None
         return loaded.engine if loaded else None
 
     @property
     def sampling(self) -> SamplingDefaults | None:
-        """The sampling of requests that ask for none; None while it is not known, and of a model
-        that writes no text."""
+        """The sampling of requests that set none; None while it is not known, and for a model that
+        generates no text."""
         loaded = self._opened.loaded if self._opened else None
-        return loaded.sampling if loaded else None
+        return loaded.runners.sampling_defaults if loaded else None
 
     def apply(self, state: ModelState) -> None:
-        """Take in what became of the engine."""
+        """Apply a new state of the engine: open or retire the connection."""
         self._state = state
         self.adapters.apply(state.adapters)
         if state.status == "unloaded":
@@ -162,41 +134,41 @@ class ServedModel:
         elif self._opened is None:
             self._opened = _EngineConnection(asyncio.ensure_future(self._open_model()))
 
-    def run(
-        self, request: GenerateRequest, outlet: Outlet | None = None
-    ) -> AsyncGenerator[Event, None]:
-        """The events of one run, but for deltas that `outlet` takes; close it, whether or not it
-        was read to its end. Raises Unavailable where the model is unloaded or cannot be loaded, and
-        what the loop raises."""
+    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """Return the events of one run; close it, whether or not it was read to its end. Raises
+        Unavailable if the model is unloaded or cannot be loaded, and InvalidRequest if it does not
+        generate text; both may come from the generator instead."""
         opened = self._opened
         if opened is None or opened.loaded is None:
-            return self._run_when_loaded(request, outlet)
-        return _LeasedRun(opened, opened.loaded.loop.run(request, outlet))
+            return self._run_when_loaded(request)
+        return _LeasedRun(opened, opened.loaded.runners.must_generate().run(request))
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """The request with its files stored, and shown as texts. Raises as `run` does."""
+        """Store the files of a request and return it with texts in their place. Raises as `run`
+        does."""
         async with self.lease() as model:
-            return await model.loop.attach(request)
+            return await model.runners.must_generate().attach(request)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """The vectors of texts. Raises as `run` does."""
+        """Return the vectors of texts; cancelling it aborts them. Raises as `run` does."""
         async with self.lease() as model:
-            return await model.loop.embed(request)
+            return await model.runners.must_embed().embed(request)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """The order of documents. Raises as `run` does."""
+        """Return the order of documents; cancelling it aborts what is not computed yet. Raises as
+        `run` does."""
         async with self.lease() as model:
-            return await model.loop.rerank(request)
+            return await model.runners.must_rerank().rerank(request)
 
     async def count(self, request: GenerateRequest) -> int:
-        """How many tokens the prompt of a request has. Raises as `run` does."""
+        """Return the number of tokens in the prompt of a request. Raises as `run` does."""
         async with self.lease() as model:
-            return await model.loop.count(request)
+            return await model.runners.must_generate().count(request)
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[LoadedModel]:
-        """The loaded model, which stays loaded within the block. Waits while it is being loaded,
-        and loads it if it may be loaded on demand. Raises Unavailable."""
+        """Yield the loaded model, which stays loaded within the block. Waits while it is being
+        loaded, and loads it if it may be loaded on demand. Raises Unavailable."""
         if self._opened is None:
             await self._load_on_demand()
         opened = self._opened
@@ -209,7 +181,7 @@ class ServedModel:
             opened.release_lease()
 
     async def adapter_states(self) -> tuple[AdapterState, ...]:
-        """What the engine has of adapters, () while there is none."""
+        """Return the engine's adapters, () without an engine."""
         engine = self.engine
         if engine is None:
             return ()
@@ -219,7 +191,7 @@ class ServedModel:
             return ()
 
     async def ready(self) -> None:
-        """Return when it is loaded, its text side too. Raises as `lease` does."""
+        """Return when the model and its text side are loaded. Raises as `lease` does."""
         async with self.lease():
             pass
 
@@ -229,15 +201,16 @@ class ServedModel:
             await asyncio.shield(self._opened.task)
 
     async def close(self) -> None:
-        """Let go of the engine; what is still running ends with an error."""
+        """Close the connection to the engine; running answers end with an error."""
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
 
-    async def _run_when_loaded(
-        self, request: GenerateRequest, outlet: Outlet | None
-    ) -> AsyncGenerator[Event, None]:
-        async with self.lease() as model, aclosing(model.loop.run(request, outlet)) as events:
+    async def _run_when_loaded(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        async with (
+            self.lease() as model,
+            aclosing(model.runners.must_generate().run(request)) as events,
+        ):
             async for event in events:
                 yield event
 
@@ -255,7 +228,7 @@ class ServedModel:
             log.error("model %s: %s", self.id, error)
             raise self._failed() from None
         except asyncio.CancelledError:
-            if opened.task.cancelled():  # there is no engine to connect to any more
+            if opened.task.cancelled():  # the engine is gone
                 raise self._absent() from None
             raise
 
@@ -268,7 +241,7 @@ class ServedModel:
             ) from None
 
     def _absent(self) -> Unavailable:
-        """The answer where there is no engine: it failed to load, or an operator wants none."""
+        """Return the error for a model without an engine: its load failed, or it was unloaded."""
         if self._state.status != "unloaded" or self._state.failure:
             return self._failed()
         return Unavailable(
@@ -280,7 +253,7 @@ class ServedModel:
 
 
 class _EngineConnection:
-    """One connection and its leases. Once retired, it is closed by the last lease."""
+    """One connection and its leases. Once retired, the last lease closes it."""
 
     def __init__(self, task: asyncio.Future[LoadedModel]) -> None:
         self.task = task
@@ -298,7 +271,7 @@ class _EngineConnection:
 
     def retire(self) -> None:
         self._retired = True
-        if self.loaded is None:  # nobody can be using it
+        if self.loaded is None:  # it has no leases
             self.task.cancel()
         self._close_if_unused()
 
@@ -318,8 +291,8 @@ class _EngineConnection:
 
 
 class _LeasedRun(AsyncGenerator[Event, None]):
-    """A run that holds a lease until it is closed. A generator around it would do the same, but
-    cost every token of every stream another step through it."""
+    """A run that holds a lease until it is closed. It passes on the awaitables of the inner
+    generator, because a generator around it would cost every token another step."""
 
     def __init__(self, opened: _EngineConnection, events: AsyncGenerator[Event, None]) -> None:
         self._opened: _EngineConnection | None = opened

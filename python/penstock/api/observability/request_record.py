@@ -6,15 +6,12 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from starlette.types import Scope
 
-from penstock.api.codecs.dialect import Around, StreamEncoder
+from penstock.api.codecs.dialect import StreamEncoder
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
-
-if TYPE_CHECKING:
-    from penstock._native import Gate
 
 Outcome = Literal["completed", "error", "client_disconnected", "server_stopped"]
 
@@ -42,10 +39,6 @@ class Connection(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send a piece of a stream. Only while `ready`."""
-        ...
-
-    def gate(self, around: Around) -> Gate:
-        """Sends texts as pieces while `ready`. It is closed when that is no longer so."""
         ...
 
     @property

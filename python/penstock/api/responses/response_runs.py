@@ -11,15 +11,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.agent.loop import failure
 from penstock.api.codecs.responses import TERMINAL, Resource, with_final_status
 from penstock.api.http.errors import rewrite_error_field
 from penstock.api.observability.request_record import record_prompt_tokens, server_stopped
-from penstock.api.responses.early_rejection import without_early_rejection
 from penstock.api.responses.response_row import ResponseRow
 from penstock.api.responses.stream_log import StreamLog, replay_stream
 from penstock.base.errors import ServiceError, Unavailable
@@ -27,17 +25,13 @@ from penstock.base.ids import new_id
 from penstock.dialog import (
     Event,
     Message,
-    Outlet,
     RunEnded,
     RunFailed,
     RunStarted,
-    TextDelta,
     Usage,
 )
-from penstock.dialog.outlet import Delta
 
 if TYPE_CHECKING:
-    from penstock._native import Gate
     from penstock.store import Store, StoredResponse
     from penstock.store.lazy_store import LazyStore
 
@@ -85,7 +79,7 @@ class ResponseRuns:
         is closed before the response has ended, the response is cancelled."""
         field_paths = resource.identity.field_paths
         try:
-            async with aclosing(without_early_rejection(events)) as run:
+            async with aclosing(events) as run:
                 async for event in run:
                     if isinstance(event, RunFailed):
                         event = field_paths.rewrite_failure(event)
@@ -196,7 +190,7 @@ class ResponseRuns:
         """Clean up after a detached run that ended or was cancelled before its first step."""
         self._detached.pop(id, None)
         self._written.discard(id)
-        reader.put(failure(_stopped()))  # ignored if the reader has read an end
+        reader.put(RunFailed.of(_stopped()))  # unread by whoever has read an end
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -273,10 +267,10 @@ class ResponseRuns:
         except asyncio.CancelledError:
             last = RunEnded("cancelled", Usage())
         except ServiceError as error:
-            last = failure(error)
+            last = RunFailed.of(error)
         except Exception:
             log.exception("background response %s failed", resource.identity.id)
-            last = failure(ServiceError("internal error"))
+            last = RunFailed.of(ServiceError("internal error"))
         finally:
             self._detached.pop(resource.identity.id, None)
         if last is not None:
@@ -320,30 +314,6 @@ class ResponseRuns:
             id = row.resource.identity.id
             if id not in active_ids and not row.resource.ended and id in self._detached:
                 self._detached.pop(id).cancel()
-
-
-class FollowedOutlet:
-    """The short way of the deltas of a run that is followed: they feed its resource, too."""
-
-    def __init__(self, resource: Resource, outlet: Outlet) -> None:
-        self._resource = resource
-        self._outlet = outlet
-
-    @property
-    def ready(self) -> bool:
-        return self._outlet.ready
-
-    def send(self, deltas: Sequence[Delta]) -> None:
-        for delta in deltas:
-            self._resource.add(delta)
-        self._outlet.send(deltas)
-
-    def gate(self, choice: int, part: int) -> Gate | None:
-        return self._outlet.gate(choice, part)
-
-    def passed(self, choice: int, part: int, text: str) -> None:
-        self._resource.add(TextDelta(choice, part, text))
-        self._outlet.passed(choice, part, text)
 
 
 class _Heartbeats:

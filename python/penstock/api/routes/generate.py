@@ -37,7 +37,7 @@ class GenerateEndpoint:
                 stall_timeout_s=services.settings.stall_timeout_s,
                 abort=scope.get("state", {}).get("abort"),
             )
-            await stream.run(model.run(request, stream), receive)
+            await stream.run(model.run(request), receive)
             return
         answer = await cancel_on_disconnect(fold_run(model.run(request)), receive)
         await send_json(writer.encode(identity, request, answer), send)

@@ -30,7 +30,6 @@ from penstock.api.codecs.responses import (
 from penstock.api.http.event_stream import STREAM_HEAD, EventStream, cancel_on_disconnect
 from penstock.api.observability.request_record import RequestRecord, current_record
 from penstock.api.responses.response_row import input_of
-from penstock.api.responses.response_runs import FollowedOutlet
 from penstock.api.routes.answers import (
     flag_of,
     query_of,
@@ -90,9 +89,7 @@ class CreateResponse:
         resource = Resource(identity)
         row = self._runs.row(resource, turn, asked.previous_id) if asked.store else None
         stream = self._stream(record, resource, scope, send)
-        direct = asked.stream and not asked.background
-        outlet = FollowedOutlet(resource, stream) if direct else None
-        events = self._services.models[record.model].run(request, outlet)
+        events = self._services.models[record.model].run(request)
         if not asked.stream and not asked.background:
             whole = self._runs.follow_whole(events, resource, row)
             await cancel_on_disconnect(_finish(whole), receive)

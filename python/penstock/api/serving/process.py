@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.view import AdapterView
-from penstock.agent import AgentLoop, Runner, load_runner, loop_over
+from penstock.agent import Runners, SharedState, load_runners
 from penstock.agent.attachments import Attachments
 from penstock.api.app import create_app
 from penstock.api.models.model_catalog import ModelCatalog
 from penstock.api.models.served_model import LoadedModel, ModelControl, ServedModel
 from penstock.api.observability.metrics import Metrics
-from penstock.api.observability.token_latency import MeasuredEngine
+from penstock.api.observability.token_latency import RequestObserver
 from penstock.api.services import Services
 from penstock.api.serving.tasks import ApiTask, ModelTask
 from penstock.api.serving.uvicorn_server import HttpServer
@@ -143,22 +143,20 @@ class ApiProcess:
     ) -> LoadedModel:
         """Connect to an engine, and load the model's text side while the engine loads. Raises
         ModelError."""
-        client = EngineClient(socket_path)
-        engine = MeasuredEngine(client, self._metrics)
+        client = EngineClient(socket_path, RequestObserver(self._metrics))
+        state = SharedState(self._attachments, self._store.sessions)
         try:
-            runner = await asyncio.to_thread(_load_runner, settings, engine, adapters)
+            runners = await asyncio.to_thread(_load_runners, settings, client, adapters, state)
             await client.wait_ready()
         except BaseException:
             await client.close()
             raise
-        loop = loop_over(runner, self._attachments, sessions=self._store.sessions)
 
         async def close() -> None:
-            loop.close()
+            runners.close()
             await client.close()
 
-        sampling = loop.sampling_defaults if isinstance(loop, AgentLoop) else None
-        return LoadedModel(loop, engine, lambda: client.serving, close, sampling)
+        return LoadedModel(runners, client, lambda: client.serving, close)
 
 
 class _LazyFetcher:
@@ -181,9 +179,10 @@ def _make_fetcher(allowed: tuple[str, ...]) -> Fetcher:
     return Fetcher(AllowList(allowed))
 
 
-def _load_runner(settings: EngineSettings, engine: Engine, adapters: AdapterView) -> Runner:
+def _load_runners(
+    settings: EngineSettings, engine: Engine, adapters: AdapterView, state: SharedState
+) -> Runners:
     environment = read_environment()
     files = resolve_model(settings.model, environment.home, hub_access_of(environment))
-    return load_runner(
-        files, engine, settings.tool_call_parser, adapters, operator_sampling(settings)
-    )
+    sampling = operator_sampling(settings)
+    return load_runners(files, engine, settings.tool_call_parser, adapters, sampling, state)

@@ -1,8 +1,8 @@
-"""The adapters of one model, in the process that owns its engine: aliases, private copies, and what
-the engine is told of them.
+"""The adapters of one model in the process that owns its engine: aliases, private copies of the
+files, and the engine's revisions.
 
-The engine knows revisions only. An alias is switched when the engine has the new revision; the
-old one is retired there, and its files go when nothing runs with it any more.
+The engine knows revisions only. An alias is switched once the engine has the new revision; the old
+one is retired there, and its files are deleted when no request uses it any more.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _T = TypeVar("_T")
 
 
 class AdapterLoadRequest(msgspec.Struct, frozen=True):
-    """What is to be loaded. `rooted`: by a client, whose folder must lie under the configured root;
-    else `folder` may be an id of the model hub. `replace` and `expected` as of
+    """An order to load an adapter. `rooted`: it is a client's, whose folder must be under the
+    configured root; otherwise `folder` may be an id of the model hub. `replace` and `expected`: see
     `AdapterRegistry.begin`."""
 
     alias: str
@@ -46,24 +46,24 @@ class AdapterLoadRequest(msgspec.Struct, frozen=True):
 
 
 class AdapterEngine(Protocol):
-    """What an engine does with adapters; all of it from one asyncio loop."""
+    """The methods of an engine that adapters need. All are called from one asyncio loop."""
 
     async def add_adapter(self, source: AdapterSource) -> AdapterState:
-        """Return when the revision can be used; one that is there already is there. Raises
+        """Return when the revision can be used, at once if it is loaded already. Raises
         AdapterRefused for its files, EngineFault and Unavailable."""
         ...
 
     async def retire_adapter(self, revision: str) -> None:
-        """No new request gets it; running ones go on. Harmless for one that is not there."""
+        """Give the revision to no new request; running ones go on. Harmless if it is not loaded."""
         ...
 
     async def adapters(self) -> tuple[AdapterState, ...]: ...
 
 
 class AdapterCatalog:
-    """`changed` is called after each change of the aliases. `root`: see AdapterLoadRequest. `hub`:
-    where
-    what an operator names is looked for. All methods are called from one asyncio loop."""
+    """The adapters of one model. `changed` is called after each change of the aliases. `root`: see
+    AdapterLoadRequest. `hub`: where an operator's folder or id is looked up. All methods are called
+    from one asyncio loop."""
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class AdapterCatalog:
 
     @property
     def adapters(self) -> tuple[LoadedAdapter, ...]:
-        """The aliases as they are now."""
+        """The current aliases."""
         return self._registry.adapters
 
     def sources(self) -> tuple[AdapterSource, ...]:
-        """What an engine that starts now must know."""
+        """Return the sources that an engine must load when it starts."""
         live = self._registry.live
         return tuple(
             msgspec.structs.replace(source, pinned=self._is_pinned(source.revision))
@@ -102,21 +102,21 @@ class AdapterCatalog:
         )
 
     def attach(self, engine: AdapterEngine) -> None:
-        """The engine serves, and has what `sources` told."""
+        """Set the engine, which serves and has loaded `sources`."""
         self._engine = engine
 
     def detach(self) -> None:
-        """There is no engine for a while."""
+        """Forget the engine, which has ended."""
         self._engine = None
 
     async def load(self, order: AdapterLoadRequest) -> LoadedAdapter:
-        """Load an adapter and switch its alias to it; the load goes on if the caller leaves. A load
-        that fails leaves all as it was. Raises AdapterRefused."""
+        """Load an adapter and switch its alias to it; the load goes on if the caller leaves. A
+        failed load changes nothing. Raises AdapterRefused."""
         load = self._registry.begin(order.alias, replace=order.replace, expected=order.expected)
         return await self._to_its_end(self._load(load, order))
 
     async def open(self) -> None:
-        """Make the folder of the adapters' copies, which loads need. Raises ModelError."""
+        """Create the folder for the adapters' copies, which loads need. Raises ModelError."""
         try:
             await self._open_storage()
         except AdapterRefused as error:
@@ -128,8 +128,7 @@ class AdapterCatalog:
             ) from None
 
     async def preload(self) -> None:
-        """Load what is to be loaded at the start, and is not yet. Raises ModelError naming the
-        alias."""
+        """Load the configured adapters that are missing. Raises ModelError naming the alias."""
         loaded = {adapter.alias for adapter in self.adapters}
         for source in self._settings.preload:
             if source.alias in loaded:
@@ -143,7 +142,7 @@ class AdapterCatalog:
                 raise ModelError(f"lora {source.alias}: {error.message}") from None
 
     async def unload(self, alias: str, expected: str | None = None) -> LoadedAdapter:
-        """Forget an alias at once; what follows of it goes on if the caller leaves. Raises
+        """Remove an alias at once; the clean-up goes on if the caller leaves. Raises
         AdapterRefused."""
         removed = self._registry.remove(alias, expected=expected)
         self._changed()
@@ -151,13 +150,13 @@ class AdapterCatalog:
         return removed
 
     async def settle(self) -> None:
-        """Tell the engine what nothing names or pins any more, and delete what it has freed; it
-        goes on if the caller leaves. Done with every change; once more when an engine was
-        restarted."""
+        """Retire the revisions that no alias names, update pins, and delete the files that the
+        engine has freed; it goes on if the caller leaves. Called after every change, and after a
+        restart of the engine."""
         await self._to_its_end(self._settle())
 
     async def close(self) -> None:
-        """End loads, delete all copies."""
+        """End all loads and delete all copies."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -170,7 +169,7 @@ class AdapterCatalog:
                     storage.close()
 
     async def _to_its_end(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """What `work` returns, which only `close` ends early."""
+        """Run `work` to its end even if the caller leaves; only `close` cancels it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
@@ -200,7 +199,7 @@ class AdapterCatalog:
             await self._repin()
 
     async def _prepare(self, load: Load, order: AdapterLoadRequest) -> AdapterSource:
-        """The revision of an order's files, held in the registry and on the storage."""
+        """Copy the files of an order and return their revision, held in the registry."""
         storage = await self._open_storage()
         folder, root = order.folder, self._root
         if not order.rooted:
@@ -238,19 +237,19 @@ class AdapterCatalog:
                     await self._engine.retire_adapter(revision)
 
     async def _repin(self) -> None:
-        """Tell the engine of revisions that are pinned no longer, or again."""
+        """Update the engine's pins."""
         while self._engine is not None and (source := self._wrongly_pinned()) is not None:
             self._sources[source.revision] = source
             with contextlib.suppress(ServiceError):  # who died is told when it is back
                 await self._engine.add_adapter(source)
 
     def _wrongly_pinned(self) -> AdapterSource | None:
-        """One of the sources that the engine knows otherwise, as it should be."""
+        """Return a source whose pin the engine does not have yet, or None."""
         told = self._sources
         return next((one for one in self.sources() if one != told[one.revision]), None)
 
     def _is_pinned(self, revision: str) -> bool:
-        """Whether one of the aliases that name it is pinned."""
+        """Whether an alias of the revision is pinned."""
         names = (one for one in self.adapters if one.revision == revision)
         return revision == self._pinning or any(one.pinned for one in names)
 
@@ -294,8 +293,8 @@ def local_adapter_catalog(
     engine: AdapterEngine,
     live: AdapterView,
 ) -> AdapterCatalog | None:
-    """A catalog for an engine in this process, which tells `live` of every change; None where
-    `settings` ask for none."""
+    """Return the catalog of an engine in this process, which updates `live`; None if `settings` is
+    None."""
     if settings is None:
         return None
     hub = hub_access_of(environment)

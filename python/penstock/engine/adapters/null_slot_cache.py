@@ -1,4 +1,4 @@
-"""What stands in place of an `LoRASlotCache` where a model has no LoRA runtime."""
+"""The null object of `LoRASlotCache`, for models without a LoRA runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.runtime.adapters import RuntimeAdapters
 
 
 class NullSlotCache:
-    """Has none and takes none. `reason`: what is told to who loads one."""
+    """A slot cache without slots. `reason`: the error message for loads."""
 
     has_completions: Final = False
 
@@ -23,19 +23,19 @@ class NullSlotCache:
         self._reason = reason
 
     def add(self, source: AdapterSource) -> Future[AdapterState]:
-        """The future has failed with AdapterRefused `lora_runtime_unavailable`."""
+        """Return a future that has failed with AdapterRefused `lora_runtime_unavailable`."""
         refused: Future[AdapterState] = Future()
         refused.set_exception(AdapterRefused("lora_runtime_unavailable", self._reason))
         return refused
 
     def retire(self, revision: str) -> None:
-        """It is not here, which is harmless."""
+        """Do nothing: no revision is registered."""
 
     def states(self) -> tuple[AdapterState, ...]:
         return ()
 
     def lease(self, revision: str) -> None:
-        """Raises InvalidRequest: it is not here."""
+        """Raise InvalidRequest: no revision is registered."""
         raise unknown_revision()
 
     def release(self, revision: str, *, entered: bool) -> None:
@@ -48,7 +48,7 @@ class NullSlotCache:
         return {}
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
 SlotCache = LoRASlotCache | NullSlotCache
@@ -60,7 +60,8 @@ def slot_cache_for(
     wake: Callable[[], None],
     reason: str,
 ) -> SlotCache:
-    """What an engine has for adapters. `runtime` or `limits` None: nothing, for this `reason`."""
+    """Return the slot cache of an engine; the null object, with `reason`, if `runtime` or `limits`
+    is None."""
     if runtime is None or limits is None:
         return NullSlotCache(reason)
     return LoRASlotCache(runtime, limits, wake)

@@ -1,7 +1,7 @@
-"""The revisions of adapters that an engine has: which of them are in memory, and who uses them.
+"""The adapter revisions of an engine: which are in memory, and who uses them.
 
-Files stay where they are: what is not in memory is read again when a request wants it, and what was
-used least recently makes room. It knows nothing of aliases and of how requests are scheduled.
+The files stay on disk: a revision that is not in memory is read again when a request needs it, and
+the least recently used one makes room. This module knows no aliases and no scheduling.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def unknown_revision() -> InvalidRequest:
-    """A request names a revision that the engine does not have."""
+    """Return the error for a revision that the engine does not have."""
     return InvalidRequest(
         "the engine has no adapter of that generation", field="adapter", code="adapter_not_found"
     )
@@ -39,9 +39,9 @@ def _one_thread() -> ThreadPoolExecutor:
 
 @dataclass(slots=True)
 class _CachedRevision:
-    """`size_bytes` 0: it was not read yet. `leases`: requests that are for it; `users`: those of
-    them that compute with its slot. `draining`: it gets no further user, so that another one may
-    have its place. `asked`: who waits to hear that it was loaded."""
+    """One revision. `size_bytes` 0: it was not read yet. `leases`: requests for it; `users`: those
+    of them that compute with its slot. `draining`: it gets no further users, so that another
+    revision can have its slot. `asked`: futures that wait for its load."""
 
     source: AdapterSource
     rank: int = 0
@@ -60,12 +60,12 @@ class _CachedRevision:
 
     @property
     def idle(self) -> bool:
-        """Whether it may go: nobody uses it, nor is about to."""
+        """Whether it may be evicted: it has no users, and none are coming."""
         return self.users == 0 and (self.leases == 0 or self.draining)
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody waits for it to be in memory."""
+        """Whether a request, a caller or a pin wants it in memory."""
         if self.resident:
             return self.draining
         return bool(self.leases or self.asked or self.source.pinned)
@@ -83,7 +83,7 @@ class _CachedRevision:
 
 @dataclass(frozen=True, slots=True)
 class _LoadedFiles:
-    """What the loading thread made of a revision."""
+    """The result of reading a revision in the loading thread."""
 
     revision: str
     rank: int = 0
@@ -92,9 +92,11 @@ class _LoadedFiles:
 
 
 class LoRASlotCache:
-    """One thread calls all of it. One revision is read at a time, in a thread of its own; `wake`
-    is called there when `collect` has something to take in. What is pinned leaves room for each of
-    the others."""
+    """A least-recently-used cache of adapter slots. All methods are called by one thread.
+
+    One revision is read at a time, in a separate thread; that thread calls `wake` when `collect`
+    has something to do. Pinned revisions always leave room for each of the others.
+    """
 
     def __init__(
         self, runtime: RuntimeAdapters, limits: LoraSettings, wake: Callable[[], None]
@@ -114,14 +116,14 @@ class LoRASlotCache:
 
     @property
     def has_completions(self) -> bool:
-        """Whether `collect` has something to take in."""
+        """Whether `collect` has something to do."""
         return bool(self._news) or not self._read.empty()
 
     def add(self, source: AdapterSource) -> Future[AdapterState]:
-        """Register a revision and load it, into memory where there is room. One that is here
-        already is pinned from now on, or no longer. The future fails with AdapterRefused for what
-        is wrong with its files, and for a pin that leaves no room for another one; what was not
-        here before is not here then."""
+        """Register a revision and load it, into memory if there is room. For one that is registered
+        already, update whether it is pinned. The future fails with AdapterRefused for faulty files,
+        and for a pin that leaves no room for another revision; a new revision is then not
+        registered."""
         future: Future[AdapterState] = Future()
         one = self._revisions.get(source.revision)
         if one is None:
@@ -139,27 +141,27 @@ class LoRASlotCache:
         return future
 
     def retire(self, revision: str) -> None:
-        """Lease it to nobody any more, and free it with the last lease. Harmless twice."""
+        """Refuse further leases; free the revision with its last one. Harmless if repeated."""
         one = self._revisions.get(revision)
         if one is not None:
             one.retired = True
             self._free_if_over(one)
 
     def states(self) -> tuple[AdapterState, ...]:
-        """Of every revision that was loaded."""
+        """Return the state of every revision that was loaded."""
         return tuple(one.state() for one in self._revisions.values() if one.size_bytes)
 
     def lease(self, revision: str) -> None:
-        """A request is for it, until `release`. A retired one may be leased for as long as it has
-        leases, so that the choices of a request all get it. Raises InvalidRequest where it is not
-        here."""
+        """Take a lease for a request, until `release`. A retired revision can be leased while it
+        has leases, so that all choices of a request get it. Raises InvalidRequest if it is not
+        registered."""
         one = self._revisions.get(revision)
         if one is None or (one.retired and not one.leases):
             raise unknown_revision()
         one.leases += 1
 
     def release(self, revision: str, *, entered: bool) -> None:
-        """The request is over; `entered`: it had a slot."""
+        """Release a request's lease; `entered`: it had a slot."""
         one = self._revisions[revision]
         one.leases -= 1
         one.users -= entered
@@ -168,8 +170,8 @@ class LoRASlotCache:
         self._start_reading()
 
     def enter(self, revision: str) -> int | None:
-        """The slot that a leased revision is in, until `release`; None where it is not in memory:
-        it will be, and `collect` tells when to ask again."""
+        """Return the slot of a leased revision, valid until `release`. None if it is not in memory:
+        it is then loaded, and `collect` tells when to ask again."""
         one = self._revisions[revision]
         if not one.resident or one.draining:
             self._request_load(one)
@@ -179,8 +181,8 @@ class LoRASlotCache:
         return one.slot
 
     def collect(self) -> dict[str, ServiceError | None]:
-        """Between steps: install what was read. The revisions that were read, with what failed
-        where their requests cannot go on."""
+        """Install the revisions that were read; call it between steps. Return them, each with the
+        error that ends its requests, or None."""
         news, self._news = self._news, {}
         while not self._read.empty():
             read = self._read.get()
@@ -192,7 +194,7 @@ class LoRASlotCache:
         return news
 
     def close(self) -> None:
-        """End the thread after what it is at."""
+        """End the thread after its current work."""
         self._reader.shutdown(wait=True, cancel_futures=True)
 
     def _next_use(self) -> int:
@@ -206,7 +208,7 @@ class LoRASlotCache:
         self._start_reading()
 
     def _start_reading(self) -> None:
-        """Read the first of the wanted ones for which there is room, or whose size is not known."""
+        """Read the first wanted revision that has room, or whose size is unknown."""
         if self._reading is not None:
             return
         self._reopen_drained()
@@ -236,7 +238,7 @@ class LoRASlotCache:
             self._wake()
 
     def _reopen_drained(self) -> None:
-        """Who was to make room for requests that are gone by now may have users again."""
+        """Cancel the draining of adapters whose eviction is no longer needed."""
         wanted = [self._revisions.get(revision) for revision in self._wanted]
         if any(one is not None and not one.resident and one.wanted for one in wanted):
             return
@@ -246,7 +248,7 @@ class LoRASlotCache:
                 self._news[revision] = None
 
     def _read_files(self, source: AdapterSource) -> None:
-        """In the reader's thread."""
+        """Read and pack a revision, in the reader's thread."""
         revision = source.revision
         try:
             spec = self._runtime.spec
@@ -254,7 +256,7 @@ class LoRASlotCache:
             read = _LoadedFiles(revision, adapter.rank, self._runtime.pack(adapter))
         except ServiceError as error:
             read = _LoadedFiles(revision, error=error)
-        except Exception:  # the reader's outermost loop: nobody else would hear of it
+        except Exception:  # the reader's outermost loop
             log.exception("adapter %s cannot be loaded", revision)
             failed = AdapterRefused("lora_load_task_failed", "the adapter could not be loaded")
             read = _LoadedFiles(revision, error=failed)
@@ -262,7 +264,7 @@ class LoRASlotCache:
         self._wake()
 
     def _take(self, one: _CachedRevision, read: _LoadedFiles) -> ServiceError | None:
-        """What was read becomes resident, if there is room for it."""
+        """Make a revision resident that was read, if there is room."""
         error = read.error
         if read.packed is not None:
             error = self._room_error(one.source, read.packed.size_bytes)
@@ -284,8 +286,8 @@ class LoRASlotCache:
         return None
 
     def _drop_failed(self, one: _CachedRevision, error: ServiceError) -> None:
-        """Who registered it hears of it, and it was never here; one that was here before stays,
-        for its files may be readable again."""
+        """Report a failed load to its callers. A new revision is dropped; one that was loaded
+        before stays, since its files may become readable again."""
         if not one.size_bytes:
             one.retired = True
         asked, one.asked = one.asked, []
@@ -294,8 +296,8 @@ class LoRASlotCache:
         self._free_if_over(one)
 
     def _room_error(self, source: AdapterSource, size_bytes: int) -> AdapterRefused | None:
-        """Why there is never room for a revision, or, where it is pinned, for one of the others:
-        their requests would wait for ever."""
+        """Return why a revision can never fit, or why pinning it would leave no room for one of the
+        others, whose requests would wait for ever."""
         others = [o for o in self._revisions.values() if o.source.revision != source.revision]
         left = self._runtime.max_bytes - sum(o.size_bytes for o in others if o.source.pinned)
         if size_bytes > left:
@@ -315,8 +317,8 @@ class LoRASlotCache:
         return None
 
     def _make_room(self, one: _CachedRevision) -> bool:
-        """A free slot and memory for it; from idle ones, used least recently first. Where all are
-        in use and requests wait for it, the next one is left to its users."""
+        """Free a slot and memory for a revision by evicting idle ones, least recently used first.
+        If all are in use and requests wait for it, drain the next one."""
         while not self._free_slots or (
             self._resident_bytes + one.size_bytes > self._runtime.max_bytes
         ):

@@ -9,18 +9,18 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
-from penstock._native import Lanes
 from penstock.base.errors import EngineFault, ServiceError, Unavailable
 from penstock.engine.embedding_queues import EmbeddingOutputQueues
 from penstock.engine.ipc.messages import (
-    MAX_FRAME_BYTES,
     Abort,
     AdapterAdded,
     Adapters,
     AddAdapter,
+    Admitted,
     AskAdapters,
     AskGauges,
     EmbedOutputs,
+    FrameReader,
     Gauges,
     Hello,
     Refused,
@@ -33,8 +33,7 @@ from penstock.engine.ipc.messages import (
     from_engine_decoder,
     submit,
 )
-from penstock.engine.output_queues import RequestOutputQueues
-from penstock.engine.protocol import Tap
+from penstock.engine.output_queues import EngineObserver, OutputQueue, RequestOutputQueues
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
@@ -42,7 +41,6 @@ from penstock.engine.types import (
     EmbedRequest,
     EngineGauges,
     EngineInfo,
-    TokenOutput,
     TokenRequest,
 )
 from penstock.grammar.vocabulary import Vocabulary
@@ -53,7 +51,7 @@ RECONNECT_INTERVAL_S = 0.02
 
 
 class RefusedRequest(ServiceError):
-    """The engine did not admit a request; carries the status it gave."""
+    """A request that the engine did not admit, with the engine's status."""
 
     def __init__(self, refusal: Refused) -> None:
         super().__init__(
@@ -66,7 +64,7 @@ class RefusedRequest(ServiceError):
 
 
 class _Link(asyncio.Protocol):
-    """One connection. All frames that a read brings are handled before any reader of them runs."""
+    """One connection. All frames of a read are handled before a reader of their outputs runs."""
 
     def __init__(
         self, opened: Callable[[asyncio.Transport], None], handle: Callable[[bytes], None]
@@ -76,7 +74,7 @@ class _Link(asyncio.Protocol):
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has another type
         self._opened(self._transport)
 
     def data_received(self, data: bytes) -> None:
@@ -94,21 +92,24 @@ class _Link(asyncio.Protocol):
 
 
 class EngineClient:
-    """An engine behind a Unix socket. Connects when the engine serves, and again after it died.
+    """The `Engine` behind a Unix socket. It connects when the engine serves, and again after the
+    engine died. `observer` sees the outputs as they are read.
 
     Requests in flight when the engine dies end with EngineFault; requests made before it is back
     are refused with Unavailable.
     """
 
-    def __init__(self, socket_path: str) -> None:
+    def __init__(self, socket_path: str, observer: EngineObserver | None = None) -> None:
         self._path = socket_path
         self._info: EngineInfo | None = None
         self._transport: asyncio.Transport | None = None
-        self._lanes = Lanes(MAX_FRAME_BYTES)
+        self._frames = FrameReader()
         self._output_queues = RequestOutputQueues(
-            lambda r: self._send(submit(r)), self._abort, self._lanes
+            lambda r: self._send(submit(r)), self._abort, self._most_open, observer
         )
-        self._embeddings = EmbeddingOutputQueues(lambda r: self._send(SubmitEmbed(r)), self._abort)
+        self._embeddings = EmbeddingOutputQueues(
+            lambda r: self._send(SubmitEmbed(r)), self._abort, observer
+        )
         self._vocabulary: Vocabulary | None = None
         self._tickets = itertools.count()
         self._loads: dict[str, asyncio.Future[AdapterState]] = {}
@@ -119,14 +120,14 @@ class EngineClient:
 
     @property
     def info(self) -> EngineInfo:
-        """Of the engine last connected to. Raises Unavailable before the first time."""
+        """The engine last connected to. Raises Unavailable before the first connection."""
         if self._info is None:
             raise Unavailable("the engine is starting", retry_after_s=1)
         return self._info
 
     @property
     def serving(self) -> bool:
-        """Whether a request would be taken now."""
+        """Whether the engine would accept a request now."""
         return self._connected.is_set()
 
     @property
@@ -138,8 +139,8 @@ class EngineClient:
         await self._connected.wait()
         return self.info
 
-    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenOutput]:
-        return self._output_queues.generate(request, tap)
+    def generate(self, *requests: TokenRequest) -> OutputQueue:
+        return self._output_queues.generate(*requests)
 
     def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
         return self._embeddings.embed(request)
@@ -183,7 +184,7 @@ class EngineClient:
         self._fail_in_flight("the engine was shut down")
 
     def _send(self, message: ToEngine) -> None:
-        # a dying engine may still take a connection, and then says nothing on it
+        # A dying engine may still accept a connection and then send nothing.
         if self._transport is None or not self._connected.is_set():
             raise Unavailable("the engine is starting or restarting", retry_after_s=1)
         self._transport.write(frame(message))
@@ -210,18 +211,24 @@ class EngineClient:
 
     def _open(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._lanes.restart()
+        self._frames = FrameReader()
 
     def _receive(self, data: bytes) -> None:
-        """What one read brings: what several steps made for a request goes on together."""
-        for body in self._lanes.feed(data):
+        """Handle all frames that one read brings; their readers run afterwards, so what several
+        steps made for a sequence reaches its reader together."""
+        for body in self._frames.feed(data):
             self._handle(body)
-        self._output_queues.wake_readers()
+
+    def _most_open(self) -> int:
+        """Twice what runs at once keeps the engine busy and its queue short."""
+        return 2 * self.info.max_num_seqs
 
     def _handle(self, body: bytes) -> None:
         match from_engine_decoder.decode(body):
             case TokenOutputs(outputs):
-                self._output_queues.put(outputs)
+                self._output_queues.deliver(outputs)
+            case Admitted(request_id):
+                self._output_queues.admit(request_id)
             case EmbedOutputs(embedded):
                 self._embeddings.deliver(embedded)
             case Hello(info):

@@ -30,7 +30,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """A request without its sampling, and that encoded: see `submit`."""
+    """A request without its sampling, and the encoded sampling: see `submit`."""
 
     request: TokenRequest
     sampling: bytes
@@ -45,7 +45,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class SetTokenizer(msgspec.Struct, frozen=True, tag="set_tokenizer"):
-    """Goes before the first request with a constraint."""
+    """Precedes the first request with a constraint."""
 
     vocabulary: Vocabulary
 
@@ -55,7 +55,7 @@ class AskGauges(msgspec.Struct, frozen=True, tag="ask_gauges"):
 
 
 class AddAdapter(msgspec.Struct, frozen=True, tag="add_adapter"):
-    """Answered with AdapterAdded, or Refused, of the same `id`, when it is loaded."""
+    """Answered with AdapterAdded or Refused of the same `id` when the load ends."""
 
     id: str
     source: AdapterSource
@@ -75,20 +75,26 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     info: EngineInfo
 
 
-class TokenOutputs(msgspec.Struct, frozen=True, tag="chunks"):
-    """All that one step made for the requests of this connection."""
+class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
+    """The engine has queued a TokenRequest. Each one is answered with Admitted or Refused first."""
 
-    chunks: tuple[TokenOutput, ...]
+    id: str
 
 
-class EmbedOutputs(msgspec.Struct, frozen=True, tag="embed_chunks"):
-    """The same of an engine that makes embeddings."""
+class TokenOutputs(msgspec.Struct, frozen=True, tag="outputs"):
+    """Everything that one step made for the requests of this connection."""
 
-    chunks: tuple[EmbedOutput, ...]
+    outputs: tuple[TokenOutput, ...]
+
+
+class EmbedOutputs(msgspec.Struct, frozen=True, tag="embed_outputs"):
+    """Everything that one step of an embedding engine made for this connection."""
+
+    outputs: tuple[EmbedOutput, ...]
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """A request was not admitted, or an adapter not loaded; `code` and the rest as of the
+    """A request was not admitted, or an adapter not loaded. The fields are those of the
     ServiceError that says why."""
 
     id: str
@@ -123,7 +129,9 @@ ToEngine = (
     | RetireAdapter
     | AskAdapters
 )
-FromEngine = Hello | TokenOutputs | EmbedOutputs | Refused | Gauges | AdapterAdded | Adapters
+FromEngine = (
+    Hello | Admitted | TokenOutputs | EmbedOutputs | Refused | Gauges | AdapterAdded | Adapters
+)
 
 _NO_SAMPLING = Sampling()
 _encoder = msgspec.msgpack.Encoder()
@@ -132,14 +140,14 @@ _T = TypeVar("_T")
 
 
 def submit(request: TokenRequest) -> Submit:
-    """The message that submits a request. The answers to one client's request have one sampling,
-    which may name a bias for every token: the engine decodes it once for all of them."""
+    """Return the message that submits a request. All choices of one client's request have the same
+    sampling, which may have a bias for every token: the engine decodes it once for all of them."""
     bare = msgspec.structs.replace(request, sampling=_NO_SAMPLING)
     return Submit(bare, _encoder.encode(request.sampling))
 
 
 def submitted(message: Submit) -> TokenRequest:
-    """The request of a message. Raises msgspec.DecodeError."""
+    """Return the request of a message. Raises msgspec.DecodeError."""
     return msgspec.structs.replace(message.request, sampling=_decoded(message.sampling))
 
 
@@ -149,19 +157,19 @@ def _decoded(sampling: bytes) -> Sampling:
 
 
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """The bytes to send for a message."""
+    """Return the bytes to send for a message."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 class FrameReader:
-    """Cuts a byte stream into frames. Raises ValueError on a frame over MAX_FRAME_BYTES."""
+    """Splits a byte stream into frames. Raises ValueError on a frame over MAX_FRAME_BYTES."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies of the frames that `data` completes."""
+        """Return the bodies of the frames that `data` completes."""
         self._pending += data
         bodies = []
         at = 0

@@ -22,6 +22,7 @@ from penstock.engine.ipc.messages import (
     AdapterAdded,
     Adapters,
     AddAdapter,
+    Admitted,
     AskAdapters,
     AskGauges,
     EmbedOutputs,
@@ -248,6 +249,7 @@ class EngineServer:
             self._owners[submitted.id] = connection, request.id
             if isinstance(submitted, TokenRequest):
                 self._coalescer.add(submitted)
+                self._send(connection, Admitted(request.id))
 
     def _abort(self, engine_id: str) -> None:
         del self._owners[engine_id]

@@ -1,7 +1,7 @@
-"""The engines of the models that one server offers: starting them, ending them, which of them run.
+"""Starts and ends the engine processes of the models that one server offers.
 
-The process that was started by the operator owns the fleet; API processes learn the states of the
-models and ask for changes. Knows no HTTP.
+The process that the operator started owns the fleet; API processes get the states of the models and
+ask for changes. This module knows no HTTP.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Status = Literal["loaded", "unloaded", "reloading"]
 
 
 class ModelState(msgspec.Struct, frozen=True):
-    """Of one model. "reloading" from the start of its engine until that serves; "unloaded" from the
-    moment that new requests are refused, also while running answers finish. `failure`: why the last
-    load came to nothing, for the operator's eyes. `adapters` None: it has no LoRA runtime."""
+    """The state of one model. "reloading" from the start of its engine until it serves; "unloaded"
+    as soon as new requests are refused, also while running answers finish. `failure`: why the last
+    load failed, for the operator. `adapters` None: it has no LoRA runtime."""
 
     status: Status
     failure: str | None = None
@@ -43,11 +43,11 @@ Watcher = Callable[[States], None]
 
 
 class EngineFleet:
-    """One engine process for each loaded model. `settings`: model id -> its engine's.
+    """One engine process per loaded model. `settings`: model id to engine settings.
 
-    Engines are planned one after the other, each within what the ones before it have left of the
-    memory that was available at first, so that together they fit. Adapters are kept under the home
-    of `environment`.
+    Engines are planned one after the other, each within the memory that the earlier ones left of
+    what was available at first, so that together they fit. Adapters are stored in the home of
+    `environment`.
     """
 
     def __init__(
@@ -66,25 +66,25 @@ class EngineFleet:
         return {name: engine.shown for name, engine in self._engines.items()}
 
     def socket_path(self, model: str) -> str:
-        """Where the engine of a model serves whenever it runs."""
+        """Return the path of the socket on which a model's engine serves."""
         return self._engines[model].supervisor.socket_path
 
     def report(self, model: str) -> str:
-        """The memory formula of a model that was loaded at least once."""
+        """Return the memory formula of a model that was loaded at least once."""
         return self._engines[model].supervisor.report
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell `watcher` all states now and after each change, in this loop."""
+        """Call `watcher` with all states, now and after each change, in this loop."""
         self._watchers.append(watcher)
         watcher(self.states)
 
     def info(self, model: str) -> EngineInfo | None:
-        """Of a model that was loaded at least once."""
+        """Return the info of a model that was loaded at least once."""
         return self._engines[model].supervisor.info
 
     async def start(self, models: Sequence[str]) -> None:
-        """Announce the models that are loaded at the start, and spawn the engine of the first.
-        Returns at once; a `load` of each follows."""
+        """Announce the models that are loaded at the start, and spawn the first engine. Return at
+        once; a `load` of each follows."""
         for model in models:
             self._engines[model].state = ModelState("reloading")
         if models:
@@ -92,8 +92,8 @@ class EngineFleet:
             self._engines[models[0]].spawned = True
 
     async def load(self, model: str) -> None:
-        """Return when the model is loaded. Whoever asks while it is being loaded shares that load;
-        who stops waiting does not stop it. Raises ModelError."""
+        """Return when the model is loaded. Concurrent callers share one load, which goes on if they
+        leave. Raises ModelError."""
         engine = self._engines[model]
         if engine.loading is None:
             engine.loading = asyncio.create_task(self._load(model))
@@ -102,7 +102,7 @@ class EngineFleet:
 
     async def unload(self, model: str) -> None:
         """Refuse new requests at once; return when running answers have finished and the engine has
-        ended. Harmless for a model that is not loaded."""
+        ended. Harmless if the model is not loaded."""
         engine = self._engines[model]
         if engine.loading is not None:
             with contextlib.suppress(ModelError):
@@ -113,11 +113,11 @@ class EngineFleet:
         await asyncio.shield(engine.unloading)
 
     async def load_adapter(self, model: str, order: AdapterLoadRequest) -> LoadedAdapter:
-        """Load an adapter of a model; it goes on if the caller leaves. Raises AdapterRefused."""
+        """Load an adapter; the load goes on if the caller leaves. Raises AdapterRefused."""
         return await self._adapters(model).catalog.load(order)
 
     async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
-        """Forget an adapter of a model. Raises AdapterRefused."""
+        """Unload an adapter of a model. Raises AdapterRefused."""
         return await self._adapters(model).catalog.unload(alias, expected)
 
     async def stop(self) -> None:
@@ -145,7 +145,7 @@ class EngineFleet:
                     await engine.adapters.open(engine.supervisor.socket_path)
                 assert engine.supervisor.info is not None
                 engine.planned_bytes = engine.supervisor.info.memory_bytes
-        except Exception as error:  # whatever it was: nobody else ends this load
+        except Exception as error:  # whatever it was, this load has ended
             self._change(engine, ModelState("unloaded", str(error)))
             await engine.drain()
             if isinstance(error, ModelError):
@@ -181,7 +181,7 @@ class EngineFleet:
 
 
 class _Member:
-    """One model of the fleet. `spawned`: its engine was started ahead of its `load`."""
+    """One model of the fleet. `spawned`: its engine was started before its `load`."""
 
     def __init__(
         self, settings: EngineSettings, environment: Environment, changed: Callable[[], None]
@@ -206,13 +206,13 @@ class _Member:
 
     @property
     def shown(self) -> ModelState:
-        """The state, with the adapters that there are now."""
+        """The state with the current adapters."""
         if self.adapters is None:
             return self.state
         return msgspec.structs.replace(self.state, adapters=self.adapters.catalog.adapters)
 
     async def drain(self) -> None:
-        """Return when the engine has ended, as all its callers have left it."""
+        """Return when all callers have left the engine and it has ended."""
         if self.adapters is not None:
             await self.adapters.close()
         await self.supervisor.drain()
@@ -227,7 +227,7 @@ class _Member:
 
 def _forget_load(engine: _Member) -> None:
     if engine.loading is not None and not engine.loading.cancelled():
-        engine.loading.exception()  # whoever waited has seen it; nobody may have waited
+        engine.loading.exception()  # its waiters, if any, have seen it
     engine.loading = None
 
 

@@ -1,13 +1,13 @@
 """The engine process: `python -m penstock.engine.processes.process SOCKET`.
 
-Reads its task as one line of JSON from standard input (`supervisor.EngineTask`), writes status
+It reads its task as one line of JSON from standard input (`supervisor.EngineTask`), writes status
 lines of JSON to standard output (`supervisor.StatusLine`), serves on SOCKET, and ends when standard
-input closes; SOCKET goes then, with its folder if that is empty: who made them may have been
-killed. A further line of input drains it: it takes no new connection and ends with the last one.
-Logs and progress go to standard error.
+input closes. It then removes SOCKET and its folder if that is empty, since their creator may have
+been killed. A further line of input drains it: it accepts no new connection and ends with the last
+one. Logs and progress go to standard error.
 
-Signals that stop a server are for its parent, which drains. Many senders reach every process:
-systemd, a container's runtime, `timeout`, Ctrl-C.
+Signals that stop a server are handled by the parent, which drains: systemd, container runtimes,
+`timeout` and Ctrl-C send them to every process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(socket_path: str) -> int:
         signal.signal(number, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as lines:  # takes no byte beyond the line
         line = lines.readline()
-    if not line.endswith(b"\n"):  # the server ended before it gave a task: nobody waits
+    if not line.endswith(b"\n"):  # the server ended before it gave a task
         return 0
     task = msgspec.json.decode(line, type=EngineTask)
     orders = _ControlInput(socket_path)
@@ -78,8 +78,8 @@ def main(socket_path: str) -> int:
 
 
 def _why(error: Exception) -> str:
-    """The line for an operator. What the system refuses here is memory, most often, although the
-    plan found enough of it: a limit of this process, or another process took it."""
+    """Return the line for the operator. An OSError here is usually a lack of memory, although the
+    plan found enough: a limit of this process, or another process took it."""
     if isinstance(error, ModelError):
         return str(error)
     if isinstance(error, OSError) and error.errno != errno.ENOMEM:
@@ -107,7 +107,7 @@ def _report_status(
 
 
 class _ControlInput:
-    """What standard input says after the task, also while the model is loaded."""
+    """Reads standard input after the task, also while the model is loading."""
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path
@@ -116,15 +116,15 @@ class _ControlInput:
         self._drains = False
 
     def pass_to(self, server: EngineServer) -> None:
-        """There is a server now."""
+        """Set the server that later input controls."""
         with self._lock:
             self._server = server
             if self._drains:
                 server.drain()
 
     def follow(self) -> None:
-        """Until the input closes. Where nobody waits for the model any more, the process ends in
-        the middle of loading it."""
+        """Read until the input closes. If that happens during the load, end the process: the model
+        is no longer wanted."""
         while os.read(0, 4096):
             with self._lock:
                 self._drains = True

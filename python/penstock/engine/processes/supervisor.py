@@ -29,8 +29,9 @@ STATUS_LINE_BYTES = 1024 * 1024
 
 
 class EngineTask(msgspec.Struct, frozen=True):
-    """The line of JSON that the engine process gets on its standard input. `limit_bytes`: the
-    memory it may plan with, None: what is available. `adapters`: what it has from its start."""
+    """The line of JSON that the engine process reads from standard input. `limit_bytes`: memory
+    that it may plan with, None for what is available. `adapters`: those that it loads at its start.
+    """
 
     settings: EngineSettings
     limit_bytes: int | None = None
@@ -38,7 +39,7 @@ class EngineTask(msgspec.Struct, frozen=True):
 
 
 class StatusLine(msgspec.Struct, frozen=True):
-    """One line of JSON that the engine process writes on its standard output. `info` comes with
+    """One line of JSON that the engine process writes to standard output. `info` is set with
     "ready"."""
 
     event: Literal["report", "ready", "failed"]
@@ -50,8 +51,8 @@ class EngineSupervisor:
     """Owns the engine process and the directory of its socket.
 
     The child ends when its standard input closes, so it never outlives this process. `adapters`:
-    those that an engine is told whenever one is spawned. `restarted` is called when one that died
-    serves again.
+    returns those that an engine loads at its start. `restarted` is called when an engine serves
+    again after one died.
     """
 
     def __init__(
@@ -77,9 +78,9 @@ class EngineSupervisor:
         return self._process.pid if self._process else None
 
     async def start(self, limit_bytes: int | None = None) -> None:
-        """Spawn the engine, with a bound on its memory or none. Returns at once; see `wait_ready`.
-        May be called again after `drain` or a failed start. Raises ModelError where the system
-        refuses a process."""
+        """Spawn the engine, with a limit on its memory or none. Return at once; see `wait_ready`.
+        May be called again after `drain` or a failed start. Raises ModelError if the system refuses
+        a process."""
         self._task = msgspec.structs.replace(self._task, limit_bytes=limit_bytes)
         try:
             await self._spawn()
@@ -87,7 +88,8 @@ class EngineSupervisor:
             raise ModelError(f"the engine process cannot be started: {error}") from error
 
     async def wait_ready(self) -> str:
-        """The start-up report (the memory formula). Raises ModelError if it cannot start."""
+        """Return the start-up report (the memory formula). Raises ModelError if the engine cannot
+        start."""
         assert self._process is not None
         failure = await self._follow(self._process)
         if failure is not None:
@@ -96,8 +98,8 @@ class EngineSupervisor:
         return self.report
 
     async def drain(self) -> None:
-        """Return when the engine has ended because all its callers have left it. It is not
-        restarted; `stop` cuts this short."""
+        """Return when all callers have left the engine and it has ended. It is not restarted;
+        `stop` ends the wait."""
         await self._stop_watching()
         process = self._process
         if process is not None and process.returncode is None:
@@ -159,8 +161,8 @@ class EngineSupervisor:
         return process
 
     async def _follow(self, process: asyncio.subprocess.Process) -> str | None:
-        """Wait until the engine is ready (None) or has failed (why). One that says what is no
-        status line has failed, and is killed."""
+        """Wait until the engine is ready; return None, or why it failed. An engine that writes
+        anything but status lines has failed, and is killed."""
         try:
             return await self._read_status(process)
         except ValueError as error:  # msgspec's errors are of this kind, too
@@ -208,7 +210,7 @@ class EngineSupervisor:
                 self._restarted()
 
     async def _restart(self) -> str | None:
-        """None when there is an engine again, else why not: another attempt follows."""
+        """Spawn another engine; return None, or why that failed: another attempt follows."""
         try:
             return await self._follow(await self._spawn())
         except OSError as error:  # such as no free descriptor

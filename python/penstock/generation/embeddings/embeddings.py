@@ -1,4 +1,4 @@
-"""Embeddings of texts: from request to vectors."""
+"""Embeds texts: from request to vectors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from penstock.text.tokenizers.embedding_tokenizer import (
 )
 
 LONG_INPUT_CHARS: Final = 8192
-"""More text than this is tokenized in a thread."""
+"""Longer texts are tokenized in a thread."""
 
 
 class EmbeddingRunner:
-    """Calls one embedding model. `prompt` goes before every text; `adapters`: those that requests
-    may name, None where none can be for the model. All methods are called from the engine's asyncio
-    loop."""
+    """Embeds with one model. `prompt` goes before every text; `adapters`: those that requests may
+    name, None if the model supports none. All methods are called from the engine's asyncio loop."""
 
     def __init__(
         self,
@@ -42,14 +41,14 @@ class EmbeddingRunner:
     def load(
         cls, engine: Engine, parts: EmbeddingParts, adapters: AdapterView | None = None
     ) -> EmbeddingRunner:
-        """For a loaded engine and the text parts of its model. Raises ModelError."""
+        """Make the runner of an engine from the text parts of its model. Raises ModelError."""
         live = (adapters or AdapterView()) if parts.supports_lora else None
         return cls(engine, load_embedding_tokenizer(parts.tokenizer), parts.prompt, live)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """A vector for each input. Cancelling it aborts what is not computed yet.
+        """Return a vector for each input. Cancelling it aborts what is not computed yet.
 
-        Raises InvalidRequest, ContextLengthExceeded, and what the engine raises: Overloaded,
+        Raises InvalidRequest, ContextLengthExceeded, and the engine's errors: Overloaded,
         Unavailable, EngineFault.
         """
         _check(request)
@@ -70,7 +69,7 @@ class EmbeddingRunner:
         )
 
     def _sequences(self, request: EmbeddingRequest, max_model_len: int) -> list[Tokens]:
-        """The token ids of each input. Token ids are taken as they are, without frame or prompt."""
+        """Return the token ids of each input. Inputs that are token ids are taken as they are."""
         texts = []
         for index, given in enumerate(request.inputs):
             if not isinstance(given, str):

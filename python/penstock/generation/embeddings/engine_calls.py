@@ -1,4 +1,4 @@
-"""Calls of an engine for a vector of each sequence, all by one revision of an adapter."""
+"""Calls an engine for the vectors of sequences, all with one adapter revision."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from penstock.engine.protocol import Engine
 from penstock.engine.types import EmbedRequest
 
 TOKENS_OF_A_CALL: Final = 1 << 18
-"""So many tokens go to the engine at once: a message has a bounded size."""
+"""Most tokens of one message to the engine."""
 
 Tokens = tuple[int, ...]
 
 
 class EmbeddingCalls:
-    """`adapters`: those that requests may name, None where none can be for the model."""
+    """`adapters`: those that requests may name, None if the model supports none."""
 
     def __init__(self, engine: Engine, adapters: AdapterView | None) -> None:
         self._engine = engine
         self._adapters = adapters
 
     def resolve(self, wanted: str | AdapterRevision | None) -> str:
-        """The revision that a request means, "" for the base model. Raises InvalidRequest."""
+        """Return the revision of a request, "" for the base model. Raises InvalidRequest."""
         if wanted is None:
             return ""
         if self._adapters is None:
@@ -45,9 +45,9 @@ class EmbeddingCalls:
         revision: str,
         second_starts: Sequence[int] = (),
     ) -> tuple[list[bytes], str]:
-        """Vectors that are all of one revision, and that. An alias may be switched after it was
-        looked up and before the engine has all of the request: then the new one makes them all.
-        `second_starts`: as of EmbedRequest. Raises what the engine raises."""
+        """Return vectors that are all made with one revision, and that revision. If an alias was
+        replaced before the engine had the whole request, the new revision makes them all.
+        `second_starts`: see EmbedRequest. Raises the engine's errors."""
         while True:
             parts: list[bytes] = []
             try:
@@ -75,7 +75,7 @@ class EmbeddingCalls:
 
 
 def _cuts(sequences: Sequence[Tokens]) -> Iterator[slice]:
-    """The sequences in order, cut where their tokens become too many for one message."""
+    """Yield slices of the sequences whose tokens fit one message."""
     start = tokens = 0
     for index, sequence in enumerate(sequences):
         if index > start and tokens + len(sequence) > TOKENS_OF_A_CALL:

@@ -1,4 +1,4 @@
-"""A request's prompt as token ids that fit the context."""
+"""Builds the prompt of a request: token ids that fit the context."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class PromptBuilder:
     def build(
         self, request: GenerateRequest, max_model_len: int, vocab_size: int
     ) -> tuple[Prompt, ...]:
-        """One for each prompt of the request. Raises ContextLengthExceeded, and InvalidRequest for
-        what cannot be rendered."""
+        """Return one prompt per prompt of the request. Raises ContextLengthExceeded, and
+        InvalidRequest if the template cannot render it."""
         fit = ContextBudget(request, max_model_len)
         if request.messages is not None:
             return (fit.prompt(self._of_messages(request, request.messages, fit)),)
@@ -54,8 +54,8 @@ class PromptBuilder:
         return replace(prompt, echo=echo, echoed_control=spelled, lead=lead)
 
     def _around_gap(self, given: str | tuple[int, ...], suffix: str, fit: ContextBudget) -> Prompt:
-        """Text before and after a gap, after what stands before any text. Of what is too long, the
-        start of the first is dropped."""
+        """Return the tokens of a FIM prompt: the text before and after the gap, with the model's
+        marks. If it is too long, the start of the text before the gap is dropped."""
         marks = self._fill_in
         if marks is None:
             raise InvalidRequest(
@@ -89,14 +89,14 @@ class PromptBuilder:
         return fit.cut(ids, lead=len(self._tokenizer.before))
 
     def _cannot_fit(self, texts: Sequence[str], fit: ContextBudget) -> bool:
-        """Whether texts cannot fit, as far as that can be told without tokenizing all of them."""
+        """Whether texts cannot fit, as far as that is known without tokenizing all of them."""
         chars = sum(map(len, texts))
         if fit.cannot_fit(chars):
             return True
         return needs_length_check(chars, fit.room) and exceeds_room(self._count, texts, fit.room)
 
     def _end(self, text: str, fit: ContextBudget) -> str:
-        """The end of a text that may be truncated, more than there is room for."""
+        """Return the end of a text that may be truncated, still longer than the room."""
         text = text[-fit.most_chars :]
         if needs_length_check(len(text), fit.room):
             return overfull_end(self._count, text, fit.room)
@@ -124,7 +124,7 @@ class PromptBuilder:
     def _render(
         self, request: GenerateRequest, messages: Sequence[Message], fit: ContextBudget
     ) -> list[int] | None:
-        """Token ids; None where the text is so long that it cannot fit."""
+        """Return token ids, or None if the text is so long that it cannot fit."""
         assert self._template is not None
         tools = shown_tools(request)
         texts = texts_of(messages, tools)
@@ -143,8 +143,8 @@ class PromptBuilder:
     def _of_newest(
         self, request: GenerateRequest, messages: Sequence[Message], fit: ContextBudget
     ) -> list[int]:
-        """Drop the oldest turns until the rest fits: whole ones, each from a user's message on,
-        never a system message. Of a last turn that is too long itself the end is kept."""
+        """Drop the oldest whole turns, each from a user message on, until the rest fits; never a
+        system message. If the last turn alone is too long, keep its end."""
         starts = [i for i, m in enumerate(messages) if m.role == "user"] or [len(messages) - 1]
         low, high = 0, len(starts) - 1
         best: list[int] | None = None
@@ -181,7 +181,7 @@ class PromptBuilder:
 
 
 def _since(messages: Sequence[Message], start: int) -> list[Message]:
-    """The system messages, and all others from `start` on."""
+    """Return the system messages, and all others from `start` on."""
     return [
         message
         for index, message in enumerate(messages)

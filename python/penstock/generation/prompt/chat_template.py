@@ -1,4 +1,4 @@
-"""Which chat template a model is served with, and which channels it writes."""
+"""Selects the chat template of a model, and the syntax of its reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 def select_chat_template(
     parts: TextParts, tokenizer: Tokenizer, tool_syntax: str | None
 ) -> tuple[ChatTemplate | None, AnswerSyntax]:
-    """The model's own template if it works, else one that fits its control tokens, else none.
-    `tool_syntax`: how the model writes calls, None to find that out."""
+    """Return the model's own template if it works, else one that fits its control tokens, else
+    None. `tool_syntax`: how the model writes tool calls, None to detect it."""
     tokens = tokenizer.added_tokens
     if parts.chat_template is not None:
         sources = parts.chat_template + (parts.tool_template or "")
@@ -35,7 +35,7 @@ def select_chat_template(
 
 
 def _for_tools(parts: TextParts, syntax: AnswerSyntax) -> ChatTemplate | None:
-    """The model's own template for requests with tools, if it shows them."""
+    """Return the model's own template for requests with tools, if it shows them."""
     if parts.tool_template is None:
         return None
     template = _compiled(parts, parts.tool_template, syntax)
@@ -48,7 +48,7 @@ def _for_tools(parts: TextParts, syntax: AnswerSyntax) -> ChatTemplate | None:
 def _working(
     parts: TextParts, source: str, syntax: AnswerSyntax, for_tools: ChatTemplate | None = None
 ) -> ChatTemplate | None:
-    """The template, if it shows a conversation."""
+    """Return the template if it shows a conversation."""
     template = _compiled(parts, source, syntax, for_tools)
     if template is not None and not template.capabilities.users:
         log.warning("%s: its chat template shows no conversation", parts.model_id)

@@ -1,4 +1,4 @@
-"""A prompt as token ids, and how much of the context it may take."""
+"""A prompt as token ids, and its share of the context."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import GenerateRequest
 
 LONGEST_TOKEN_CHARS: Final = 512
-"""No token of a model covers more, so a text that is longer than so many a token cannot fit."""
+"""Longest text of a token: a longer text per token cannot fit."""
 DEFAULT_ROOM_TOKENS: Final = 512
-"""What truncation leaves for the answer where the request has no `max_tokens`."""
+"""Room that truncation leaves for the answer if the request has no `max_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`max_tokens`: what the context leaves for the answer, or less where the request says so.
-    `stop_ids`: tokens that end this answer beside those that end any. `echo`: the text of a prompt
-    that the answers repeat; `echoed_control`: control tokens that it spells out; before it stand
-    `lead` tokens that are no part of it."""
+    """A prompt that fits the context. `max_tokens`: the rest of the context, or less if the request
+    says so. `stop_ids`: tokens that end this answer beside those that end any. `echo`: the text of
+    a prompt that the answers repeat; `echoed_control`: control tokens that it spells out; `lead`:
+    tokens before it that are not part of it."""
 
     token_ids: tuple[int, ...]
     max_tokens: int
@@ -31,8 +31,8 @@ class Prompt:
 
 
 class ContextBudget:
-    """How much of the context the prompt of one request may take: `room` tokens, and no more than
-    `most_chars` characters. `truncate`: of one that is too long a part is kept."""
+    """The share of the context for one prompt: `room` tokens, and at most `most_chars` characters.
+    `truncate`: a prompt that is too long is cut."""
 
     def __init__(self, request: GenerateRequest, max_model_len: int) -> None:
         self.truncate = request.limits.truncate
@@ -48,14 +48,14 @@ class ContextBudget:
             self.room = max_model_len - self._least
 
     def cannot_fit(self, chars: int) -> bool:
-        """Whether so many characters make too many tokens, whatever they are."""
+        """Whether a text of this many characters is too long in any tokenization."""
         return chars > self.most_chars
 
     def fits(self, ids: Sequence[int]) -> bool:
         return len(ids) <= self.room
 
     def cut(self, ids: list[int], lead: int = 0) -> list[int]:
-        """The end of a prompt that may be truncated, behind its first `lead` tokens; raises
+        """Return the end of a prompt that may be truncated, after its first `lead` tokens. Raises
         ContextLengthExceeded otherwise."""
         if self.fits(ids):
             return ids
@@ -65,8 +65,8 @@ class ContextBudget:
         return [*ids[:lead], *ids[len(ids) - self.room + lead :]]
 
     def prompt(self, ids: Sequence[int]) -> Prompt:
-        """The prompt of `ids`, which fit. Raises InvalidRequest where there are none: messages may
-        come to no text, and an answer goes on from something."""
+        """Return the prompt of `ids`, which fit. Raises InvalidRequest if there are none: messages
+        may render to no text, and an answer needs a prompt."""
         if not ids:
             raise InvalidRequest("the prompt must not be empty", field=self._field)
         left = self._max_model_len - len(ids)
@@ -74,7 +74,8 @@ class ContextBudget:
         return Prompt(tuple(ids), most)
 
     def exceeded(self, ids: Sequence[int] | None) -> ContextLengthExceeded:
-        """In the words by which the vendors' own agents know that they must shorten it."""
+        """Return the error in OpenAI's and Anthropic's wording, so that coding agents compact the
+        prompt."""
         context = self._max_model_len
         tokens = str(len(ids)) if ids is not None else f"over {context}"
         return ContextLengthExceeded(

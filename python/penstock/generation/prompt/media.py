@@ -1,4 +1,4 @@
-"""Media in a conversation with a model that reads text only."""
+"""Handles media in a conversation with a model that reads text only."""
 
 from __future__ import annotations
 

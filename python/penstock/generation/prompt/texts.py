@@ -1,4 +1,4 @@
-"""What a conversation says, without the template that will write it: how much of it there is."""
+"""Estimates the text of a conversation without rendering its template."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from penstock.dialog import (
 )
 
 MARKUP_CHARS: Final = 8
-"""What a template writes around a message, at least."""
+"""Least text that a template writes around a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTexts:
-    """`shown`: the texts that any template shows. `chars`: about how much there is to write, with
-    reasoning, which is often left out, and markup: of schemas, all that their JSON has."""
+    """Return the texts of a conversation and of the tools that the model sees."""
 
     shown: tuple[str, ...]
     chars: int
 
 
 def texts_of(messages: Sequence[Message], tools: Sequence[FunctionTool]) -> PromptTexts:
-    """The texts of a conversation, and of the tools that the model is told of."""
+    """Return the texts of a conversation and of the tools that the model sees."""
     shown: list[str] = []
     chars = 0
     for message in messages:
@@ -53,12 +52,12 @@ def texts_of(messages: Sequence[Message], tools: Sequence[FunctionTool]) -> Prom
 
 
 def shown_tools(request: GenerateRequest) -> tuple[FunctionTool, ...]:
-    """The tools that the model is told of."""
+    """Return the tools that the model sees."""
     return request.tools if request.tool_policy.mode != "none" else ()
 
 
 def prompt_chars(request: GenerateRequest) -> int:
-    """About how much text there is to render and tokenize."""
+    """Return roughly how much text there is to render and tokenize."""
     if request.messages is not None:
         return texts_of(request.messages, shown_tools(request)).chars + len(request.answer_prefix)
     given = (*(request.prompts or (request.prompt,)), request.suffix)
@@ -66,7 +65,7 @@ def prompt_chars(request: GenerateRequest) -> int:
 
 
 def _texts_of_tool(tool: FunctionTool) -> Iterator[str]:
-    """Its words, and the leaves of its schema."""
+    """Return the texts of a tool: its words and the leaves of its schema."""
     open_values: list[Any] = [tool.name, tool.description or "", tool.parameters or ""]
     while open_values:
         item = open_values.pop()

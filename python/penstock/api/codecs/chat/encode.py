@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from penstock.api.codecs.chat.tool_call_form import CallForm, FunctionCall, ToolCalls
-from penstock.api.codecs.dialect import AnswerIdentity, Around
+from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.api.codecs.openai_chunks import ChunkWriter, answer_json
 from penstock.api.codecs.openai_envelope import KEEP_ALIVE, error_frames, token_logprobs
 from penstock.base.errors import ServiceError
@@ -96,12 +96,6 @@ class ChatStream:
                 return self.fail(FailedRun(event))
             case PartEnded():
                 return b""
-
-    def around(self, choice: int, part: int) -> Around | None:
-        if self._logprobs:
-            return None
-        before, after = self._around[choice]
-        return Around(before + b'"', b'"' + after)
 
     def fail(self, error: ServiceError) -> bytes:
         return error_frames(error)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.api.codecs.dialect import AnswerIdentity, Around
+from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.api.codecs.openai_chunks import ChunkWriter, answer_json
 from penstock.api.codecs.openai_envelope import KEEP_ALIVE, error_frames, token_text
 from penstock.base.errors import ServiceError
@@ -60,11 +60,6 @@ class CompletionStream:
                 return self.fail(FailedRun(event))
             case PartStarted() | ArgumentsDelta() | PartEnded():
                 return b""
-
-    def around(self, choice: int, part: int) -> Around | None:
-        if self._logprobs:
-            return None
-        return Around(*self._writer.around(choice, b'"text":"', b'"'))
 
     def fail(self, error: ServiceError) -> bytes:
         return error_frames(error)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.api.codecs.dialect import AnswerIdentity, Around
+from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.api.codecs.messages.encode import (
     error_body,
     message_head,
@@ -90,11 +90,6 @@ class MessageStream:
                 return self._finish(event)
             case RunFailed():
                 return self.fail(FailedRun(event))
-
-    def around(self, choice: int, part: int) -> Around | None:
-        if self._open != part or self._held:
-            return None
-        return Around(self._delta_head + TEXT_DELTA + b'"', b'"' + DELTA_END)
 
     def fail(self, error: ServiceError) -> bytes:
         return b"event: error\ndata: %b\n\n" % error_body(error, self._identity.request_id)

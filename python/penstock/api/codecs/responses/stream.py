@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.api.codecs.dialect import Around, Numbered
 from penstock.api.codecs.openai_envelope import DONE, KEEP_ALIVE, token_logprobs
 from penstock.api.codecs.responses.output_items import (
     Item,
@@ -92,13 +91,6 @@ class ResponseStream:
                 return self._begin() + self._end()
             case RunFailed():
                 return self.fail(FailedRun(event))
-
-    def around(self, choice: int, part: int) -> Around | None:
-        numbered = Numbered(self._sequence, TEXT_DELTA + b'"', self._go_on)
-        return Around(self._heads[choice, part], b'"' + NO_LOGPROBS + DELTA_END, numbered)
-
-    def _go_on(self, number: int) -> None:
-        self._sequence = number
 
     def fail(self, error: ServiceError) -> bytes:
         """Return `error`, then `response.failed`."""
