@@ -292,7 +292,7 @@ def test_port_in_use_is_one_line(monkeypatch):
 def test_an_address_that_cannot_be_bound_comes_with_what_helps():
     with bind_socket("127.0.0.1", 0) as taken:
         taken.listen()
-        with pytest.raises(OSError, match=r"in use: 127\.0\.0\.1:.*take another --port"):
+        with pytest.raises(OSError, match=r"in use: 127\.0\.0\.1:.*choose another --port"):
             bind_socket("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(OSError, match=r"192\.0\.2\.1:0; --host must be an address of this machine"):
         bind_socket("192.0.2.1", 0)
