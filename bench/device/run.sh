@@ -183,7 +183,8 @@ for section in "${SECTIONS[@]}"; do
       # Trial results of kernels that several processes tried at once are not kept.
       run tests 300 env PENSTOCK_HOME="$(mktemp -d)" "$PYTHON" -m pytest -q -m gpu "${WORKERS[@]}" \
         -p no:cacheprovider -p bench.device.pytest_plugin --outcomes "$OUT" -o addopts="" --tb=short \
-        --strict-markers --timeout=240 --continue-on-collection-errors tests/*/test_gpu_*.py
+        --strict-markers --timeout=240 --continue-on-collection-errors \
+        tests/*/test_gpu_*.py tests/*/gpu/test_gpu_*.py
       ;;
     limits) bench limits 240 ;; # tries the library's kernels first
     products) bench products 270 && apply linear ;;

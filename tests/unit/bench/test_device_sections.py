@@ -101,7 +101,8 @@ def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_tests_of_a_gpu_are_found_where_there_is_little_else(tmp_path: Path) -> None:
-    files = sorted(ROOT.glob("tests/*/test_gpu_*.py"))
+    patterns = ("tests/*/test_gpu_*.py", "tests/*/gpu/test_gpu_*.py")  # those of run.sh
+    files = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
     marked = [path for path in ROOT.glob("tests/**/test_*.py") if _GPU.search(path.read_text())]
     assert marked and set(marked) <= set(files)
     done = subprocess.run(
