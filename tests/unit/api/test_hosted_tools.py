@@ -62,7 +62,7 @@ def python(**container):
         (shell(skills=[SKILL | {"version": 3}]), ShellTool((SkillReference("skill_1", 3),))),
     ],
 )
-def test_what_is_supported_is_read(tool, wanted):
+def test_supported_tools_are_decoded(tool, wanted):
     assert decode(tool) == (wanted,)
 
 
@@ -97,13 +97,13 @@ def test_what_is_supported_is_read(tool, wanted):
         ("environment.skills[0].version", shell(skills=[SKILL | {"version": 0}])),
     ],
 )
-def test_what_is_rejected_is_named(field, tool):
+def test_unsupported_tools_are_refused_by_name(field, tool):
     with pytest.raises(InvalidRequest) as caught:
         decode(tool)
     assert caught.value.field == f"tools[0].{field}"
 
 
-def test_a_tool_is_taken_once():
+def test_a_tool_may_be_given_once():
     with pytest.raises(InvalidRequest) as caught:
         decode(python(), {"type": "function", "name": "f"}, python())
     assert caught.value.field == "tools[2].type"
