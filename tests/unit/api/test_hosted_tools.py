@@ -97,7 +97,7 @@ def test_supported_tools_are_decoded(tool, wanted):
         ("environment.skills[0].version", shell(skills=[SKILL | {"version": 0}])),
     ],
 )
-def test_unsupported_tools_are_refused_by_name(field, tool):
+def test_what_is_rejected_is_named(field, tool):
     with pytest.raises(InvalidRequest) as caught:
         decode(tool)
     assert caught.value.field == f"tools[0].{field}"

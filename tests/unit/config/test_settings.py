@@ -196,7 +196,7 @@ def test_store_has_a_table_and_options_of_its_own(tmp_path):
     assert (store.url, store.max_files, store.blobs) == ("postgresql://db/penstock", 8, None)
 
 
-def test_store_is_under_home_by_default():
+def test_store_lies_under_home_unless_it_is_named():
     located = StoreSettings().with_defaults(Path("/data"))
     assert located.url == "sqlite:////data/penstock.db"
     assert (located.blobs, located.skills_dir) == ("/data/blobs", "/data/blobs")
