@@ -137,7 +137,7 @@ def write_quantized(folder: Path, kind: str, spec: DecoderSpec = SMALL) -> tuple
 
 
 def _interleaved(spec: DecoderSpec, name: str, values: Any, *, back: bool = False) -> Any:
-    """Reorder rows of q and k as converters of the llama architecture store them."""
+    """Rows of q and k as converters of the llama architecture store them."""
     heads = {"q_proj": spec.heads, "k_proj": spec.kv_heads}.get(name.split(".")[-2], 0)
     if not heads:
         return values

@@ -22,7 +22,7 @@ from tests.support.checkpoints.tiny_tokenizer import tiny_tokenizer
 
 
 class Post:
-    """RequestOutputQueues with one request "r", whose chunks the test feeds."""
+    """RequestOutputQueues with one request "r" whose chunks the test hands in."""
 
     def __init__(self, tap: Tap | None = None) -> None:
         self.aborted: list[str] = []
@@ -188,7 +188,7 @@ def test_every_token_comes_once_and_in_order(sends: list[tuple[int, bool]]) -> N
 
 
 class LanelessTap:
-    """Accepts all chunks, and fails if asked for a lane."""
+    """Takes all it is shown, and fails where a lane is asked for."""
 
     def __call__(self, chunk: TokenOutput) -> None:
         return None
@@ -214,7 +214,7 @@ async def test_a_lane_that_cannot_be_opened_fails_its_request_alone() -> None:
 
 
 class UnleavableTap(LanelessTap):
-    """Has a lane, and fails when the lane is closed."""
+    """Has a lane, and fails when that is closed."""
 
     def lane(self) -> Lane:
         gate = Gate(b"<", b">", [].append, None, b"=")
@@ -225,8 +225,7 @@ class UnleavableTap(LanelessTap):
 
 
 def in_lane() -> tuple[RequestOutputQueues, AsyncIterator[TokenOutput], list[str]]:
-    """Make a request "r" whose tokens will go through a lane; also return the ids that were
-    aborted."""
+    """A request "r" whose tokens will go through a lane, and who was aborted."""
     aborted: list[str] = []
     boxes = RequestOutputQueues(lambda _: None, aborted.append, Lanes(MAX_FRAME_BYTES))
     request = TokenRequest("r", (1,), Sampling(), 0, 9)
@@ -236,7 +235,7 @@ def in_lane() -> tuple[RequestOutputQueues, AsyncIterator[TokenOutput], list[str
 async def enter_lane(
     boxes: RequestOutputQueues, answer: AsyncIterator[TokenOutput]
 ) -> asyncio.Task[TokenOutput]:
-    """Move the answer onto its lane; return the task that reads the next chunks."""
+    """The reader of what follows."""
     first = asyncio.create_task(anext(answer))
     await asyncio.sleep(0)
     boxes.deliver([TokenOutput("r", (TokenDelta(65),), 0.0, 0)])

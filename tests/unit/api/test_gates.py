@@ -73,7 +73,7 @@ def gated(encoder: StreamEncoder, texts: list[str]) -> list[bytes]:
 
 @pytest.mark.parametrize("begin", [chat, completion, message, response])
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=4))
-def test_a_gate_writes_the_same_bytes_as_the_encoder(begin: Begin, texts: list[str]) -> None:
+def test_a_gate_writes_what_the_encoder_does(begin: Begin, texts: list[str]) -> None:
     through, general = begin(REQUEST), begin(REQUEST)
     written = gated(through, texts)
     frames = [general.encode(TextDelta(0, 0, text)) for text in texts]
@@ -87,7 +87,7 @@ def test_there_is_no_gate_for_texts_with_logprobs(begin: Begin) -> None:
     assert begin(GenerateRequest(prompt="x", top_logprobs=0)).around(0, 0) is None
 
 
-def test_a_messages_stream_has_a_gate_only_in_an_open_block() -> None:
+def test_a_messages_stream_has_a_gate_in_an_open_block_only() -> None:
     encoder = MessageStream(IDENTITY, REQUEST)
     for event in START[:2]:
         encoder.encode(event)
