@@ -1,5 +1,5 @@
 """Adapters behind a whole engine: requests with adapters beside others, adapters replaced and
-unloaded meanwhile, with grammars and speculation. Nothing is left at the end."""
+unloaded meanwhile, with grammars and speculation; no adapter or request is left at the end."""
 
 from __future__ import annotations
 
