@@ -73,7 +73,7 @@ def main() -> None:
     loop_us = [python_loop_us(SERVER_CORE)]
     with ApiServer(arguments.model, arguments.python, log=not arguments.quiet) as server:
         if arguments.first:
-            server.go_first()
+            server.raise_priority()
         if arguments.requests:
             rows = memory(server, arguments.requests)
         else:
@@ -88,7 +88,7 @@ def main() -> None:
 
 def requests(server: ApiServer, seconds: float, repeats: int) -> Row:
     """Measure answers that are not streamed, at the highest rate."""
-    server.pace(REQUEST_STEP_S)
+    server.set_step_time(REQUEST_STEP_S)
     asking = bodies(stream=False, max_tokens=ANSWER_TOKENS)
     drive(server.address, asking, CONNECTIONS, WARM_S)
     runs = [_requests(server, asking, seconds) for _ in range(repeats)]
@@ -121,7 +121,7 @@ def streams(
     timestamps."""
     runs = []
     for rate in sorted([*rates] * repeats):
-        server.pace(CONNECTIONS / rate)
+        server.set_step_time(CONNECTIONS / rate)
         tokens = max(LEAST_TOKENS, round(STREAM_S * rate / CONNECTIONS))
         asking = bodies(stream=True, max_tokens=tokens, spread=0.5)
         cpu_s, waited_s = server.cpu_s(), server.waited_s()
@@ -142,7 +142,7 @@ def streams(
 
 def memory(server: ApiServer, count: int) -> dict[str, Row]:
     """Measure the resident memory after each batch of requests, half of them streamed."""
-    server.pace(REQUEST_STEP_S)
+    server.set_step_time(REQUEST_STEP_S)
     rows = {"0": {"rss_mib": round(server.rss_mib(), 1)}}
     kinds = [bodies(stream=stream, max_tokens=ANSWER_TOKENS) for stream in (False, True)]
     asking = itertools.chain.from_iterable(zip(*kinds, strict=True))
@@ -200,7 +200,7 @@ def _stream_row(
     latencies: list[float] = []
     within: list[float] = []
     calm: list[float] = []
-    openings = _openings(done)
+    openings = _waiting_spans(done)
     frames = 0
     for exchange in done:
         seen: list[int] = []
@@ -211,10 +211,10 @@ def _stream_row(
                 for word in content.decode().split(" ")[1:]:
                     place = places[f" {word}"]
                     seen.append(place)
-                    step = _step(place, piece.read_s, made_s, len(places))
+                    step = _step_of_token(place, piece.read_s, made_s, len(places))
                     latencies.append(piece.read_s - made_s[step])
                     within.append(piece.arrived_s - sent_s[step])
-                    if not _during(openings, sent_s[step], piece.arrived_s):
+                    if not _overlaps(openings, sent_s[step], piece.arrived_s):
                         calm.append(within[-1])
         expected = [(seen[0] + k) % len(places) for k in range(len(seen))]
         complete = b'"completion_tokens":%d,' % len(seen) in exchange.answer
@@ -238,10 +238,10 @@ def _stream_row(
     }
 
 
-def _openings(done: Sequence[Exchange]) -> list[tuple[float, float]]:
+def _waiting_spans(done: Sequence[Exchange]) -> list[tuple[float, float]]:
     """Return the time spans in which a request waited for its first token, sorted and merged."""
     spans: list[tuple[float, float]] = []
-    for began_s, answered_s in sorted((e.began_s, _answered_s(e)) for e in done):
+    for began_s, answered_s in sorted((e.began_s, _first_token_s(e)) for e in done):
         if spans and began_s <= spans[-1][1]:
             spans[-1] = spans[-1][0], max(spans[-1][1], answered_s)
         else:
@@ -249,17 +249,17 @@ def _openings(done: Sequence[Exchange]) -> list[tuple[float, float]]:
     return spans
 
 
-def _answered_s(exchange: Exchange) -> float:
+def _first_token_s(exchange: Exchange) -> float:
     return next(piece.read_s for piece in exchange.pieces if _CONTENT.search(piece.data))
 
 
-def _during(spans: Sequence[tuple[float, float]], start_s: float, end_s: float) -> bool:
+def _overlaps(spans: Sequence[tuple[float, float]], start_s: float, end_s: float) -> bool:
     """Return whether one of the spans overlaps the time between `start_s` and `end_s`."""
     last = bisect_right(spans, (end_s, math.inf)) - 1
     return last >= 0 and spans[last][1] >= start_s
 
 
-def _step(place: int, time_s: float, made_s: array.array[float], count: int) -> int:
+def _step_of_token(place: int, time_s: float, made_s: array.array[float], count: int) -> int:
     """Return the step in which the engine made the token: the latest step with this word before it
     arrived."""
     last = bisect_right(made_s, time_s) - 1

@@ -37,7 +37,7 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 def cases(data: Path, per_category: int) -> list[dict[str, Any]]:
     """Sample each category with a fixed seed; cases have messages, tools and the expected calls."""
-    drawn = []
+    chosen = []
     for name, stem in CATEGORIES.items():
         asked = _lines(data / f"BFCL_v4_{stem}.json")
         right = {
@@ -46,7 +46,7 @@ def cases(data: Path, per_category: int) -> list[dict[str, Any]]:
         }
         for case in random.Random(7).sample(asked, per_category):
             tools = [{"type": "function", "function": _function(f)} for f in case["function"]]
-            drawn.append(
+            chosen.append(
                 {
                     "category": name,
                     "id": case["id"],
@@ -55,7 +55,7 @@ def cases(data: Path, per_category: int) -> list[dict[str, Any]]:
                     "right": right[case["id"]],
                 }
             )
-    return drawn
+    return chosen
 
 
 def verdict(case: dict[str, Any], calls: list[tuple[str, str]]) -> str:
@@ -75,7 +75,7 @@ def verdict(case: dict[str, Any], calls: list[tuple[str, str]]) -> str:
     return ""
 
 
-async def score(base_url: str, drawn: list[dict[str, Any]], choice: Choice) -> dict[str, Any]:
+async def score(base_url: str, chosen: list[dict[str, Any]], choice: Choice) -> dict[str, Any]:
     """Send all cases to a server, some concurrently; count the correct answers and collect the
     wrong ones."""
     client = openai.AsyncOpenAI(base_url=base_url, api_key="any", timeout=600)
@@ -97,13 +97,13 @@ async def score(base_url: str, drawn: list[dict[str, Any]], choice: Choice) -> d
         )
 
     began = time.perf_counter()
-    verdicts = await asyncio.gather(*map(one, drawn))
+    verdicts = await asyncio.gather(*map(one, chosen))
     await client.close()
     result: dict[str, Any] = {"seconds": round(time.perf_counter() - began, 1), "wrong": {}}
     for name in CATEGORIES:
-        of_it = [v for v, case in zip(verdicts, drawn, strict=True) if case["category"] == name]
+        of_it = [v for v, case in zip(verdicts, chosen, strict=True) if case["category"] == name]
         result[name] = f"{of_it.count('')}/{len(of_it)}"
-    for verdict_, case in zip(verdicts, drawn, strict=True):
+    for verdict_, case in zip(verdicts, chosen, strict=True):
         if verdict_:
             result["wrong"][case["id"]] = verdict_
     return result
@@ -184,17 +184,17 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     arguments = parser.parse_args()
-    drawn = cases(arguments.data, arguments.per_category)
+    chosen = cases(arguments.data, arguments.per_category)
     results: dict[str, Any] = {}
     if arguments.base_url:
         results[arguments.base_url] = asyncio.run(
-            score(arguments.base_url, drawn, arguments.choice)
+            score(arguments.base_url, chosen, arguments.choice)
         )
     else:
         for target, url in _targets(arguments):
             target.start()
             try:
-                results[target.name] = asyncio.run(score(url, drawn, arguments.choice))
+                results[target.name] = asyncio.run(score(url, chosen, arguments.choice))
             finally:
                 target.stop()
     for name, result in results.items():

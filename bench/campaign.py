@@ -71,7 +71,7 @@ def main() -> None:
         result = _measure(name, arguments)
         compare.save(result, arguments.out / f"{name}.json")
         print(f"\n{name}, {time.perf_counter() - began:.0f} s\n")
-        print(compare.table(result, _shown(name), "penstock"), flush=True)
+        print(compare.table(result, _table_workloads(name), "penstock"), flush=True)
         if PARTS[name].gguf and "decode-1" in PARTS[name].workloads:
             print(_floor(arguments.models / PARTS[name].gguf, result), flush=True)
 
@@ -93,7 +93,7 @@ def _measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return compare.compare([penstock, *peers], workloads, part.repeats)
 
 
-def _shown(name: str) -> list[Workload]:
+def _table_workloads(name: str) -> list[Workload]:
     if name == "starts":
         return []
     if name in ("arrivals", "share"):

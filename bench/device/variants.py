@@ -41,7 +41,7 @@ GROUPS = (
 """Settings that are varied together, with the others at the best values so far. `chunk`: keys in
 the smallest chunk of decode attention (kernels/kv_splits.py)."""
 
-Form = tuple[tuple[str, int], ...]
+Variant = tuple[tuple[str, int], ...]
 """Pairs of a setting and its value."""
 
 
@@ -63,8 +63,8 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
     layers = {f"{tokens} x {at}": _Layer(bench, shape, tokens, at) for tokens, at in widths}
     defaults = {name: layer.step(SIZES[-1]).run() for name, layer in layers.items()}
     best: dict[str, int] = {**DEFAULTS, "chunk": SIZES[-1]}
-    for group in GROUPS if _has_forms(bench) else ((),):
-        means: dict[Form, float] = {}
+    for group in GROUPS if _has_variants(bench) else ((),):
+        means: dict[Variant, float] = {}
         for values in itertools.product(*(_values(setting) for setting in group)):
             form = {**best, **dict(zip(group, values, strict=True))}
             us = {
@@ -81,7 +81,7 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
         write_tables(folder, bench, best)
 
 
-def _has_forms(bench: Bench) -> bool:
+def _has_variants(bench: Bench) -> bool:
     return not bench.rehearsed and isinstance(getattr(bench.ops, "library", None), Library)
 
 

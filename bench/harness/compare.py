@@ -57,15 +57,15 @@ def _alternate(
     refusals: dict[str, str] = {}
     for repeat in range(repeats + 1):
         warm_up = repeat == 0
-        drawn = prompts.take(workload)
+        batch = prompts.take(workload)
         for target in targets:
             if target.name in refusals:
                 continue
             try:
                 if warm_up:
-                    target.burst(drawn[:2], min(workload.new, 8))
+                    target.burst(batch[:2], min(workload.new, 8))
                 else:
-                    runs[target.name].append(_measured(target, workload, drawn, prompts))
+                    runs[target.name].append(_measured(target, workload, batch, prompts))
             except Refused as error:
                 refusals[target.name] = str(error)
     rows: dict[str, dict[str, Any]] = {name: medians(own) for name, own in runs.items()}
@@ -73,20 +73,20 @@ def _alternate(
 
 
 def _measured(
-    target: Target, workload: Workload, drawn: list[list[int]], prompts: Prompts
+    target: Target, workload: Workload, batch: list[list[int]], prompts: Prompts
 ) -> dict[str, float]:
-    """Measure one burst of `drawn`, repeated with new prompts while other guests use the cores;
+    """Measure one burst of `batch`, repeated with new prompts while other guests use the cores;
     return the try that lost least to them."""
     tries: list[dict[str, float]] = []
     while len(tries) < TRIES:
         if not wait_until_quiet():
             _say(f"{workload.name}: the machine is busy before {target.name}'s burst")
         clock = Clock()
-        traces = target.burst(drawn, workload.new)
+        traces = target.burst(batch, workload.new)
         tries.append({"stolen_share": clock.stolen_share(), **figures(traces, workload.prompt)})
         if tries[-1]["stolen_share"] <= STOLEN_SHARE:
             break
-        drawn = prompts.take(workload)
+        batch = prompts.take(workload)
     return min(tries, key=lambda one: one["stolen_share"])
 
 

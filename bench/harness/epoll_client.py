@@ -76,10 +76,10 @@ class _Connection:
 
     def take(self) -> bool:
         """Receive the available bytes; return whether the answer is now complete."""
-        data, told, _, _ = self.sock.recvmsg(RECEIVE_BYTES, STAMP_ROOM_BYTES)
+        data, ancillary, _, _ = self.sock.recvmsg(RECEIVE_BYTES, STAMP_ROOM_BYTES)
         if not data:
             raise ConnectionError("the server closed the connection before the end of an answer")
-        seconds, nanoseconds = STAMP.unpack(told[0][2])
+        seconds, nanoseconds = STAMP.unpack(ancillary[0][2])
         arrived_s = seconds - self._wall_s + nanoseconds / 1e9
         self.exchange.pieces.append(Piece(time.monotonic(), arrived_s, data))
         if not self._in_head and self._left is None:

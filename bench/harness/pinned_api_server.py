@@ -66,18 +66,18 @@ class ApiServer:
         self._engine = self._start(
             "bench.harness.scripted_engine", path, str(self._stamps), core=OTHER_CORE
         )
-        self._tell(self._engine, msgspec.json.encode(script))
+        self._write_line(self._engine, msgspec.json.encode(script))
         self._bound = bind_socket("127.0.0.1", 0)
         self.address: tuple[str, int] = self._bound.getsockname()[:2]
         fd = self._bound.fileno()
         model = ModelTask(ModelSettings(self._settings, id=self._model_id), path)
         task = WorkerTask(ApiTask((model,), None, self._server), fd)
         self._api = self._start("penstock.api.serving.worker", core=SERVER_CORE, pass_fd=fd)
-        self._tell(self._api, msgspec.json.encode(task))
-        self._tell(
+        self._write_line(self._api, msgspec.json.encode(task))
+        self._write_line(
             self._api, msgspec.json.encode(ModelStates({self._model_id: ModelState("loaded")}))
         )
-        said = from_worker_decoder.decode(self._said(self._api))
+        said = from_worker_decoder.decode(self._read_line(self._api))
         if isinstance(said, WorkerFailed):
             raise RuntimeError(said.text)
         return self
@@ -91,9 +91,9 @@ class ApiServer:
         self._bound.close()
         self._folder.cleanup()
 
-    def pace(self, step_s: float) -> None:
+    def set_step_time(self, step_s: float) -> None:
         """Set the time between two steps of the engine."""
-        self._tell(self._engine, str(step_s).encode())
+        self._write_line(self._engine, str(step_s).encode())
 
     def cpu_s(self) -> float:
         """Return the CPU time that the API process has used."""
@@ -103,7 +103,7 @@ class ApiServer:
         """Return the time in which the API process was ready to run but waited for its core."""
         return self._scheduled(1)
 
-    def go_first(self) -> None:
+    def raise_priority(self) -> None:
         """Let the API process preempt everything else on its core. Needs root."""
         os.sched_setscheduler(self._api.pid, os.SCHED_FIFO, os.sched_param(1))
 
@@ -144,7 +144,7 @@ class ApiServer:
         self._processes[path] = process
         return process
 
-    def _said(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _read_line(self, process: subprocess.Popen[bytes]) -> bytes:
         """Return the process's next line. Raises RuntimeError if any of the processes has ended."""
         assert process.stdout is not None
         while not select.select([process.stdout], [], [], POLL_S)[0]:
@@ -154,7 +154,7 @@ class ApiServer:
                     raise RuntimeError(f"a process has ended; see {log}")
         return process.stdout.readline()
 
-    def _tell(self, process: subprocess.Popen[bytes], line: bytes) -> None:
+    def _write_line(self, process: subprocess.Popen[bytes], line: bytes) -> None:
         _input(process).write(line + b"\n")
         _input(process).flush()
 

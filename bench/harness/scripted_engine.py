@@ -99,7 +99,7 @@ class ScriptedCore:
 
     def step(self) -> list[TokenOutput]:
         """Wait until the step is due; return one token for each open request."""
-        self._pace()
+        self._wait_for_step()
         now = time.monotonic()
         tokens = self._tokens[len(self.made_s) % len(self._tokens)]
         self.made_s.append(now)
@@ -123,7 +123,7 @@ class ScriptedCore:
     def close(self) -> None:
         """No-op: there is nothing to release."""
 
-    def _pace(self) -> None:
+    def _wait_for_step(self) -> None:
         now = time.monotonic()
         self._next_s = max(self._next_s + self.script.step_s, now - 10 * self.script.step_s)
         if self._next_s > now:
@@ -144,12 +144,12 @@ def main(socket_path: str, stamps: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     core = ScriptedCore(msgspec.json.decode(sys.stdin.buffer.readline(), type=Script))
     server = _StampedServer(core, socket_path)
-    threading.Thread(target=_obey, args=(core, server), daemon=True).start()
+    threading.Thread(target=_read_scripts, args=(core, server), daemon=True).start()
     server.run()
     stamps.write_bytes((core.made_s + core.sent_s).tobytes())
 
 
-def _obey(core: ScriptedCore, server: EngineServer) -> None:
+def _read_scripts(core: ScriptedCore, server: EngineServer) -> None:
     """Apply each further line as a new script; exit at the end of the input."""
     for line in sys.stdin.buffer:
         core.script = msgspec.structs.replace(core.script, step_s=float(line))

@@ -136,7 +136,7 @@ class Bench:
         self._client._receive(b"".join(frame(Admitted(id)) for id in asked))
         return asked
 
-    async def hand(self, frames: list[bytes]) -> None:
+    async def deliver(self, frames: list[bytes]) -> None:
         """Deliver the frames of one read of the engine's socket."""
         self._client._receive(b"".join(frames))
         for _ in range(TURNS):
@@ -164,7 +164,7 @@ async def answers(bench: Bench, requests: Sequence[bytes]) -> float:
     frames = [chunks(group, 0, ANSWER_TOKENS, **whole) for group in groups]
     began = time.thread_time()
     for group_frame in frames:
-        await bench.hand([group_frame])
+        await bench.deliver([group_frame])
     await bench.idle()
     return asked + time.thread_time() - began
 
@@ -174,7 +174,7 @@ async def streams(bench: Bench, ids: Sequence[str], joined: int) -> float:
     frames = [chunks(ids, step) for step in range(STEPS)]
     began = time.thread_time()
     for at in range(0, STEPS, joined):
-        await bench.hand(frames[at : at + joined])
+        await bench.deliver(frames[at : at + joined])
     return time.thread_time() - began
 
 
@@ -254,7 +254,7 @@ async def run(model: str, connections: int, rounds: int, count: bool) -> None:
     await measure("answer", connections, answer)
     asking_streams = bodies(stream=True, max_tokens=STREAM_TOKENS)
     ids = await bench.ask(list(itertools.islice(asking_streams, connections)))
-    await bench.hand([chunks(ids, 0, cached_tokens=0)])
+    await bench.deliver([chunks(ids, 0, cached_tokens=0)])
     await measure("token", connections * STEPS, lambda: streams(bench, ids, 1))
     await measure("token of four", connections * STEPS, lambda: streams(bench, ids, JOINED))
 

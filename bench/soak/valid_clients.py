@@ -127,8 +127,8 @@ async def messages(target: TargetServer, draw: random.Random) -> None:
             return
         raise SoakFailure(f"the stream ends with {answer.body[-200:]!r}")
     usage = (await target.ask("POST", "/v1/messages", body)).json()["usage"]
-    told = usage["input_tokens"] + usage["cache_read_input_tokens"]
-    if told != counted.json()["input_tokens"]:
+    input_tokens = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    if input_tokens != counted.json()["input_tokens"]:
         raise SoakFailure(f"{counted.json()} counted, but usage is {usage}")
 
 

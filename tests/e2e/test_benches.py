@@ -28,12 +28,12 @@ def test_all_benches_are_listed() -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_bench_tells_its_options(name: str) -> None:
+def test_a_benchmark_lists_its_options(name: str) -> None:
     assert f"usage: bench {name}" in bench(name, "--help")
 
 
 @pytest.mark.parametrize("option", ["--with", "--workloads"])
-def test_an_unknown_name_is_told_the_known(option: str) -> None:
+def test_an_unknown_name_lists_the_known_ones(option: str) -> None:
     command = [sys.executable, "-m", "bench", "server", option, "nothing"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2 and "Traceback" not in done.stderr

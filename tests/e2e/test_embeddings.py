@@ -36,7 +36,7 @@ def embed(url: str, *texts: str) -> np.ndarray:
     return np.array([entry.embedding for entry in answer.data])
 
 
-def test_texts_of_one_meaning_lie_together(server: RunningServer) -> None:
+def test_texts_of_similar_meaning_have_similar_vectors(server: RunningServer) -> None:
     cat, kitten, stocks = embed(
         server.url, "A cat sleeps on the sofa.", "A kitten naps on a couch.", "Shares fell sharply."
     )
@@ -44,14 +44,14 @@ def test_texts_of_one_meaning_lie_together(server: RunningServer) -> None:
     assert np.linalg.norm(cat) == pytest.approx(1, abs=1e-5)
 
 
-def test_requests_at_once_give_what_each_gives_alone(server: RunningServer) -> None:
+def test_concurrent_requests_give_the_same_vectors_as_single_ones(server: RunningServer) -> None:
     texts = [f"Sentence {index} of a few that are " + "very " * index for index in range(12)]
     with ThreadPoolExecutor(12) as pool:
         together = list(pool.map(lambda text: embed(server.url, text)[0], texts))
     assert np.array_equal(embed(server.url, *texts), np.array(together))
 
 
-def test_a_killed_engine_fails_its_request_clearly_and_comes_back(server: RunningServer) -> None:
+def test_a_killed_engine_fails_its_request_and_restarts(server: RunningServer) -> None:
     body = {"input": ["many words " * 100] * 2048}
     with httpx.Client(base_url=server.url, timeout=120) as client, ThreadPoolExecutor(1) as pool:
         open_request = pool.submit(client.post, "/v1/embeddings", json=body)

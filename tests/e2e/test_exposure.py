@@ -74,7 +74,7 @@ def start(
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_nothing_listens_but_the_port(
+def test_only_the_port_listens(
     start_server: StartServer, default_model: Path, adapter: Path, home: Path, workers: str
 ) -> None:
     server = start(start_server, default_model, adapter, "--workers", workers)
@@ -93,7 +93,7 @@ def test_nothing_listens_but_the_port(
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700, path
 
 
-def test_what_a_server_keeps_is_its_owners_alone(
+def test_files_of_a_server_are_readable_by_their_owner_only(
     start_server: StartServer, default_model: Path, adapter: Path, home: Path
 ) -> None:
     server = start(start_server, default_model, adapter, "--workers", "2", *own_store(home))
@@ -124,7 +124,7 @@ def readable_by_others(path: Path, top: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_an_idle_server_takes_no_processor_time(
+def test_an_idle_server_uses_no_cpu_time(
     start_server: StartServer, default_model: Path, adapter: Path, home: Path
 ) -> None:
     """Measure CPU time of the processes, which other load on the machine does not change."""

@@ -35,7 +35,7 @@ async def stream(
     return lines
 
 
-async def test_killed_engine_fails_its_streams_clearly_and_comes_back(
+async def test_killed_engine_fails_its_streams_and_restarts(
     start_server: Callable[..., RunningServer],
 ) -> None:
     server = start_server()
@@ -114,7 +114,7 @@ def test_a_signal_ends_a_load(default_model: Path, number: signal.Signals, statu
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_a_signal_has_every_process_tell_where_it_is(
+async def test_a_signal_makes_every_process_dump_its_stacks(
     start_server: Callable[..., RunningServer], workers: str
 ) -> None:
     server = start_server("--workers", workers)
@@ -144,7 +144,7 @@ def wait_for_engine(parent: int, timeout_s: float = 60) -> psutil.Process:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_nothing_outlives_a_killed_server(
+async def test_no_process_outlives_a_killed_server(
     start_server: Callable[..., RunningServer],
     workers: str,
     tmp_path: Path,

@@ -69,7 +69,7 @@ def test_streamed_message_is_the_unstreamed_one(client: anthropic.Anthropic) -> 
     assert started.message.usage.input_tokens == total_input(final.usage)
 
 
-def test_answer_goes_on_from_the_assistant_s_last_words(client: anthropic.Anthropic) -> None:
+def test_answer_continues_the_assistants_prefix(client: anthropic.Anthropic) -> None:
     turns = [*QUESTION, {"role": "assistant", "content": "1. Red\n2. Green\n3."}]
     message = asked(client, messages=turns, max_tokens=4)
     (block,) = message.content
@@ -78,7 +78,7 @@ def test_answer_goes_on_from_the_assistant_s_last_words(client: anthropic.Anthro
     assert total_input(message.usage) == counted.input_tokens
 
 
-def test_length_and_stop_sequences_are_told(client: anthropic.Anthropic) -> None:
+def test_stop_reasons_for_length_and_stop_sequences(client: anthropic.Anthropic) -> None:
     cut = asked(client, max_tokens=3)
     assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 3)
     whole = asked(client)
@@ -146,7 +146,7 @@ def test_documents_are_read_as_previews(client: anthropic.Anthropic, server: Run
     assert caught.value.code == "file_not_found"
 
 
-def test_addresses_inside_and_images_are_refused(client: anthropic.Anthropic) -> None:
+def test_private_addresses_and_images_are_refused(client: anthropic.Anthropic) -> None:
     for block, words in (
         ({"type": "document", "source": {"type": "url", "url": "http://127.0.0.1:1/x"}}, "fetch"),
         ({"type": "image", "source": {"type": "url", "url": "https://a.example/x"}}, "text only"),

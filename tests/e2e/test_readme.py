@@ -21,9 +21,7 @@ COMMANDS = [block for block in BLOCKS if "curl " in block and not OTHERS.search(
 
 
 @pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block.split("\n")[0][:60])
-def test_a_command_works_as_it_is_written(
-    server: RunningServer, tmp_path: Path, block: str
-) -> None:
+def test_a_command_works_as_written(server: RunningServer, tmp_path: Path, block: str) -> None:
     script = block.replace("localhost:1234", server.url.removeprefix("http://"))
     script = script.replace("curl ", "curl -sS --fail-with-body -m 120 ")
     done = subprocess.run(

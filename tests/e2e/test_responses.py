@@ -65,7 +65,7 @@ def test_a_stream_is_the_unstreamed_answer_and_can_be_fetched(client: openai.Ope
     assert client.responses.retrieve(last.id).output_text == whole.output_text
 
 
-def test_a_chain_is_the_conversation_it_stands_for(client: openai.OpenAI) -> None:
+def test_a_chain_equals_its_conversation(client: openai.OpenAI) -> None:
     first = ask(client)
     second = ask(client, input="Which is longest?", previous_response_id=first.id)
     said = [
@@ -77,14 +77,14 @@ def test_a_chain_is_the_conversation_it_stands_for(client: openai.OpenAI) -> Non
     assert second.usage.input_tokens > first.usage.input_tokens
 
 
-def test_parsed_answers_fit_their_schema(client: openai.OpenAI) -> None:
+def test_parsed_answers_match_their_schema(client: openai.OpenAI) -> None:
     answer = client.responses.parse(
         model="default", input="A river in Asia?", text_format=River, max_output_tokens=200
     )
     assert isinstance(answer.output_parsed, River)
 
 
-def test_a_function_is_called_and_its_result_taken(client: openai.OpenAI) -> None:
+def test_a_function_is_called_and_its_result_used(client: openai.OpenAI) -> None:
     fields = {"tools": [TOOL], "tool_choice": CHOICE, "max_output_tokens": 80}
     asked = ask(client, input="Weather in Rome?", **fields)
     (call,) = (item for item in asked.output if item.type == "function_call")
@@ -111,7 +111,7 @@ def test_a_background_response_is_cancelled_at_once(client: openai.OpenAI) -> No
 
 
 @pytest.mark.slow
-def test_a_chain_goes_on_after_a_restart_until_the_context_is_full(
+def test_a_chain_continues_after_a_restart_until_the_context_is_full(
     start_server: Callable[..., RunningServer], tmp_path: Any
 ) -> None:
     options = ("--store", f"sqlite:///{tmp_path}/store.db", "--blobs", str(tmp_path / "blobs"))
@@ -130,7 +130,7 @@ def test_a_chain_goes_on_after_a_restart_until_the_context_is_full(
 
 
 @pytest.mark.slow
-def test_any_process_cancels_what_another_one_works_on(
+def test_any_process_cancels_a_response_of_another(
     start_server: Callable[..., RunningServer],
 ) -> None:
     """Each client has its own connection, which either process may have accepted."""

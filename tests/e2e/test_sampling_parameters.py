@@ -63,7 +63,7 @@ def repeats(answer: dict[str, Any]) -> int:
     return len(answer["tokens"]) - len(words(answer))
 
 
-def test_a_bias_forces_a_token_and_logprobs_tell(ask: Ask) -> None:
+def test_a_bias_forces_a_token_and_shows_in_logprobs(ask: Ask) -> None:
     answer = ask(COUNTING, logit_bias={"1000": 100}, max_tokens=3)
     assert len(words(answer)) == 1
     assert all(logprob > -0.01 for _, logprob in answer["tokens"])
@@ -107,7 +107,7 @@ def test_each_filter_can_leave_the_best_token_alone(ask: Ask, narrow: dict[str, 
     assert ask(COUNTING, temperature=2, seed=3, **narrow)["text"] == greedy["text"]
 
 
-def test_a_seed_repeats_a_draw_with_everything_on(ask: Ask) -> None:
+def test_a_seed_repeats_an_answer_with_all_parameters_set(ask: Ask) -> None:
     everything = {
         "temperature": 1.3,
         "top_k": 200,
@@ -142,7 +142,7 @@ def test_a_seed_repeats_a_draw_with_everything_on(ask: Ask) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_what_is_out_of_range_is_refused_by_name(
+def test_values_out_of_range_are_refused_by_name(
     server: RunningServer, path: str, field: str, value: Any
 ) -> None:
     body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
@@ -152,7 +152,7 @@ def test_what_is_out_of_range_is_refused_by_name(
     assert answer.json()["error"]["param"] == field
 
 
-def test_an_echoed_prompt_has_the_logprobs_of_its_own_answer(server: RunningServer) -> None:
+def test_an_echoed_answer_keeps_its_logprobs(server: RunningServer) -> None:
     """A greedy answer gets the same scores when it is sent back as a prompt."""
 
     def post(**body: Any) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def test_body_of_one_byte_over_the_limit_is_refused(server: RunningServer) -> No
             assert answer.status_code == (400 if size == limit else 413)
 
 
-async def test_200_clients_that_vanish_leave_nothing_behind(server: RunningServer) -> None:
+async def test_200_disconnected_clients_leave_nothing_behind(server: RunningServer) -> None:
     used_before = gauge(server, "service_kv_cache_blocks_used")
 
     async def vanish(number: int) -> None:
@@ -170,7 +170,7 @@ async def test_200_clients_that_vanish_leave_nothing_behind(server: RunningServe
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_sampling_defaults_are_told_at_the_start_and_in_the_cards(
+def test_sampling_defaults_are_in_the_log_and_in_model_cards(
     start_server: Callable[..., RunningServer], workers: str
 ) -> None:
     running = start_server("--workers", workers, "--top-k", "30")

@@ -13,7 +13,7 @@ from bench.soak.run import soak
 pytestmark = pytest.mark.slow
 
 
-def test_a_short_siege_leaves_the_server_as_it_was(default_model: Path, tmp_path: Path) -> None:
+def test_a_short_soak_leaves_the_server_as_it_was(default_model: Path, tmp_path: Path) -> None:
     """Memory growth is not checked: such a short run is all warm-up."""
     given = argparse.Namespace(
         minutes=0.5,

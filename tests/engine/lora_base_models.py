@@ -1,4 +1,5 @@
-"""Small bases with slots for adapters, adapters drawn for them, and the same merged."""
+"""Small base models with adapter slots, random adapters for them, and the same models with merged
+weights."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def start(path: Path, **options: Any) -> CpuRuntime:
 
 
 def draw_adapters(folder: Path, count: int = 4, spec: DecoderSpec = SMALL) -> list[Adapter]:
-    """Adapters of different ranks, the second one on attention only."""
+    """Write random adapters of different ranks; the second one adapts attention only."""
     ranks = (4, 1, 7, 16)
     return [
         read_adapter(
@@ -91,7 +92,7 @@ def draw_adapters(folder: Path, count: int = 4, spec: DecoderSpec = SMALL) -> li
 
 
 def write_merged(base: Path, adapter: Adapter, folder: Path) -> Path:
-    """The folder of `base` with the adapter added to its weights, in float32."""
+    """Write the model `base` with the adapter added to its weights, in float32."""
     tensors = {
         name: values.astype(np.float32)
         for name, values in load_file(base / "model.safetensors").items()
@@ -107,11 +108,11 @@ def write_merged(base: Path, adapter: Adapter, folder: Path) -> Path:
 
 
 def write_quantized(folder: Path, kind: str, spec: DecoderSpec = SMALL) -> tuple[Path, Path]:
-    """A small Llama as a GGUF of this type, and a folder of the very same weights in float32."""
+    """Write a small Llama as a GGUF of this type, and a folder of the same weights in float32."""
     source = write_small_llama(
         folder / "source", width=spec.hidden_size, head_dim=spec.head_dim, ff=spec.intermediate_size
     )
-    import gguf  # absent where there is a GPU
+    import gguf  # not installed on machines with a GPU
     from spec_gguf import spec_gguf
 
     path, exact = folder / f"{kind}.gguf", folder / f"{kind}-exact"
@@ -146,7 +147,7 @@ def _interleaved(spec: DecoderSpec, name: str, values: Any, *, back: bool = Fals
 
 
 def with_adapters(runtime: AnyRuntime, folder: Path) -> AnyRuntime:
-    """The drawn ones, each in the slot of its number."""
+    """Install the random adapters, each in the slot of its number."""
     assert runtime.adapters is not None
     for slot, adapter in enumerate(draw_adapters(folder, spec=runtime.adapters.spec)):
         runtime.adapters.install(slot, runtime.adapters.pack(adapter))
@@ -154,7 +155,8 @@ def with_adapters(runtime: AnyRuntime, folder: Path) -> AnyRuntime:
 
 
 def last_logits(runtime: CpuRuntime, prompts: Sequence[tuple[tuple[int, ...], int]]) -> Any:
-    """[prompts, V]: of the last token of each prompt with the adapter in its slot."""
+    """Return [prompts, V]: logits of the last token of each prompt, with the adapter in its
+    slot."""
     rows, blocks, chunks, taken = [], [], [], 0
     for row, (tokens, slot) in enumerate(prompts):
         rows.append(Admit(row, tokens, len(tokens), Sampling(), 0, None, adapter_slot=slot))

@@ -41,7 +41,8 @@ def start(folder: Path, **options: Any) -> NativeEmbedding:
 
 
 def start_file(path: Path) -> NativeEmbedding:
-    """Over the body of a GGUF, whose last states are the embeddings."""
+    """Start an embedding model from a GGUF of a decoder's body, whose last states are the
+    embeddings."""
     body = load_model(ModelFiles("test", "gguf", path), "auto")
     pooler = PoolerSpec("last")
     return embedding(LoadedEmbedder("test", body.fingerprint, body.spec, body.weights, pooler, ()))
@@ -79,7 +80,7 @@ def test_an_adapter_gives_the_embeddings_of_merged_weights(
 
 
 def test_an_adapter_on_integers_is_as_near_to_merged_weights_as_the_base_is(tmp_path: Path) -> None:
-    """The base is off by its 8-bit activations; an adapter in 8 bits adds little to that."""
+    """The base's error comes from 8-bit activations; an adapter in 8 bits adds little to it."""
     quantized, exact = write_quantized(tmp_path, "Q8_0")
     runtime = with_adapters(start_file(quantized), tmp_path)
 
@@ -99,7 +100,7 @@ def test_an_adapter_on_integers_is_as_near_to_merged_weights_as_the_base_is(tmp_
 def runtime(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NativeEmbedding]:
-    """float32, float16 and integer weights, and another pooling."""
+    """Yield runtimes with float32, float16 and integer weights, and one with another pooling."""
     folder = tmp_path_factory.mktemp("base")
     if request.param == "Q8_0":
         made = start_file(write_quantized(folder, "Q8_0")[0])

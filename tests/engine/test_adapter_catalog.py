@@ -1,5 +1,5 @@
-"""Aliases, private copies and the engine together: what a load, a replacement and an unload leave
-behind, also where something fails in between."""
+"""Aliases, private copies and the engine together: the state after a load, a replacement and an
+unload, and after failures in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.scripted_engine import ScriptedEngine
 
 
 class Place:
-    """A catalog, its engine and what it said."""
+    """A catalog, its engine and the changes that it reported."""
 
     def __init__(self, folder: Path, **limits: int) -> None:
         self.home = folder / "home"
@@ -43,11 +43,11 @@ class Place:
         return await self.catalog.load(AdapterLoadRequest(alias, self.folders[number], **policy))  # type: ignore
 
     async def known(self) -> dict[str, bool]:
-        """Generations of the engine, and whether they are retired."""
+        """Return the engine's revisions, and whether each is retired."""
         return {state.revision: state.retired for state in await self.engine.adapters()}
 
     def kept(self) -> set[str]:
-        """Generations whose files are there, and unfinished copies."""
+        """Return the revisions with files on disk, and unfinished copies."""
         return {path.name for path in self.home.glob("adapters/run-*/*")} - {"lock"}
 
     def told_pins(self, *, refused: bool = False) -> list[bool]:
@@ -300,7 +300,7 @@ async def test_copies_go_where_no_further_thread_can_be_started(
 ) -> None:
     place = Place(tmp_path)
     await place.load("style", 0)
-    monkeypatch.setattr(asyncio, "to_thread", start_nothing)  # as at the interpreter's end
+    monkeypatch.setattr(asyncio, "to_thread", start_nothing)  # as when the interpreter exits
     await place.catalog.close()
     assert list((tmp_path / "home" / "adapters").iterdir()) == []
 

@@ -1,5 +1,5 @@
-"""Adapters behind a whole engine: requests that name them beside others, replaced and unloaded on
-the way, with grammars and speculation; and nothing is left when all is over."""
+"""Adapters behind a whole engine: requests with adapters beside others, adapters replaced and
+unloaded meanwhile, with grammars and speculation; no adapter or request is left at the end."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def core(runtime: CpuRuntime | GpuRuntime) -> Iterator[EngineCore]:
 
 
 def empty(core: EngineCore) -> None:
-    """All slots free and no step in flight, for the next engine over the same runtime; an adapter
-    may be on its way still."""
+    """Empty all slots and finish every step, for the next engine over the same runtime; an adapter
+    may still be loading."""
     while core.has_work:
         core.step()
     for state in core.adapters():
@@ -127,7 +127,7 @@ def test_more_adapters_than_slots_serve_one_batch(
 def test_replacing_an_adapter_serves_no_stale_prefix(
     core: EngineCore, folders: dict[str, Path]
 ) -> None:
-    """The prompt's blocks are in the cache, computed by the revision before."""
+    """The prompt's blocks are cached, computed with the previous revision."""
     have(core, folders, "a", "b")
     right = {name: answers(core, asking("fresh", name))[0] for name in ("a", "b")}
     core.retire_adapter("a")
@@ -219,7 +219,7 @@ async def test_a_local_engine_loads_beside_its_requests(
 
 
 class LoadingCore(EchoCore):
-    """Answers loads when it is told to, as the real one does: within a step."""
+    """Answers loads on command, within a step as the real core does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,12 +237,12 @@ class LoadingCore(EchoCore):
         return super().step()
 
     def answer(self, load: int, state: AdapterState) -> None:
-        """From any thread."""
+        """Answer a load, from any thread."""
         self._answers.put(partial(self.loads[load].set_result, state))
         self._wake()
 
     def refuse(self, load: int, error: ServiceError) -> None:
-        """From any thread."""
+        """Refuse a load, from any thread."""
         self._answers.put(partial(self.loads[load].set_exception, error))
         self._wake()
 
@@ -284,7 +284,8 @@ async def test_loads_over_the_socket_are_answered_by_their_own_and_fail_with_the
 
 
 class Machine(RuleBasedStateMachine):
-    """Loads, unloads and requests in any order, against a plain count of what should be there."""
+    """Loads, unloads and requests in any order, compared with a simple model of the expected
+    state."""
 
     runtime: CpuRuntime | GpuRuntime
     folders: dict[str, Path]

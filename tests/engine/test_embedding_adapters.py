@@ -1,4 +1,4 @@
-"""Adapters behind a whole embedding engine: leases, residency, refusals, and nothing left after."""
+"""Adapters behind a whole embedding engine: leases, residency, errors, and no leftovers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def revision(core: EmbeddingCore, *, resident: bool) -> str:
 
 
 def run(core: EmbeddingCore, *requests: EmbedRequest) -> dict[str, list[EmbedOutput]]:
-    """The chunks of each request, in the order in which they ended."""
+    """Return the chunks of each request, in the order in which they finished."""
     for request in requests:
         core.embed(request)
     left = {request.id for request in requests}

@@ -1,4 +1,4 @@
-"""An engine that makes embeddings: packing, fairness, limits, and both ways to reach it."""
+"""An embedding engine: packing, fairness, limits, and both ways to reach it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TEXT = TokenRequest("t", (1, 2), Sampling(), 0, 5)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of width 64 and a context of 80 tokens."""
+    """Write a BERT of width 64 with a context of 80 tokens."""
     return save_sentence_folder(tmp_path_factory.mktemp("bert"), small_body("Bert"))
 
 
@@ -53,7 +53,7 @@ def vectors_of(chunks: list[EmbedOutput]) -> np.ndarray:
 
 
 def run(core: EmbeddingCore, *requests: EmbedRequest) -> list[list[EmbedOutput]]:
-    """Queue all, and compute until nothing is left: the chunks of each step."""
+    """Queue all requests and compute until none is left; return the chunks of each step."""
     for request in requests:
         core.embed(request)
     steps = []

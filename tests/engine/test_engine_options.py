@@ -1,4 +1,4 @@
-"""Options of the engine that change no answer, told by what the engine counts."""
+"""Engine options that do not change answers, checked by the engine's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's own process, before it has a model."""
+"""The engine process before it has a model."""
 
 from __future__ import annotations
 

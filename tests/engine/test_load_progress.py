@@ -1,4 +1,4 @@
-"""How far the weights are packed is told in a terminal, once that takes its time."""
+"""Progress of packing the weights, shown in a terminal if packing takes long."""
 
 from __future__ import annotations
 

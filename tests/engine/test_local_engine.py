@@ -15,11 +15,11 @@ from tests.support.echo_engine import EchoCore
 
 
 class Panic(BaseException):
-    """As what pyo3 makes of a panic in Rust."""
+    """Like a Rust panic as PyO3 raises it."""
 
 
 class Core(EchoCore):
-    """Fails when it is asked for its gauges, where it has a `failure`."""
+    """A core that fails when asked for its gauges if it has a `failure`."""
 
     def __init__(self, failure: BaseException | None = None) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ async def answer(engine: LocalEngine) -> list[int]:
 
 
 def everything(engine: LocalEngine) -> list[Awaitable[object]]:
-    """All that can be asked of an engine."""
+    """Return one call of every method of an engine."""
     load = engine.add_adapter(AdapterSource("a", "folder"))
     return [engine.gauges(), engine.adapters(), load, answer(engine)]
 
@@ -79,6 +79,6 @@ async def test_an_engine_ends_where_no_further_thread_can_be_started(
     core = Core()
     engine = LocalEngine(core)
     assert await answer(engine) == [1, 2]
-    monkeypatch.setattr(asyncio, "to_thread", start_nothing)  # as at the interpreter's end
+    monkeypatch.setattr(asyncio, "to_thread", start_nothing)  # as when the interpreter exits
     await engine.close()
     assert core.closed and not engine._thread.is_alive()

@@ -1,4 +1,4 @@
-"""The connection on which an engine hears of its adapters, while the engine comes and goes."""
+"""The connection that reports an engine's adapters, while the engine restarts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ async def test_nothing_goes_on_behind_an_engine_that_did_not_come_back(tmp_path:
         await adapters.open(str(tmp_path / "engine.sock"))
         server.close()
     assert adapters._client is not None
-    await adapters._client.close()  # as where it never connects again
-    for _ in range(2):  # it was restarted, died before it was heard of, and was restarted again
+    await adapters._client.close()  # as if it never connects again
+    for _ in range(2):  # it restarted, died before it was connected, and restarted again
         adapters.settle_soon()
         await asyncio.sleep(0)
     await adapters.close()

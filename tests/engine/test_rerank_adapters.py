@@ -1,4 +1,4 @@
-"""Adapters of a decoder that reranks."""
+"""Adapters of a decoder that is used as a reranker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.checkpoints.embedding_checkpoints import save_sentence_folder
 from tests.support.checkpoints.lora_adapters import ALL, write_adapter
 from tests.support.checkpoints.reranker_checkpoints import save_reranker, small_reranker
 
-SIZES = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200}  # what `lora_folders` adapts
+SIZES = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200}  # as in `lora_folders`
 REQUEST = RerankRequest("a b", ("c", "cat a"))
 
 
@@ -74,5 +74,5 @@ async def test_an_unknown_adapter_is_refused(tmp_path: Path) -> None:
 
 
 def scores(ranking: Ranking) -> list[float]:
-    """By the index of the document."""
+    """Return the scores by the index of the document."""
     return [result.score for result in sorted(ranking.results, key=lambda r: r.index)]

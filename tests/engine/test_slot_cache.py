@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Pool:
-    """A pool, its slots, and steps that take in what was read."""
+    """A slot cache, its slots, and steps that apply finished reads."""
 
     def __init__(self, folder: Path, **sizes: int) -> None:
         self.slots = NotingSlots(**sizes)
@@ -78,7 +78,7 @@ class Pool:
             assert future.result(0).revision == name
 
     def step(self) -> dict[str, object]:
-        """The news of what is being read."""
+        """Return the events of the current reads."""
         assert self._woken.acquire(timeout=10)
         return dict(self.pool.collect())
 

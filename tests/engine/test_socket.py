@@ -1,4 +1,4 @@
-"""The socket between API processes and the engine, with a double at the token source only."""
+"""The socket between API processes and the engine; only the token source is a double."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def serving(path: Path) -> AsyncIterator[tuple[CountingTokenSource, Engine
 
 @contextmanager
 def accepted(path: Path) -> Iterator[tuple[CountingTokenSource, EngineServer, socket.socket]]:
-    """A server that does what the test tells it, and a connection that it has accepted."""
+    """Yield a server under the test's control, and a connection that it has accepted."""
     source = CountingTokenSource()
     server = EngineServer(source, str(path))
     with socket.socket(socket.AF_UNIX) as sock:
@@ -147,7 +147,7 @@ def accepted(path: Path) -> Iterator[tuple[CountingTokenSource, EngineServer, so
 
 
 class LoadingTokenSource(CountingTokenSource):
-    """Its load of an adapter ends when a request is aborted, as one does that waited for room."""
+    """An adapter load ends when a request is aborted, like a load that waited for room."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ async def test_the_engine_prepares_itself_only_where_there_is_no_work(tmp_path: 
     async with serving(tmp_path / "s") as (source, _):
         client = EngineClient(str(tmp_path / "s"))
         await client.wait_ready()
-        await until(lambda: source.to_prepare < 0)  # asked once, had nothing
+        await until(lambda: source.to_prepare < 0)  # asked once, had no tokens
         for pieces in (3, 2):  # a piece at a time until none is left, and again after a step
             source.to_prepare = pieces
             assert len(await tokens(client.generate(request("a", 50)))) == 50
@@ -341,7 +341,7 @@ async def test_requests_in_flight_fail_when_the_engine_goes_and_work_when_it_is_
 
 
 async def test_an_engine_that_has_said_nothing_is_asked_nothing(tmp_path: Path) -> None:
-    """One that dies takes a connection as long as its socket is there."""
+    """A dying engine accepts connections as long as its socket exists."""
     accepted = asyncio.Event()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -389,7 +389,7 @@ def test_frames_survive_any_cut_of_the_stream() -> None:
 
 
 def test_what_steers_the_draws_of_many_answers_is_decoded_once() -> None:
-    """It may name a bias for every token of the vocabulary."""
+    """The sampling parameters may bias every token of the vocabulary."""
     biased = Sampling(logit_bias=dict.fromkeys(range(1000), 1.0))
     sent = [msgspec.structs.replace(request(name), sampling=biased) for name in "ab"]
     bodies = FrameReader().feed(b"".join(frame(submit(one)) for one in sent))
@@ -442,7 +442,7 @@ async def test_drained_engine_ends_with_its_last_connection(tmp_path: Path) -> N
         answer = asyncio.create_task(tokens(client.generate(request("open", 50))))
         await asyncio.sleep(0)
         server.drain()
-        assert await answer == list(range(1, 51))  # what runs is finished
+        assert await answer == list(range(1, 51))  # running requests are finished
         await until(lambda: server._listener.fileno() < 0)
         with pytest.raises(OSError):
             await asyncio.open_unix_connection(str(tmp_path / "s"))

@@ -1,4 +1,4 @@
-"""The keeper of an engine process, over a process that only says what an engine says."""
+"""The supervisor of an engine process, over a process that only prints an engine's lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READY = '{"event":"ready"}'
 
 
 class Kept:
-    """A supervisor whose process says the line that is in a file, and ends with its input."""
+    """A supervisor whose process prints the line in a file, and ends with its input."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._line = folder / "line"
@@ -95,7 +95,7 @@ async def test_an_engine_that_says_what_is_no_status_line_is_ended(kept: Kept, l
     kept.says(line)
     with pytest.raises(ModelError, match="no status line"):
         await kept.start()
-    await asyncio.wait_for(kept.supervisor.drain(), 5)  # it does not go on beside the next one
+    await asyncio.wait_for(kept.supervisor.drain(), 5)  # it does not run beside its successor
     kept.says(READY)
     await kept.start()
     await kept.stop()
@@ -151,7 +151,7 @@ async def test_an_engine_that_ends_as_it_is_killed_is_stopped_all_the_same(
 def test_a_start_that_is_cut_off_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the loop that serves, which does not wait for a process whose start is cancelled."""
+    """On the event loop that serves, which does not wait for a process whose start is cancelled."""
 
     async def cut_off(turns: int) -> bool:
         kept = Kept(tmp_path, monkeypatch)

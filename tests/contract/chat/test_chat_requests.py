@@ -1,4 +1,4 @@
-"""Every row of the specification's chat tables: what a field becomes, and what is refused."""
+"""Every row of the specification's chat tables: decoded fields and errors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_parts_of_users(part: Any, expected: Any) -> None:
 
 
 def message(**fields: Any) -> Message:
-    """The last of two messages."""
+    """Return the last of two messages."""
     before = {
         "role": "assistant",
         "content": None,

@@ -1,5 +1,4 @@
-"""Every row of the specification on legacy completions: what a field becomes, and what has no
-effect."""
+"""Every row of the specification for legacy completions: decoded fields and ignored ones."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ request = RequestDecoder(decode, HELLO).request
         ({"dry_base": 2}, "sampling.dry_base", 2.0),
         ({"dry_allowed_length": 3}, "sampling.dry_allowed_length", 3),
         ({"dry_sequence_breakers": ["x"]}, "sampling.dry_sequence_breakers", ("x",)),
-        # As SillyTavern has it in a text box.
+        # as SillyTavern has it in a text box
         (
             {"dry_sequence_breakers": r'["\n", ":", "\"", "*"]'},
             "sampling.dry_sequence_breakers",

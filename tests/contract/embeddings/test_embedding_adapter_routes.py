@@ -24,7 +24,7 @@ from tests.support.checkpoints.lora_adapters import ALL, write_adapter
 from tests.support.servers.http_server import MODEL, Serving, serving
 
 URL = "/v1/embeddings"
-SIZES = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200}  # what `lora_folders` adapts
+SIZES = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200}  # as in `lora_folders`
 
 
 class World:
@@ -43,7 +43,7 @@ class World:
         return loaded.revision
 
     async def embedded(self, text: Any = "a b c", **fields: Any) -> tuple[Any, str | None]:
-        """The numbers, and the generation that made them."""
+        """Return the vector, and the adapter revision that made it."""
         answer = await self.server.http.post(URL, json={"input": text, **fields})
         assert answer.status_code == 200, answer.text
         body = answer.json()
@@ -139,7 +139,7 @@ async def test_what_is_not_there_is_refused_by_its_name(world: World) -> None:
 async def test_an_alias_that_is_switched_on_the_way_gives_its_new_generation(
     decoder: Path, world: World
 ) -> None:
-    """The process that answers has not heard yet of what the engine knows."""
+    """The API process has not yet received the engine's change."""
     await world.load("style", 0)
     new = await world.load("style", 1, replace=True)
     stale = LoadedAdapter("style", "1" * 64, 4, 1, "/")

@@ -21,7 +21,7 @@ from tests.support.scripted_engine import ScriptedEngine
 from tests.support.servers.http_server import MODEL, Serving, serving, serving_folder
 
 URL = "/v1/embeddings"
-LETTERS = {"a": 4, "b": 5, "c": 6}  # ids of the small vocabulary; [CLS] is 2, [SEP] is 3
+LETTERS = {"a": 4, "b": 5, "c": 6}  # token ids of the small vocabulary; [CLS] is 2, [SEP] is 3
 
 
 @pytest.fixture(scope="module")

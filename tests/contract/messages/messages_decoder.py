@@ -1,4 +1,4 @@
-"""A messages request with some fields more, and what becomes of it."""
+"""Decodes a Messages request with some additional fields."""
 
 from __future__ import annotations
 

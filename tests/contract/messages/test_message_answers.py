@@ -42,7 +42,7 @@ FULL_USAGE = {
 
 
 async def events(server: Serving, **fields: Any) -> list[tuple[str, dict[str, Any]]]:
-    """(name, data) of each event of a stream."""
+    """Return (name, data) of each event of a stream."""
     answer = await server.http.post(MESSAGES, json=HELLO | fields | {"stream": True})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -63,7 +63,7 @@ async def message(server: Serving, **fields: Any) -> dict[str, Any]:
 
 
 def accumulated(found: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """The message that a stream amounts to, as Anthropic's documentation says."""
+    """Accumulate a stream to its message, as Anthropic's documentation describes."""
     whole: dict[str, Any] = {}
     inputs: dict[int, str] = {}
     for name, data in found:

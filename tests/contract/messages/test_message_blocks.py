@@ -1,4 +1,4 @@
-"""Blocks of a messages request that are no plain text: what they become."""
+"""Content blocks of a Messages request other than plain text, as decoded."""
 
 from __future__ import annotations
 

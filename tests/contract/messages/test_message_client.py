@@ -54,7 +54,7 @@ async def client_of(
 
 
 def calling(request: GenerateRequest) -> Any:
-    """Thinks and calls, and once it has a result says so."""
+    """Think and call a function; once it has a result, answer."""
     last = (request.messages or ())[-1].parts[-1]
     if isinstance(last, ToolResult):
         yield from spoken("It is ", last.text)(request)

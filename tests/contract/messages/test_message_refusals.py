@@ -1,4 +1,4 @@
-"""How a wrong messages request is refused, whatever it is."""
+"""Errors for invalid Messages requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from messages_decoder import PNG, SCHEMA, TOOL, refused, request, user
 from penstock.api.codecs.messages import decode
 from penstock.base.errors import InvalidRequest
 
-# field that is named -> what is sent in place of its first step
+# field that the error names -> value sent instead of its first step
 WRONG: list[tuple[str, list[Any]]] = [
     ("max_tokens", [0, -1, "5", 1.5]),
     ("model", [3, []]),

@@ -1,4 +1,4 @@
-"""Every field of a messages request: what it becomes."""
+"""Every field of a Messages request, as decoded."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ LONG = "a b c d e f g h i j k l m n o p q r s t u v w x y z " * 3
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of width 64 and a context of 80 tokens."""
+    """Write a BERT of width 64 with a context of 80 tokens."""
     return save_reranker(tmp_path_factory.mktemp("bert"), small_reranker("Bert"))
 
 
@@ -274,7 +274,7 @@ async def test_the_request_is_counted_under_its_route(server: Serving) -> None:
 async def test_documents_whose_scores_are_all_one_are_ordered_by_what_tells_them(
     server: Serving, tmp_path: Path
 ) -> None:
-    """From a logit of 37 on a score is 1."""
+    """Scores are 1.0 from a logit of 37 on."""
     model = small_reranker("Bert")
     with torch.no_grad():
         model.classifier.bias += 100

@@ -1,4 +1,4 @@
-"""Background responses: they outlive their clients, can be stopped, and never hang."""
+"""Background responses: they outlive their clients, can be cancelled, and never hang."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ BACKGROUND = {"background": True}
 
 
 class Gated:
-    """A run that waits before its first token, and in the middle."""
+    """A run that waits before its first token, and once more after some text."""
 
     def __init__(self) -> None:
         self.start = asyncio.Event()
-        self.half = asyncio.Event()  # what it said first has been taken
+        self.half = asyncio.Event()  # its first text has been consumed
         self.finish = asyncio.Event()
 
     def __call__(self, request):
@@ -209,7 +209,7 @@ async def test_a_cancel_that_meets_its_end_changes_nothing(monkeypatch):
 
 @asynccontextmanager
 async def two_processes(script, clock=None):
-    """Two API processes that share nothing but the store's data."""
+    """Run two API processes that share only the store's data."""
     async with (
         a_store(clock) as store,
         answering(script, store=store) as one,
@@ -287,7 +287,7 @@ async def test_clock_that_is_put_forward_kills_nobody(monkeypatch):
         for _ in range(2):
             clock.now += 3600  # before the owner's next heartbeat
             assert (await get(two, id))["status"] == "queued"
-        # The owner's clock is an hour behind, and its heartbeats are heard.
+        # The owner's clock is an hour behind, but its heartbeats are read.
         monkeypatch.setattr("penstock.api.responses.response_runs.WATCHED_S", 0.05)
         for _ in range(4):
             await asyncio.sleep(0.03)

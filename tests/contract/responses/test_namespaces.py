@@ -1,4 +1,4 @@
-"""Functions in namespaces, as coding agents send them: the model sees `crm.orders`, the client
+"""Functions in namespaces, as coding agents send them: the model sees `crm.orders`, the client sees
 `orders` of `crm`."""
 
 from __future__ import annotations

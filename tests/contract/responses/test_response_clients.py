@@ -61,8 +61,9 @@ async def test_streams_of_create():
     assert text == "Hello!" and last.type == "response.completed"
 
 
-# The specification's `reasoning` is the text of what was thought; the client's type of that name is
-# the object of the request. The client takes either, and remarks on ours when its helper copies it.
+# The specification's `reasoning` is the text of the reasoning; the client's type of that name is
+# the object of the request. The client accepts either, and warns about ours when its helper copies
+# it.
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 async def test_the_stream_helper_accumulates():
     async with (

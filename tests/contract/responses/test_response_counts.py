@@ -1,4 +1,4 @@
-"""`POST /v1/responses/input_tokens`, and the official client's methods that are not there."""
+"""`POST /v1/responses/input_tokens`, and the official client's methods that have no route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of a responses request, one row of the specification's table after the other."""
+"""Fields of a Responses API request, in the order of the specification's table."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_row_parallel_tool_calls_may_be_true():
 
 
 def test_calls_of_no_tools_need_not_be_parallel():
-    """As a coding agent asks for the summary of a long conversation."""
+    """A coding agent sends this to have a long conversation summarized."""
     echoed = asked(tools=[], parallel_tool_calls=False).echoed
     assert echoed["parallel_tool_calls"] is False
     for tools in (None, [FLAT]):

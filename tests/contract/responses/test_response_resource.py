@@ -1,4 +1,4 @@
-"""The response resource over real HTTP, one row of the specification's table after the other."""
+"""The response resource over real HTTP, in the order of the specification's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses by their id: kept, continued, referred to, deleted."""
+"""Stored responses: kept, continued, referenced, deleted."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ async def test_a_stream_whose_end_cannot_be_stored_fails(monkeypatch):
 
 
 class AttachingLoop(ScriptedLoop):
-    """Takes files as the real loop does."""
+    """Attaches files as the real loop does."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(spoken("Hello!"))
@@ -280,7 +280,7 @@ async def test_a_chain_carries_files_for_longer_than_they_are_kept():
             data = base64.b64encode(b"rivers: Ob, Mur").decode()
             part = {"type": "input_file", "filename": "a.txt", "file_data": data}
             first = await create(server, input=[{"role": "user", "content": [part]}])
-            clock.now += 3600  # files are gone
+            clock.now += 3600  # the files have been deleted
             await create(server, input="and?", previous_response_id=first["id"])
             gone = {"type": "input_file", "file_id": "file-" + "0" * 32}
             error = await create(server, 404, input=[{"role": "user", "content": [gone]}])

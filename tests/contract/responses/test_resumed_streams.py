@@ -34,7 +34,7 @@ STREAMED = {"background": True, "stream": True}
 
 
 async def again(server: Serving, id: str, after: int | None = None) -> list[dict[str, Any]]:
-    """The events of a stored stream."""
+    """Read the events of a stored stream again."""
     query = {"stream": "true"} | ({} if after is None else {"starting_after": str(after)})
     answer = await server.http.get(f"{URL}/{id}", params=query)
     assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-s")
@@ -42,7 +42,7 @@ async def again(server: Serving, id: str, after: int | None = None) -> list[dict
 
 
 async def begun_id(server: Serving) -> str:
-    """The id of the one stream that the server works on, once something of it is written down."""
+    """Return the id of the only running stream, once an event of it is stored."""
     await server.until(lambda: bool(server.services.runs._logs))
     (id,) = server.services.runs._detached
     return id
@@ -122,7 +122,7 @@ async def test_a_store_that_fails_for_a_while_does_not_break_a_replay_off(monkey
         id = events[0]["response"]["id"]
         await get(server, id)
         stored = server.services.store.response_events
-        read, failures = stored.read, iter([False, True])  # the first read is the route's own
+        read, failures = stored.read, iter([False, True])  # the route itself makes the first read
 
         async def read_or_fail(*args: Any) -> Any:
             if next(failures, False):
@@ -223,7 +223,7 @@ async def test_the_end_that_a_dead_process_owes_comes_after_what_the_client_has(
 
 
 async def test_a_stream_whose_last_events_are_long_in_being_written_is_whole(monkeypatch):
-    """The response has ended for everybody; only the stream's end waits for the disk."""
+    """The response has ended; only the end of its stream waits for the disk."""
     monkeypatch.setattr("penstock.api.responses.stream_log.END_TIMEOUT_S", 0.01)
     async with a_store() as store, answering(store=store) as server:
         append, freed = store.response_events.append, asyncio.Event()
@@ -244,7 +244,7 @@ async def test_a_stream_whose_last_events_are_long_in_being_written_is_whole(mon
 
         monkeypatch.setattr(store.response_events, "read", read)
         reading = asyncio.create_task(again(server, events[0]["response"]["id"], after=5))
-        looking = asyncio.create_task(asked.wait())  # the second look: the first one found no end
+        looking = asyncio.create_task(asked.wait())  # the second read: the first one found no end
         await asyncio.wait((looking, reading), return_when=asyncio.FIRST_COMPLETED)
         freed.set()
         assert await reading == events[6:]

@@ -32,7 +32,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Serving]:
 
 
 async def exported(server: Serving, name: str, data: bytes | None, **fields: Any) -> dict[str, Any]:
-    """The File object of an agent's output, as the export of its session shows it."""
+    """Return the File object of an agent's output from the export of its session."""
     new = NewFile(
         id="file_run_r2_0",
         name=name,

@@ -156,7 +156,7 @@ async def test_skills_lie_in_their_own_folder(tmp_path: Path) -> None:
 
 
 async def test_official_clients_get_and_delete_skills_and_versions(server: Serving) -> None:
-    """Anthropic's client finds all that its types promise."""
+    """Anthropic's client finds all fields that its types require."""
     skill = await server.openai.skills.create(files=("adder.zip", archive()))
     more = ("adder.zip", archive("Better."))
     second = await server.openai.skills.versions.create(skill.id, files=more)
@@ -179,7 +179,7 @@ async def test_official_clients_get_and_delete_skills_and_versions(server: Servi
         now = await skills.retrieve(skill.id)
         assert now.latest_version_id == one.id
         third = await skills.versions.create(skill.id, files=[more])
-        assert third.id == f"{skill.id}_v3"  # no number is given twice
+        assert third.id == f"{skill.id}_v3"  # no number is used twice
         (model, *_) = [found async for found in client.models.list()]
         assert (model.lifecycle, model.display_name) == ("active", model.id)
         assert model.max_input_tokens == 2048

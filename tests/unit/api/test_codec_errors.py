@@ -276,7 +276,7 @@ def test_malformed_bodies_are_invalid_json(decode, base, body):
     assert caught.value.code == "invalid_json"
 
 
-def test_a_compressed_body_is_told_so():
+def test_a_compressed_body_is_refused_with_a_hint():
     with pytest.raises(InvalidRequest, match="compressed") as caught:
         parse_object(gzip.compress(b"{}"))
     assert caught.value.code == "invalid_json"
@@ -369,7 +369,7 @@ def test_top_k_can_be_switched_off(off):
     assert chat().request.sampling.top_k is None
 
 
-def test_logprobs_without_alternatives_are_of_the_chosen_token():
+def test_logprobs_without_alternatives_cover_the_sampled_token():
     assert chat(logprobs=True).request.top_logprobs == 0
     assert chat(logprobs=False, top_logprobs=0).request.top_logprobs is None
     assert completion(logprobs=0).request.top_logprobs == 0
@@ -453,12 +453,12 @@ def test_body_of_too_many_names_is_refused():
 
 
 @pytest.mark.parametrize("text", ["[{", '"[', '\\"[', "\\\\{", ":,,,,", '",:'])
-def test_marks_in_strings_are_no_structure(text):
+def test_json_punctuation_inside_strings_is_not_counted(text):
     sent = {"x": text * MAX_CONTAINERS, text: [{}]}
     assert parse_object(json.dumps(sent).encode()) == sent
 
 
-def test_body_of_many_containers_is_not_collected_again_and_again():
+def test_garbage_collection_is_paused_for_a_body_of_many_containers():
     body = b'{"x": [%b]}' % b",".join([b"[]"] * 100_000)
     passes = []
 
@@ -476,7 +476,7 @@ def test_body_of_many_containers_is_not_collected_again_and_again():
 
 
 @pytest.mark.parametrize("decode, base", DECODERS)
-def test_integer_with_a_fraction_of_nothing_is_an_integer(decode, base):
+def test_integer_with_a_zero_fraction_is_an_integer(decode, base):
     body = json.dumps(base | {"max_tokens": 3.0, "n": 2.0, "top_k": 40.0}).encode()
     request = decode(body).request
     assert (request.limits.max_tokens, request.n, request.sampling.top_k) == (3, 2, 40)
@@ -484,7 +484,7 @@ def test_integer_with_a_fraction_of_nothing_is_an_integer(decode, base):
 
 
 @pytest.mark.parametrize("value", [1e30, 10**30, 2**63])
-def test_integer_that_is_too_large_is_told_the_range(value):
+def test_error_of_a_too_large_integer_states_the_range(value):
     with pytest.raises(InvalidRequest, match=f"integer from 1 to {2**63 - 1}, not") as refused:
         chat(max_tokens=value)
     assert refused.value.code == "invalid_value"

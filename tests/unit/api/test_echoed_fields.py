@@ -90,10 +90,10 @@ def repeated(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("field", "sent", "expected"), CASES)
-def test_what_was_understood_of_a_field_is_repeated(field, sent, expected):
+def test_validated_fields_are_echoed(field, sent, expected):
     assert repeated(**{field: sent})[field] == expected
 
 
 @pytest.mark.parametrize(("sent", "expected"), CHOICES)
-def test_choices_of_tools_are_repeated_in_the_vendors_form(sent, expected):
+def test_tool_choices_are_echoed_in_openai_form(sent, expected):
     assert repeated(tools=[FLAT], tool_choice=sent)["tool_choice"] == expected

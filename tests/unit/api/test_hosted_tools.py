@@ -62,7 +62,7 @@ def python(**container):
         (shell(skills=[SKILL | {"version": 3}]), ShellTool((SkillReference("skill_1", 3),))),
     ],
 )
-def test_what_is_supported_is_read(tool, wanted):
+def test_supported_tools_are_decoded(tool, wanted):
     assert decode(tool) == (wanted,)
 
 
@@ -103,7 +103,7 @@ def test_what_is_rejected_is_named(field, tool):
     assert caught.value.field == f"tools[0].{field}"
 
 
-def test_a_tool_is_taken_once():
+def test_a_tool_may_be_given_once():
     with pytest.raises(InvalidRequest) as caught:
         decode(python(), {"type": "function", "name": "f"}, python())
     assert caught.value.field == "tools[2].type"

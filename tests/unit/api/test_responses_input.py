@@ -34,7 +34,7 @@ def user(*parts):
     return [{"role": "user", "content": list(parts)}]
 
 
-def test_a_string_is_what_the_user_says():
+def test_a_string_is_a_user_message():
     assert messages("hi") == (Message("user", (Text("hi"),)),)
 
 
@@ -108,7 +108,7 @@ def test_content_parts(part, wanted):
     assert messages(user(part)) == (Message("user", (wanted,)),)
 
 
-def test_what_the_assistant_does_in_one_turn_is_one_message():
+def test_assistant_items_of_one_turn_become_one_message():
     items = [
         {"role": "user", "content": "weather?"},
         {
@@ -141,31 +141,31 @@ def test_what_the_assistant_does_in_one_turn_is_one_message():
     )
 
 
-def test_a_summary_stands_for_reasoning_that_is_not_shown():
+def test_a_summary_replaces_hidden_reasoning():
     item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "brief"}]}
     assert messages([item, {"role": "user", "content": "y"}])[0].parts == (Reasoning("brief"),)
 
 
-def test_encrypted_reasoning_alone_says_nothing():
+def test_encrypted_reasoning_alone_is_dropped():
     item = {"type": "reasoning", "summary": [], "encrypted_content": "abc"}
     assert messages([item, {"role": "user", "content": "y"}]) == (Message("user", (Text("y"),)),)
 
 
 @pytest.mark.parametrize("kind", ["web_search_call", "compaction", "custom_tool_call_output"])
-def test_what_the_vendors_own_tools_left_behind_is_skipped(kind):
+def test_items_of_openais_hosted_tools_are_skipped(kind):
     items = [{"type": kind, "id": "x", "output": {"any": 1}}, {"role": "user", "content": "y"}]
     assert messages(items) == (Message("user", (Text("y"),)),)
     with pytest.raises(InvalidRequest, match="says nothing"):
         messages(items[:1])
 
 
-def test_results_get_the_names_of_the_calls_they_answer_also_from_earlier_turns():
+def test_results_get_the_names_of_their_calls_from_any_turn():
     earlier = (Message("assistant", (ToolCall("call_1", "f", "{}"),)),)
     turn = messages([{"type": "function_call_output", "call_id": "call_1", "output": "rain"}])
     assert continue_conversation(earlier, turn)[-1].parts == (ToolResult("call_1", "rain", "f"),)
 
 
-def test_a_reference_is_the_item_it_names():
+def test_a_reference_resolves_to_its_item():
     response = new_id("resp_")
     id = item_id("msg_", response, 3)
     items = [{"type": "item_reference", "id": id}, {"role": "user", "content": "and?"}]
@@ -236,7 +236,7 @@ def test_instructions_are_kept_apart():
         ("input[0].id", [{"type": "item_reference"}]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_an_item_is_named(field, items):
+def test_errors_of_items_name_the_field(field, items):
     with pytest.raises(InvalidRequest) as caught:
         messages(items)
     assert caught.value.field == field

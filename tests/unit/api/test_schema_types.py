@@ -238,7 +238,7 @@ def is_ignored(kind: msgspec.inspect.Type) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "bodies"), [case[1:] for case in CASES])
-def test_described_requests_are_those_that_the_codec_takes(kind, bodies):
+def test_schema_types_and_codec_accept_the_same_requests(kind, bodies):
     for body in bodies:
         validator_of_type(kind.__name__).validate(body)
 
@@ -264,7 +264,7 @@ def with_field(name: str, value: float) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "last", "beyond"), described_bounds())
-def test_described_ranges_are_those_of_the_codec(name, last, beyond):
+def test_documented_ranges_equal_those_of_the_codec(name, last, beyond):
     chat(with_field(name, last))
     with pytest.raises(InvalidRequest) as refused:
         chat(with_field(name, beyond))
@@ -283,7 +283,7 @@ def test_described_ranges_are_those_of_the_codec(name, last, beyond):
         ("/v1/completions", {"prompt": "x", "logprobs": 2}, "CompletionChunkResponse"),
     ],
 )
-async def test_chunks_are_as_described(path, body, kind):
+async def test_chunks_match_their_schema(path, body, kind):
     async with serving(spoken("a", "b")) as server:
         answer = await server.http.post(path, json=body | {"stream": True, "model": MODEL})
     *chunks, end = frames_of(answer.text)

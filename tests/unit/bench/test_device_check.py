@@ -61,7 +61,7 @@ def test_a_kernel_that_raises_fails_its_check() -> None:
     assert not check._passes(BENCH, Record("check", None), broken)
 
 
-def test_the_worst_row_shows_what_the_whole_hides() -> None:
+def test_the_worst_row_reveals_errors_that_the_whole_hides() -> None:
     truth = torch.ones(1000, 8)
     out = truth.clone()
     out[500] *= 1.1
@@ -69,7 +69,7 @@ def test_the_worst_row_shows_what_the_whole_hides() -> None:
     assert whole < check.WHOLE and worst > check.WORST
 
 
-def test_transformers_rejects_a_token_that_the_model_would_not_draw() -> None:
+def test_transformers_rejects_an_unlikely_token() -> None:
     shape = SHAPES["qwen3-0.6b"].small()
     with oracle.open_runtime(BENCH, Record("check", None), shape, SMALL) as runtime:
         ((prompt, answer),) = oracle._answers(runtime, SMALL, (5,))

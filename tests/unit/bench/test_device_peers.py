@@ -47,7 +47,7 @@ class Peer:
 BENCH = Bench("cpu", torch.float32, ReferenceOps(), rehearsed=True)
 
 
-def test_the_batch_that_is_timed_finds_the_manager_of_one_like_it() -> None:
+def test_the_timed_batch_reuses_the_manager_of_its_warm_up() -> None:
     peer = Peer()
     for _ in range(2):
         _batched(BENCH, Record("peers", None), peer, None, PROMPTS, 1)
@@ -55,6 +55,6 @@ def test_the_batch_that_is_timed_finds_the_manager_of_one_like_it() -> None:
     assert peer.managers == 2
 
 
-def test_a_batch_that_is_not_answered_whole_is_no_figure() -> None:
+def test_an_incomplete_batch_gives_no_figure() -> None:
     with pytest.raises(AssertionError, match="1 of 2 were answered"):
         _batched(BENCH, Record("peers", None), Peer(lost=1), None, PROMPTS, 1)

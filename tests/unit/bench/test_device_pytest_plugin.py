@@ -59,12 +59,12 @@ def test_failures_are_kept_with_their_reasons_and_all_are_counted(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_each_is_kept_once_where_there_are_several_processes(tmp_path: Path) -> None:
+def test_results_are_kept_once_with_several_processes(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     found = outcomes(tmp_path, "-n", "2", "--dist", "worksteal")
     assert sorted(map(last_name, found)) == ["test_without", "test_wrong", "tests"]
 
 
-def test_a_run_that_is_cut_off_has_told_what_it_found(tmp_path: Path) -> None:
+def test_a_run_that_is_cut_off_keeps_its_results(tmp_path: Path) -> None:
     found = outcomes(tmp_path, CUT_OFF="1")
     assert list(map(last_name, found)) == ["test_wrong", "test_without"]

@@ -80,7 +80,7 @@ def test_the_server_rehearses_under_load(tmp_path: Path) -> None:
     assert all(line["out_tok_s"] > 0 for line in loads)
 
 
-def test_a_section_that_fails_is_named_and_ends_no_other(tmp_path: Path) -> None:
+def test_a_failed_section_is_named_and_the_others_run(tmp_path: Path) -> None:
     """Without a GPU, sections that are not rehearsed fail."""
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU")
@@ -100,7 +100,7 @@ def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_tests_of_a_gpu_are_found_where_there_is_little_else(tmp_path: Path) -> None:
+def test_gpu_tests_are_collected_without_server_dependencies(tmp_path: Path) -> None:
     patterns = ("tests/*/test_gpu_*.py", "tests/*/gpu/test_gpu_*.py")  # those of run.sh
     files = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
     marked = [path for path in ROOT.glob("tests/**/test_*.py") if _GPU.search(path.read_text())]
@@ -121,7 +121,7 @@ def test_the_tests_of_a_gpu_are_found_where_there_is_little_else(tmp_path: Path)
         assert path.name in done.stdout
 
 
-def test_every_section_is_cut_off_inside_eight_minutes() -> None:
+def test_every_section_has_a_limit_of_eight_minutes() -> None:
     script = (ROOT / "bench" / "device" / "run.sh").read_text()
     limits = [int(limit) for limit in re.findall(r"(?:bench|run) \S+ (\d+)\b", script)]
     assert len(limits) == 9 and "timeout -k 10" in script

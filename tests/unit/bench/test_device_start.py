@@ -25,7 +25,7 @@ class Stages(nullcontext[None]):
         """Do nothing."""
 
 
-def test_what_measuring_took_of_the_device_is_given_back_before_a_start_plans(
+def test_device_memory_is_freed_before_a_start_plans(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[str] = []

@@ -19,7 +19,7 @@ from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.triton.linear_choice import choose, choose_by, choose_float8, read_table
 
 
-def test_the_measured_table_is_read_as_it_was_meant(tmp_path: Path) -> None:
+def test_the_measured_table_round_trips(tmp_path: Path) -> None:
     measured = {
         (4096, 4096): [
             (1, "stream"),
@@ -62,14 +62,14 @@ def test_a_kernel_with_wrong_results_cannot_be_the_fastest(
     assert table and not any(table.values())  # the last kernel, cuBLAS, for any number of rows
 
 
-def test_what_was_not_measured_is_streamed_for_the_rows_of_a_tile() -> None:
+def test_unmeasured_products_are_streamed_for_the_rows_of_a_tile() -> None:
     shape = (333, 77)
     assert [choose(tokens, shape, 90) for tokens in (1, 16, 17, 4096)] == [
         *("stream", "stream", "library", "library"),
     ]
 
 
-def test_so_is_the_table_of_8_bit_floats(tmp_path: Path) -> None:
+def test_the_measured_table_of_float8_round_trips(tmp_path: Path) -> None:
     best = [(1, "widen"), (16, "widen"), (32, "float8"), (64, "float8")]
     for kind in ("-float8", "-float8-experts"):
         table = {"4096x4096": bounds(best, "float8")}
@@ -78,7 +78,7 @@ def test_so_is_the_table_of_8_bit_floats(tmp_path: Path) -> None:
     assert read_table(tmp_path / "linear.json", 90) == {}
 
 
-def test_8_bit_tensor_cores_serve_many_rows_of_whole_groups_where_there_are_any() -> None:
+def test_float8_tensor_cores_serve_many_rows_if_the_gpu_has_them() -> None:
     def chosen(capability: int, width: int, invariant: bool = False) -> list[str]:
         return [choose_float8(rows, (333, width), capability, invariant) for rows in (1, 16, 17)]
 
@@ -88,7 +88,7 @@ def test_8_bit_tensor_cores_serve_many_rows_of_whole_groups_where_there_are_any(
     assert chosen(80, 256, True) == chosen(90, 200, True) == ["widen"] * 3
 
 
-def test_what_was_measured_before_a_cut_is_kept(
+def test_results_measured_before_a_cut_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut_off(*arguments: object) -> None:

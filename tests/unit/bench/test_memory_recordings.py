@@ -37,13 +37,13 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return recording
 
 
-def test_recordings_keep_to_the_formula(rehearsed: dict[str, Any]) -> None:
+def test_recordings_match_the_formula(rehearsed: dict[str, Any]) -> None:
     committed = [one for path in sorted(RESULTS.rglob("*.jsonl")) for one in recordings(path)]
     for recording in [rehearsed, *committed]:
         assert deviations(recording) == [], recording.get("model")
 
 
-def test_every_stage_of_a_start_is_noted(rehearsed: dict[str, Any]) -> None:
+def test_every_stage_of_a_start_is_recorded(rehearsed: dict[str, Any]) -> None:
     stages = [one["stage"] for one in rehearsed["stages"]]
     assert stages == ["before", "weights", "cache", "kept", "slots", "rows", "served"]
     assert used(rehearsed)["cache"] == rehearsed["terms"]["cache"]
@@ -70,7 +70,7 @@ def _scaled(recording: dict[str, Any], factor: int) -> dict[str, Any]:
     return larger
 
 
-def test_of_a_gpu_the_total_is_checked_too(rehearsed: dict[str, Any]) -> None:
+def test_the_total_is_checked_on_a_gpu(rehearsed: dict[str, Any]) -> None:
     recording = copy.deepcopy(rehearsed)
     total = sum(recording["terms"].values())
     for stage, taken in zip(recording["stages"], [0, 0.2, 0.8, 0.8, 0.8, 0.9, 1.1], strict=True):
@@ -79,7 +79,7 @@ def test_of_a_gpu_the_total_is_checked_too(rehearsed: dict[str, Any]) -> None:
     assert wrong == f"total: {int(1.1 * total)} bytes of {total}"
 
 
-def test_live_bytes_are_those_of_tensors_that_are_there() -> None:
+def test_live_bytes_count_existing_tensors_only() -> None:
     with LiveBytes() as live:
         kept = torch.zeros(100)
         gone = kept + 1

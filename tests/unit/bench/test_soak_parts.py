@@ -36,7 +36,7 @@ def resources(**changed: object) -> ServerResources:
     return ServerResources(**(fields | changed))  # type: ignore[arg-type]
 
 
-def test_pipelined_answers_are_told_apart() -> None:
+def test_pipelined_answers_are_separated() -> None:
     raw = refusal(400) + CHUNKED + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n" + refusal(404)
     first, second, third = answers(raw)
     assert (first.status, second.body, third.status) == (400, b"abcde", 404)
@@ -44,13 +44,13 @@ def test_pipelined_answers_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("cut", [5, 30, len(CHUNKED) + 2, len(CHUNKED) + 9])
-def test_an_answer_that_breaks_off_is_not_whole(cut: int) -> None:
+def test_a_cut_answer_is_incomplete(cut: int) -> None:
     found = list(answers((CHUNKED + b"3\r\nabc\r\n0\r\n\r\n")[:cut]))
     assert not found or not found[0].whole
 
 
 @pytest.mark.parametrize("raw", [b"SSH-2.0\r\n\r\n", CHUNKED + b"zz\r\n", b"garbage"])
-def test_what_is_no_http_is_seen(raw: bytes) -> None:
+def test_invalid_http_is_reported(raw: bytes) -> None:
     with pytest.raises(Malformed):
         list(answers(raw))
 
@@ -65,12 +65,12 @@ def test_what_is_no_http_is_seen(raw: bytes) -> None:
         b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\nno",
     ],
 )
-def test_an_answer_that_must_not_be_is_wrong(raw: bytes) -> None:
+def test_a_forbidden_answer_is_reported(raw: bytes) -> None:
     with pytest.raises(SoakFailure):
         TargetServer(0).check_answers(raw, began=0.0)
 
 
-def test_a_fault_is_excused_while_the_server_is_not_whole_only() -> None:
+def test_a_server_error_is_excused_only_during_recovery() -> None:
     target = TargetServer(0)
     target.faults.windows = [(1.0, 2.0, False)]
     with pytest.raises(Inconclusive):
@@ -84,7 +84,7 @@ def test_a_fault_is_excused_while_the_server_is_not_whole_only() -> None:
         target.check_answers(refusal(500, REFUSAL.replace(b"no", b"internal error")), began=9.0)
 
 
-def test_a_missing_answer_is_excused_where_connections_were_cut_only() -> None:
+def test_a_missing_answer_is_excused_only_if_connections_were_cut() -> None:
     target = TargetServer(0, began=1.5)
     target.faults.windows = [(1.0, 2.0, False)]
     with pytest.raises(SoakFailure):
@@ -111,7 +111,7 @@ def test_a_missing_answer_is_excused_where_connections_were_cut_only() -> None:
         ({"temporary": ("a", "b")}, "temporary"),
     ],
 )
-def test_what_is_left_behind_is_told(changed: dict[str, object], told: str) -> None:
+def test_leaked_resources_are_reported(changed: dict[str, object], told: str) -> None:
     (found,) = leaks(resources(), resources(**changed), workers=2)
     assert told in found
     assert not leaks(resources(), resources(), workers=2)
@@ -136,7 +136,7 @@ def test_the_log_has_a_line_of_each_kind_for_each_request() -> None:
     assert audit_log(["x ERROR the engine process ended with status -9"])[0] == []
 
 
-def test_another_answer_is_a_difference() -> None:
+def test_a_changed_answer_is_reported() -> None:
     one = [[0]] * 5
     assert not differences(one, one)
     assert len(differences(one, [[1], *one[1:]])) == 1
@@ -147,6 +147,6 @@ def test_gauges_of_several_labels_are_summed() -> None:
     assert gauges(text) == {"requests": 3.0, "up": 1.0}
 
 
-def test_a_mapping_is_sent_as_json_and_bytes_as_they_are() -> None:
+def test_a_mapping_is_sent_as_json_and_bytes_unchanged() -> None:
     assert request("POST", "/x", {"a": 1}).endswith(b'Content-Length: 8\r\n\r\n{"a": 1}')
     assert request("GET", "/x", b"\xff").endswith(b"\xff")

@@ -33,7 +33,7 @@ def chat_over(script):
     return Chat(loop, agent, conversation, Console(file=out)), agent, conversation, out
 
 
-def test_answer_is_written_as_it_comes_and_remembered():
+def test_answer_is_printed_as_it_arrives_and_kept_in_the_dialog():
     chat, agent, _, out = chat_over(spoken("Hel", "lo [bold]", "!"))
     chat.answer_once("hi")
     chat.answer_once("again")
@@ -43,7 +43,7 @@ def test_answer_is_written_as_it_comes_and_remembered():
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_an_answer_is_written_as_it_is(terminal):
+def test_an_answer_is_printed_unchanged(terminal):
     """A Makefile contains tabs, a settings file may contain `:key:`, and lines may be long."""
     said = ["a\tb\n", "\tc ", ":key: [bold]x[/bold] https://x.example ", "y" * 300, "👩\u200d🚀"]
     chat, _, _, out = chat_over(spoken(*said))
@@ -53,7 +53,7 @@ def test_an_answer_is_written_as_it_is(terminal):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_an_answer_does_not_steer_the_terminal(terminal):
+def test_an_answer_cannot_control_the_terminal(terminal):
     said = "a\x1b[2J\x9b1mb\r\x07\x08c"
     chat, _, conversation, out = chat_over(spoken(said))
     chat._console = Console(file=out, force_terminal=terminal)
@@ -62,7 +62,7 @@ def test_an_answer_does_not_steer_the_terminal(terminal):
     assert conversation.messages[1] == Message("assistant", (Text(said),))
 
 
-def test_interrupt_stops_the_answer_and_keeps_what_was_said():
+def test_interrupt_stops_the_answer_and_keeps_its_text():
     def script(request):
         steps = list(spoken("Hel")(request))
         yield from steps[:3]
@@ -76,7 +76,7 @@ def test_interrupt_stops_the_answer_and_keeps_what_was_said():
     assert conversation.messages[1] == Message("assistant", (Text("Hel"),))
 
 
-def test_interrupt_of_an_answer_goes_on_with_the_chat(monkeypatch):
+def test_chat_continues_after_an_interrupted_answer(monkeypatch):
     def script(request):
         os.kill(os.getpid(), signal.SIGINT)
         yield asyncio.Event()  # never set
@@ -89,7 +89,7 @@ def test_interrupt_of_an_answer_goes_on_with_the_chat(monkeypatch):
     assert next(lines) == "never read"
 
 
-def test_failed_answer_is_told_and_the_chat_goes_on(monkeypatch):
+def test_chat_reports_a_failed_answer_and_continues(monkeypatch):
     failed = RunFailed(503, "server_error", "unavailable", "the engine is restarting")
     chat, agent, _, out = chat_over(lambda r: iter([RunStarted("m", 0, 1), failed]))
     lines = iter(["hi", "/temperature 0.5", "hi", "/exit", "never read"])
@@ -111,7 +111,7 @@ def test_end_of_input_leaves(monkeypatch):
     assert out.getvalue().startswith("a [/b] model :key:  /help lists the commands")
 
 
-def test_reasoning_stands_apart_from_the_answer():
+def test_reasoning_is_printed_apart_from_the_answer():
     def script(request):
         yield RunStarted("m", 0, 1)
         yield PartStarted(0, 0, "reasoning")
@@ -125,7 +125,7 @@ def test_reasoning_stands_apart_from_the_answer():
     assert conversation.messages[1] == Message("assistant", (Text("Two."),))
 
 
-def test_the_line_editor_is_told_the_prompt(monkeypatch):
+def test_the_line_editor_knows_the_prompt(monkeypatch):
     """readline redraws the whole line (Ctrl-U, history) and would lose a prompt that it does not
     know."""
     chat, *_, out = chat_over(spoken())
@@ -135,7 +135,7 @@ def test_the_line_editor_is_told_the_prompt(monkeypatch):
     assert prompts == ["> "] and "> " not in out.getvalue()
 
 
-def test_standard_output_holds_answers_alone_where_a_program_reads_it(monkeypatch):
+def test_redirected_standard_output_holds_answers_only(monkeypatch):
     def script(request):
         if len(agent.requests) == 2:
             yield Unavailable("not now")
@@ -167,7 +167,7 @@ def test_single_answer_fails_with_its_error():
         chat.answer_once("hi")
 
 
-def test_commands_set_what_the_next_request_asks():
+def test_commands_set_parameters_of_the_next_request():
     conversation = Conversation()
     for line in ("/system Be brief.", "/temperature 0.3", "/topk 40", "/topp 0.9", "/adapter sql"):
         conversation.command(line)
@@ -183,7 +183,7 @@ def test_commands_set_what_the_next_request_asks():
     assert request.sampling == Conversation().sampling and request.adapter is None
 
 
-def test_top_k_of_0_is_none_of_the_models_own():
+def test_top_k_of_0_disables_the_models_default():
     conversation = Conversation()
     assert conversation.command("/topk 0") == "top_k: 0"
     assert conversation.request("hi").sampling.top_k == 0
@@ -192,7 +192,7 @@ def test_top_k_of_0_is_none_of_the_models_own():
 @pytest.mark.parametrize(
     "line", ["/temperature x", "/temperature 3", "/topk -1", "/topk 1.5", "/topp nan", "/no"]
 )
-def test_wrong_command_is_told_and_changes_nothing(line):
+def test_wrong_command_is_reported_and_changes_nothing(line):
     conversation = Conversation()
     assert conversation.command(line)
     assert conversation.sampling == Conversation().sampling

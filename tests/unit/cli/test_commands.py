@@ -76,7 +76,7 @@ FLAGS = [option for option in (*MODEL_OPTIONS, *SERVE_OPTIONS) if option.kind is
 
 
 @pytest.mark.parametrize("option", FLAGS, ids=lambda option: option.field)
-def test_an_option_turns_off_what_the_file_turns_on(served, tmp_path, option):
+def test_an_option_overrides_a_flag_of_the_file(served, tmp_path, option):
     table = "engine.adapter" if option in LORA_OPTIONS else "engine"
     table = "server" if option in SERVER_OPTIONS else table
     file = tmp_path / "penstock.toml"
@@ -177,7 +177,7 @@ def test_option_without_a_runtime_is_refused_and_not_in_the_help(served, monkeyp
     assert "--enable-shell" not in invoke("serve", "--help").stdout
 
 
-def test_options_of_adapters_come_to_the_settings_of_the_engine(served):
+def test_adapter_options_reach_the_engine_settings(served):
     arguments = (
         "serve --enable-lora --lora sql=/adapters/sql --lora svg=/adapters/s=v "
         "--lora-max-adapters 4 --max-lora-rank 64 --lora-max-bytes 512MiB"
@@ -193,7 +193,7 @@ def test_serve_without_options_serves_the_defaults(served):
     assert engine == EngineSettings() and (server.host, server.port) == ("0.0.0.0", 1234)
 
 
-def test_model_may_be_named_by_the_option_of_the_reference(served):
+def test_model_may_be_given_as_an_option(served):
     invoke("serve", "-m", "some/model")
     assert only(served[0])[0].model == "some/model"
 
@@ -206,7 +206,7 @@ def test_config_file_is_read(served, tmp_path):
     assert (engine.model, server.port) == ("from-file", 98)
 
 
-def test_networks_that_may_be_fetched_from_are_listed_one_by_one(served, tmp_path):
+def test_allowed_fetch_networks_may_be_repeated(served, tmp_path):
     invoke("serve", "--fetch-allow", "10.1.0.0/16", "--fetch-allow", "127.0.0.1")
     file = tmp_path / "penstock.toml"
     file.write_text('[server]\nfetch_allow = ["fd00::/8"]\n')
@@ -239,7 +239,7 @@ def test_networks_that_may_be_fetched_from_are_listed_one_by_one(served, tmp_pat
         (["bench", "no-such-model"], "no-such-model"),
     ],
 )
-def test_operators_error_is_one_line_and_status_1(monkeypatch, tmp_path, arguments, said):
+def test_an_operator_error_is_one_line_and_status_1(monkeypatch, tmp_path, arguments, said):
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["penstock", *arguments])
     with pytest.raises(SystemExit) as ended:
@@ -248,7 +248,7 @@ def test_operators_error_is_one_line_and_status_1(monkeypatch, tmp_path, argumen
     assert message.startswith("penstock: ") and said in message and "\n" not in message
 
 
-def test_a_wrong_value_of_the_file_is_told_by_its_key(monkeypatch, tmp_path):
+def test_an_error_in_the_file_names_the_key(monkeypatch, tmp_path):
     file = tmp_path / "penstock.toml"
     file.write_text("[engine]\nmax_seqs = 0\n")
     monkeypatch.setattr(
@@ -273,7 +273,7 @@ def test_an_interrupted_command_ends_with_status_130(monkeypatch, arguments):
     assert ended.value.code == 130
 
 
-def test_a_store_that_the_operator_named_is_ready_before_the_model_is_loaded(tmp_path):
+def test_an_explicit_store_is_opened_before_the_model_is_loaded(tmp_path):
     store = StoreSettings(url=f"sqlite:///{tmp_path / 'a' / 'x.db'}", blobs=str(tmp_path / "b"))
     serve_module.check_store(store)
     assert (tmp_path / "a" / "x.db").exists() and (tmp_path / "b").is_dir()
@@ -289,7 +289,7 @@ def test_port_in_use_is_one_line(monkeypatch):
         cli.main()
 
 
-def test_an_address_that_cannot_be_bound_comes_with_what_helps():
+def test_a_bind_error_says_what_to_do():
     with bind_socket("127.0.0.1", 0) as taken:
         taken.listen()
         with pytest.raises(OSError, match=r"in use: 127\.0\.0\.1:.*choose another --port"):
@@ -312,7 +312,7 @@ def test_a_model_that_only_embeds_is_refused_at_the_start(command, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["serve", "run", "bench"])
-def test_help_leaves_a_terminal_of_80_columns_room_for_its_text(command):
+def test_help_text_fits_a_terminal_of_80_columns(command):
     shown = CliRunner().invoke(cli.app, [command, "--help"], env={"TERMINAL_WIDTH": "80"}).stdout
     lines = [line for line in shown.splitlines() if line.startswith("\u2502 ")]
     assert len(lines) > 20
@@ -349,12 +349,12 @@ def test_doctor_reports_as_json():
     assert (out.exit_code == 1) == any(check["status"] == "error" for check in checks)
 
 
-def test_doctor_refuses_a_port_that_is_none():
+def test_doctor_refuses_an_invalid_port():
     done = CliRunner().invoke(cli.app, ["doctor", "--port", "99999"])
     assert done.exit_code == 2 and "65535" in done.output
 
 
-def test_doctor_tells_of_a_home_that_nobody_may_look_into(monkeypatch):
+def test_doctor_reports_an_unreadable_home(monkeypatch):
     """root may look anywhere, so the system's error is simulated."""
 
     def refused(*_):
@@ -365,7 +365,7 @@ def test_doctor_tells_of_a_home_that_nobody_may_look_into(monkeypatch):
     assert (check.status, check.message) == ("error", "/closed/home: Permission denied")
 
 
-def test_refusals_of_the_system_name_the_file(monkeypatch):
+def test_system_errors_name_the_file(monkeypatch):
     def refused():
         raise PermissionError(13, "Permission denied", "/closed/home")
 

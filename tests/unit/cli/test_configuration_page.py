@@ -15,7 +15,7 @@ PATH = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
 PAGE = PATH.read_text()
 
 
-def test_the_tables_are_those_of_the_options():
+def test_the_tables_match_the_options():
     assert with_tables(PAGE) == PAGE, (
         "run `python -m penstock.cli.settings_page docs/configuration.md`, which writes them anew"
     )
@@ -29,7 +29,7 @@ def test_every_setting_has_a_row():
     assert all(f"| `{field}` |" in PAGE for field in documented)
 
 
-def test_the_keys_beside_the_tables_are_told():
+def test_keys_outside_the_tables_are_documented():
     models = PAGE.partition("## Models")[2].partition("## Tables")[0]
     keys = {"model", "served_model_name", "default_model_id"}
     assert all(f"`{key}`" in models for key in (*MODEL_KEYS, *keys))

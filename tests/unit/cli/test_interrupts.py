@@ -53,6 +53,6 @@ def test_an_interrupt_ends_the_command_without_a_traceback(prelude):
     assert ended(prelude) == (130, "", "")
 
 
-def test_what_a_shell_put_into_the_background_goes_on():
+def test_a_background_process_ignores_the_interrupt():
     status, said, wrong = ended(f"signal.signal(signal.SIGINT, signal.SIG_IGN)\n{IMPORTING}")
     assert (status, wrong) == (0, "") and said.startswith("penstock ")

@@ -20,7 +20,7 @@ def lora(options=None, toml="", tmp_path=None):
     return load_engine(options or {}, file=file).lora
 
 
-def test_no_runtime_unless_it_is_asked_for():
+def test_lora_runtime_is_off_by_default():
     assert lora() is None
     assert lora({"enable_lora": False, "lora_max_rank": 8}) is None
     assert lora({"lora_max_adapters": 4}) is None
@@ -29,7 +29,7 @@ def test_no_runtime_unless_it_is_asked_for():
 @pytest.mark.parametrize(
     ("key", "value"), [("lora_max_bytes", "12XB"), ("lora_max_rank", 0), ("lora_max_adapters", "x")]
 )
-def test_a_limit_that_is_none_is_refused_without_a_runtime_too(key, value):
+def test_an_invalid_limit_is_refused_even_without_a_runtime(key, value):
     with pytest.raises(SettingsError, match="lora_max"):
         lora({key: value})
 
@@ -109,7 +109,7 @@ def test_wrong_options_are_refused_by_name(tmp_path, text, named):
     ("value", "allowed"),
     [("1", 1), ("true", 1), ("YES", 1), (" on ", 1), ("0", 0), ("", 0), ("enable", 0)],
 )
-def test_clients_may_load_adapters_only_where_the_environment_says_so(value, allowed):
+def test_clients_may_load_adapters_only_if_the_environment_allows_it(value, allowed):
     found = read_environment({"HOME": "/h", "SERVICE_ALLOW_RUNTIME_LORA_UPDATING": value})
     assert found.lora_updates == bool(allowed) and found.lora_root is None
 

@@ -56,14 +56,14 @@ def heaps_and_bytes(place: Path, **environment: str) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(not HAS_GLIBC, reason="only glibc's heaps are bounded")
-def test_threads_share_a_heap_that_gives_back_what_they_free(tmp_path: Path) -> None:
+def test_threads_share_a_heap_that_returns_freed_memory(tmp_path: Path) -> None:
     heaps, held = heaps_and_bytes(tmp_path / "bounded")
     assert heaps == 1
     assert held < 8 * MIB
 
 
 @pytest.mark.skipif(not HAS_GLIBC, reason="only glibc's heaps are bounded")
-def test_operators_settings_of_memory_stand(tmp_path: Path) -> None:
+def test_malloc_settings_of_the_operator_are_kept(tmp_path: Path) -> None:
     heaps, _ = heaps_and_bytes(tmp_path / "two", MALLOC_ARENA_MAX="2")
     assert heaps == 2
     heaps, held = heaps_and_bytes(tmp_path / "theirs", GLIBC_TUNABLES="glibc.malloc.perturb=0")

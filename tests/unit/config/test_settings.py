@@ -43,7 +43,7 @@ def test_nothing_given_gives_the_defaults():
     assert load() == (EngineSettings(), ServerSettings())
 
 
-def test_keep_alive_comes_from_the_environment_unless_the_file_has_it(tmp_path):
+def test_keep_alive_comes_from_the_file_then_the_environment(tmp_path):
     environment = read_environment({"KEEP_ALIVE_INTERVAL": "2500"})
     assert load(environment=environment)[1].keep_alive_interval_ms == 2500
     file = tmp_path / "penstock.toml"
@@ -52,7 +52,7 @@ def test_keep_alive_comes_from_the_environment_unless_the_file_has_it(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "1.5", "ten", "9" * 30, "²"])
-def test_keep_alive_interval_that_is_no_interval_is_the_default(text):
+def test_invalid_keep_alive_interval_falls_back_to_the_default(text):
     assert read_environment({"KEEP_ALIVE_INTERVAL": text}).keep_alive_interval_ms == 10_000
 
 
