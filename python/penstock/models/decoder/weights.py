@@ -130,7 +130,8 @@ class DecoderWeights:
         check_tensors(checkpoint, names, spec, also_expected)
 
     def embedding(self) -> Matrix:
-        """[V, W]. Raises ModelError where it is of 8-bit floats: only products know those."""
+        """Return the embedding [V, W]. Raises ModelError for 8-bit floats, which only matrix
+        products support."""
         name = f"{self.names.embedding}.weight"
         table = self._matrix(name)
         if isinstance(table, Float8):
@@ -140,13 +141,13 @@ class DecoderWeights:
         return table
 
     def head(self) -> Linear | None:
-        """[V, W]; None where it is the embedding."""
+        """Return the head [V, W], or None if it is the embedding."""
         if self._spec.tied_head:
             return None
         return Linear((self._matrix(f"{self.names.head}.weight"),))
 
     def final_norm(self) -> Vector:
-        """[W]; what scales the logits is in it."""
+        """Return the weight [W] of the last norm, multiplied by the scale of the logits."""
         return self._norm(self.names.final_norm) * np.float32(self._spec.logit_scale)
 
     def rope_factors(self) -> Vector | None:
