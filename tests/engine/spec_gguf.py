@@ -29,7 +29,7 @@ def spec_gguf(path: Path, spec: DecoderSpec) -> Iterator[gguf.GGUFWriter]:
     if mixture is not None:
         writer.add_expert_count(mixture.count)
         writer.add_expert_used_count(mixture.per_token)
-        writer.add_expert_feed_forward_length(mixture.ff)
+        writer.add_expert_feed_forward_length(mixture.intermediate_size)
     yield writer
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

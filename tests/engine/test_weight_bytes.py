@@ -17,7 +17,7 @@ from penstock.config import EngineSettings
 from penstock.kernels.reference import ReferenceOps
 from penstock.models.decoder.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
 from penstock.models.decoder.tensor_names import GGUF_NAMES
-from penstock.models.decoder.weights import expected_shapes
+from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.hub.model_files import ModelFiles
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import LoadedModel, load_model

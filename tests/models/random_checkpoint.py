@@ -12,7 +12,8 @@ from penstock.kernels.cases.random_inputs import RandomInputs
 from penstock.kernels.weights import Dense, Matrix
 from penstock.models.decoder.spec import DecoderSpec
 from penstock.models.decoder.tensor_names import TensorNames
-from penstock.models.decoder.weights import DecoderWeights, expected_shapes
+from penstock.models.decoder.tensor_shapes import expected_shapes
+from penstock.models.decoder.weights import DecoderWeights
 from penstock.models.families.registry import hf_names
 from penstock.quant.checkpoint import TensorInfo
 

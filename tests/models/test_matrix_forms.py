@@ -10,7 +10,7 @@ from test_tensor_parallel import LLAMA as SPEC
 
 from penstock.kernels.weights import Affine
 from penstock.models.checkpoint.matrix_forms import matrix_forms
-from penstock.models.decoder.weights import expected_shapes
+from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.families.registry import hf_names
 
 

@@ -1,1 +1,1 @@
-"""Models: where they come from, what they are made of, and the decoders that compute them."""
+"""Models: their sources, files, configurations and weights, and the forward passes over the ops."""

@@ -11,7 +11,7 @@ from penstock.base.resources import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder.decoder import Progress
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.weights import expected_shapes
+from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.embedding.rerankers import is_reranker, load_reranker
 from penstock.models.families.registry import hf_names
 from penstock.models.hub.folder_files import weight_names

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.device.model_shapes import Shape, config_of
 from penstock.models.decoder.spec import DecoderSpec
-from penstock.models.decoder.weights import expected_shapes
+from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.families.registry import hf_names, spec_of_folder
 
 

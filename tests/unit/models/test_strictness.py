@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from penstock.base.errors import ModelError
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec
 from penstock.models.decoder.tensor_names import HF_NAMES
-from penstock.models.decoder.weights import deinterleaved_rows, expected_shapes
+from penstock.models.decoder.tensor_shapes import expected_shapes
+from penstock.models.decoder.weights import deinterleaved_rows
 from penstock.models.families.registry import (
     ENCODER_ARCHITECTURES,
     HF_ARCHITECTURES,

@@ -27,7 +27,8 @@ from penstock.models.decoder.tensor_names import (
     headless_names,
     mlx_names,
 )
-from penstock.models.decoder.weights import DecoderWeights, Weights, quantizable_names
+from penstock.models.decoder.tensor_shapes import quantizable_names
+from penstock.models.decoder.weights import DecoderWeights, Weights
 from penstock.models.encoder.dense import DenseLayer, read_dense
 from penstock.models.encoder.sentence_transformers import (
     PoolerSpec,

@@ -16,12 +16,12 @@ from penstock.base.errors import ModelError
 from penstock.kernels.isa.instruction_sets import MatrixForm
 from penstock.kernels.weights import Experts, Linear, Matrix
 from penstock.models.decoder.spec import DecoderSpec, LayerSpec
+from penstock.models.decoder.tensor_shapes import expected_shapes
 from penstock.models.decoder.weights import (
     DecoderWeights,
     LayerWeights,
     MatrixBytes,
     Vector,
-    expected_shapes,
     prefetch_layers,
 )
 from penstock.models.loader.model_loader import LoadedModel
