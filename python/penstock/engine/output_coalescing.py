@@ -65,10 +65,10 @@ class OutputCoalescer:
         held = self._held[output.id]
         if output.finish is not None:
             del self._held[output.id]
-            if output.finish in ("error", "abort"):  # what was made before comes before it
+            if output.finish in ("error", "abort"):  # earlier tokens precede it
                 return [*([coalesced(held)] if held else ()), output]
         elif not output.tokens:
-            return [output]  # it tells of the prompt only
+            return [output]  # it has prompt tokens only
         held.append(output)
         if output.finish is None and len(held) < MAX_COALESCED:
             return []
