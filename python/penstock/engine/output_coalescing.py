@@ -16,7 +16,7 @@ def coalesced(outputs: Sequence[TokenOutput]) -> TokenOutput:
     last = outputs[-1]
     tokens = tuple([token for output in outputs for token in output.tokens])
     prompt = tuple([token for output in outputs for token in output.prompt])
-    begun = next((output for output in outputs if output.tokens), last)
+    first = next((output for output in outputs if output.tokens), last)
     return TokenOutput(
         id=last.id,
         tokens=tokens,
@@ -25,9 +25,9 @@ def coalesced(outputs: Sequence[TokenOutput]) -> TokenOutput:
         finish=last.finish,
         error=last.error,
         prompt=prompt,
-        first_step_time_s=begun.step_time_s
-        if begun.first_step_time_s is None
-        else begun.first_step_time_s,
+        first_step_time_s=first.step_time_s
+        if first.first_step_time_s is None
+        else first.first_step_time_s,
     )
 
 
