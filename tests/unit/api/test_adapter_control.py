@@ -71,7 +71,7 @@ async def test_refusals_reach_the_worker_as_they_were(pipe):
 
 
 async def test_second_load_is_told_when_to_come_back(pipe):
-    pipe.fleet._engines["a"].adapters.host._registry.begin("other")
+    pipe.fleet._engines["a"].adapters.catalog._registry.begin("other")
     with pytest.raises(AdapterRefused) as refused:
         await pipe.control.load_adapter("a", AdapterLoadRequest("x", "/"))
     assert (refused.value.status, refused.value.retry_after_s) == (429, 1)
