@@ -50,7 +50,7 @@ def everything(engine: LocalEngine) -> list[Awaitable[object]]:
 
 
 @pytest.mark.parametrize("failure", [ValueError("wrong"), Panic("wrong")])
-async def test_a_failure_fails_whatever_was_asked_and_is_asked(failure: BaseException) -> None:
+async def test_a_failure_fails_open_and_later_calls(failure: BaseException) -> None:
     core = Core(failure)
     engine = LocalEngine(core)
     for _ in range(2):
@@ -60,7 +60,7 @@ async def test_a_failure_fails_whatever_was_asked_and_is_asked(failure: BaseExce
     assert core.closed
 
 
-async def test_a_closed_engine_refuses_whatever_is_asked() -> None:
+async def test_a_closed_engine_refuses_every_call() -> None:
     engine = LocalEngine(Core())
     assert await answer(engine) == [1, 2]
     assert await engine.gauges() == EngineGauges() and await engine.adapters() == ()
@@ -70,7 +70,7 @@ async def test_a_closed_engine_refuses_whatever_is_asked() -> None:
             await asked
 
 
-async def test_an_engine_ends_where_no_further_thread_can_be_started(
+async def test_an_engine_closes_without_starting_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def start_nothing(*_: object) -> None:

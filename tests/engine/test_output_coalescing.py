@@ -32,7 +32,7 @@ def joiner() -> OutputCoalescer:
     return made
 
 
-def test_only_the_last_chunk_of_a_whole_answer_is_handed_on() -> None:
+def test_only_the_last_output_of_a_whole_answer_is_sent() -> None:
     made = joiner()
     for token in range(20):
         assert made.coalesce([chunk("whole", token), chunk("bits", token)]) == [
@@ -42,7 +42,7 @@ def test_only_the_last_chunk_of_a_whole_answer_is_handed_on() -> None:
     assert [ids(last), last[0].finish, last[0].cached_tokens] == [[*range(21)], "stop", 7]
 
 
-def test_a_whole_answer_tells_when_its_first_token_was_made() -> None:
+def test_a_whole_answer_has_the_time_of_its_first_token() -> None:
     made = joiner()
     made.coalesce([TokenOutput("whole", (), 1.0, 7, prompt=(TokenDelta(5, -1.0),))])
     for step in (2.0, 3.0):
@@ -51,7 +51,7 @@ def test_a_whole_answer_tells_when_its_first_token_was_made() -> None:
     assert (last.first_step_time_s, last.step_time_s) == (2.0, 4.0)
 
 
-def test_what_is_held_is_bounded() -> None:
+def test_held_outputs_are_bounded() -> None:
     made = joiner()
     passed = [made.coalesce([chunk("whole", token)]) for token in range(3 * MAX_COALESCED)]
     assert max(len(ids(chunks)) for chunks in passed) == MAX_COALESCED
@@ -59,7 +59,7 @@ def test_what_is_held_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("finish", ["error", "abort"])
-def test_what_was_made_before_a_failure_comes_before_it(finish: FinishReason) -> None:
+def test_tokens_before_a_failure_precede_it(finish: FinishReason) -> None:
     made = joiner()
     made.coalesce([chunk("whole", 0)])
     made.coalesce([chunk("whole", 1)])
@@ -68,12 +68,12 @@ def test_what_was_made_before_a_failure_comes_before_it(finish: FinishReason) ->
     assert (ids([before]), before.finish, last) == ([0, 1], None, failure)
 
 
-def test_a_request_that_fails_at_once_has_that_chunk_only() -> None:
+def test_a_request_that_fails_at_once_has_one_output() -> None:
     failure = chunk("whole", finish="error")
     assert joiner().coalesce([failure]) == [failure]
 
 
-def test_nothing_is_kept_of_a_request_that_is_forgotten() -> None:
+def test_a_forgotten_request_holds_no_outputs() -> None:
     made = joiner()
     made.coalesce([chunk("whole", 0), chunk("whole", 1)])
     made.forget("whole")

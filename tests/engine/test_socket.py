@@ -216,7 +216,7 @@ async def test_closing_a_stream_early_aborts_its_request(tmp_path: Path) -> None
         stream = client.generate(request("long", 10_000))
         async for _ in stream:
             break
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
         await until(lambda: source.aborted)
         assert not source.active
         await client.close()
@@ -236,7 +236,7 @@ async def test_requests_of_a_vanished_api_process_are_aborted(tmp_path: Path) ->
         await client.close()
 
 
-def test_a_connection_that_ends_with_another_takes_no_more(tmp_path: Path) -> None:
+def test_a_connection_dropped_during_delivery_gets_no_more_frames(tmp_path: Path) -> None:
     source = LoadingTokenSource()
     server = EngineServer(source, str(tmp_path / "s"))
     with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
@@ -256,7 +256,7 @@ def test_a_connection_that_ends_with_another_takes_no_more(tmp_path: Path) -> No
     server.run()
 
 
-def test_frames_behind_one_whose_answer_could_not_be_sent_are_dropped(tmp_path: Path) -> None:
+def test_frames_after_an_unsendable_answer_are_dropped(tmp_path: Path) -> None:
     with accepted(tmp_path / "s") as (source, server, sock):
         sock.sendall(frame(AskGauges()) + frame(submit(request("orphan"))))
         sock.close()
@@ -264,7 +264,7 @@ def test_frames_behind_one_whose_answer_could_not_be_sent_are_dropped(tmp_path: 
         assert not source.active and not server._connections
 
 
-def test_all_that_was_sent_is_read_before_a_step(
+def test_everything_sent_is_read_before_a_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "READ_BYTES", 16)
@@ -311,9 +311,9 @@ async def test_refusal_reaches_its_request_with_status_and_code(tmp_path: Path) 
         await client.wait_ready()
         held = [client.generate(request(str(n), 10_000)) for n in range(4)]
         for stream in held:
-            await stream.__anext__()
+            await stream.admitted()
         with pytest.raises(ServiceError) as caught:
-            await tokens(client.generate(request("one too many")))
+            await client.generate(request("one too many")).admitted()
         assert (caught.value.status, caught.value.code) == (429, "queue_full")
         assert caught.value.retry_after_s == 3
         await client.close()
@@ -340,7 +340,7 @@ async def test_requests_in_flight_fail_when_the_engine_goes_and_work_when_it_is_
         await client.close()
 
 
-async def test_an_engine_that_has_said_nothing_is_asked_nothing(tmp_path: Path) -> None:
+async def test_no_request_is_sent_before_the_engine_says_hello(tmp_path: Path) -> None:
     """A dying engine accepts connections as long as its socket exists."""
     accepted = asyncio.Event()
 
@@ -388,7 +388,7 @@ def test_frames_survive_any_cut_of_the_stream() -> None:
         assert [body for piece in pieces for body in reader.feed(piece)] == whole
 
 
-def test_what_steers_the_draws_of_many_answers_is_decoded_once() -> None:
+def test_the_sampling_of_many_choices_is_decoded_once() -> None:
     """The sampling parameters may bias every token of the vocabulary."""
     biased = Sampling(logit_bias=dict.fromkeys(range(1000), 1.0))
     sent = [msgspec.structs.replace(request(name), sampling=biased) for name in "ab"]
@@ -403,7 +403,7 @@ def test_oversized_frame_is_refused_before_it_is_stored() -> None:
         FrameReader().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
 
 
-async def test_a_restarted_engine_is_taught_again(tmp_path: Path) -> None:
+async def test_a_restarted_engine_gets_the_vocabulary_again(tmp_path: Path) -> None:
     client = EngineClient(str(tmp_path / "s"))
     vocabulary = Vocabulary("{}", (1, 2))
     async with serving(tmp_path / "s") as (source, _):
@@ -420,7 +420,7 @@ async def test_a_restarted_engine_is_taught_again(tmp_path: Path) -> None:
         await client.close()
 
 
-async def test_work_that_comes_without_a_frame_wakes_the_engine(tmp_path: Path) -> None:
+async def test_work_without_a_frame_wakes_the_engine(tmp_path: Path) -> None:
     async with serving(tmp_path / "s") as (source, _):
         client = EngineClient(str(tmp_path / "s"))
         await client.wait_ready()

@@ -31,16 +31,16 @@ MAX_FETCHED_BYTES: Final = 128 * 1024 * 1024
 MAX_PREVIEW_CHARS: Final = 4096
 MAX_REQUEST_CHARS: Final = 32768
 LONGEST_CHAR_BYTES: Final = 4
-# Tells a preview of a file, and whether there is more of it.
+# Enough for a preview, and to know whether there is more.
 HEAD_BYTES: Final = (MAX_PREVIEW_CHARS + 2) * LONGEST_CHAR_BYTES
 TEXT_TYPE: Final = "text/plain"
 BINARY_TYPE: Final = "application/octet-stream"
 PURPOSE: Final = "user_data"
 SOURCE: Final = FileSource("input_file")
 MAX_SHOWN_CHARS: Final = 80
-# The type is a client's, and goes into headers when the file is downloaded.
+# A client's media type is sent as a header when the file is downloaded.
 _MEDIA_TYPE: Final = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
-# Control characters that text has; any other one makes it binary.
+# Control characters of text files; any other one makes a file binary.
 IN_TEXT: Final = frozenset("\t\n\r\f\v\x1b")
 
 

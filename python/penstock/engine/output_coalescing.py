@@ -16,7 +16,7 @@ def coalesced(outputs: Sequence[TokenOutput]) -> TokenOutput:
     last = outputs[-1]
     tokens = tuple([token for output in outputs for token in output.tokens])
     prompt = tuple([token for output in outputs for token in output.prompt])
-    begun = next((output for output in outputs if output.tokens), last)
+    first = next((output for output in outputs if output.tokens), last)
     return TokenOutput(
         id=last.id,
         tokens=tokens,
@@ -25,9 +25,9 @@ def coalesced(outputs: Sequence[TokenOutput]) -> TokenOutput:
         finish=last.finish,
         error=last.error,
         prompt=prompt,
-        first_step_time_s=begun.step_time_s
-        if begun.first_step_time_s is None
-        else begun.first_step_time_s,
+        first_step_time_s=first.step_time_s
+        if first.first_step_time_s is None
+        else first.first_step_time_s,
     )
 
 
@@ -65,10 +65,10 @@ class OutputCoalescer:
         held = self._held[output.id]
         if output.finish is not None:
             del self._held[output.id]
-            if output.finish in ("error", "abort"):  # what was made before comes before it
+            if output.finish in ("error", "abort"):  # earlier tokens precede it
                 return [*([coalesced(held)] if held else ()), output]
         elif not output.tokens:
-            return [output]  # it tells of the prompt only
+            return [output]  # it has prompt tokens only
         held.append(output)
         if output.finish is None and len(held) < MAX_COALESCED:
             return []

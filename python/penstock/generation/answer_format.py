@@ -57,8 +57,7 @@ class AnswerFormats:
         syntax = self.syntax
         if request.answer_prefix and isinstance(syntax.calls, Harmony):
             raise InvalidRequest(
-                "this model does not go on with an answer that is begun already; let the last"
-                " message be a user's",
+                "this model cannot continue an answer prefix; end the messages with one of a user",
                 field="messages",
                 code="unsupported_value",
             )

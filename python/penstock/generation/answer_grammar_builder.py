@@ -41,61 +41,65 @@ class AnswerGrammarBuilder:
         """Stop the child processes. May be called again."""
         self._constraints.close()
 
-    async def of(self, request: GenerateRequest, form: AnswerFormat) -> Grammar | None:
+    async def of(self, request: GenerateRequest, answer_format: AnswerFormat) -> Grammar | None:
         """Return the grammar of the answers, or None. Reasoning is never constrained. Raises
         InvalidRequest naming the field."""
         prepare = self._constraints.prepare
-        calls = self._calls(request, form.tools)
+        calls = self._calls(request, answer_format.tools)
         own: Grammar | None = None
         if request.constraint is not None:
             own = await prepare(request.constraint)
-            if calls == "none" and form.thinking == "none":
+            if calls == "none" and answer_format.thinking == "none":
                 return own
         if own is None and calls == "none":
             return None
-        if own is None and calls == "may" and not any(tool.strict for tool in form.tools):
-            return await self._of_calls(request.tools, form)
+        if own is None and calls == "may" and not any(tool.strict for tool in answer_format.tools):
+            return await self._of_calls(request.tools, answer_format)
         answer = own.value if own is not None else None
-        rules = AnswerRules(form.tools, calls, answer, form.thinking)
+        rules = AnswerRules(answer_format.tools, calls, answer, answer_format.thinking)
         composed = self._composed(rules, request.tools)
         try:
             return await prepare(composed)
         except InvalidRequest:
-            tools = await self._usable(request.tools, form.tools)
+            tools = await self._usable(request.tools, answer_format.tools)
         try:
             return await prepare(self._composed(replace(rules, tools=tools), request.tools))
         except InvalidRequest:
             tools = tuple(tool if tool.strict else _unbound(tool) for tool in tools)
         return await prepare(self._composed(replace(rules, tools=tools), request.tools))
 
-    async def _of_calls(self, given: Sequence[FunctionTool], form: AnswerFormat) -> Grammar | None:
+    async def _of_calls(
+        self, given: Sequence[FunctionTool], answer_format: AnswerFormat
+    ) -> Grammar | None:
         """Return the grammar that applies from the start of a tool call, for answers that may make
         some: the functions' schemas as far as they can be enforced, else JSON objects. A failure is
         logged and leaves calls unconstrained; it is never the client's error."""
         try:
             try:
-                return await self._of_tools(form, form.tools)
+                return await self._of_tools(answer_format, answer_format.tools)
             except InvalidRequest:
-                tools = await self._usable(given, form.tools)
+                tools = await self._usable(given, answer_format.tools)
             try:
-                return await self._of_tools(form, tools)
+                return await self._of_tools(answer_format, tools)
             except InvalidRequest:
-                return await self._of_tools(form, tuple(map(_unbound, tools)))
+                return await self._of_tools(answer_format, tuple(map(_unbound, tools)))
         except (InvalidRequest, Unavailable) as error:
             log.warning("the calls of an answer are not bound: %s", error)
             return None
 
-    async def _of_tools(self, form: AnswerFormat, tools: Sequence[FunctionTool]) -> Grammar:
+    async def _of_tools(
+        self, answer_format: AnswerFormat, tools: Sequence[FunctionTool]
+    ) -> Grammar:
         """Compile the grammar of calls of these tools. Raises InvalidRequest, Unavailable."""
         rules, triggers = call_grammar(self._syntax, self._apart, tools)
         value = json.dumps({"grammars": [{"lark_grammar": rules}]})
         grammar = await self._constraints.prepare(Constraint("llguidance", value))
-        tags = self._syntax.reasoning if form.thinking != "none" else None
+        tags = self._syntax.reasoning if answer_format.thinking != "none" else None
         triggers = msgspec.structs.replace(
             triggers,
             reasoning_open=tags.open if tags is not None else "",
             reasoning_close=tags.close if tags is not None else "",
-            reasoning_opened=form.thinking == "open",
+            reasoning_opened=answer_format.thinking == "open",
         )
         return msgspec.structs.replace(grammar, triggers=triggers)
 

@@ -68,9 +68,9 @@ class Choice:
         )
         self._parser = parser
         self._parts = Parts(index)
-        # The text of a token is all that is shown of it, and at once.
+        # Tokens are shown at once, and only as text.
         self._plain = parser is None and not stops and not with_logprobs
-        self._only_text = False  # until its end, a plain answer with an open part is only text
+        self._only_text = False  # plain, and its text part is open
         self._shown = StopFilter(self._parts, stops, keeps_all=parser is None)
         self._submitted_s = time.monotonic()
         self._first_s: float | None = None
@@ -83,7 +83,7 @@ class Choice:
         self._called_enough = False
         self._num_tokens = 0
         self._num_reasoning = 0
-        self._num_decoded = 0  # characters that came out of the detokenizer
+        self._num_decoded = 0  # characters from the detokenizer
 
     @property
     def num_tokens(self) -> int:
@@ -124,7 +124,7 @@ class Choice:
             text = self._text_of(tokens)
             if text:
                 self._parts.text(text)
-            if output.finish is None:  # nothing else can end it
+            if output.finish is None:  # only the engine can end it
                 self._only_text = self._parts.in_text
                 return
         else:

@@ -33,10 +33,10 @@ class ConstraintCompiler:
         compiler = await asyncio.shield(self._starting())
         known = compiler.cached(constraint)
         if known is None:
-            await self._free.acquire()  # who leaves here has cost nothing
+            await self._free.acquire()  # a caller that leaves here costs nothing
             try:
                 compiling = asyncio.wrap_future(_compiled(compiler, constraint))
-            except BaseException:  # such as no thread for it
+            except BaseException:  # such as a lack of threads
                 self._free.release()
                 raise
             compiling.add_done_callback(lambda _: self._free.release())
@@ -48,7 +48,7 @@ class ConstraintCompiler:
         starting = self._compiler
         if starting is None:
             return
-        starting.cancel()  # harmless where it is there already
+        starting.cancel()  # harmless if it has started
         if starting.done() and not starting.cancelled() and starting.exception() is None:
             starting.result().close()
 

@@ -18,7 +18,7 @@ from penstock.text import Tokenizer
 MAX_TAIL_TOKENS: Final = 20
 MAX_SEQUENCES: Final = 200_000
 _CACHED_STRINGS: Final = 256
-_BETWEEN: Final = b"\xff"  # is in no UTF-8
+_BETWEEN: Final = b"\xff"  # never occurs in UTF-8
 
 
 class DryBreakers:
@@ -77,7 +77,7 @@ class DryBreakers:
                 continue
             try:
                 tail = self._tokenizer.encode_inside(wanted[length:].decode())
-            except UnicodeDecodeError:  # cut within a character: no text begins there
+            except UnicodeDecodeError:  # cut within a character
                 continue
             yield heads, tuple(tail[:MAX_TAIL_TOKENS])
 

@@ -243,7 +243,7 @@ class Generator:
 
     async def _sampling(self, wanted: Sampling) -> Sampling:
         check_bias(wanted.logit_bias or {}, self._engine.info.vocab_size)
-        if uses_dry(wanted):  # may walk the vocabulary
+        if uses_dry(wanted):  # may read the whole vocabulary
             return await asyncio.to_thread(resolve_sampling, wanted, self._defaults, self._breakers)
         return resolve_sampling(wanted, self._defaults, self._breakers)
 

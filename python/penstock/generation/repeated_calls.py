@@ -20,7 +20,7 @@ class RepeatedCallFilter:
         self._name = ""
         self._written: list[str] = []
         self._held: list[ParserOutput] = []
-        self._alike: list[str] = []  # arguments of earlier calls that the held call may come to
+        self._alike: list[str] = []  # arguments of earlier calls that the held call may repeat
 
     def before_repeat(self, pieces: Sequence[ParserOutput]) -> list[ParserOutput]:
         """Return the pieces that are certain not to be part of a repetition; none after a

@@ -143,7 +143,9 @@ def _check_served(request: GenerateRequest) -> None:
     if request.echo and request.messages is not None:
         raise InvalidRequest("echo goes with a prompt, not with messages", field="echo")
     if request.answer_prefix and request.messages is None:
-        raise InvalidRequest("an answer is begun after messages, not a prompt", field="messages")
+        raise InvalidRequest(
+            "an answer prefix goes with messages, not with a prompt", field="messages"
+        )
     if request.suffix and request.messages is not None:
         raise InvalidRequest("suffix goes with a prompt, not with messages", field="suffix")
     if request.echo and request.suffix and request.top_logprobs is not None:

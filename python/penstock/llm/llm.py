@@ -77,7 +77,7 @@ class LLM:
 
     def _open(self, start: Callable[[], Awaitable[EmbeddedModel]]) -> None:
         self._thread = LoopThread()
-        weakref.finalize(self, self._thread.stop).atexit = False  # the thread sees to that
+        weakref.finalize(self, self._thread.stop).atexit = False  # the thread closes it at exit
         try:
             self._model = self._thread.wait(self._thread.open(start))
         except BaseException:
@@ -145,7 +145,7 @@ class LLM:
         inbox: asyncio.Queue[Event | None] = asyncio.Queue()
 
         def put(event: Event | None) -> None:
-            with suppress(RuntimeError):  # the caller's loop is gone, and with it the reader
+            with suppress(RuntimeError):  # the caller's loop has ended
                 loop.call_soon_threadsafe(inbox.put_nowait, event)
 
         pump = self._thread.submit(self._pump(typed(request), put))

@@ -27,7 +27,7 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._model: EmbeddedModel | None = None
         self._pid = os.getpid()
-        self._gate = threading.RLock()  # nothing is submitted behind `_end`
+        self._gate = threading.RLock()  # no submission after `_end`
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="penstock-llm", daemon=True)
         self._thread.start()

@@ -293,14 +293,14 @@ async def test_counting_counts_the_preview_and_stores_nothing(
     assert counted == len(engine.requests[-1].token_ids)
 
 
-async def test_what_is_wrong_with_a_file_ends_the_run(attachments: Attachments) -> None:
+async def test_a_faulty_file_fails_the_run(attachments: Attachments) -> None:
     engine = ScriptedEngine([0x61])
     (failed,) = await events(loop_over(engine, attachments), asking(File(file_id="file-0")))
     assert isinstance(failed, RunFailed) and (failed.status, failed.code) == (404, "file_not_found")
     assert engine.requests == []
 
 
-async def test_files_are_refused_where_there_is_no_store() -> None:
+async def test_files_are_refused_without_a_store() -> None:
     engine = ScriptedEngine([0x61])
     (failed,) = await events(loop_over(engine, None), asking(File(name="a", data=b"x")))
     assert isinstance(failed, RunFailed) and failed.code == "unsupported_value"

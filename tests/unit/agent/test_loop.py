@@ -127,7 +127,7 @@ async def test_an_error_of_the_request_ends_the_run_as_an_event() -> None:
     assert (failed.status, failed.field, failed.code) == (400, "n", "invalid_value")
 
 
-async def test_an_error_of_the_engine_ends_the_run_after_what_was_said() -> None:
+async def test_an_engine_error_ends_the_run_after_its_text() -> None:
     events = await run([0x61, Unavailable("restarting")], GenerateRequest(prompt="x"))
     assert [type(e).__name__ for e in events] == [
         "RunStarted",
@@ -149,7 +149,7 @@ async def test_closing_the_run_aborts_it() -> None:
     assert engine.aborted and not engine.active
 
 
-async def test_a_defect_of_ours_is_not_hidden_as_an_event() -> None:
+async def test_an_internal_error_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         await run([ZeroDivisionError()], GenerateRequest(prompt="x"))
 

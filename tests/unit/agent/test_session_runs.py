@@ -74,7 +74,7 @@ async def kept(store: Store) -> tuple[Message, ...] | None:
     return None if session is None else session.messages
 
 
-async def test_session_goes_on_with_what_was_said(store: Store) -> None:
+async def test_session_continues_its_conversation(store: Store) -> None:
     loop, engine = loop_over(list(b"hi"), store)
     for text in ("one", "two"):
         events = await run(loop, user(text))
@@ -111,7 +111,7 @@ async def test_answer_that_the_request_begins_is_kept_whole(
     assert await kept(store) == (user("x"), answer(whole))
 
 
-async def test_of_several_answers_the_first_is_kept(store: Store) -> None:
+async def test_the_first_of_several_answers_is_kept(store: Store) -> None:
     loop, _ = loop_over(list(b"ab"), store)
     await run(loop, user("x"), n=3)
     assert await kept(store) == (user("x"), answer("ab"))
@@ -125,7 +125,7 @@ async def test_run_that_fails_leaves_the_session_as_it_was(store: Store) -> None
     assert await kept(store) == STORED
 
 
-async def test_run_that_is_closed_early_lets_the_session_go(store: Store) -> None:
+async def test_a_run_closed_early_releases_its_session(store: Store) -> None:
     gate = asyncio.Event()
     loop, _ = loop_over([*b"a", gate, *b"b"], store)
     async with aclosing(loop.run(GenerateRequest(messages=(user("x"),), session="s"))) as events:
@@ -151,7 +151,7 @@ async def test_second_run_at_once_is_refused_with_409(store: Store) -> None:
     assert isinstance((await first)[-1], RunEnded)
 
 
-async def test_answer_that_cannot_be_kept_is_not_given_as_ended(
+async def test_an_answer_that_cannot_be_stored_fails_the_run(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*_: Any) -> bool:
@@ -189,7 +189,7 @@ async def test_session_needs_messages(store: Store) -> None:
         ((user("x"), answer("y"), user("z")), (*STORED, user("x"), answer("y"), user("z"))),
     ],
 )
-def test_conversation_that_a_request_goes_on_with(
+def test_conversation_that_a_request_continues(
     sent: tuple[Message, ...], whole: tuple[Message, ...]
 ) -> None:
     assert continued(STORED, sent) == whole

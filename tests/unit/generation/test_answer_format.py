@@ -141,8 +141,8 @@ async def test_an_answer_ends_with_its_first_call_where_calls_may_not_be_paralle
     assert [type(part) for part in both.choices[0].parts] == [ToolCall, ToolCall]
 
 
-async def test_answers_in_channels_cannot_be_begun_by_the_client() -> None:
-    with pytest.raises(InvalidRequest, match="begun"):
+async def test_an_answer_prefix_is_refused_for_models_with_channels() -> None:
+    with pytest.raises(InvalidRequest, match="cannot continue an answer prefix"):
         await answer_of("x", "harmony", answer_prefix="So")
 
 

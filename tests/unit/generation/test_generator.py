@@ -52,7 +52,7 @@ async def test_a_prompt_is_sent_as_it_is() -> None:
     assert [r.token_ids for r in engine.requests] == [(257, 260), (5, 6)]
 
 
-async def test_an_answer_goes_on_from_what_was_begun() -> None:
+async def test_an_answer_continues_its_prefix() -> None:
     engine = ScriptedEngine([*ids("B)"), IM_END])
     answer = await answer_of(engine, messages=HI, answer_prefix="It is (")
     assert text(answer) == "B)"
@@ -141,7 +141,7 @@ async def test_a_stop_string_in_the_last_token_is_a_stop_and_not_the_length() ->
     assert answer.choices[0].finish == "stop" and text(answer) == "a"
 
 
-async def test_what_was_held_back_is_shown_at_the_end() -> None:
+async def test_held_back_text_is_shown_at_the_end() -> None:
     answer = await answer_of(ScriptedEngine([*ids("ab"), 0xF0, 0x9F]), stop=("abc", "�x"))
     assert text(answer) == "ab" and answer.choices[0].stop_sequence is None
 

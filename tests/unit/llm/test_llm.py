@@ -246,7 +246,7 @@ def test_closing_ends_the_processes_that_try_grammars() -> None:
         assert not set(psutil.Process().children()) - before
 
 
-async def test_who_waits_for_an_answer_hears_that_the_llm_was_closed() -> None:
+async def test_waiting_callers_get_unavailable_when_the_llm_is_closed() -> None:
     opened = Opened([0x61, asyncio.Event()])
     stream = opened.llm.astream("x")
     await anext(stream)
@@ -285,7 +285,7 @@ def embedded(close: Callable[[], Awaitable[None]]) -> EmbeddedModel:
     return EmbeddedModel(Runners(loop), 2, close)
 
 
-def test_what_is_asked_beside_a_close_is_refused() -> None:
+def test_requests_during_a_close_are_refused() -> None:
     closing, go_on = threading.Event(), threading.Event()
 
     async def close() -> None:
@@ -307,7 +307,7 @@ def test_what_is_asked_beside_a_close_is_refused() -> None:
         closer.join()
 
 
-def test_the_collector_may_forget_an_llm_in_a_thread_that_the_host_waits_for() -> None:
+def test_the_collector_may_finalize_an_llm_in_a_thread_that_its_close_waits_for() -> None:
     forget, closed = threading.Event(), threading.Event()
 
     def collect() -> None:
@@ -408,9 +408,7 @@ def test_settings_of_a_wrong_type_are_refused(name: str, value: Any, told: str) 
         LLM("unheard/of", **{name: value})
 
 
-def test_a_model_that_is_not_there_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_model_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ModelError, match="no such file"):
         LLM(tmp_path / "model")
     gc.collect()

@@ -34,7 +34,7 @@ def test_more_inputs_than_one_request_takes_are_embedded(llm: LLM) -> None:
     assert np.array_equal(rows[-2:], rows[:2])
 
 
-def test_nothing_gives_no_rows(llm: LLM) -> None:
+def test_an_empty_list_gives_no_rows(llm: LLM) -> None:
     assert len(llm.embed([])) == 0
 
 
@@ -42,7 +42,7 @@ async def test_embedding_from_asyncio_is_the_same(llm: LLM) -> None:
     assert np.array_equal(await llm.aembed("a b"), llm.embed("a b"))
 
 
-def test_what_is_too_long_is_an_error_unless_it_may_be_cut(llm: LLM) -> None:
+def test_long_input_is_an_error_without_truncation(llm: LLM) -> None:
     with pytest.raises(ContextLengthExceeded):
         llm.embed("a " * 100)
     assert np.array_equal(llm.embed("a " * 100, truncate=True), llm.embed("a " * 78))

@@ -32,7 +32,7 @@ async def test_reranking_from_asyncio_is_the_same(llm: LLM) -> None:
     assert await llm.arerank("c a t", DOCUMENTS) == llm.rerank("c a t", DOCUMENTS)
 
 
-def test_one_document_is_not_taken_for_its_letters(llm: LLM) -> None:
+def test_a_bare_string_is_one_document(llm: LLM) -> None:
     assert llm.rerank("c a t", DOCUMENTS[1]) == llm.rerank("c a t", DOCUMENTS[1:2])
 
 
@@ -40,7 +40,7 @@ def test_long_documents_are_cut(llm: LLM) -> None:
     assert llm.rerank("a", ["b " * 500]) == llm.rerank("a", ["b " * 76])
 
 
-def test_what_cannot_be_reranked_is_refused(llm: LLM) -> None:
+def test_invalid_rerank_arguments_are_refused(llm: LLM) -> None:
     for query, documents, top_n in (("", ["a"], None), ("a", [], None), ("a", ["b"], 0)):
         with pytest.raises(InvalidRequest):
             llm.rerank(query, documents, top_n)

@@ -150,7 +150,7 @@ class EventStream:
                 if not frames:
                     continue
                 if self._opened and connection is not None and connection.ready:
-                    connection.write(frames)  # past ASGI, which costs more than all else here
+                    connection.write(frames)  # past ASGI and its middlewares
                     self._sent_s = now_s()
                 else:
                     await self._send_frames(frames)

@@ -80,11 +80,11 @@ class AdapterCatalog:
         self._hub = hub or HubAccess()
         self._changed = changed
         self._registry = AdapterRegistry(settings.max_adapters)
-        self._sources: dict[str, AdapterSource] = {}  # as the engine was told last
-        self._pinning: str | None = None  # the revision that the load under way pins
+        self._sources: dict[str, AdapterSource] = {}  # as last sent to the engine
+        self._pinning: str | None = None  # the revision that the current load pins
         self._engine: AdapterEngine | None = None
         self._storage: asyncio.Future[AdapterStorage] | None = None
-        self._filing = asyncio.Lock()  # nothing is put on the storage while something is taken off
+        self._filing = asyncio.Lock()  # files are not added while others are deleted
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -165,7 +165,7 @@ class AdapterCatalog:
                 storage = await self._storage
                 try:
                     await asyncio.to_thread(storage.close)
-                except RuntimeError:  # the interpreter ends, and starts no more threads
+                except RuntimeError:  # the interpreter is shutting down and starts no threads
                     storage.close()
 
     async def _to_its_end(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -231,16 +231,18 @@ class AdapterCatalog:
     async def _retire(self) -> None:
         if self._engine is None:
             return
-        with contextlib.suppress(EngineFault, Unavailable):  # who died is told when it is back
+        with contextlib.suppress(
+            EngineFault, Unavailable
+        ):  # a dead engine is updated when it is back
             for revision in self._registry.retired:
-                if revision in self._registry.retired:  # still, after the ones before it
+                if revision in self._registry.retired:  # it may have been revived meanwhile
                     await self._engine.retire_adapter(revision)
 
     async def _repin(self) -> None:
         """Update the engine's pins."""
         while self._engine is not None and (source := self._wrongly_pinned()) is not None:
             self._sources[source.revision] = source
-            with contextlib.suppress(ServiceError):  # who died is told when it is back
+            with contextlib.suppress(ServiceError):  # a dead engine is updated when it is back
                 await self._engine.add_adapter(source)
 
     def _wrongly_pinned(self) -> AdapterSource | None:
@@ -283,7 +285,7 @@ class AdapterCatalog:
         try:
             return await asyncio.shield(self._storage)
         except AdapterRefused:
-            self._storage = None  # the home may be there next time
+            self._storage = None  # the home may exist next time
             raise
 
 
@@ -317,6 +319,6 @@ async def _added(engine: AdapterEngine, source: AdapterSource) -> AdapterState:
         raise AdapterRefused(
             "lora_device_load_failed", "the engine is not there to load the adapter"
         ) from None
-    except ServiceError as error:  # a refusal that came through a socket
+    except ServiceError as error:  # an error that came through a socket
         code = error.code if error.code in STATUS_OF else "lora_load_task_failed"
         raise AdapterRefused(code, error.message, field=error.field) from None

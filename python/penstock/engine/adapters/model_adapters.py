@@ -1,6 +1,4 @@
-"""The adapters of one model of a fleet: their catalog, and the connection on which its engine
-hears of
-them."""
+"""The adapters of one model of a fleet: their catalog, and its connection to the engine."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class ModelAdapters:
-    """`catalog` outlives engines: one that is started again has all adapters from its start on, so
-    that no request can come before them."""
+    """The adapters of one model. `catalog` outlives engines: a restarted engine loads all adapters
+    before it serves."""
 
     def __init__(
         self, settings: LoraSettings, environment: Environment, changed: Callable[[], None]
@@ -35,8 +33,8 @@ class ModelAdapters:
         self._settling: set[asyncio.Task[None]] = set()
 
     async def open(self, socket_path: str) -> None:
-        """Connect to an engine that serves, make sure that adapters can be kept, and load what is
-        to be loaded at the start, the first time. Raises ModelError."""
+        """Connect to an engine that serves, check that adapters can be stored, and load the
+        configured ones the first time. Raises ModelError."""
         # Imported here: a server without adapters does not wait for it.
         from penstock.engine.ipc.client import EngineClient
 
@@ -50,13 +48,13 @@ class ModelAdapters:
             self._preloaded = True
 
     def settle_soon(self) -> None:
-        """The engine was restarted: tell it what has changed while it was away."""
+        """Send a restarted engine the changes that it missed."""
         task = asyncio.create_task(self._settle())
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
     async def close(self) -> None:
-        """Let go of the engine, which may end."""
+        """Close the connection to the engine, which may end."""
         self.catalog.detach()
         for task in self._settling:
             task.cancel()

@@ -39,10 +39,10 @@ class NullSlotCache:
         raise unknown_revision()
 
     def release(self, revision: str, *, entered: bool) -> None:
-        raise AssertionError("nobody has a lease")
+        raise AssertionError("there are no leases")
 
     def enter(self, revision: str) -> int | None:
-        raise AssertionError("nobody has a lease")
+        raise AssertionError("there are no leases")
 
     def collect(self) -> dict[str, ServiceError | None]:
         return {}

@@ -134,7 +134,7 @@ class LoRASlotCache:
         one.source, one.retired = source, False
         if one.size_bytes and (one.resident or not source.pinned):
             future.set_result(one.state())
-            self._start_reading()  # what is pinned no longer may make room
+            self._start_reading()  # an unpinned revision may make room
             return future
         one.asked.append(future)
         self._request_load(one)
@@ -219,7 +219,7 @@ class LoRASlotCache:
             elif one.resident:
                 continue
             elif (error := self._room_error(one.source, one.size_bytes)) is not None:
-                self._wanted.remove(revision)  # a retired one: something was pinned since
+                self._wanted.remove(revision)  # a retired one: another was pinned meanwhile
                 self._news[revision] = error
                 self._drop_failed(one, error)
             elif not one.size_bytes or self._make_room(one):
@@ -231,8 +231,8 @@ class LoRASlotCache:
     def _begin_reading(self, source: AdapterSource) -> None:
         try:
             self._reader.submit(self._read_files, source)
-        except RuntimeError:  # no thread: what it costs one load must not end the engine
-            self._reader = _one_thread()  # the other one would do it later
+        except RuntimeError:  # no thread: fail this load, not the engine
+            self._reader = _one_thread()  # the old one would run it later
             refused = AdapterRefused("lora_load_task_failed", "there is no thread to read it now")
             self._read.put(_LoadedFiles(source.revision, error=refused))
             self._wake()

@@ -80,7 +80,7 @@ class _Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._handle(data)
-        except ValueError as error:  # msgspec's errors are of this kind, too
+        except ValueError as error:  # msgspec's errors are ValueErrors, too
             log.warning("engine connection: %s", error)
             self._transport.abort()
 

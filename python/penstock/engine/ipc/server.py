@@ -1,4 +1,4 @@
-"""The engine process's end of the socket: one thread, one loop, frames in, steps, frames out."""
+"""The engine's end of the socket: one thread reads frames, runs steps and writes frames."""
 
 from __future__ import annotations
 
@@ -58,15 +58,16 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
 MAX_READ_BYTES = 8 * 1024 * 1024
-"""Of one connection before a step. The system holds some 200 kB of what it sends, less than a long
-prompt: what stands behind that would wait for a step for each such piece."""
+"""Most bytes that are read from one connection before a step. The system buffers some 200 kB, less
+than a long prompt: with less, every further piece would wait for a step."""
 UNWATCHED: Final = nullcontext()
 ACCEPT_PAUSE_S = 0.01
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 
 class Connection:
-    """One API process. `open_ids`: its unfinished requests, and their ids at the engine."""
+    """The connection of one API process. `open_ids`: its unfinished requests and their ids in the
+    engine."""
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         self.number = number
@@ -77,8 +78,8 @@ class Connection:
 
 
 class EngineServer:
-    """Serves `core` on a Unix socket until `stop` is called, or `drain` and all connections are
-    closed. Never spins: without work it blocks in select. `watch`: around each step."""
+    """Serves `core` on a Unix socket until `stop`, or until `drain` and all connections are closed.
+    Without work it blocks in select. `watch`: a context around each step."""
 
     def __init__(
         self, core: Core, socket_path: str, watch: AbstractContextManager[None] = UNWATCHED
@@ -87,7 +88,9 @@ class EngineServer:
         self._watch = watch
         self._coalescer = OutputCoalescer()
         self._connections: dict[int, Connection] = {}
-        self._owners: dict[str, tuple[Connection, str]] = {}  # engine's id -> who, its own id
+        self._owners: dict[
+            str, tuple[Connection, str]
+        ] = {}  # id in the engine -> (connection, id there)
         self._accepted = 0
         self._not_taken = ThrottledLog(log)
         self._stopping = False
@@ -103,18 +106,18 @@ class EngineServer:
         core.call_when_ready(self._wake)
 
     def stop(self) -> None:
-        """End `run` after the step in progress. Callable from any thread and signal handler."""
+        """End `run` after the current step. Callable from any thread and signal handler."""
         self._stopping = True
         self._wake()
 
     def drain(self) -> None:
-        """Take no new connection, and end `run` when the last one is closed: the API processes
-        close theirs when their answers are finished. Callable from any thread."""
+        """Accept no new connection, and end `run` when the last one is closed: API processes close
+        theirs when their answers are finished. Callable from any thread."""
         self._draining = True
         self._wake()
 
     def run(self) -> None:
-        """Serve until the end."""
+        """Serve until `stop` or the end of `drain`."""
         while not self._stopping:
             if self._draining:
                 self._stop_listening()
@@ -135,7 +138,7 @@ class EngineServer:
         self._stop_listening()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it will wake up
+        with contextlib.suppress(OSError):  # the pipe is full, so it wakes up anyway
             self._wake_writer.send(b"\0")
 
     def _patience_s(self) -> float | None:
@@ -149,7 +152,7 @@ class EngineServer:
             self._listener.close()
 
     def _handle_sockets(self, timeout_s: float | None) -> bool:
-        """False where nothing came in this time."""
+        """Handle what the sockets bring within this time. Return False if that was nothing."""
         ready = self._selector.select(timeout_s)
         for key, events in ready:
             if key.fileobj is self._listener:
@@ -167,7 +170,7 @@ class EngineServer:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError as error:  # such as no free descriptor: it waits, those served go on
+        except OSError as error:  # such as no free descriptor: it waits, and open connections go on
             self._not_taken.note(f"a connection cannot be taken: {error}", time.monotonic())
             time.sleep(ACCEPT_PAUSE_S)
             return
@@ -190,7 +193,7 @@ class EngineServer:
                 self._take(connection, data)
         except BlockingIOError:
             return
-        except (OSError, ValueError) as error:  # msgspec's errors are of this kind, too
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors, too
             log.warning("connection %d: %s", connection.number, error)
             self._drop(connection)
 
@@ -222,7 +225,8 @@ class EngineServer:
                 self._send(connection, Gauges(self._core.gauges()))
 
     def _add_adapter(self, connection: Connection, ticket: str, source: AdapterSource) -> None:
-        """Answered within a step of the core, or at once; the load goes on if the caller leaves."""
+        """Load an adapter; the answer follows within a step or at once. The load goes on if the
+        caller leaves."""
 
         def answer(loaded: Future[AdapterState]) -> None:
             if connection.number not in self._connections:
@@ -257,8 +261,8 @@ class EngineServer:
         self._coalescer.forget(engine_id)
 
     def _deliver(self, outputs: Sequence[TokenOutput | EmbedOutput]) -> None:
-        """One frame for each connection that the step made something for. To drop one may end
-        another, which takes nothing more then."""
+        """Send one frame to each connection that the step made something for. Dropping a connection
+        may close another one, which is then skipped."""
         made: defaultdict[Connection, list[TokenOutput | EmbedOutput]] = defaultdict(list)
         for output in outputs:
             owner = self._owners.get(output.id)
@@ -296,7 +300,7 @@ class EngineServer:
             self._selector.modify(connection.sock, wanted, connection)
 
     def _drop(self, connection: Connection) -> None:
-        """Forget a connection and abort all that it asked for. Harmless when done twice."""
+        """Close a connection and abort its requests. Harmless when repeated."""
         if self._connections.pop(connection.number, None) is None:
             return
         self._selector.unregister(connection.sock)
@@ -319,7 +323,7 @@ def _refused(request_id: str, error: ServiceError) -> Refused:
 
 
 def _outputs_message(items: list[TokenOutput | EmbedOutput]) -> TokenOutputs | EmbedOutputs:
-    """A core makes outputs of one kind only."""
+    """Return the message for outputs, which are all of one kind."""
     tokens = tuple(item for item in items if isinstance(item, TokenOutput))
     if tokens:
         return TokenOutputs(tokens)
@@ -327,7 +331,7 @@ def _outputs_message(items: list[TokenOutput | EmbedOutput]) -> TokenOutputs | E
 
 
 def _listen(path: str) -> socket.socket:
-    """A listening Unix socket that only this user may use."""
+    """Return a listening Unix socket that only this user can open."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     umask = os.umask(0o177)
     try:

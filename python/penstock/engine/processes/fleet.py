@@ -190,7 +190,7 @@ class _Member:
         if settings.lora is None:
             self.supervisor = EngineSupervisor(settings)
         else:
-            # Imported here: the engine of a server without adapters is spawned the sooner.
+            # Imported here: without adapters the engine is spawned sooner.
             from penstock.engine.adapters.model_adapters import ModelAdapters
 
             adapters = ModelAdapters(settings.lora, environment, changed)

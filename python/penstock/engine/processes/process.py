@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def main(socket_path: str) -> int:
-    gc.disable()  # what is being loaded is no garbage; to look for some takes a tenth of a start
+    gc.disable()  # a load makes no garbage; collections would cost a tenth of the start
     from penstock.engine.ipc.server import EngineServer
     from penstock.engine.load import load_core
 
@@ -50,7 +50,7 @@ def main(socket_path: str) -> int:
     say = partial(_report_status, take_standard_output())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with open(0, "rb", buffering=0, closefd=False) as lines:  # takes no byte beyond the line
+    with open(0, "rb", buffering=0, closefd=False) as lines:  # reads no byte beyond the line
         line = lines.readline()
     if not line.endswith(b"\n"):  # the server ended before it gave a task
         return 0
@@ -62,9 +62,9 @@ def main(socket_path: str) -> int:
     except (ModelError, MemoryError, OSError) as error:
         say("failed", _why(error))
         return 1
-    for source in task.adapters:  # before the first request; those for one wait until it is read
+    for source in task.adapters:  # requests for an adapter wait until it is read
         core.add_adapter(source).add_done_callback(_warn_if_lost)
-    gc.freeze()  # what is loaded stays: no collection walks it in the middle of a step
+    gc.freeze()  # loaded objects stay: no collection walks them during a step
     gc.enable()
     say("report", f"memory: {core.report}")
     watch = Watchdog(STANDARD_ERROR)

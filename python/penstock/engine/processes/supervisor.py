@@ -144,18 +144,18 @@ class EngineSupervisor:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=STATUS_LINE_BYTES,
-                start_new_session=True,  # Ctrl-C is for the parent, from the first instant on
+                start_new_session=True,  # Ctrl-C goes to the parent only
             )
         )
         try:
             self._process = process = await asyncio.shield(starting)
-        except asyncio.CancelledError:  # the process is there all the same, for `stop` to end
+        except asyncio.CancelledError:  # the process exists all the same; `stop` ends it
             with contextlib.suppress(OSError):
                 self._process = await starting
             raise
         assert process.stdin is not None
         task = msgspec.structs.replace(self._task, adapters=self._adapters())
-        with contextlib.suppress(ConnectionError):  # it has just died; `_follow` tells how
+        with contextlib.suppress(ConnectionError):  # it has just died; `_follow` finds out how
             process.stdin.write(msgspec.json.encode(task) + b"\n")
             await process.stdin.drain()
         return process
@@ -165,10 +165,10 @@ class EngineSupervisor:
         anything but status lines has failed, and is killed."""
         try:
             return await self._read_status(process)
-        except ValueError as error:  # msgspec's errors are of this kind, too
+        except ValueError as error:  # msgspec's errors are ValueErrors, too
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            return f"the engine process wrote what is no status line: {error}"
+            return f"the engine process wrote a line that is no status line: {error}"
 
     async def _read_status(self, process: asyncio.subprocess.Process) -> str | None:
         assert process.stdout is not None

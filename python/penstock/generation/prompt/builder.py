@@ -30,30 +30,32 @@ class PromptBuilder:
     ) -> tuple[Prompt, ...]:
         """Return one prompt per prompt of the request. Raises ContextLengthExceeded, and
         InvalidRequest if the template cannot render it."""
-        fit = ContextBudget(request, max_model_len)
+        budget = ContextBudget(request, max_model_len)
         if request.messages is not None:
-            return (fit.prompt(self._of_messages(request, request.messages, fit)),)
+            return (budget.prompt(self._of_messages(request, request.messages, budget)),)
         given = request.prompts if request.prompt is None else (request.prompt,)
         for prompt in given:
             if not isinstance(prompt, str):
                 _check_ids(prompt, vocab_size)
-        return tuple(self._completion(request, prompt, fit) for prompt in given)
+        return tuple(self._completion(request, prompt, budget) for prompt in given)
 
     def _completion(
-        self, request: GenerateRequest, given: str | tuple[int, ...], fit: ContextBudget
+        self, request: GenerateRequest, given: str | tuple[int, ...], budget: ContextBudget
     ) -> Prompt:
         echo = ""
         if request.echo:
             echo = given if isinstance(given, str) else self._tokenizer.decode(given)
         if request.suffix:
-            return replace(self._around_gap(given, request.suffix, fit), echo=echo)
+            return replace(self._around_gap(given, request.suffix, budget), echo=echo)
         if not isinstance(given, str):
-            return replace(fit.prompt(fit.cut(list(given))), echo=echo)
-        prompt = fit.prompt(self._of_text(given, fit))
+            return replace(budget.prompt(budget.cut(list(given))), echo=echo)
+        prompt = budget.prompt(self._of_text(given, budget))
         spelled, lead = self._tokenizer.control_ids, len(self._tokenizer.before)
         return replace(prompt, echo=echo, echoed_control=spelled, lead=lead)
 
-    def _around_gap(self, given: str | tuple[int, ...], suffix: str, fit: ContextBudget) -> Prompt:
+    def _around_gap(
+        self, given: str | tuple[int, ...], suffix: str, budget: ContextBudget
+    ) -> Prompt:
         """Return the tokens of a FIM prompt: the text before and after the gap, with the model's
         marks. If it is too long, the start of the text before the gap is dropped."""
         marks = self._fill_in
@@ -64,49 +66,51 @@ class PromptBuilder:
                 code="unsupported_value",
             )
         texts = [suffix, given] if isinstance(given, str) else [suffix]
-        if self._cannot_fit(texts, fit):
-            raise fit.exceeded(None)
+        if self._cannot_fit(texts, budget):
+            raise budget.exceeded(None)
         after = self._tokenizer.encode(suffix)
         before = self._tokenizer.encode(given) if isinstance(given, str) else list(given)
         start = self._tokenizer.before
         ids = [*start, *marks.tokens(before, after)]
-        if not fit.fits(ids):
-            excess = len(ids) - fit.room
-            if not fit.truncate or excess > len(before):
-                raise fit.exceeded(ids)
+        if not budget.fits(ids):
+            excess = len(ids) - budget.room
+            if not budget.truncate or excess > len(before):
+                raise budget.exceeded(ids)
             ids = [*start, *marks.tokens(before[excess:], after)]
-        return replace(fit.prompt(ids), stop_ids=marks.stop_ids)
+        return replace(budget.prompt(ids), stop_ids=marks.stop_ids)
 
-    def _of_text(self, text: str, fit: ContextBudget) -> list[int]:
-        if fit.truncate:
-            text = self._end(text, fit)
-        elif self._cannot_fit((text,), fit):
-            raise fit.exceeded(None)
+    def _of_text(self, text: str, budget: ContextBudget) -> list[int]:
+        if budget.truncate:
+            text = self._end(text, budget)
+        elif self._cannot_fit((text,), budget):
+            raise budget.exceeded(None)
         ids = self._tokenizer.encode(text, add_special=True)
-        if not ids:  # an empty prompt of a model that wants no BOS: still something to go on from
+        if not ids:  # an empty prompt without BOS: the model needs a token to start from
             start = self._tokenizer.bos_id
             ids = [start] if start is not None else []
-        return fit.cut(ids, lead=len(self._tokenizer.before))
+        return budget.cut(ids, lead=len(self._tokenizer.before))
 
-    def _cannot_fit(self, texts: Sequence[str], fit: ContextBudget) -> bool:
+    def _cannot_fit(self, texts: Sequence[str], budget: ContextBudget) -> bool:
         """Whether texts cannot fit, as far as that is known without tokenizing all of them."""
         chars = sum(map(len, texts))
-        if fit.cannot_fit(chars):
+        if budget.cannot_fit(chars):
             return True
-        return needs_length_check(chars, fit.room) and exceeds_room(self._count, texts, fit.room)
+        return needs_length_check(chars, budget.room) and exceeds_room(
+            self._count, texts, budget.room
+        )
 
-    def _end(self, text: str, fit: ContextBudget) -> str:
+    def _end(self, text: str, budget: ContextBudget) -> str:
         """Return the end of a text that may be truncated, still longer than the room."""
-        text = text[-fit.most_chars :]
-        if needs_length_check(len(text), fit.room):
-            return overfull_end(self._count, text, fit.room)
+        text = text[-budget.most_chars :]
+        if needs_length_check(len(text), budget.room):
+            return overfull_end(self._count, text, budget.room)
         return text
 
     def _count(self, text: str) -> int:
         return len(self._tokenizer.encode(text))
 
     def _of_messages(
-        self, request: GenerateRequest, messages: Sequence[Message], fit: ContextBudget
+        self, request: GenerateRequest, messages: Sequence[Message], budget: ContextBudget
     ) -> list[int]:
         if self._template is None:
             raise InvalidRequest(
@@ -114,22 +118,22 @@ class PromptBuilder:
                 field="messages",
                 code="no_chat_template",
             )
-        ids = self._render(request, messages, fit)
-        if ids is not None and fit.fits(ids):
+        ids = self._render(request, messages, budget)
+        if ids is not None and budget.fits(ids):
             return ids
-        if not fit.truncate:
-            raise fit.exceeded(ids)
-        return self._of_newest(request, messages, fit)
+        if not budget.truncate:
+            raise budget.exceeded(ids)
+        return self._of_newest(request, messages, budget)
 
     def _render(
-        self, request: GenerateRequest, messages: Sequence[Message], fit: ContextBudget
+        self, request: GenerateRequest, messages: Sequence[Message], budget: ContextBudget
     ) -> list[int] | None:
         """Return token ids, or None if the text is so long that it cannot fit."""
         assert self._template is not None
         tools = shown_tools(request)
         texts = texts_of(messages, tools)
-        if fit.cannot_fit(texts.chars + len(request.answer_prefix)) or self._cannot_fit(
-            texts.shown, fit
+        if budget.cannot_fit(texts.chars + len(request.answer_prefix)) or self._cannot_fit(
+            texts.shown, budget
         ):
             return None
         return self._template.encode(
@@ -141,7 +145,7 @@ class PromptBuilder:
         )
 
     def _of_newest(
-        self, request: GenerateRequest, messages: Sequence[Message], fit: ContextBudget
+        self, request: GenerateRequest, messages: Sequence[Message], budget: ContextBudget
     ) -> list[int]:
         """Drop the oldest whole turns, each from a user message on, until the rest fits; never a
         system message. If the last turn alone is too long, keep its end."""
@@ -150,34 +154,38 @@ class PromptBuilder:
         best: list[int] | None = None
         while low <= high:
             middle = (low + high) // 2
-            ids = self._render(request, _since(messages, starts[middle]), fit)
-            if ids is not None and fit.fits(ids):
+            ids = self._render(request, _since(messages, starts[middle]), budget)
+            if ids is not None and budget.fits(ids):
                 best, high = ids, middle - 1
             else:
                 low = middle + 1
-        return best or self._of_last_end(request, messages, starts[-1], fit)
+        return best or self._of_last_end(request, messages, starts[-1], budget)
 
     def _of_last_end(
-        self, request: GenerateRequest, messages: Sequence[Message], start: int, fit: ContextBudget
+        self,
+        request: GenerateRequest,
+        messages: Sequence[Message],
+        start: int,
+        budget: ContextBudget,
     ) -> list[int]:
         if messages[start].role in SYSTEM_ROLES:
-            raise fit.exceeded(None)
+            raise budget.exceeded(None)
         kept = _since(messages, start)
         at = next(i for i, m in enumerate(kept) if m is messages[start])
         text = "\n".join(part.text for part in kept[at].parts if isinstance(part, Text))
-        words = self._tokenizer.encode(self._end(text, fit))
-        keep = min(len(words), fit.room)
+        words = self._tokenizer.encode(self._end(text, budget))
+        keep = min(len(words), budget.room)
         while keep > 0:
             data = b"".join(map(self._tokenizer.token_bytes, words[-keep:]))
             end = data.decode("utf-8", "ignore")
             others = tuple(part for part in kept[at].parts if not isinstance(part, Text))
             shorter = Message(kept[at].role, (Text(end), *others), kept[at].name)
-            ids = self._render(request, [*kept[:at], shorter, *kept[at + 1 :]], fit)
-            if ids is not None and fit.fits(ids):
+            ids = self._render(request, [*kept[:at], shorter, *kept[at + 1 :]], budget)
+            if ids is not None and budget.fits(ids):
                 return ids
-            excess = len(ids) - fit.room if ids is not None else keep // 2
+            excess = len(ids) - budget.room if ids is not None else keep // 2
             keep -= max(excess, 1)
-        raise fit.exceeded(None)
+        raise budget.exceeded(None)
 
 
 def _since(messages: Sequence[Message], start: int) -> list[Message]:

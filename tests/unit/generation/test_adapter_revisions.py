@@ -70,7 +70,7 @@ async def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("n", [1, 3])
-async def test_alias_stands_for_its_generation(world: World, n: int) -> None:
+async def test_alias_selects_its_revision(world: World, n: int) -> None:
     assert await world.run("style", n=n) == OLD
     assert len(world.engine.requests) == n
 
@@ -79,7 +79,7 @@ async def test_request_without_adapter_uses_the_base_model(world: World) -> None
     assert await world.run(None) is None
 
 
-async def test_exact_generation_may_be_named(world: World) -> None:
+async def test_exact_revision_can_be_requested(world: World) -> None:
     world.live.apply(())
     assert await world.run(AdapterRevision(OLD)) == OLD
     unknown = await world.refusal(AdapterRevision(NEW))
@@ -91,7 +91,7 @@ async def test_unknown_alias_is_refused(world: World) -> None:
     assert world.engine.requests == []
 
 
-async def test_model_without_runtime_says_so(world: World) -> None:
+async def test_model_without_lora_runtime_refuses_adapters(world: World) -> None:
     world.live.apply(None)
     assert await world.refusal("style") == ("lora_runtime_unavailable", "adapter")
     revision = await world.refusal(AdapterRevision(OLD))
@@ -99,20 +99,18 @@ async def test_model_without_runtime_says_so(world: World) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3])
-async def test_alias_that_was_replaced_on_the_way_gives_its_new_generation(
-    world: World, n: int
-) -> None:
+async def test_alias_replaced_before_admission_uses_its_new_revision(world: World, n: int) -> None:
     await world.has(NEW)
     world.unheard = (named("style", NEW),)
     assert await world.run("style", n=n) == NEW
 
 
-async def test_alias_that_was_removed_on_the_way_is_refused(world: World) -> None:
+async def test_alias_removed_before_admission_is_refused(world: World) -> None:
     await world.has()
     world.unheard = ()
     assert await world.refusal("style") == ("adapter_not_found", "adapter")
 
 
-async def test_generation_that_the_engine_has_lost_is_refused(world: World) -> None:
+async def test_revision_that_the_engine_lost_is_refused(world: World) -> None:
     await world.has()
     assert await world.refusal("style") == ("adapter_not_found", "adapter")
