@@ -1,6 +1,6 @@
 """`python -m bench growth`: how the memory of a server goes over very many short requests.
 
-Half of them are streamed, so that they take the lanes; every prompt is another one. The resident
+Half of them are streamed; every prompt is another one. The resident
 memory of the API process and of the engine is read after each round. What counts is the slope after
 the first third: caches fill before.
 """
