@@ -68,6 +68,6 @@ class EmbeddingOutputQueues:
             queue.put_nowait(error)
 
     def fail_all(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every open request with an error of its own."""
+        """End every open request with a new error each."""
         for queue in self._queues.values():
             queue.put_nowait(make_error())

@@ -82,7 +82,7 @@ class RequestOutputQueues:
             stream.fail(error)
 
     def fail_all(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every stream with an error of its own."""
+        """End every stream with a new error each."""
         while self.streams:
             request_id = next(iter(self.streams))
             self.fail(request_id, make_error())

@@ -46,7 +46,9 @@ class Watchdog:
         if began_s is None or began_s == self._told_s or now_s - began_s < STALL_S:
             return False
         self._told_s = began_s
-        log.error("a step has taken %.0f s so far; this is where the threads are", now_s - began_s)
+        log.error(
+            "a step has taken %.0f s so far; the stacks of all threads follow", now_s - began_s
+        )
         faulthandler.dump_traceback(self._output)
         return True
 

@@ -1,5 +1,4 @@
-"""An asyncio loop in a thread, and the model that lives in it. It ends with the interpreter at the
-latest: native code must not return into an interpreter that has ended."""
+"""An asyncio loop in a thread, for callers without one."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ log = logging.getLogger(__name__)
 
 
 class LoopThread:
-    """An asyncio loop in a thread of its own, and the host that lives in it. It ends with the
-    interpreter at the latest: native code must not return into one that is gone."""
+    """An asyncio loop in a thread, and the model that lives in it. It ends with the interpreter at
+    the latest: native code must not return into an interpreter that has ended."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._model: EmbeddedModel | None = None
         self._pid = os.getpid()
-        self._gate = threading.RLock()  # no submission after `_end`
+        self._submitting = threading.RLock()  # no submission after `_end`
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="penstock-llm", daemon=True)
         self._thread.start()
@@ -44,14 +43,14 @@ class LoopThread:
         if not self._is_here():
             work.close()
             raise Unavailable("this LLM belongs to another process; open one here")
-        with self._gate:
+        with self._submitting:
             if self._stopping:
                 work.close()
                 raise Unavailable("this LLM is closed")
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine and wait for it; an interrupt of the caller cancels it."""
+        """Run a coroutine and wait for it. Interrupting the caller cancels it."""
         future = self.submit(work)
         try:
             return self.result(future)
@@ -59,7 +58,7 @@ class LoopThread:
             future.cancel()
 
     async def wait_async(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """As `wait`, for a caller with a loop of its own."""
+        """Run a coroutine and await it, in the caller's own loop."""
         future = self.submit(work)
         try:
             await asyncio.wait([asyncio.wrap_future(future)])
@@ -79,7 +78,7 @@ class LoopThread:
         collector may call this in any thread. Harmless when repeated."""
         if not self._is_here():
             return
-        with self._gate:
+        with self._submitting:
             if not self._stopping:
                 self._stopping = True
                 asyncio.run_coroutine_threadsafe(self._end(), self._loop)

@@ -39,12 +39,12 @@ class _Latency:
     """The `SequenceObserver` of one sequence. It counts inter-token latencies and adds them to the
     metric every HELD_S and at the end."""
 
-    __slots__ = ("_begun", "_between", "_counts", "_last_s", "_metrics", "_record", "_total_s")
+    __slots__ = ("_started", "_between", "_counts", "_last_s", "_metrics", "_record", "_total_s")
 
     def __init__(self, record: RequestRecord, metrics: Metrics | None) -> None:
         self._record = record
         self._metrics = metrics
-        self._begun = False
+        self._started = False
         self._between: TokenHistogram | None = None  # set at the first token of a stream
         self._counts = [0] * (len(INTER_TOKEN_BUCKETS) + 1)
         self._total_s = 0.0
@@ -63,7 +63,7 @@ class _Latency:
             self._counts[bisect_left(INTER_TOKEN_BUCKETS, passed_s / num_tokens)] += num_tokens
             if self._total_s >= HELD_S:
                 self.flush()
-        elif not self._begun:
+        elif not self._started:
             self._begin(now_s if output.first_step_time_s is None else output.first_step_time_s)
         self._last_s = now_s
 
@@ -79,7 +79,7 @@ class _Latency:
 
     def _begin(self, now_s: float) -> None:
         record, metrics = self._record, self._metrics
-        self._begun = True
+        self._started = True
         if record.streaming and metrics is not None:
             # An open stream's status is settled before its first token.
             labels = (record.method, record.route, record.model, str(HTTPStatus.OK.value))

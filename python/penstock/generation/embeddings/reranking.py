@@ -1,4 +1,4 @@
-"""Reranking: from a query and documents to their order."""
+"""Reranks documents: from a query and documents to their order."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from penstock.models.tokenizer.tokenizer_data import EmbeddingParts
 from penstock.text.tokenizers.pair_tokenizer import PairTokenizer, load_pair_tokenizer
 
 LONG_INPUT_CHARS: Final = 8192
-"""More text than this is tokenized in a thread."""
+"""Longer texts are tokenized in a thread."""
 
 
 class RerankRunner:
-    """Calls one reranker, which gives a logit for each pair of query and document. `adapters`:
-    those that requests may name, None where none can be for the model. All methods are called from
-    the engine's asyncio loop."""
+    """Reranks with one model, which computes a logit for each pair of query and document.
+    `adapters`: those that requests may name, None if the model supports none. All methods are
+    called from the engine's asyncio loop."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class RerankRunner:
     def load(
         cls, engine: Engine, parts: EmbeddingParts, adapters: AdapterView | None = None
     ) -> RerankRunner:
-        """For a loaded engine and the text parts of its model. Raises ModelError."""
+        """Make the runner of an engine from the text parts of its model. Raises ModelError."""
         live = (adapters or AdapterView()) if parts.supports_lora else None
         return cls(engine, load_pair_tokenizer(parts.tokenizer, parts.template), live)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """The documents by falling relevance. Cancelling it aborts what is not computed yet.
+        """Return the documents by falling relevance. Cancelling it aborts what is not computed yet.
 
-        Raises InvalidRequest, ContextLengthExceeded, and what the engine raises: Overloaded,
+        Raises InvalidRequest, ContextLengthExceeded, and the engine's errors: Overloaded,
         Unavailable, EngineFault.
         """
         _check(request)
@@ -67,7 +67,7 @@ class RerankRunner:
         )
 
     def _pairs(self, request: RerankRequest, max_model_len: int) -> tuple[list[Tokens], int]:
-        """The token ids of the query with each document, and where the documents begin."""
+        """Return the token ids of the query with each document, and the starts of the documents."""
         end = self._tokenizer.end
         room = max_model_len - len(end)
         prefixes = self._tokenizer.prefixes(request.query, request.documents, room)
@@ -86,7 +86,8 @@ class RerankRunner:
 
 
 def _ranked(logits: bytes, top_n: int | None) -> tuple[RankedDocument, ...]:
-    """`logits`: float32, one for each document. Their sigmoids, in float64."""
+    """Rank documents by the sigmoids of their logits, computed in float64. `logits`: one float32
+    per document."""
     numbers = np.frombuffer(logits, "<f4").astype(np.float64)
     scores = np.exp(-np.logaddexp(0.0, -numbers))
     order = np.argsort(-numbers, kind="stable")[:top_n]

@@ -20,11 +20,11 @@ Media = Image | Audio | Video | File
 
 
 def without_media(request: GenerateRequest) -> GenerateRequest:
-    """The request with texts alone. Files are text by now (`agent` shows them as previews).
+    """Return the request with texts alone. Files are text already (`agent` shows them as previews).
 
-    An image that came with a tool's result, right after it, is told in words there: its agent read
-    a file and could not go on with a conversation that is refused. Raises InvalidRequest for any
-    other, naming its part.
+    An image right after a tool's result becomes a note in that result: the agent read a file and
+    could not continue a conversation that is refused. Raises InvalidRequest for any other medium,
+    naming its part.
     """
     if not any(isinstance(part, Media) for m in request.messages or () for part in m.parts):
         return request
