@@ -99,8 +99,7 @@ def test_every_arithmetic_is_measured_with_its_own_isa(
     for trial in trials:
         trial.run()
     products = {(cell.arithmetic, cell.isa) for cell in cells if cell.kind == "products"}
-    owns = {own for own, _ in products}
-    assert {(own, own) for own in owns} <= products
+    assert {(arithmetic, arithmetic) for arithmetic, _ in products} <= products
     assert {isa for _, isa in products} == set(isas)
     for arithmetic, isa in products:
         rows = {

@@ -82,11 +82,11 @@ def test_odd_gate_up_is_refused() -> None:
 
 
 def test_weights_packed_for_another_isa_are_refused() -> None:
-    levels = native.supported_isas()
-    if len(levels) < 2:
-        pytest.skip("this build has one level")
-    ops, other = make_model(1, levels[0]), make_model(1, levels[1])
-    with pytest.raises(ValueError, match=f"was packed for ISA {levels[0]}, not {levels[1]}"):
+    isas = native.supported_isas()
+    if len(isas) < 2:
+        pytest.skip("this build has one ISA")
+    ops, other = make_model(1, isas[0]), make_model(1, isas[1])
+    with pytest.raises(ValueError, match=f"was packed for ISA {isas[0]}, not {isas[1]}"):
         other.ops.linear(np.ones((1, 64), np.float32), ops.weights["output"])
 
 

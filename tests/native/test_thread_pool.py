@@ -35,18 +35,18 @@ def test_isa_that_the_cpu_lacks_names_the_missing_feature() -> None:
     real = {"neon", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"}
     lacking = real - set(native.supported_isas())
     if not lacking:
-        pytest.skip("this machine has every level")
-    for level in lacking:
+        pytest.skip("this machine has every ISA")
+    for isa in lacking:
         with pytest.raises(
             ValueError,
-            match=f"ISA {level} cannot run here: it needs (avx|amx|fma|f16c|bmi|asimd|an )",
+            match=f"ISA {isa} cannot run here: it needs (avx|amx|fma|f16c|bmi|asimd|an )",
         ):
-            native.KernelSet(level)
+            native.KernelSet(isa)
 
 
 def test_auto_is_a_real_isa() -> None:
-    level = native.KernelSet("auto").isa
-    assert level in native.supported_isas() and not level.startswith("emulated")
+    isa = native.KernelSet("auto").isa
+    assert isa in native.supported_isas() and not isa.startswith("emulated")
 
 
 def test_two_threads_may_run_one_plan() -> None:
