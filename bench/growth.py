@@ -1,8 +1,8 @@
 """`python -m bench growth`: memory growth of a server over many short requests.
 
-Half of them are streamed; every prompt is another one. The resident
-memory of the API process and of the engine is read after each round. What counts is the slope after
-the first third: caches fill before.
+Half of them are streamed; every prompt is new. The resident memory of the API process and of the
+engine is read after each round. The result is the slope after the first third, because caches fill
+before.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def open_runtime(
     stages = MemoryStages(bench.device)
     with stages:
         began = time.perf_counter()
-        options = {"kernels": bench.kernels, **changes}
+        options = {"kernel_backend": bench.kernels, **changes}
         runtime = start(bench, folder, sizes, stages.reached, **options)
         record.line("load, first graphs", s=time.perf_counter() - began, target_s=10)
         record.note(runtime.report)

@@ -316,7 +316,7 @@ __device__ __forceinline__ float fused_multiply_add(float x, float y, float z) {
 #endif
 }
 
-// Of a nonzero word.
+// Number of leading zeros of a nonzero word.
 __device__ __forceinline__ int leading_zeros(uint32_t word) {
 #ifdef PENSTOCK_EMULATED
     return __builtin_clz(word);

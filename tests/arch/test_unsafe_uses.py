@@ -1,4 +1,4 @@
-"""Nothing in the package runs code out of data: no pickles, no code of models, no shell."""
+"""The package runs no code from data: no pickles, no code of models, no shell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ast
 import pytest
 from test_layers import ROOT, sources
 
-# What reads data as code, or as objects of any kind: published holes of other servers.
+# Functions that run data as code or build arbitrary objects: published holes of other servers.
 UNSAFE = {
     *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "jsonpickle", "shelve"),
     *("marshal", "multiprocessing", "yaml", "code", "codeop"),

@@ -69,7 +69,7 @@ class PackedLinear {
     int64_t num_packed_tiles() const { return num_packed_tiles_; }
     const LinearWeights* packed_tiles() const { return &packed_tiles_; }
 
-    // Which kernels a product needs: quantize_rows + linear_affine, linear_dense, or all three,
+    // The kernels that a product needs: quantize_rows + linear_affine, linear_dense, or all three,
     // each writing the output columns of its own parts.
     bool has_affine() const;
     bool has_dense() const;

@@ -32,7 +32,7 @@ PENSTOCK_INLINE double sum_kept(const Row& row, const Kept& kept) {
         if (row.maxima[chunk] >= kept.low) {
             each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
                 const F32 weight = load_lanes(row.weights + i, n), low = broadcast(kept.low);
-                // Of the logits equal to `low`, the lanes up to last_id are kept.
+                // Logits equal to `low` are kept in the lanes up to last_id.
                 const int64_t ties = kept.last_id < i ? 0 : kept.last_id - i + 1;
                 const Mask tie =
                     equal(x, low) & first(ties < kLanes ? static_cast<int>(ties) : kLanes);

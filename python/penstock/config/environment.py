@@ -63,7 +63,7 @@ def read_environment(names: Mapping[str, str] | None = None) -> Environment:
 def limit_blas_threads() -> None:
     """Keep numpy's BLAS from starting threads in this process and its children.
 
-    Nothing here uses BLAS. A value that the operator set stays. Call before importing numpy.
+    Penstock does not use BLAS. A value that the operator set stays. Call before importing numpy.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

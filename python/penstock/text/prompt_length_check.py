@@ -1,6 +1,6 @@
 """Checks whether a text has far more tokens than fit by tokenizing only a part of it.
 
-Tokenizing costs about 80 bytes and a microsecond per character. Of a text that is far too long,
+Tokenizing costs about 80 bytes and a microsecond per character. For a text that is far too long,
 only enough is tokenized to prove it.
 """
 

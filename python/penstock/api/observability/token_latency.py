@@ -39,7 +39,7 @@ class _Latency:
     """The `SequenceObserver` of one sequence. It counts inter-token latencies and adds them to the
     metric every HELD_S and at the end."""
 
-    __slots__ = ("_started", "_between", "_counts", "_last_s", "_metrics", "_record", "_total_s")
+    __slots__ = ("_between", "_counts", "_last_s", "_metrics", "_record", "_started", "_total_s")
 
     def __init__(self, record: RequestRecord, metrics: Metrics | None) -> None:
         self._record = record

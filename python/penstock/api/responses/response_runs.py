@@ -190,7 +190,7 @@ class ResponseRuns:
         """Clean up after a detached run that ended or was cancelled before its first step."""
         self._detached.pop(id, None)
         self._written.discard(id)
-        reader.put(RunFailed.of(_stopped()))  # unread by whoever has read an end
+        reader.put(RunFailed.of(_stopped()))  # ignored by a reader that has read an end
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
