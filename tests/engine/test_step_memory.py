@@ -138,7 +138,7 @@ def test_decodes_of_few_rows_use_smaller_splits(tmp_path: Path) -> None:
     def chunks(planner: _DecodeAttentionPlans, rows: int) -> set[int]:
         one = torch.zeros(rows, dtype=torch.int32)
         inputs = StepInputs(one, one, one, one, one, one[:, None], one)
-        return {work.chunk for work in planner._of_decodes(inputs).values()}
+        return {work.split for work in planner._of_decodes(inputs).values()}
 
     assert chunks(works, 1) == chunks(works, FEW_ROWS) == {FEW_ROWS_SPLIT}
     assert chunks(works, FEW_ROWS + 1) == chunks(fixed, 1) == {smallest_split()}

@@ -106,7 +106,7 @@ for name in sys.argv[5].split(","):
 """
 
 
-def tested_by(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+def fake_library(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     """Return a library that an executable script pretends to test."""
     child, library = folder / "child", folder / "library.so"
     child.write_text(script)
@@ -119,7 +119,7 @@ def tested_by(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
 def test_each_kernel_has_a_deadline_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = tested_by(tmp_path, monkeypatch, _SLOW_CHILD.format(python=sys.executable))
+    library = fake_library(tmp_path, monkeypatch, _SLOW_CHILD.format(python=sys.executable))
     monkeypatch.setattr(self_test, "TIMEOUT_S", 2.0)
     assert self_test.rejected_kernels(library, "cpu", tmp_path / "kept") == {}
     assert list((tmp_path / "kept").glob("*.json"))
@@ -128,7 +128,7 @@ def test_each_kernel_has_a_deadline_of_its_own(
 def test_last_error_line_of_a_child_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = tested_by(
+    library = fake_library(
         tmp_path,
         monkeypatch,
         "#!/bin/sh\necho started\necho 'Traceback\nKeyError: 1' >&2\nexit 4\n",
@@ -142,7 +142,7 @@ def test_last_error_line_of_a_child_is_reported(
 def test_no_kernel_is_blamed_for_a_process_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = tested_by(tmp_path, monkeypatch, "#!/bin/sh\nexec sleep 60\n")
+    library = fake_library(tmp_path, monkeypatch, "#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(self_test, "START_TIMEOUT_S", 0.2)
     verdict = self_test.rejected_kernels(library, "cpu", tmp_path / "kept")
     assert list(verdict) == list(self_test.KERNELS)
