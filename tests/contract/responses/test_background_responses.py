@@ -90,7 +90,7 @@ async def test_it_cannot_be_continued_before_it_has_ended():
     assert error["param"] == "previous_response_id" and "queued" in error["message"]
 
 
-async def test_its_first_token_is_noticed_at_once_though_nobody_reads_a_stream():
+async def test_first_token_is_noticed_at_once_without_a_reader_of_the_stream():
     async with answering() as server:
         await create(server, **BACKGROUND)
         await create(server)
@@ -279,7 +279,7 @@ async def test_what_a_dead_process_worked_on_has_failed(status, monkeypatch):
     assert body["status"] == "failed" and body["error"]["code"] == "unavailable"
 
 
-async def test_clock_that_is_put_forward_kills_nobody(monkeypatch):
+async def test_clock_that_is_put_forward_ends_no_response(monkeypatch):
     clock = MovableClock(CREATED)
     script = Gated()
     async with two_processes(script, clock) as (one, two, store):

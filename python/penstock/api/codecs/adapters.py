@@ -48,7 +48,8 @@ class UnloadRequest(msgspec.Struct, frozen=True):
 
 
 def decode_load(body: bytes, content_type: bytes) -> LoadRequest:
-    """Raises WrongContentType, InvalidRequest (`malformed_json`), InvalidBody."""
+    """Decode a load request. Raises WrongContentType, InvalidRequest (`malformed_json`) and
+    InvalidBody."""
     asked = _decode(body, content_type, LoadLoraAdapterRequest)
     replace, alias = asked.load_inplace, asked.replace
     if replace is not None and alias is not None and replace != alias:
@@ -65,7 +66,7 @@ def decode_load(body: bytes, content_type: bytes) -> LoadRequest:
 
 
 def decode_unload(body: bytes, content_type: bytes) -> UnloadRequest:
-    """Raises as `decode_load`."""
+    """Decode an unload request. Raises the errors of `decode_load`."""
     asked = _decode(body, content_type, UnloadLoraAdapterRequest)
     return UnloadRequest(asked.lora_name, asked.expected_generation, asked.model)
 

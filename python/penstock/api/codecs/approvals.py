@@ -19,6 +19,6 @@ class ApprovalDecision:
 
 
 def decode_decision(body: bytes) -> ApprovalDecision:
-    """Raises InvalidRequest."""
+    """Decode the decision on an approval. Raises InvalidRequest."""
     asked = decode_body(body, ApprovalDecisionRequest)
     return ApprovalDecision(asked.decision, asked.message, asked.remember_for_session or False)

@@ -29,7 +29,7 @@ class DecodedEmbedding(msgspec.Struct, frozen=True):
 
 
 def decode(body: bytes) -> DecodedEmbedding:
-    """Raises InvalidRequest naming the field that is wrong."""
+    """Decode an embedding request. Raises InvalidRequest naming the wrong field."""
     asked = decode_body(body, e.EmbeddingRequest)
     request = EmbeddingRequest(
         inputs=_inputs(asked),

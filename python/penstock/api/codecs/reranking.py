@@ -24,8 +24,11 @@ class DecodedRerank(msgspec.Struct, frozen=True):
 
 
 def decode(body: bytes) -> DecodedRerank:
-    """Raises InvalidRequest naming the field that is wrong. Other fields of Jina and Cohere
-    (`max_tokens_per_doc`, `rank_fields`, ...) are ignored, as is every unknown field."""
+    """Decode a rerank request. Raises InvalidRequest naming the wrong field.
+
+    Other fields of Jina and Cohere (`max_tokens_per_doc`, `rank_fields`, ...) are ignored, as is
+    every unknown field.
+    """
     asked = decode_body(body, r.RerankRequest)
     request = RerankRequest(
         query=asked.query,

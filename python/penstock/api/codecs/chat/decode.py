@@ -36,7 +36,7 @@ from penstock.dialog import HostedTool, Message, ShellTool
 
 
 def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
-    """Raises InvalidRequest naming the field that is wrong."""
+    """Decode a chat completion request. Raises InvalidRequest naming the wrong field."""
     asked = decode_body(body, ChatCompletionRequest, prepare_tools)
     field_paths = FieldPaths()
     legacy = decode_legacy_functions(asked, field_paths)

@@ -20,7 +20,7 @@ from penstock.api.schema.completions import CompletionRequest
 
 
 def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
-    """Raises InvalidRequest naming the field that is wrong."""
+    """Decode a legacy completion request. Raises InvalidRequest naming the wrong field."""
     asked = decode_body(body, CompletionRequest)
     field_paths = FieldPaths()
     field_paths.note("top_logprobs", "logprobs")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.request_fields.json_body import objects_in
 from penstock.api.codecs.request_fields.media import (
     base_name,
     decode_address,
@@ -37,7 +38,7 @@ def prepare_blocks(values: dict[str, Any]) -> None:
     """Change a parsed body in place: results of all tools that Anthropic runs get one type, which
     the schema ignores."""
     messages = values.get("messages")
-    contents = [entry.get("content") for entry in _objects(messages)]
+    contents = [entry.get("content") for entry in objects_in(messages)]
     for content in (values.get("system"), *contents):
         _prepare(content)
 
@@ -154,20 +155,15 @@ def _image(block: b.ImageBlock, path: str) -> Part:
 
 
 def _prepare(content: object) -> None:
-    for block in _objects(content):
+    for block in objects_in(content):
         kind = block.get("type")
         if kind == "text":
             continue
         if isinstance(kind, str) and kind.endswith(RESULT_SUFFIX):
             block["type"] = "web_search_tool_result"
         _prepare(block.get("content"))
-        for source in _objects([block.get("source")]):
+        for source in objects_in([block.get("source")]):
             _prepare(source.get("content"))
-
-
-def _objects(values: object) -> list[dict[str, Any]]:
-    entries = values if isinstance(values, list) else []
-    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _text(parts: Iterable[Part]) -> str:

@@ -34,7 +34,7 @@ THINKING: Final[dict[str, bool]] = {"enabled": True, "disabled": False}
 
 
 def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
-    """Raises InvalidRequest naming the field that is wrong."""
+    """Decode a messages request. Raises InvalidRequest naming the wrong field."""
     asked = decode_body(body, MessagesRequest, prepare_blocks)
     field_paths = FieldPaths()
     field_paths.note("stop", "stop_sequences")

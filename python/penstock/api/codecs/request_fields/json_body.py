@@ -94,6 +94,12 @@ def depth_of(value: Any, most: int) -> int:
     return depth
 
 
+def objects_in(values: object) -> list[dict[str, Any]]:
+    """Return the objects of a parsed array; none for a value that is not an array."""
+    entries = values if isinstance(values, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
 def _check_counts(body: bytes) -> None:
     """Count outside of strings: text may hold any number of brackets, colons and commas."""
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")

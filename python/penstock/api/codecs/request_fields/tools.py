@@ -10,6 +10,7 @@ import msgspec
 from penstock.api.codecs.request_fields.constraint import check_depth
 from penstock.api.codecs.request_fields.field_paths import FieldPaths
 from penstock.api.codecs.request_fields.hosted_tools import undated
+from penstock.api.codecs.request_fields.json_body import objects_in
 from penstock.api.codecs.request_fields.namespaces import Namespaces
 from penstock.api.codecs.request_fields.refusals import quoted, refuse, refuse_missing
 from penstock.api.schema import tools as t
@@ -21,15 +22,15 @@ MAX_TOOLS: Final = 1024
 def prepare_tools(values: dict[str, Any]) -> None:
     """Change a parsed body in place: `tools` get undated types, and a function or a choice that is
     nested counts alone, whatever stands beside it."""
-    for tool in _objects(values.get("tools")):
+    for tool in objects_in(values.get("tools")):
         if "type" in tool:
             tool["type"] = undated(tool["type"])
-        for function in (tool, *_objects(tool.get("tools"))):
+        for function in (tool, *objects_in(tool.get("tools"))):
             _unnest(function, "function")
-    for choice in _objects([values.get("tool_choice")]):
+    for choice in objects_in([values.get("tool_choice")]):
         _unnest(choice, "allowed_tools")
-        for owner in (choice, *_objects([choice.get("allowed_tools")])):
-            for function in (owner, *_objects(owner.get("tools"))):
+        for owner in (choice, *objects_in([choice.get("allowed_tools")])):
+            for function in (owner, *objects_in(owner.get("tools"))):
                 _unnest(function, "function")
 
 
@@ -105,11 +106,6 @@ def check_named(name: str, tools: Iterable[FunctionTool], path: str, field: str 
     """Raise InvalidRequest unless `name` is a function of `field`."""
     if all(tool.name != name for tool in tools):
         refuse(path, f"names no function of `{field}`: {quoted(name)}")
-
-
-def _objects(values: object) -> list[dict[str, Any]]:
-    entries = values if isinstance(values, list) else []
-    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _unnest(entry: dict[str, Any], key: str) -> None:

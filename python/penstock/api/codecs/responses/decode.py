@@ -72,7 +72,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> ResponsesRequest:
-    """Raises InvalidRequest naming the field that is wrong."""
+    """Decode a responses request. Raises InvalidRequest naming the wrong field."""
     asked = decode_body(body, OpenResponsesCreateRequest, _prepare)
     _check_parallel_calls(asked, compat)
     store, background = asked.store is not False, asked.background or False

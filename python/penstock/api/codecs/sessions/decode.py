@@ -52,7 +52,7 @@ class SerializedSession:
 
 
 def decode_session(body: bytes) -> SerializedSession:
-    """Raises InvalidRequest, which names the field."""
+    """Decode a serialized session. Raises InvalidRequest naming the wrong field."""
     session = decode_body(body, s.ImportedSession)
     messages = enumerate(session.messages)
     files = enumerate(session.files or ())
