@@ -88,7 +88,7 @@ def main() -> None:
 
 def requests(server: ApiServer, seconds: float, repeats: int) -> Row:
     """Measure answers that are not streamed, at the highest rate."""
-    server.set_step_time(REQUEST_STEP_S)
+    server.pace(REQUEST_STEP_S)
     asking = bodies(stream=False, max_tokens=ANSWER_TOKENS)
     drive(server.address, asking, CONNECTIONS, WARM_S)
     runs = [_requests(server, asking, seconds) for _ in range(repeats)]
@@ -121,7 +121,7 @@ def streams(
     timestamps."""
     runs = []
     for rate in sorted([*rates] * repeats):
-        server.set_step_time(CONNECTIONS / rate)
+        server.pace(CONNECTIONS / rate)
         tokens = max(LEAST_TOKENS, round(STREAM_S * rate / CONNECTIONS))
         asking = bodies(stream=True, max_tokens=tokens, spread=0.5)
         cpu_s, waited_s = server.cpu_s(), server.waited_s()
@@ -142,7 +142,7 @@ def streams(
 
 def memory(server: ApiServer, count: int) -> dict[str, Row]:
     """Measure the resident memory after each batch of requests, half of them streamed."""
-    server.set_step_time(REQUEST_STEP_S)
+    server.pace(REQUEST_STEP_S)
     rows = {"0": {"rss_mib": round(server.rss_mib(), 1)}}
     kinds = [bodies(stream=stream, max_tokens=ANSWER_TOKENS) for stream in (False, True)]
     asking = itertools.chain.from_iterable(zip(*kinds, strict=True))

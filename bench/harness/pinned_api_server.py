@@ -91,7 +91,7 @@ class ApiServer:
         self._bound.close()
         self._folder.cleanup()
 
-    def set_step_time(self, step_s: float) -> None:
+    def pace(self, step_s: float) -> None:
         """Set the time between two steps of the engine."""
         self._write_line(self._engine, str(step_s).encode())
 

@@ -56,5 +56,5 @@ def test_the_timed_batch_reuses_the_manager_of_its_warm_up() -> None:
 
 
 def test_an_incomplete_batch_gives_no_figure() -> None:
-    with pytest.raises(AssertionError, match="1 of 2 were answered"):
+    with pytest.raises(AssertionError, match="1 of 2 prompts were answered"):
         _batched(BENCH, Record("peers", None), Peer(lost=1), None, PROMPTS, 1)
