@@ -70,8 +70,8 @@ def cpp_texts(source: str) -> Iterator[tuple[int, str]]:
     yield block
 
 
-def tracked(*folders: str) -> list[Path]:
-    """Files of the folders that exist, without caches and builds."""
+def files_in(*folders: str) -> list[Path]:
+    """Files of the folders that exist, without caches and recorded results."""
     return [
         path
         for folder in folders
@@ -81,15 +81,14 @@ def tracked(*folders: str) -> list[Path]:
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    source = path.read_text(encoding="utf-8")
     if path.suffix in {".py", ".pyi"}:
-        yield from python_texts(source)
+        yield from python_texts(path.read_text(encoding="utf-8"))
     elif path.suffix in CPP:
-        yield from cpp_texts(source)
+        yield from cpp_texts(path.read_text(encoding="utf-8"))
 
 
 def documents() -> list[Path]:
-    return [*sorted(ROOT.glob("*.md")), *(p for p in tracked("docs") if p.suffix == ".md")]
+    return [*sorted(ROOT.glob("*.md")), *(p for p in files_in("docs") if p.suffix == ".md")]
 
 
 def one_line(text: str) -> str:
@@ -98,7 +97,7 @@ def one_line(text: str) -> str:
 
 def found_by(rule: re.Pattern[str]) -> list[str]:
     wrong = []
-    for path in tracked(*SOURCES):
+    for path in files_in(*SOURCES):
         if str(path.relative_to(ROOT)) in EXEMPT:
             continue
         for line, text in texts(path):
