@@ -36,6 +36,7 @@ class Body(Struct, kw_only=True):
     names: Annotated[list[str], Meta(max_length=2)] | None = None
     title: Annotated[str, Meta(min_length=1, max_length=3)] | None = None
     bias: dict[str, Annotated[float, Meta(ge=-1, le=1)]] | None = None
+    filled: Annotated[str, Meta(min_length=1)] | None = None
     flag: bool | None = None
     free: Any = None
     absent: Annotated[None, refused("is not supported; leave it out")] = None
@@ -63,7 +64,9 @@ def decoded(**fields: Any) -> Body:
         ({"kind": "d"}, '`kind` must be "a", "b" or "c", not "d"'),
         ({"names": ["x"] * 3}, "`names` must be an array of at most 2 strings, not one of 3"),
         ({"names": ["x", None]}, "`names[1]` must be a string, not null"),
-        ({"title": ""}, "`title` must be a string of 1 to 3 characters, not one of 0"),
+        ({"title": ""}, "`title` must be a string of 1 to 3 characters, not an empty string"),
+        ({"title": "long"}, "`title` must be a string of 1 to 3 characters, not one of 4"),
+        ({"filled": ""}, "`filled` must be a non-empty string, not an empty string"),
         ({"bias": {"a": 1, "b": 2}}, "`bias.b` must be a number from -1 to 1, not 2"),
         ({"bias": {"a": None}}, "`bias.a` must be a number from -1 to 1, not null"),
         ({"flag": 1}, "`flag` must be true or false, not an integer"),

@@ -225,8 +225,12 @@ def _describe_one(kind: inspect.Type, value: Any) -> str:
             return "a number" + _range(kind, value)
         case inspect.LiteralType():
             return one_of([str(allowed) for allowed in kind.values])
+        case inspect.StrType(min_length=1, max_length=None):
+            return "a non-empty string"
         case inspect.StrType():
             return "a string" + _length(kind, "characters")
+        case inspect.ListType(min_length=1, max_length=None):
+            return f"a non-empty array of {_entries(kind)}"
         case inspect.ListType():
             entries = _entries(kind)
             return "an array" + (_length(kind, entries) or f" of {entries}")
@@ -256,7 +260,7 @@ def _range(kind: inspect.IntType | inspect.FloatType, value: Any) -> str:
 def _length(kind: inspect.StrType | inspect.ListType | inspect.DictType, what: str) -> str:
     least, most = kind.min_length, kind.max_length
     if most is None:
-        return f" of at least {least} {what}" if least else ""
+        return ""
     return f" of {least} to {most} {what}" if least else f" of at most {most} {what}"
 
 
@@ -264,6 +268,8 @@ def _shown(types: Sequence[inspect.Type], value: Any, right_type: bool) -> str:
     """Return a wrong value in words: its JSON type, or itself, or its length."""
     if not right_type:
         return kind_of(value)
+    if isinstance(value, str | list) and not value:
+        return "an empty string" if isinstance(value, str) else "an empty array"
     if isinstance(value, str):
         lengths = [t for t in types if isinstance(t, inspect.StrType) and t.pattern is None]
         return f"one of {len(value)}" if lengths else quoted(value)
