@@ -46,7 +46,7 @@ class Store:
         settings: StoreSettings,
         clock: Clock,
     ) -> None:
-        """For `Store.open`, which callers use."""
+        """Hold the opened parts. Callers use `Store.open`."""
         self._database = database
         limits = retentions_of(settings)
         quota = ResponseQuota(database, limits.responses)

@@ -62,7 +62,8 @@ class AnthropicSkill(Struct):
 
 
 class AnthropicSkillList(Struct):
-    """The same, the newest first; `next_page` is for the query's `page`."""
+    """A page of skills in Anthropic's shape, newest first. `next_page` is the value of `page` in the
+    next request."""
 
     data: list[AnthropicSkill]
     has_more: bool

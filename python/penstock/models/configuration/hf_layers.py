@@ -38,9 +38,11 @@ def uniform_layers(
 def typed_layers(
     config: HfConfig, where: str, window: int | None, is_sliding: Callable[[int], bool]
 ) -> tuple[LayerSpec, ...]:
-    """Return layers of which those that `layer_types` names have the window; without
-    `layer_types`, those for whose index `is_sliding` is true. Raises ModelError as `num_layers`
-    does."""
+    """Return the layers of a model in which some use a sliding window.
+
+    `layer_types` of the config names them; without it, `is_sliding` decides by the layer's index.
+    Raises ModelError as `num_layers` does.
+    """
     layers = range(num_layers(config, where))
     if config.layer_types is None:
         sliding = [is_sliding(layer) for layer in layers]
