@@ -1,4 +1,7 @@
-"""The interface between engine and runtime: a runtime executes step plans on one device."""
+"""The interface between engine and runtime.
+
+A runtime executes step plans on one device; vLLM and SGLang call this part the ModelRunner.
+"""
 
 from __future__ import annotations
 

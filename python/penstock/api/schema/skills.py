@@ -62,8 +62,8 @@ class AnthropicSkill(Struct):
 
 
 class AnthropicSkillList(Struct):
-    """A page of skills in Anthropic's shape, newest first. `next_page` is the value of `page` in the
-    next request."""
+    """A page of skills in Anthropic's shape, newest first. `next_page` is the `page` of the next
+    request."""
 
     data: list[AnthropicSkill]
     has_more: bool
