@@ -1,8 +1,8 @@
 """Communication between the ranks of tensor parallelism: one process each, the same step in all.
 
 Every rank computes the whole width of a token with its share of heads, of feed-forward columns and
-of the vocabulary: an all-reduce after attention and after the feed-forward network, an all-gather of
-the logits. Imports no torch: see `kernels.torch_communicator`.
+of the vocabulary: an all-reduce follows attention and feed-forward network, an all-gather follows
+the head. Imports no torch: see `kernels.torch_communicator`.
 """
 
 from __future__ import annotations
