@@ -13,7 +13,7 @@ NATIVE := $(shell find csrc CMakeLists.txt -type f 2>/dev/null)
 # An editable install lists its packages: a new package needs a new install.
 PACKAGES := $(shell find python kernels -name __init__.py)
 
-.PHONY: serve run setup test test-fast lint format bench wheel clean help
+.PHONY: serve run setup test test-fast lint types format bench wheel clean help
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -60,6 +60,14 @@ lint: $(VENV)/.dev  ## Run linters, formatters in check mode and type checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
+	$(MAKE) --no-print-directory types
+
+# mypy needs a package in one folder; the sources are in two, python/penstock and kernels.
+types: $(VENV)/.dev  ## Check types with mypy
+	rm -rf build/mypy
+	mkdir -p build/mypy/penstock
+	ln -s "$(CURDIR)"/python/penstock/* build/mypy/penstock/
+	ln -sfn "$(CURDIR)/kernels" build/mypy/penstock/kernels
 	$(BIN)/mypy
 
 format: $(VENV)/.dev  ## Format all sources

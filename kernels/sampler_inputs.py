@@ -96,9 +96,13 @@ class SamplingRows:
     def row(self, index: int) -> SamplingRows:
         """Return row `index` alone."""
         one = slice(index, index + 1)
-        columns = (self.temperature, self.top_k, self.top_p, self.min_p, self.seed, self.position)
         return SamplingRows(
-            *(column[one] for column in columns),
+            self.temperature[one],
+            self.top_k[one],
+            self.top_p[one],
+            self.min_p[one],
+            self.seed[one],
+            self.position[one],
             bias=self.bias and self.bias.row(index),
             seen=self.seen and self.seen.row(index),
             dry=self.dry and self.dry.row(index),

@@ -36,6 +36,7 @@ from penstock.kernels.ops.rope_cache import rope_cache
 from penstock.kernels.ops_interface import HeadNorm, LayerCache
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.triton.matmul.linear import rounded_to_float8
+from penstock.kernels.triton.matmul.packed_weights import PackedFloat8
 
 WHOLE, WORST = 1e-2, 4e-2
 """Bounds of ||out - ref|| / ||ref|| in bfloat16: for the whole result, and for its worst row."""
@@ -215,8 +216,10 @@ def _products(bench: Bench, shape: Shape, counts: tuple[int, ...]) -> Iterator[C
                 FLOAT8_WORST,
             )
             for form, packed in (("", tiled), (" row scales", by_row)):
+                part = packed.parts[0]
+                assert isinstance(part, PackedFloat8)
                 for kernel, call in own_calls(bench, x, packed).items():
-                    truth = partial(float8_product, x, packed.parts[0])
+                    truth = partial(float8_product, x, part)
                     yield Check(f"linear fp8{form} by {kernel} {name}", call, truth)
 
 
@@ -229,9 +232,10 @@ def _sampling(bench: Bench, shape: Shape, rows: int) -> Iterator[Check]:
 
         def agreement(asked: tuple[float, int, float] = asked) -> torch.Tensor:
             there = sampling_rows(bench, rows, *asked)
-            sampled = bench.ops.sample(logits.clone(), there).cpu()
+            sampled: torch.Tensor = bench.ops.sample(logits.clone(), there).cpu()
             here = sampling_rows(replace(bench, device="cpu"), rows, *asked)
-            return (sampled == ReferenceOps().sample(logits.cpu(), here))[:, None].float()
+            expected: torch.Tensor = ReferenceOps().sample(logits.cpu(), here)
+            return (sampled == expected)[:, None].float()
 
         most = 0.0 if name == "greedy" else 0.1
         yield Check(

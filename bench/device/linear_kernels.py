@@ -31,7 +31,7 @@ def own_calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
 
         return call
 
-    streams = {
+    streams: dict[type, tuple[str, Callable[..., None], int]] = {
         PackedDense: ("linear", cuda_linear.stream, cuda_linear.STREAMED_TOKENS),
         PackedFloat8: (
             "linear_float8",

@@ -167,7 +167,8 @@ def _attention(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterato
     q = _random(bench, tokens, shape.heads * shape.head_dim)
     qkv = _random(bench, tokens, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
     rope = torch.rand(context, shape.head_dim, device=bench.device)
-    norm = HeadNorm(*(torch.ones(shape.head_dim, device=bench.device) for _ in range(2)), 1e-6)
+    ones = torch.ones(shape.head_dim, device=bench.device)
+    norm = HeadNorm(ones, ones.clone(), 1e-6)
     turned = item * (2 * qkv.numel())
     yield Piece(
         "rope_cache",
@@ -237,13 +238,16 @@ def sampling_rows(
     def column(value: float, dtype: torch.dtype) -> Any:
         return torch.full((rows,), value, dtype=dtype, device=bench.device)
 
+    def numbered() -> Any:
+        return torch.arange(rows, device=bench.device)
+
     return SamplingRows(
         column(temperature, torch.float32),
         column(top_k, torch.int32),
         column(top_p, torch.float32),
         column(0.0, torch.float32),
-        torch.arange(rows, device=bench.device),
-        torch.arange(rows, device=bench.device),
+        numbered(),
+        numbered(),
     )
 
 
@@ -263,20 +267,20 @@ def step_of(bench: Bench, shape: Shape, chunks: list[tuple[int, int]]) -> tuple[
     lengths = torch.tensor([now for _, now in chunks], dtype=torch.int32)
     starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
     contexts = torch.tensor([before + now for before, now in chunks], dtype=torch.int32)
-    arrays = (
-        torch.zeros(int(lengths.sum()), dtype=torch.int32),
-        torch.cat(positions),
-        torch.cat(slots),
-        starts,
-        contexts,
-        tables,
-        starts[1:] - 1,
+    inputs = StepInputs(
+        tokens=torch.zeros(int(lengths.sum()), dtype=torch.int32).to(bench.device),
+        positions=torch.cat(positions).to(bench.device),
+        slots=torch.cat(slots).to(bench.device),
+        query_starts=starts.to(bench.device),
+        context_lens=contexts.to(bench.device),
+        block_tables=tables.to(bench.device),
+        sample_rows=(starts[1:] - 1).to(bench.device),
     )
     extents = CacheExtents(1, sum(blocks) + 1, shape.kv_heads, BLOCK, shape.head_dim)
     (cache,) = allocate_caches(extents, bench.dtype, bench.device)
     for part in (cache.keys, cache.values):
         part.copy_(torch.randn(part.shape, device=bench.device).to(bench.dtype))
-    return StepInputs(*(array.to(bench.device) for array in arrays)), cache
+    return inputs, cache
 
 
 def _random(bench: Bench, *shape: int) -> torch.Tensor:

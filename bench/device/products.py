@@ -29,6 +29,7 @@ from bench.device.ops import layer_sizes, packed_float8, packed_weight
 from bench.device.result_log import Record
 from penstock.kernels.ops.linear import FLOAT8_GROUP, ReferenceLinear
 from penstock.kernels.ops.linear import linear as reference_linear
+from penstock.kernels.triton.linear_choice import Float8Choice
 from penstock.kernels.triton.matmul import linear, linear_float8
 from penstock.kernels.triton.matmul.packed_weights import PackedFloat8
 from penstock.kernels.triton.moe.expert_order import order_choices
@@ -176,7 +177,7 @@ def _float8_calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
         return {"float8": lambda: bench.ops.linear(x, packed)}
     part = packed.parts[0]
 
-    def made(kind: linear_float8.Float8Choice) -> Callable[[], torch.Tensor]:
+    def made(kind: Float8Choice) -> Callable[[], torch.Tensor]:
         def call() -> torch.Tensor:
             out = x.new_empty(len(x), part.shape[0])
             linear_float8.multiply(kind, out, x, part, None, 0)
@@ -229,7 +230,7 @@ def _expert_calls(bench: Bench, x: torch.Tensor, stack: Float8Stack) -> Calls:
         return {"float8": lambda: _expert_truth(x, stack)}
     chosen = torch.arange(EXPERTS, device=x.device, dtype=torch.int32).repeat_interleave(each)
 
-    def made(kind: linear_float8.Float8Choice, tile: int) -> Callable[[], torch.Tensor]:
+    def made(kind: Float8Choice, tile: int) -> Callable[[], torch.Tensor]:
         order = order_choices(chosen[:, None], EXPERTS, tile)
         out = x.new_empty(len(rows), stack.shape[1])
         extents = (len(rows), 0, out.shape[1], 1)

@@ -92,7 +92,7 @@ class Clock:
 
     def stolen_share(self) -> float:
         """Return the share stolen since the clock was made; 0 if the system does not report it."""
-        cores_s = (time.monotonic() - self._began) * psutil.cpu_count()
+        cores_s: float = (time.monotonic() - self._began) * psutil.cpu_count()
         return (_stolen_s() - self._stolen_s) / cores_s
 
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -33,9 +34,10 @@ from penstock.kernels.registry import KernelRegistry, Machine
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.compile import launch as launching
-from penstock.kernels.triton.compile.archive import Cubin
+from penstock.kernels.triton.compile.archive import Archive, Cubin
 from penstock.kernels.triton.compile.packaged_kernels import PackagedKernels
-from penstock.kernels.triton.compile.packaged_signatures import Sizes, packaged_signatures
+from penstock.kernels.triton.compile.packaged_models import Sizes
+from penstock.kernels.triton.compile.packaged_signatures import packaged_signatures
 from penstock.kernels.triton.compile.signature import source_hash
 from penstock.models.hub.sources import files_at
 from penstock.models.loader.model_loader import load_model
@@ -53,7 +55,7 @@ extern "C" int cuDevicePrimaryCtxRetain(void** context, int) { return *context =
 """
 
 
-class Unloaded:
+class Unloaded(Archive):
     """An archive of kernels that are never run, with the facts that a launch needs."""
 
     target = "nothing"
@@ -182,11 +184,11 @@ def _launches(step: Callable[[], Any]) -> tuple[list[Callable[[], Any]], int]:
         made.append(lambda: call(self, *given))
         call(self, *given)
 
-    PackagedKernels.start, library.Library.call = noted_start, noted_call
-    try:
+    with (
+        patch.object(PackagedKernels, "start", noted_start),
+        patch.object(library.Library, "call", noted_call),
+    ):
         step()
-    finally:
-        PackagedKernels.start, library.Library.call = start, call
     return made, counts[0]
 
 

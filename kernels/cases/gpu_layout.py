@@ -36,6 +36,6 @@ def in_float8_cache(
     scales = 0.5 ** torch.arange(4, 4 + cache.keys.shape[1])
     spread = scales[:, None, None]
     parts = [part.float().nan_to_num() / spread for part in (cache.keys, cache.values)]
-    stored = [part.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn) for part in parts]
-    values = LayerCache(*(part.double() * spread for part in stored))
-    return token_major(LayerCache(*stored, scales, scales.clone())), values
+    keys, values = (part.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn) for part in parts)
+    exact = LayerCache(keys.double() * spread, values.double() * spread)
+    return token_major(LayerCache(keys, values, scales, scales.clone())), exact

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import cast
 
 import torch
 
@@ -55,7 +56,8 @@ def register(library: Library | Unavailable, rejected: Mapping[str, str] | None 
         reasons = [rejected[kernel] for kernel in kernels if kernel in rejected]
         reason = reasons[0] if len(reasons) == len(kernels) else None
         why_not = partial(_why_not, library, reason)
-        op.register(Impl("cuda", partial(call, library), why_not, pack))
+        loaded = cast("Library", library)  # `why_not` refuses an unavailable one
+        op.register(Impl("cuda", partial(call, loaded), why_not, pack))
 
 
 def _why_not(library: Library | Unavailable, rejected: str | None, machine: Machine) -> str | None:

@@ -263,16 +263,16 @@ def _together(tokens: int, blocks: int) -> StepInputs[Array]:
 def _step(starts: Array, contexts: Array, blocks: int) -> StepInputs[Array]:
     tokens, rows = int(starts[-1]), len(contexts)
     tables = np.broadcast_to(np.arange(blocks), (rows, blocks))
-    vectors: Iterator[Array] = (
-        np.ascontiguousarray(values, np.int32)
-        for values in (
-            np.arange(tokens) % _PANEL,
-            np.arange(tokens),
-            np.arange(tokens),
-            starts,
-            contexts,
-            tables,
-            np.empty(0),
-        )
+    return StepInputs(
+        tokens=_int32(np.arange(tokens) % _PANEL),
+        positions=_int32(np.arange(tokens)),
+        slots=_int32(np.arange(tokens)),
+        query_starts=_int32(starts),
+        context_lens=_int32(contexts),
+        block_tables=_int32(tables),
+        sample_rows=_int32(np.empty(0)),
     )
-    return StepInputs(*vectors)
+
+
+def _int32(values: Array) -> Array:
+    return np.ascontiguousarray(values, np.int32)

@@ -7,6 +7,7 @@ calls.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -59,8 +60,8 @@ class BackendOps(Generic[Tensor]):
         pairs = zip(weights.gate, weights.up, strict=True)
         gate_up = Linear(tuple(part for pair in pairs for part in pair), weights.gate_up_bias)
         layers = (gate_up, Linear(weights.down, weights.down_bias))
-        packed = (self._pack(Linear(one.parts, _flat(one.bias))) for one in layers)
-        return _native.PackedExperts(*packed, weights.activation)
+        first, second = (self._pack(Linear(one.parts, _flat(one.bias))) for one in layers)
+        return _native.PackedExperts(first, second, weights.activation)
 
     def pack_embedding(self, table: Matrix) -> Any:
         """Pack the table like a head."""
@@ -261,11 +262,14 @@ class PlanOps(BackendOps[Any]):
         super().__init__(backend)
         self._recorder = backend.recorder
         tensors = self._recorder.inputs(max_blocks, adapters)
-        self.inputs: StepInputs[Any] = StepInputs(*tensors[:7])
+        tokens, positions, slots, starts, contexts, tables, sample_rows, *groups = tensors
+        self.inputs: StepInputs[Any] = StepInputs(
+            tokens, positions, slots, starts, contexts, tables, sample_rows
+        )
         if adapters:
-            slots, order, starts, sampled_order, sampled_starts = tensors[7:]
-            self.inputs = StepInputs(
-                *tensors[:7],
+            slots, order, starts, sampled_order, sampled_starts = groups
+            self.inputs = replace(
+                self.inputs,
                 adapters=AdapterRows(slots, order, starts),
                 sampled_adapters=AdapterRows(slots, sampled_order, sampled_starts),
             )

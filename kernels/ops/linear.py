@@ -42,7 +42,7 @@ def pack_linear(weight: Linear, device: str = "cpu", dtype: Any = torch.float32)
 def quantized(x: torch.Tensor) -> torch.Tensor:
     """Round x [T, C] to the values of int8 activations: per row and group of 32 the integers of x *
     (127 / absmax), half to even, times the scale that fits them to x with least squares."""
-    grouped = x.unflatten(-1, (-1, ACTIVATION_GROUP))
+    grouped: torch.Tensor = x.unflatten(-1, (-1, ACTIVATION_GROUP))
     step = grouped.abs().amax(dim=-1, keepdim=True) / 127
     quanta = torch.round(grouped / torch.where(step > 0, step, 1))
     squares = (quanta * quanta).sum(dim=-1, keepdim=True)

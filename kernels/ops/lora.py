@@ -120,7 +120,9 @@ def _inputs(
         source = RandomInputs(seed)
         installed = {}
         for slot, rank in ranks.items():
-            linear = tuple(_factors(source, rank, width, n, storage_dtype) for n in rows)
+            linear: LinearFactors = tuple(
+                _factors(source, rank, width, n, storage_dtype) for n in rows
+            )
             if missing is not None and slot == min(ranks):
                 linear = (*linear[:missing], None, *linear[missing + 1 :])
             installed[slot] = ((None,), linear)

@@ -196,7 +196,8 @@ def _changes_inputs(rows: int, blocks: int, updated: int, runs: int) -> Callable
         updates_at = 5
         runs_at = updates_at + updates.numel()
         blocks_at = runs_at + runs * RUN_WORDS
-        described, given = [], []
+        described: list[int] = []
+        given: list[int] = []
         for row in chosen[:runs]:
             begin = int(source.numpy.integers(0, blocks))
             count = int(source.numpy.integers(0, blocks - begin + 1))

@@ -21,7 +21,8 @@ def mean_rows(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
 
 def l2_normalize(x: torch.Tensor) -> torch.Tensor:
     """x / max(|x|, 1e-12), row by row: [R, W] -> [R, W]."""
-    return x / x.norm(dim=-1, keepdim=True).clamp(min=_LEAST_LENGTH)
+    length: torch.Tensor = x.norm(dim=-1, keepdim=True)
+    return x / length.clamp(min=_LEAST_LENGTH)
 
 
 def _mean_inputs(lengths: Sequence[int], width: int) -> Callable[[int], dict[str, Any]]:

@@ -47,12 +47,13 @@ def _away_from_borders(logits: torch.Tensor, rows: SamplingRows) -> SamplingRows
             one = slice(row, row + 1)
             if attempt % 20 == 19 and 0 < top_p[row] < 1:
                 top_p[row] *= 0.97
-            fields = (rows.temperature[row], rows.top_k[row], float(top_p[row]), rows.min_p[row])
+            temperature, top_k = float(rows.temperature[row]), int(rows.top_k[row])
+            min_p = float(rows.min_p[row])
             number = float(uniform(rows.seed[one], position[one])[0])
             near = {
-                sample_row(exact[row], *map(float, fields[:1]), int(fields[1]), p, m, u)
-                for p in (_nudge(fields[2], -1), _nudge(fields[2], 1))
-                for m in (float(fields[3]) * (1 - 1e-5), float(fields[3]) * (1 + 1e-5))
+                sample_row(exact[row], temperature, top_k, p, m, u)
+                for p in (_nudge(float(top_p[row]), -1), _nudge(float(top_p[row]), 1))
+                for m in (min_p * (1 - 1e-5), min_p * (1 + 1e-5))
                 for u in (number * (1 - 3e-5), number * (1 + 3e-5))
             }
             if len(near) == 1:

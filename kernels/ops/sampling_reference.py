@@ -35,7 +35,8 @@ def uniform(
     zero = np.zeros_like(position)
     counter = (position & _LOW, position >> _SHIFT, zero, zero)
     first, *_ = philox(counter, (seed & _LOW, seed >> _SHIFT))
-    return (first >> np.uint64(8)).astype(np.float64) * 2.0**-24
+    numbers: npt.NDArray[np.float64] = (first >> np.uint64(8)).astype(np.float64) * 2.0**-24
+    return numbers
 
 
 def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:

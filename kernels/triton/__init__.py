@@ -78,8 +78,8 @@ class TritonOps(TorchOps):
         return replace(self._packed(weight), result=torch.float32)
 
     def _packed(self, weight: Linear) -> linear.PackedLinear:
-        invariant = self._products == "invariant"
-        return replace(super().pack_linear(weight), invariant=invariant)
+        packed: linear.PackedLinear = super().pack_linear(weight)
+        return replace(packed, invariant=self._products == "invariant")
 
     def pack_experts(self, weights: Experts) -> Any:
         """See `Ops.pack_experts`."""

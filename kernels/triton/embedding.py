@@ -11,7 +11,12 @@ from penstock.kernels.ops.embedding import EMBEDDING
 from penstock.kernels.registry import Impl
 from penstock.kernels.triton.compile.launch import ceil_div, in_units, launch, why_not
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.matmul.packed_weights import Packed, PackedDense, pack_matrix
+from penstock.kernels.triton.matmul.packed_weights import (
+    PackedAffine,
+    PackedDense,
+    PackedFloat8,
+    pack_matrix,
+)
 from penstock.kernels.weights import Matrix
 
 _BLOCK = 1024
@@ -21,7 +26,7 @@ _BLOCK = 1024
 class PackedTable:
     """An embedding table, and the type of its result."""
 
-    matrix: Packed
+    matrix: PackedDense | PackedAffine
     dtype: torch.dtype
 
 
@@ -73,7 +78,9 @@ def embedding_affine_kernel(
 
 
 def pack_embedding(table: Matrix, device: str, dtype: Any) -> PackedTable:
-    return PackedTable(pack_matrix(table, device, dtype), dtype)
+    matrix = pack_matrix(table, device, dtype)
+    assert not isinstance(matrix, PackedFloat8), "no kernel gathers rows of 8-bit floats"
+    return PackedTable(matrix, dtype)
 
 
 def embedding(table: PackedTable, tokens: torch.Tensor, scale: float) -> torch.Tensor:

@@ -76,6 +76,34 @@ class KernelSet:
         """Run one kernel now, with the GIL released. csrc/bind/call/signature.cc lists the
         arguments."""
 
+class PackedAdapter:
+    """A LoRA adapter packed by `AdapterSlots.pack`."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+class AdapterSlots:
+    """The operand of the LoRA kernels: see `kernels.lora_slots`. `dtype`: "f32", "f16" or "i8".
+    `linears`: for each linear layer its columns, and the rows of each slice. Raises ValueError for
+    sizes that are not supported."""
+
+    def __init__(
+        self,
+        capacity: int,
+        max_rank: int,
+        dtype: str,
+        linears: Sequence[tuple[int, Sequence[int]]],
+    ) -> None: ...
+    def pack(self, factors: Sequence[tuple[Array, Array] | None]) -> PackedAdapter:
+        """Pack the factors (a, b) of each slice, with the GIL released. Raises ValueError for
+        factors that do not fit."""
+
+    def install(self, slot: int, adapter: PackedAdapter) -> None:
+        """Raises ValueError for a slot out of range, or an adapter packed for other shapes."""
+
+    def clear(self, slot: int) -> None: ...
+    def inner_columns(self, linear: int) -> int: ...
+
 class DryRepetitions:
     """Repetition state of one sequence for the DRY sampler; see
     csrc/cpu/sampling/dry_repetitions.h.

@@ -119,7 +119,7 @@ class PackagedKernels:
         ready = of_kernel.get(key)
         if ready is None:
             ready = self._resolve(kernel, arguments, num_warps, num_stages, constants)
-            of_kernel[key] = self._ready[(fn, *key)] = ready
+            of_kernel[key] = self._ready[fn, key] = ready
         if isinstance(ready, str):
             return ready
         x, y, z, *_ = *grid, 1, 1

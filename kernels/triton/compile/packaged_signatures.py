@@ -262,9 +262,16 @@ def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     columns = (floats(rows), ints(rows), floats(rows), floats(rows))
     seed = empty(rows, dtype=torch.int64)
     adjust: Adjustments[Any] = Adjustments(
-        *(floats(rows + 1) for _ in range(3)),
-        *(ints(rows + 1) for _ in range(3)),
-        *(ints(rows + 1, sizes.vocab), ints(rows + 1, 2), floats(rows + 1, 2), ints(rows + 1, 2)),
+        presence=floats(rows + 1),
+        frequency=floats(rows + 1),
+        repetition=floats(rows + 1),
+        num_biases=ints(rows + 1),
+        num_suppressed=ints(rows + 1),
+        suppressed_until=ints(rows + 1),
+        counts=ints(rows + 1, sizes.vocab),
+        bias_tokens=ints(rows + 1, 2),
+        bias_values=floats(rows + 1, 2),
+        suppressed=ints(rows + 1, 2),
     )
     tables = (ints(rows + 1), ints(rows + 1), ints(rows + 1, 2))
     state: RowState[Any] = RowState(*tables, *columns, seed, adjust)

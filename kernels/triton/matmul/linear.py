@@ -132,9 +132,14 @@ def _joined(parts: list[PackedFloat8]) -> PackedFloat8:
 def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
     """See `Ops.linear`. `x` is contiguous."""
     (first, *others), tokens = weight.parts, x.shape[0]
-    plain = not others and isinstance(first, PackedDense) and not weight.invariant
-    measured = plain and x.is_cuda and x.dtype == first.data.dtype
-    if measured and choose(tokens, first.shape, capability_of(x.device)) != "stream":
+    if (
+        not others
+        and isinstance(first, PackedDense)
+        and not weight.invariant
+        and x.is_cuda
+        and x.dtype == first.data.dtype
+        and choose(tokens, first.shape, capability_of(x.device)) != "stream"
+    ):
         return _library(x, first.data, weight)
     columns = sum(part.shape[0] for part in weight.parts) if others else first.shape[0]
     out = x.new_empty(tokens, columns, dtype=weight.result or x.dtype)

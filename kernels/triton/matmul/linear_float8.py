@@ -150,7 +150,7 @@ def multiply(
     tokens, (rows, width) = len(x), part.shape
     wide = BF16_IS_BROKEN or x.dtype == torch.float32
     tile = _INVARIANT[kind] if invariant else _tile(kind, tokens, rows, wide)
-    operands = (x, part.codes)
+    operands: tuple[torch.Tensor, ...] = (x, part.codes)
     units, unit = in_units(rows, FLOAT8_GROUP)
     sizes: tuple[int, ...] = (units,)
     constants = {"WIDTH": width, "WIDE": int(wide)}

@@ -95,9 +95,9 @@ def choose_stack(
     stack: Float8Stack, choices: int, device: torch.device, invariant: bool
 ) -> Float8Choice:
     """Return the kernel for `choices` choices, by the mean number of rows per expert."""
-    count, *shape = stack.shape
+    count, rows, width = stack.shape
     rows_each = ceil_div(choices, count)
-    return choose_expert_float8(rows_each, (*shape,), float8_capability(device), invariant)
+    return choose_expert_float8(rows_each, (rows, width), float8_capability(device), invariant)
 
 
 def float8_products(
@@ -113,6 +113,7 @@ def float8_products(
     _, rows, width = stack.shape
     units, unit = in_units(rows, FLOAT8_GROUP)
     operands: tuple[torch.Tensor, ...]
+    sizes: tuple[int, ...]
     if kind == "float8":
         kernel, sizes, tile = experts_float8_kernel, (units, width // FLOAT8_GROUP), (128, 4)
         operands = (*quantize_float8(x, stack.grouped), stack.codes.view(codes_type()))

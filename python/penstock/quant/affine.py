@@ -35,7 +35,8 @@ def affine_from_minima(
     bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, minimum: Floats
 ) -> Affine:
     """Return w = scale * q + minimum. The arguments are those of `affine_from_zero_points`."""
-    return Affine(bits, group, q, *narrow_to_float16(scale, minimum))
+    held, held_minimum = narrow_to_float16(scale, minimum)
+    return Affine(bits, group, q, held, held_minimum)
 
 
 def narrow_to_float16(*arrays: Floats) -> tuple[npt.NDArray[np.generic], ...]:

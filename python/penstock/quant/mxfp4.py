@@ -27,8 +27,7 @@ _PAIRS = (FLOAT4_VALUES[:, None].astype("<u2") << 8 | FLOAT4_VALUES).reshape(-1)
 def look_up_pairs(codes: Bytes) -> Bytes:
     """Convert [..., n] bytes of two codes, the low one first, to [..., 2 n] integers of
     `Affine`."""
-    pairs: npt.NDArray[np.uint16] = _PAIRS.take(codes)
-    return pairs.view(np.uint8)
+    return _PAIRS.take(codes).view(np.uint8)
 
 
 def mxfp4_matrix(q: Bytes, exponents: Bytes) -> Affine:

@@ -148,7 +148,8 @@ class DecoderWeights:
 
     def final_norm(self) -> Vector:
         """Return the weight [W] of the last norm, multiplied by the scale of the logits."""
-        return self._norm(self.names.final_norm) * np.float32(self._spec.logit_scale)
+        weight: Vector = self._norm(self.names.final_norm) * np.float32(self._spec.logit_scale)
+        return weight
 
     def rope_factors(self) -> Vector | None:
         """See `Weights`. Raises ModelError for a divisor that is not positive."""

@@ -31,5 +31,7 @@ def _relative_position_bucket(
     away = np.abs(distances)
     far = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(exact))
     far = far / np.float32(math.log(MAX_DISTANCE / exact)) * np.float32(half - exact)
-    own = np.where(away < exact, away, np.minimum(exact + far.astype(np.int64), half - 1))
+    own: npt.NDArray[np.int64] = np.where(
+        away < exact, away, np.minimum(exact + far.astype(np.int64), half - 1)
+    )
     return own + half * (distances > 0)

@@ -38,7 +38,8 @@ class GroupWords:
     def end(self) -> int:
         """Index of the first word after the groups."""
         *_, last = self._windows()
-        return last.stop
+        end: int = last.stop
+        return end
 
     def write(self, words: Ints, chunks: tuple[Chunk, ...], slots: Ints) -> None:
         """Write the groups of `chunks`. `slots[i]` is the adapter slot of chunk i, or -1; at least

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 
@@ -23,6 +23,10 @@ from penstock.runtime.gpu.model import DeviceModel
 from penstock.runtime.gpu.runtime import GpuRuntime
 from penstock.runtime.gpu.sampler import MakeSampler, SingleDeviceSampler
 from penstock.runtime.protocol import RuntimeInfo
+
+if TYPE_CHECKING:
+    from penstock.kernels.cuda.library import Unavailable
+    from penstock.kernels.triton.compile.packaged_kernels import PackagedKernels
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +69,7 @@ class OpenDevice:
     """A usable device. `packaged`: the packaged kernels that serve it."""
 
     ops: TorchOps
-    packaged: Any
+    packaged: PackagedKernels | Unavailable
 
     def free_bytes(self) -> int:
         """Return the free memory of the device."""

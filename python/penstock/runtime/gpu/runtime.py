@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
+from penstock.kernels.persistent_batch import StepBuffers
 from penstock.kernels.sampler_inputs import SamplingRows
 from penstock.kernels.torch_ops import TorchOps
 from penstock.runtime.gpu.adapter_groups import GroupWords
@@ -250,11 +251,11 @@ class GpuRuntime:
 
     def _compute(self, packed: Packed, samples: bool, *, one_token: bool = False) -> Results:
         """Compute the step that was sent last."""
-        slots = self._device_rows.prepare(packed)
+        slots: StepBuffers[Any] = self._device_rows.prepare(packed)
         logits = self._model.logits(slots.inputs, one_token=one_token)
         if not samples:
             return logits, None
-        rows: Any = SamplingRows(
+        rows = SamplingRows(
             slots.temperature, slots.top_k, slots.top_p, slots.min_p, slots.seed, slots.position
         )
         self._device_rows.adjust(logits[: packed.sampled], slots)

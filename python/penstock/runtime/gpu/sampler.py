@@ -48,7 +48,8 @@ class SingleDeviceSampler:
         self._sampler = Sampler(rows, _CpuSampler(ops))
 
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        return self._ops.sample(logits, rows)
+        tokens: torch.Tensor = self._ops.sample(logits, rows)
+        return tokens
 
     def finish(self, plan: StepPlan, logits: Any, masks: Masks | None) -> StepResult:
         return self._sampler.finish(plan, logits, masks)

@@ -172,8 +172,9 @@ class TensorParallelAdapters:
                 self._processes.end_if_rank_died()
                 raise
 
-    def install(self, slot: int, packed: _PackedShards) -> None:
+    def install(self, slot: int, packed: PackedAdapter) -> None:
         """See `RuntimeAdapters`."""
+        assert isinstance(packed, _PackedShards), "packed by another runtime"
         packed.end.detach()
         self._processes.send_all(Install(slot, packed.ticket))
         self._own.install(slot, packed.own)
