@@ -32,5 +32,5 @@ def test_banner_and_prompts_go_to_standard_error(tmp_path: Path) -> None:
     once = run("-i", "hi", given="")
     talk = run(given="hi\n/clear\nhi\n")
     assert once.stdout and talk.stdout == once.stdout * 2
-    assert "/help lists the commands" in talk.stderr and "Forgotten." in talk.stderr
+    assert "/help lists the commands" in talk.stderr and "Conversation cleared." in talk.stderr
     assert "> " not in talk.stderr
