@@ -71,7 +71,7 @@ def main() -> None:
     ranks.close()
     ordered = TorchCommunicator(rank, count, Path(f"{sys.argv[3]}-2"), "gloo", sums="ordered")
     for dtype in DTYPES:
-        found[f"ordered sum {dtype}"] = ordered.sum(random_tensor(rank, 5, 64).to(dtype))
+        found[f"ordered sum {dtype}"] = ordered.all_reduce(random_tensor(rank, 5, 64).to(dtype))
     ordered.close()
     # float64 holds every type
     arrays = {name: tensor.double().numpy() for name, tensor in found.items()}
