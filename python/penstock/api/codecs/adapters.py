@@ -68,7 +68,8 @@ def decode_load(body: bytes, content_type: bytes) -> LoadRequest:
 
 
 def decode_unload(body: bytes, content_type: bytes) -> UnloadRequest:
-    """Decode an unload request. Raises the errors of `decode_load`."""
+    """Decode an unload request. Raises WrongContentType, InvalidRequest (`malformed_json`) and
+    InvalidBody."""
     asked = _decode(body, content_type, UnloadLoraAdapterRequest)
     return UnloadRequest(asked.lora_name, asked.expected_generation, asked.model)
 

@@ -14,8 +14,8 @@ from penstock.dialog.fold import Answer
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A decoded request body. `writer`: writes the answer instead of the dialect; None for the
-    dialect itself. `field_paths`: maps field names in errors to paths in the body."""
+    """A decoded request body. `stream`: answer with an SSE stream. `writer`: writes the answer;
+    None: the dialect writes it. `field_paths`: maps field names in errors to paths in the body."""
 
     request: GenerateRequest
     stream: bool = False
@@ -58,8 +58,7 @@ class AnswerWriter(Protocol):
 
 
 class Dialect(AnswerWriter, Protocol):
-    """A codec: decodes requests and writes answers. `id_prefix`: the start of the ids of its
-    answers."""
+    """A codec: decodes requests and writes answers. `id_prefix`: the start of every answer id."""
 
     id_prefix: str
 

@@ -42,7 +42,7 @@ def decode(body: bytes) -> DecodedRerank:
 
 
 def encode(decoded: DecodedRerank, answer: Ranking) -> bytes:
-    """Return the JSON of the answer."""
+    """Return the JSON of the answer, with the documents' texts if the request asks for them."""
     results: list[dict[str, Any]] = []
     for ranked in answer.results:
         result: dict[str, Any] = {"index": ranked.index, "relevance_score": ranked.score}

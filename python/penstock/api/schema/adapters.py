@@ -8,8 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from penstock.api.schema import fields as f
 
-# Longest `lora_path`: an API process sends the request to its parent process as one line of bounded
-# length.
+# Longest path: an API process sends the request to its parent process as one line of bounded size.
 _MAX_CHARS = 4096
 # The adapter catalog checks the length of a name and raises its own error.
 _Name = Annotated[

@@ -1,4 +1,4 @@
-"""`POST /v1/completions`."""
+"""`POST /v1/completions`: the request, the answer, and the chunks of a stream."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class GbnfGrammar(Struct, tag="gbnf", tag_field="type"):
 
 
 class SchemaGrammar(Struct, tag="json_schema", tag_field="type"):
-    """The answer is JSON that matches a schema."""
+    """The answer is JSON that matches a JSON Schema."""
 
     value: JsonSchema
 

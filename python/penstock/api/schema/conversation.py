@@ -1,4 +1,4 @@
-"""The fields that chat completions and Anthropic's messages share."""
+"""The request fields that chat completions and Anthropic's Messages have in common."""
 
 from __future__ import annotations
 

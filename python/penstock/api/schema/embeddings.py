@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`."""
+"""`POST /v1/embeddings`: the request and the answer."""
 
 from __future__ import annotations
 

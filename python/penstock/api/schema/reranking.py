@@ -1,4 +1,4 @@
-"""`POST /v1/rerank`."""
+"""`POST /v1/rerank`: the request and the answer."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
 
 
 class _Calls:
-    """Records the tool calls of earlier messages, to match results with them. Results may name a
-    call by id, name only a function, or name nothing."""
+    """Records the tool calls of earlier messages, to match results with calls. A result may give
+    the id of its call, only the name of the function, or neither."""
 
     def __init__(self) -> None:
         self._functions: dict[str, str] = {}

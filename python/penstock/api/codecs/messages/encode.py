@@ -42,7 +42,7 @@ STOP_REASONS: Final[dict[Finish, str]] = {
 
 
 def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
-    """Return the JSON of a message."""
+    """Return the JSON of a complete message."""
     choice = answer.choices[0]
     message = {
         **message_head(identity, answer.model, answer.adapter_revision),

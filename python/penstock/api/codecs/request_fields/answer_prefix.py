@@ -23,8 +23,8 @@ def split_answer_prefix(messages: tuple[Message, ...]) -> tuple[tuple[Message, .
 
 
 def without_reasoning(policy: ReasoningPolicy) -> ReasoningPolicy:
-    """Return the reasoning policy of an answer with a prefix: off. Raises InvalidRequest if the
-    request turns reasoning on."""
+    """Return a policy with reasoning turned off, for an answer with a prefix. Raises InvalidRequest
+    if the request turns reasoning on."""
     if policy.enabled:
         refuse("messages", "end with an answer prefix, which excludes thinking")
     return ReasoningPolicy(enabled=False)

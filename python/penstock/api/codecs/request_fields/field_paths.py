@@ -61,7 +61,7 @@ class FieldPaths:
         owner, bracket, index = name.partition("[")
         if name in self._paths or not bracket:
             return self._paths.get(name, name)
-        # Our messages are numbered differently. `GenerateRequest.part_paths` has the client's paths.
+        # The client numbers messages differently: `GenerateRequest.part_paths` has these paths.
         if owner not in self._paths or owner == "messages":
             return self._paths.get(owner, name)
         return f"{self._paths[owner]}[{index}"

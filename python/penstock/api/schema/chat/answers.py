@@ -76,8 +76,8 @@ class ChatCompletionResponse(Struct):
 
 
 class FunctionDelta(Struct):
-    """A piece of a function call. `name` is in the first piece only; `arguments` is the next piece
-    of JSON text."""
+    """A piece of a function call. `name` is in the first piece only. `arguments`: the next piece of
+    the arguments' JSON text."""
 
     arguments: str
     name: str | UnsetType = UNSET

@@ -34,8 +34,8 @@ class MessagesTool(FunctionFields, kw_only=True):
 
 
 class MessagesToolChoice(Struct):
-    """Which tools the model calls. `auto`: the model decides; `any`: at least one tool; `tool`: the
-    tool `name`; `none`: no tool."""
+    """Determines which tools the model calls. `auto`: the model decides; `any`: at least one tool;
+    `tool`: the tool `name`; `none`: no tool."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
