@@ -63,8 +63,8 @@ class ChunkWriter:
         return b"%b%d,%b" % (self._head, choice, before), after + PLAIN_TAIL
 
     def end_choice(self, choice: int, content: bytes, finish: str) -> bytes:
-        """Return the chunk with the finish reason of a choice. For the choice that ends last, hold
-        it back until `end` and return b""."""
+        """Return the chunk with the finish reason of a choice. For the choice that ends last,
+        return b"" and keep the chunk for `end`."""
         self._ended.add(choice)
         chunk = self.chunk(choice, content, finish=orjson.dumps(finish))
         if len(self._ended) < self._n:

@@ -45,8 +45,8 @@ class MessageStream:
 
     A block starts with its first delta, so that there are no empty blocks. The frames of a tool
     call are held back until the call ends, because clients run every call that they receive; an
-    incomplete call is not sent. `message_start` is held back until the next frame, so that an error
-    before it still sets the HTTP status.
+    incomplete call is not sent. `message_start` is held back until the next frame, so that an early
+    error can still set the HTTP status.
     """
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:

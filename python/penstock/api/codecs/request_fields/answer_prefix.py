@@ -8,8 +8,8 @@ from penstock.dialog import Message, ReasoningPolicy, Text
 
 def split_answer_prefix(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str]:
     """Return (messages without the answer prefix, answer prefix). The prefix is "" unless the last
-    of several messages is text of the assistant. Raises InvalidRequest if it ends with white
-    space."""
+    of several messages is text of the assistant. Raises InvalidRequest if the prefix ends with
+    white space."""
     if len(messages) < 2 or messages[-1].role != "assistant":
         return messages, ""
     *before, last = messages

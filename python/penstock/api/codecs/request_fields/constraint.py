@@ -66,7 +66,7 @@ def decode_constraint(
 
 def note_constraint(field_paths: FieldPaths, path: str) -> None:
     """Note the path of the field that constrains the answer, so that errors of the grammar compiler
-    name it."""
+    name this field."""
     field_paths.note("response_format", path)
     field_paths.note("grammar", path)
 

@@ -42,7 +42,7 @@ def decode_limits(
     truncate: bool | None = None,
 ) -> Limits:
     """Return the limits of an answer. `limits`: the values of `max_tokens` and its aliases, by
-    field name. Raises InvalidRequest if they differ or `min_tokens` exceeds them."""
+    field name. Raises InvalidRequest if these values differ or `min_tokens` is larger."""
     most = the_same(limits)
     least = body.min_tokens or 0
     if most is not None and least > most:

@@ -129,7 +129,7 @@ def _inside(
     types: Sequence[inspect.Type], extra: dict[str, Any], step: Step, value: Any
 ) -> tuple[list[inspect.Type], dict[str, Any]]:
     """Return the types, and their `extra`, of the field or entry to which `step` leads; ([], {}) if
-    it is not in the schema."""
+    the schema has no such field."""
     name, index = step
     for kind in _structs(types, value) if name else types:
         if name and isinstance(kind, inspect.StructType):
