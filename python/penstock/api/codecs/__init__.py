@@ -1,4 +1,5 @@
-"""The dialects: each decodes a body into a GenerateRequest and encodes events into an answer.
+"""The dialects. Each decodes a request body into a `GenerateRequest` and encodes events into
+answers.
 
-Codecs import `api.schema`, `dialog` and `base`, so that their tests need no engine.
+Codecs import only `api.schema`, `dialog` and `base`, so their tests run without an engine.
 """

@@ -1,4 +1,4 @@
-"""The bodies of the adapter routes. Unlike elsewhere, unknown fields are refused."""
+"""Decodes the bodies of the adapter routes. Unlike other routes, these refuse unknown fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class InvalidBody(ServiceError):
-    """The body is JSON, but not of the route's schema."""
+    """The body is JSON but does not match the route's schema."""
 
     status = 422
     kind = "invalid_request_error"
@@ -22,7 +22,7 @@ class InvalidBody(ServiceError):
 
 
 class WrongContentType(ServiceError):
-    """The body does not say that it is JSON."""
+    """The request's content type is not application/json."""
 
     status = 415
     kind = "invalid_request_error"
@@ -30,7 +30,8 @@ class WrongContentType(ServiceError):
 
 
 class LoadRequest(msgspec.Struct, frozen=True):
-    """`POST /v1/load_lora_adapter`."""
+    """The decoded body of `POST /v1/load_lora_adapter`. `expected`: the generation that the alias
+    must currently name, None for any."""
 
     name: str
     path: str
@@ -40,7 +41,8 @@ class LoadRequest(msgspec.Struct, frozen=True):
 
 
 class UnloadRequest(msgspec.Struct, frozen=True):
-    """`POST /v1/unload_lora_adapter`."""
+    """The decoded body of `POST /v1/unload_lora_adapter`. `expected`: the generation that the alias
+    must currently name, None for any."""
 
     name: str
     expected: str | None
@@ -66,7 +68,8 @@ def decode_load(body: bytes, content_type: bytes) -> LoadRequest:
 
 
 def decode_unload(body: bytes, content_type: bytes) -> UnloadRequest:
-    """Decode an unload request. Raises the errors of `decode_load`."""
+    """Decode an unload request. Raises WrongContentType, InvalidRequest (`malformed_json`) and
+    InvalidBody."""
     asked = _decode(body, content_type, UnloadLoraAdapterRequest)
     return UnloadRequest(asked.lora_name, asked.expected_generation, asked.model)
 

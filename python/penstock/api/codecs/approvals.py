@@ -1,4 +1,4 @@
-"""The decision on an approval."""
+"""Decodes the decision on a tool call that waits for approval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from penstock.api.schema.files_and_approvals import ApprovalDecisionRequest
 
 @dataclass(frozen=True)
 class ApprovalDecision:
-    """`message`: for the model, about a denial. `remember`: for the rest of the session."""
+    """A decision on a tool call. `message`: text for the model if the call is denied. `remember`:
+    apply the decision to later calls of the session."""
 
     decision: Literal["approve", "deny"]
     message: str | None
@@ -19,6 +20,6 @@ class ApprovalDecision:
 
 
 def decode_decision(body: bytes) -> ApprovalDecision:
-    """Decode the decision on an approval. Raises InvalidRequest."""
+    """Decode the body of an approval decision. Raises InvalidRequest."""
     asked = decode_body(body, ApprovalDecisionRequest)
     return ApprovalDecision(asked.decision, asked.message, asked.remember_for_session or False)

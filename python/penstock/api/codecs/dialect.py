@@ -1,4 +1,4 @@
-"""The interface between the routes and a dialect."""
+"""The protocols through which the routes use a dialect."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.dialog.fold import Answer
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A decoded body: what to generate, and how to answer. `writer`: writes the answer in place of
-    the dialect. `field_paths`: how the client wrote its fields."""
+    """A decoded request body. `stream`: answer with an SSE stream. `writer`: writes the answer;
+    None: the dialect writes it. `field_paths`: maps field names in errors to paths in the body."""
 
     request: GenerateRequest
     stream: bool = False
@@ -24,45 +24,45 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 class AnswerIdentity(msgspec.Struct, frozen=True):
-    """The ids of an answer and of its request."""
+    """The id of an answer and the id of its HTTP request."""
 
     id: str
     request_id: str = ""
 
 
 class StreamEncoder(Protocol):
-    """Turns the events of one run into frames. One instance per stream."""
+    """Encodes the events of one stream as SSE frames. Each stream has its own instance."""
 
     def encode(self, event: Event) -> bytes:
-        """Return the frames of one event, which may be empty. RunEnded and RunFailed give the last
+        """Return the frames of one event, possibly b"". RunEnded and RunFailed return the last
         frames of the stream."""
         ...
 
     def fail(self, error: ServiceError) -> bytes:
-        """Return the last frames of a stream that an error ends."""
+        """Return the frames that end a stream with an error."""
         ...
 
     def keep_alive(self) -> bytes:
-        """Return the frame that keeps an idle stream open."""
+        """Return a frame that keeps an idle connection open."""
         ...
 
 
 class AnswerWriter(Protocol):
-    """Writes answers and streams."""
+    """Writes a dialect's answers: JSON for complete answers, SSE frames for streams."""
 
     def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> StreamEncoder: ...
 
     def encode(self, identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
-        """Return the JSON of a finished answer."""
+        """Return the JSON of a complete answer."""
         ...
 
 
 class Dialect(AnswerWriter, Protocol):
-    """A codec as the routes use it."""
+    """A codec: decodes requests and writes answers. `id_prefix`: the start of every answer id."""
 
     id_prefix: str
 
     def decode(self, body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
-        """`compat`: what the operator adds to the interface. Raises InvalidRequest naming the
-        field."""
+        """Decode a request body. `compat`: OpenAI features that the operator turned on. Raises
+        InvalidRequest, which names the wrong field."""
         ...

@@ -21,7 +21,7 @@ Encoding: TypeAlias = Literal["float", "base64"]
 
 
 class DecodedEmbedding(msgspec.Struct, frozen=True):
-    """A decoded body: what to embed, and how to write the numbers."""
+    """A decoded body. `encoding`: the format of the vectors in the answer."""
 
     request: EmbeddingRequest
     encoding: Encoding
@@ -29,7 +29,7 @@ class DecodedEmbedding(msgspec.Struct, frozen=True):
 
 
 def decode(body: bytes) -> DecodedEmbedding:
-    """Decode an embedding request. Raises InvalidRequest naming the wrong field."""
+    """Decode an embedding request. Raises InvalidRequest, which names the wrong field."""
     asked = decode_body(body, e.EmbeddingRequest)
     request = EmbeddingRequest(
         inputs=_inputs(asked),
@@ -41,8 +41,8 @@ def decode(body: bytes) -> DecodedEmbedding:
 
 
 def encode(answer: Embeddings, encoding: Encoding) -> bytes:
-    """Return the JSON of the answer: float32 numbers in their shortest form, or base64 of their
-    little-endian bytes."""
+    """Return the JSON of the answer. Vectors are arrays of float32 numbers in their shortest
+    decimal form, or base64 of little-endian float32 bytes."""
     data = [
         {"object": "embedding", "index": index, "embedding": embedding}
         for index, embedding in enumerate(_written(answer, encoding))

@@ -1,4 +1,4 @@
-"""The frames that chat and completion answers share: identity, choices, usage."""
+"""Writes the JSON and SSE chunks that chat and text completions have in common."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PLAIN_TAIL: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
 class ChunkWriter:
-    """Writes the chunks of one stream. A chunk is a head, a choice and a tail; only the `content`
-    of the choice (`"delta":{...}` or `"text":"..."`) is built for each token.
+    """Writes the SSE chunks of one stream. The start of a chunk's JSON is built once per stream;
+    only the content of a choice (`"delta":{...}` or `"text":"..."`) is built for each token.
 
-    The chunk with the last choice's finish reason waits for RunEnded, which comes right after it,
-    because that chunk carries the usage.
+    The chunk with the finish reason of the choice that ends last also has the usage. It is
+    therefore held back until RunEnded, which follows at once.
     """
 
     def __init__(self, identity: AnswerIdentity, kind: str, n: int) -> None:
@@ -31,7 +31,7 @@ class ChunkWriter:
         self._held = b""
 
     def start(self, event: RunStarted) -> None:
-        """Make the head, before the first chunk."""
+        """Build the start of all chunks. Must be called before the first chunk."""
         envelope = orjson.dumps(
             {
                 "id": self._identity.id,
@@ -47,7 +47,8 @@ class ChunkWriter:
     def chunk(
         self, choice: int, content: bytes, logprobs: bytes = b"null", finish: bytes = b"null"
     ) -> bytes:
-        """Return one chunk. `content`, `logprobs` and `finish` are JSON."""
+        """Return the chunk of one choice. `content` is the JSON of its delta or text; `logprobs`
+        and `finish` are JSON values."""
         return b'%b%d,%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (
             self._head,
             choice,
@@ -57,11 +58,13 @@ class ChunkWriter:
         )
 
     def around(self, choice: int, before: bytes, after: bytes) -> tuple[bytes, bytes]:
-        """Return the bytes before and after the text of a choice in its chunks without logprobs."""
+        """Return the bytes that precede and follow a text in all chunks of a choice without
+        logprobs. `before`, `after`: the JSON around the text inside the choice."""
         return b"%b%d,%b" % (self._head, choice, before), after + PLAIN_TAIL
 
     def end_choice(self, choice: int, content: bytes, finish: str) -> bytes:
-        """Return the last chunk of a choice, which has only a finish reason."""
+        """Return the chunk with the finish reason of a choice. For the choice that ends last,
+        return b"" and keep the chunk for `end`."""
         self._ended.add(choice)
         chunk = self.chunk(choice, content, finish=orjson.dumps(finish))
         if len(self._ended) < self._n:
@@ -70,7 +73,8 @@ class ChunkWriter:
         return b""
 
     def end(self, event: RunEnded, session: str | None = None) -> bytes:
-        """Return the chunk that waited, with usage and session, and the end of the stream."""
+        """Return the chunk that `end_choice` held back, with the usage and session added, and
+        `[DONE]`."""
         if not self._held:
             return DONE
         last = orjson.dumps({"usage": usage_object(event.usage), **session_field(session)})
@@ -78,12 +82,12 @@ class ChunkWriter:
 
 
 def session_field(session: str | None) -> dict[str, str]:
-    """Return `session_id`, if the request continues a session."""
+    """Return the field `session_id`, or {} if the request has no session."""
     return {} if session is None else {"session_id": session}
 
 
 def generation_field(generation: str | None) -> dict[str, str]:
-    """Return `adapter_generation`, if an adapter was used."""
+    """Return the field `adapter_generation`, or {} if the answer used no adapter."""
     return {} if generation is None else {"adapter_generation": generation}
 
 
@@ -94,7 +98,7 @@ def answer_json(
     choices: list[dict[str, Any]],
     session: str | None = None,
 ) -> bytes:
-    """Return the JSON of a finished answer with its choices."""
+    """Return the JSON of a complete answer. `kind`: the value of `object`."""
     return orjson.dumps(
         {
             "id": identity.id,

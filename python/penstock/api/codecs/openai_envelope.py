@@ -1,4 +1,4 @@
-"""Errors, usage and SSE frames of OpenAI's dialects."""
+"""Errors, usage, logprobs and SSE frames that OpenAI's dialects have in common."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def error_body(error: ServiceError) -> bytes:
 
 
 def error_frames(error: ServiceError) -> bytes:
-    """Return an error inside an open stream, and the end of the stream."""
+    """Return the frames that end an open stream with an error."""
     return b"data: " + error_body(error) + b"\n\n" + DONE
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """Return token counts, rates in tokens per second, times in seconds, and details."""
+    """Return the `usage` object: token counts, rates in tokens per second, and times in seconds."""
     total_s = usage.prompt_time_s + usage.completion_time_s
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -52,7 +52,8 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def token_logprobs(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
-    """Return each token with its text, bytes and alternatives."""
+    """Return one object per token: text, log-probability, bytes and the most likely
+    alternatives."""
     return [
         {
             **_token(token.token_bytes, token.logprob),
@@ -63,7 +64,7 @@ def token_logprobs(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
 
 
 def token_text(token: bytes) -> str:
-    """Return a token as text. Bytes that are not UTF-8 become replacement characters."""
+    """Return the bytes of a token as text. Invalid UTF-8 becomes U+FFFD."""
     return token.decode("utf-8", "replace")
 
 

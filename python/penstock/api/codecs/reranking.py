@@ -1,4 +1,4 @@
-"""Reranking: `POST /v1/rerank`, as Jina and Cohere have it."""
+"""Reranking: `POST /v1/rerank`, compatible with Jina and Cohere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.dialog import Ranking, RerankRequest
 
 
 class DecodedRerank(msgspec.Struct, frozen=True):
-    """A decoded body: what to rerank, and whether the answer quotes the documents."""
+    """A decoded body. `return_documents`: the answer repeats the text of each document."""
 
     request: RerankRequest
     return_documents: bool
@@ -24,10 +24,10 @@ class DecodedRerank(msgspec.Struct, frozen=True):
 
 
 def decode(body: bytes) -> DecodedRerank:
-    """Decode a rerank request. Raises InvalidRequest naming the wrong field.
+    """Decode a rerank request. Raises InvalidRequest, which names the wrong field.
 
-    Other fields of Jina and Cohere (`max_tokens_per_doc`, `rank_fields`, ...) are ignored, as is
-    every unknown field.
+    Unknown fields are ignored, including those of Jina and Cohere (`max_tokens_per_doc`,
+    `rank_fields`, ...).
     """
     asked = decode_body(body, r.RerankRequest)
     request = RerankRequest(
@@ -42,7 +42,7 @@ def decode(body: bytes) -> DecodedRerank:
 
 
 def encode(decoded: DecodedRerank, answer: Ranking) -> bytes:
-    """Return the JSON of the answer."""
+    """Return the JSON of the answer, with the documents' texts if the request asks for them."""
     results: list[dict[str, Any]] = []
     for ranked in answer.results:
         result: dict[str, Any] = {"index": ranked.index, "relevance_score": ranked.score}

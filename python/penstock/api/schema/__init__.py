@@ -1,5 +1,6 @@
-"""The types of requests and answers.
+"""The msgspec types of request and answer bodies.
 
-Codecs decode bodies with them, and OpenAPI describes them. Tests hold answers to theirs.
-An absent field and a null are the same; unknown fields are accepted and ignored.
+Codecs decode request bodies with these types, OpenAPI is generated from them, and tests check
+answers against them. An absent field and null mean the same. Unknown fields are ignored unless a
+type forbids them.
 """

@@ -1,4 +1,4 @@
-"""The adapter routes."""
+"""Requests and answers of the LoRA adapter routes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from penstock.api.schema import fields as f
 
-# The bound of a path: a worker's request to its parent process must fit into a line.
+# Longest path: an API process sends the request to its parent process as one line of bounded size.
 _MAX_CHARS = 4096
-# The registry checks the length of a name, with an error of its own.
+# The adapter catalog checks the length of a name and raises its own error.
 _Name = Annotated[
     str,
     Meta(
@@ -26,7 +26,7 @@ _Model = Annotated[str, Meta(description="The base model. Absent: the default mo
 
 
 class LoadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """An adapter to load, and its alias."""
+    """Loads an adapter under an alias."""
 
     lora_name: _Name
     lora_path: Annotated[
@@ -48,7 +48,7 @@ class LoadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class UnloadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """An alias to remove."""
+    """Removes an alias."""
 
     lora_name: _Name
     expected_generation: _Expected | None = None
@@ -57,7 +57,8 @@ class UnloadLoraAdapterRequest(Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class LoraAdapterObject(Struct, kw_only=True):
-    """An alias. `source`: the folder that was named, if clients may load adapters."""
+    """A loaded alias and the adapter generation that it names. `source`: the folder from which a
+    client loaded the adapter; present only if clients may load adapters."""
 
     id: str
     object: Literal["lora_adapter"]
@@ -68,8 +69,9 @@ class LoraAdapterObject(Struct, kw_only=True):
 
 
 class LoraGeneration(Struct):
-    """One generation in the engine. A retired one is freed with its last lease; one that is not
-    resident is loaded by its next request."""
+    """One generation of an adapter in the engine. `retired`: no alias names the generation any
+    more; it is freed when `active_leases` reaches 0. `resident` false: the next request that uses
+    the generation loads it."""
 
     generation: str
     aliases: list[str]
@@ -81,7 +83,7 @@ class LoraGeneration(Struct):
 
 
 class LoraAdapterList(Struct):
-    """The aliases, their generations, and the limits."""
+    """All aliases, all generations, the memory in use, and the limits."""
 
     object: Literal["list"]
     data: list[LoraAdapterObject]

@@ -1,4 +1,4 @@
-"""Tools that the server runs, in answers and streams of every dialect."""
+"""Calls, events and files of the tools that the server runs, in all dialects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ ToolType = Literal["code_execution", "web_search", "shell", "custom"]
 
 
 class AgenticToolCall(Struct):
-    """A call that the server ran. `arguments` is JSON text; `file_ids`: the files that it made."""
+    """A tool call that the server ran. `arguments`: JSON text; `file_ids`: the files that the call
+    made."""
 
     round: int
     name: str
@@ -21,8 +22,8 @@ class AgenticToolCall(Struct):
 
 
 class ToolProgressData(Struct, kw_only=True):
-    """The code, commands, query or arguments of a call, by `tool_type`; its results when it is
-    complete."""
+    """Input and results of a tool call. `tool_type` determines whether the input is `code`,
+    `commands`, `query` or `arguments`. Results are present only in the phase `complete`."""
 
     tool_type: ToolType
     code: str | UnsetType = UNSET
@@ -46,7 +47,8 @@ class ToolProgressData(Struct, kw_only=True):
 
 
 class AgenticToolCallProgress(Struct, tag="agentic_tool_call_progress", tag_field="type"):
-    """The event of this name. `sequence_number` belongs to the Responses API."""
+    """Stream event: a tool call of the server has started or is complete. `sequence_number`: only
+    in the Responses API."""
 
     round: int
     tool_name: str
@@ -56,7 +58,7 @@ class AgenticToolCallProgress(Struct, tag="agentic_tool_call_progress", tag_fiel
 
 
 class ApprovalTool(Struct):
-    """A call that waits for approval; `label` is for people."""
+    """The tool whose call waits for approval. `label`: a name to show to people."""
 
     source: Literal["built_in", "user", "mcp", "external"]
     kind: Literal["code_execution", "web_search", "shell", "file", "custom", "external"]
@@ -64,8 +66,8 @@ class ApprovalTool(Struct):
 
 
 class AgenticToolApprovalRequired(Struct, tag="agentic_tool_approval_required", tag_field="type"):
-    """The event of this name. `POST /v1/agent/approvals/{approval_id}` answers it; after five
-    minutes the call is denied."""
+    """Stream event: a tool call waits for `POST /v1/agent/approvals/{approval_id}`. Without an
+    answer, the call is denied after five minutes."""
 
     approval_id: str
     session_id: str
@@ -75,7 +77,7 @@ class AgenticToolApprovalRequired(Struct, tag="agentic_tool_approval_required", 
 
 
 class FileSource(Struct):
-    """The tool that made a file, and its place within a session."""
+    """The tool that made a file, and the round and turn of the session in which it did."""
 
     tool: str
     round: int
@@ -83,9 +85,9 @@ class FileSource(Struct):
 
 
 class FileObject(Struct):
-    """A file with its body, `text` or `data_base64`; the data of the event `file_produced`. A body
-    over 8 MiB is fetched through `/v1/files/{id}/content`. `code` and `message` say why there is no
-    body."""
+    """A file with its body in `text` or `data_base64`; the data of the event `file_produced`. A
+    body over 8 MiB must be fetched from `/v1/files/{id}/content`. If there is no body, `code` and
+    `message` say why."""
 
     id: str
     name: str

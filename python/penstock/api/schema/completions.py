@@ -1,4 +1,4 @@
-"""`POST /v1/completions`."""
+"""`POST /v1/completions`: the request, the answer, and the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MaxTokens = Annotated[
 
 
 class CompletionRequest(AnswerFields, kw_only=True):
-    """A text to be continued."""
+    """A text that the model continues."""
 
     prompt: f.TextOrTokenIds
     suffix: Annotated[str | None, Meta(description="The text after the gap to fill.")] = None
@@ -49,8 +49,9 @@ class CompletionRequest(AnswerFields, kw_only=True):
 
 
 class CompletionLogprobs(Struct):
-    """The tokens of an answer, or of a piece of it, in four lists of one length. The first token of
-    an echoed prompt has none."""
+    """The log-probabilities of the tokens of an answer or of a chunk, in four lists of equal
+    length. The first token of an echoed prompt has null in `token_logprobs` and `top_logprobs`.
+    `text_offset`: where each token begins in the text, in characters."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -59,7 +60,7 @@ class CompletionLogprobs(Struct):
 
 
 class CompletionResponseChoice(Struct):
-    """One answer."""
+    """One of the answers."""
 
     index: int
     text: str
@@ -68,7 +69,7 @@ class CompletionResponseChoice(Struct):
 
 
 class CompletionResponse(Struct):
-    """The finished answers."""
+    """A complete text completion."""
 
     id: str
     object: Literal["text_completion"]
@@ -81,7 +82,7 @@ class CompletionResponse(Struct):
 
 
 class CompletionChunkChoice(Struct):
-    """`finish_reason` is null until the choice has ended."""
+    """A choice in a chunk. `finish_reason` is null until the choice has ended."""
 
     index: int
     text: str
@@ -90,7 +91,7 @@ class CompletionChunkChoice(Struct):
 
 
 class CompletionChunkResponse(Struct):
-    """One event of a stream, which ends with `[DONE]`. The last chunk has the usage."""
+    """One chunk of a stream, which ends with `[DONE]`. Only the last chunk has `usage`."""
 
     id: str
     object: Literal["text_completion"]

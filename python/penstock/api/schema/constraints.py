@@ -1,4 +1,5 @@
-"""`response_format`, `grammar`, `structured_outputs` and `adapter`."""
+"""Types of the fields that constrain an answer (`response_format`, `grammar`,
+`structured_outputs`), and of `adapter`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ JsonSchema = Annotated[
 
 
 class NamedJsonSchema(Struct, omit_defaults=True):
-    """The schema of an answer."""
+    """A JSON Schema that the answer must match, with an optional name and description."""
 
     schema: JsonSchema
     name: str | None = None
@@ -23,21 +24,23 @@ class NamedJsonSchema(Struct, omit_defaults=True):
 
 
 class FlatJsonSchemaFormat(NamedJsonSchema, tag="json_schema", tag_field="type"):
-    """The answer is JSON that matches a schema."""
+    """The answer is JSON that matches `schema`, which is not nested under `json_schema` (Responses
+    API)."""
 
 
 class TextFormat(Struct, tag="text", tag_field="type"):
-    """No constraint."""
+    """The answer is text without a constraint."""
 
 
 class JsonSchemaFormat(Struct, tag="json_schema", tag_field="type"):
-    """The answer is JSON that matches a schema."""
+    """The answer is JSON that matches a schema, nested under `json_schema` (chat API)."""
 
     json_schema: NamedJsonSchema
 
 
 class JsonObjectFormat(Struct, tag="json_object", tag_field="type"):
-    """The answer is a JSON object, on a server that was started with `--openai-compat`."""
+    """The answer is any JSON object. Only a server that was started with `--openai-compat` accepts
+    this."""
 
 
 ResponseFormat = TextFormat | JsonSchemaFormat | JsonObjectFormat
@@ -56,19 +59,19 @@ class LarkGrammar(Struct, tag="lark", tag_field="type"):
 
 
 class GbnfGrammar(Struct, tag="gbnf", tag_field="type"):
-    """The answer matches a grammar in llama.cpp's form (GBNF)."""
+    """The answer matches a GBNF grammar (llama.cpp)."""
 
     value: str
 
 
 class SchemaGrammar(Struct, tag="json_schema", tag_field="type"):
-    """The answer is JSON that matches a schema."""
+    """The answer is JSON that matches a JSON Schema."""
 
     value: JsonSchema
 
 
 class GrammarPart(Struct, omit_defaults=True):
-    """One of `json_schema` and `lark_grammar`."""
+    """One grammar of `LlguidanceGrammar`: either `json_schema` or `lark_grammar`."""
 
     name: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -76,14 +79,14 @@ class GrammarPart(Struct, omit_defaults=True):
 
 
 class GrammarParts(Struct, omit_defaults=True):
-    """Grammars in llguidance's own form."""
+    """Grammars in llguidance's JSON format."""
 
     grammars: Annotated[list[GrammarPart], Meta(min_length=1)]
     max_tokens: f.MaxTokens | None = None
 
 
 class LlguidanceGrammar(Struct, tag="llguidance", tag_field="type"):
-    """The answer matches grammars that may refer to each other."""
+    """The answer matches the first of several grammars, which may refer to each other by name."""
 
     value: GrammarParts
 
@@ -101,7 +104,7 @@ Grammar = RegexGrammar | LarkGrammar | GbnfGrammar | SchemaGrammar | LlguidanceG
 
 
 class StructuredOutputs(Struct):
-    """A constraint on the answer, as vLLM's clients write it: one of these fields."""
+    """A constraint in the form of vLLM's clients. Exactly one field is set."""
 
     json: SchemaOrItsText | None = None
     regex: str | None = None
@@ -117,7 +120,7 @@ class StructuredOutputs(Struct):
 
 
 class AdapterGenerationSelection(Struct):
-    """An exact generation of a LoRA adapter."""
+    """Selects an exact generation of a LoRA adapter instead of an alias."""
 
     generation: Annotated[
         str,

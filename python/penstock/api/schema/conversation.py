@@ -1,4 +1,4 @@
-"""The fields that chat completions and Anthropic's messages share."""
+"""The request fields that chat completions and Anthropic's Messages have in common."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Effort = Annotated[
 
 
 class ChatTemplateArguments(Struct):
-    """The same as the fields of these names in the request itself."""
+    """Arguments of the chat template. The request's own fields of the same names take
+    precedence."""
 
     enable_thinking: bool | None = None
     reasoning_effort: Effort | None = None
 
 
 class ConversationFields(AnswerFields, kw_only=True):
-    """Length, thinking, server-side tools and the session of a conversation."""
+    """Fields for the length of the answer, thinking, server-side tools and the session."""
 
     max_tokens: f.MaxTokens | None = None
     max_completion_tokens: f.MaxTokens | None = None

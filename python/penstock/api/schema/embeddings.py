@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`."""
+"""`POST /v1/embeddings`: the request and the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.api.schema.constraints import Adapter
 
 
 class EmbeddingRequest(Struct, kw_only=True):
-    """Texts to embed."""
+    """One or several texts to embed."""
 
     input: f.TextOrTokenIds
     model: f.Model | None = None
@@ -26,7 +26,7 @@ class EmbeddingRequest(Struct, kw_only=True):
 
 
 class EmbeddingData(Struct):
-    """One vector: numbers, or their little-endian float32 bytes in base64."""
+    """One vector: an array of numbers, or base64 of their little-endian float32 bytes."""
 
     object: Literal["embedding"]
     embedding: list[float] | str
@@ -34,14 +34,15 @@ class EmbeddingData(Struct):
 
 
 class EmbeddingUsage(Struct):
-    """Tokens of all texts."""
+    """The number of tokens of all texts together."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingResponse(Struct):
-    """A vector for each text. `adapter_generation` names exactly the adapter that made them."""
+    """One vector for each text, in the order of the input. `adapter_generation`: the exact adapter
+    that was used."""
 
     object: Literal["list"]
     data: list[EmbeddingData]

@@ -1,4 +1,4 @@
-"""Error answers."""
+"""Error answers of the OpenAI-style routes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from msgspec import Struct
 
 
 class ErrorBody(Struct):
-    """`param` names the field at fault. The message says what would be right."""
+    """An error. `param`: the wrong field of the request. `message`: the problem and, for a wrong
+    field, the values that are accepted."""
 
     message: str
     type: str
@@ -15,6 +16,6 @@ class ErrorBody(Struct):
 
 
 class ErrorEnvelope(Struct):
-    """Every error of an OpenAI-style route."""
+    """The body of every error answer of an OpenAI-style route."""
 
     error: ErrorBody

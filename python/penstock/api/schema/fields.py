@@ -1,7 +1,7 @@
-"""The types of fields that several requests share, with their ranges.
+"""Types of fields that several requests share, with their ranges.
 
-These types decode a body and describe it in OpenAPI. `extra` of a `Meta` is for the errors of
-`codecs/request_fields/schema_errors.py`.
+These types decode bodies and describe them in OpenAPI. `codecs/request_fields/schema_errors.py`
+builds error messages from the `extra` of a `Meta`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ UNSUPPORTED: Final = "unsupported_value"
 
 
 def refused(why: str) -> Meta:
-    """Return the Meta of a field that takes nothing but null. `why`: for the error."""
+    """Return the Meta of a field in which only null is accepted. `why`: the end of the error
+    message for any other value."""
     return Meta(
         description="Not supported: any value is refused.",
         extra={"code": UNSUPPORTED, "why": why},

@@ -1,4 +1,4 @@
-"""Files and approvals."""
+"""Answers and forms of the file routes, and decisions on approvals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.api.schema.agent import FileSource
 
 
 class FileMetadata(Struct, kw_only=True):
-    """A stored file. `filename` and `name` are the same. `truncated`: its body was not kept; `code`
-    and `message` say why."""
+    """A stored file without its body. `filename` and `name` are equal; times are Unix seconds.
+    `truncated`: the body was not kept; `code` and `message` say why."""
 
     id: str
     object: Literal["file"]
@@ -31,7 +31,7 @@ class FileMetadata(Struct, kw_only=True):
 
 
 class FileList(Struct):
-    """Files, newest or oldest first as asked."""
+    """A page of files, in the order that the request asks for."""
 
     object: Literal["list"]
     data: list[FileMetadata]
@@ -41,7 +41,7 @@ class FileList(Struct):
 
 
 class ContainerFileMetadata(Struct):
-    """A file that a run in a container made. `filename`, `name` and `path` are the same."""
+    """A file that a tool made in a container. `filename`, `name` and `path` are equal."""
 
     id: str
     object: Literal["container.file"]
@@ -57,7 +57,7 @@ class ContainerFileMetadata(Struct):
 
 
 class ContainerFileList(Struct):
-    """The files of one container."""
+    """The files that tools made in one container."""
 
     object: Literal["list"]
     data: list[ContainerFileMetadata]
@@ -67,7 +67,7 @@ class ContainerFileList(Struct):
 
 
 class FileDeleted(Struct):
-    """The file was deleted."""
+    """Confirms that a file was deleted."""
 
     id: str
     object: Literal["file"]
@@ -75,14 +75,15 @@ class FileDeleted(Struct):
 
 
 class FileUpload(Struct):
-    """A form with the file."""
+    """A multipart form that uploads one file."""
 
     file: Annotated[str, Meta(extra_json_schema={"contentMediaType": "application/octet-stream"})]
     purpose: Annotated[str, Meta(min_length=1, description="`user_data` for what requests use.")]
 
 
 class ApprovalDecisionRequest(Struct):
-    """The decision of a client's operator."""
+    """A person's decision on a tool call that waits for approval. `message`: text for the model if
+    the call is denied. `remember_for_session`: apply the decision to later calls of the session."""
 
     decision: Literal["approve", "deny"]
     message: Annotated[str, Meta(max_length=16 * 1024)] | None = None
@@ -90,6 +91,6 @@ class ApprovalDecisionRequest(Struct):
 
 
 class ApprovalDecisionResponse(Struct):
-    """The effect of the decision."""
+    """The result of sending a decision. `not_found`: no call waits under this approval id."""
 
     status: Literal["resolved", "queued", "not_found"]

@@ -1,4 +1,4 @@
-"""Tools that the server runs, as clients of OpenAI's APIs ask for them."""
+"""Tools that the server runs, as clients of OpenAI's APIs request them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SkillVersion = Annotated[
 
 
 class UserLocation(Struct, omit_defaults=True, kw_only=True):
-    """Roughly where the user is."""
+    """The user's approximate location, for web search."""
 
     type: Literal["approximate"] | None = None
     city: str | None = None
@@ -47,13 +47,15 @@ class UserLocation(Struct, omit_defaults=True, kw_only=True):
 
 
 class NestedUserLocation(UserLocation, kw_only=True):
-    """The same in the form of OpenAI's chat API, which nests it under `approximate`."""
+    """The user's approximate location, flat or, as in OpenAI's chat API, nested under
+    `approximate`."""
 
     approximate: UserLocation | None = None
 
 
 class SearchFilters(Struct, omit_defaults=True):
-    """Domains include their subdomains."""
+    """Domains to which web search is limited, and domains that are excluded. A domain includes its
+    subdomains."""
 
     allowed_domains: Domains | None = None
     blocked_domains: Domains | None = None
@@ -69,8 +71,9 @@ class _SearchFields(Struct, omit_defaults=True, kw_only=True):
 
 
 class WebSearchOptions(_SearchFields, kw_only=True):
-    """Search on chat and messages: the presence of this field asks for it. The descriptions replace
-    those that the model is shown."""
+    """Options of web search on the chat and messages routes; sending the field turns search on.
+    `search_description` and `extract_description` replace the tool descriptions that the model
+    sees."""
 
     user_location: NestedUserLocation | None = None
     search_description: str | None = None
@@ -78,7 +81,7 @@ class WebSearchOptions(_SearchFields, kw_only=True):
 
 
 class WebSearchTool(_SearchFields, tag="web_search", tag_field="type", kw_only=True):
-    """Search of the web. Dated names of this type are accepted too."""
+    """Web search in `tools`. Dated types such as `web_search_2025_08_26` are accepted too."""
 
     user_location: UserLocation | None = None
 
@@ -86,7 +89,7 @@ class WebSearchTool(_SearchFields, tag="web_search", tag_field="type", kw_only=T
 class WebSearchPreviewTool(
     Struct, tag="web_search_preview", tag_field="type", omit_defaults=True, kw_only=True
 ):
-    """The older form of `web_search`."""
+    """The older type of web search in `tools`."""
 
     search_context_size: ContextSize | None = None
     user_location: UserLocation | None = None
@@ -105,19 +108,19 @@ class _ContainerOptions(Struct, omit_defaults=True, kw_only=True):
 
 
 class AutoContainer(_ContainerOptions, kw_only=True):
-    """The only container that a request can ask for."""
+    """A container that the server chooses. The request cannot select an existing container."""
 
     type: Literal["auto"]
 
 
 class CodeInterpreterTool(Struct, tag="code_interpreter", tag_field="type"):
-    """Python that the server runs."""
+    """A tool that runs Python on the server."""
 
     container: Annotated[AutoContainer | str, Meta(description="The id of a container is refused.")]
 
 
 class SkillReferenceEntry(Struct, omit_defaults=True):
-    """An uploaded skill."""
+    """An uploaded skill to make available to the shell."""
 
     type: Annotated[
         Literal["skill_reference"],
@@ -128,20 +131,20 @@ class SkillReferenceEntry(Struct, omit_defaults=True):
 
 
 class ShellEnvironment(_ContainerOptions, kw_only=True):
-    """The container of the server in which the shell runs."""
+    """The container in which the server runs the shell, and the skills available there."""
 
     type: Annotated[Literal["container_auto"], Meta(extra={"code": f.UNSUPPORTED})]
     skills: Annotated[list[SkillReferenceEntry], Meta(max_length=64)] | None = None
 
 
 class ShellTool(Struct, tag="shell", tag_field="type"):
-    """A shell that the server runs."""
+    """A tool that runs shell commands on the server."""
 
     environment: ShellEnvironment
 
 
 class RequestedFile(Struct):
-    """A file that tools of the server must make."""
+    """A file that the server's tools must produce."""
 
     name: Annotated[f.FileName, Meta(min_length=1)]
     format: Annotated[str | None, Meta(description="Absent: from the suffix of the name.")] = None

@@ -1,4 +1,4 @@
-"""The model routes."""
+"""Requests and answers of the model routes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Status = Literal["loaded", "unloaded", "reloading"]
 
 
 class SamplingDefaultsObject(Struct):
-    """The sampling defaults; null is off. `source` names the origin of the values, except those
-    that an option of the server sets (`options`)."""
+    """The sampling defaults of a model; null means that the method is off. `options`: the names of
+    values that a server option sets. `source`: the origin of all other values."""
 
     temperature: float
     top_k: int | None
@@ -25,10 +25,10 @@ class SamplingDefaultsObject(Struct):
 
 
 class ModelObject(Struct):
-    """A card. `parent` and `adapter_generation` are of adapters; `root` is the alias of an adapter,
-    or the id of the model that the name means, and never a path.
-    `max_model_len`: tokens of the context, where the model is loaded. `sampling_defaults`: where a
-    model that writes text is loaded."""
+    """A model, an alias or an adapter that requests can name. `root`: the id of the model, or the
+    alias of the adapter; never a path. `parent`: the base model of an adapter. `max_model_len`: the
+    context length in tokens, null if the model is not loaded. `sampling_defaults`: null if the
+    model is not loaded or does not generate text."""
 
     id: str
     object: Literal["model"]
@@ -46,20 +46,20 @@ class ModelObject(Struct):
 
 
 class ModelObjects(Struct):
-    """The card `default` first."""
+    """All models; `default` comes first."""
 
     object: Literal["list"]
     data: list[ModelObject]
 
 
 class ModelOperationRequest(Struct):
-    """The model to act on."""
+    """The model to load, to unload or to report on."""
 
     model_id: Annotated[str, Meta(description="`default`, or an id or alias of `/v1/models`.")]
 
 
 class ModelStatusResponse(Struct):
-    """The status of a model. `error` says why loading it failed."""
+    """The status of a model. `error`: why the model could not be loaded."""
 
     model_id: str
     status: Status
@@ -70,7 +70,7 @@ Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 
 
 class TuneModelRequest(Struct):
-    """The model to tune, and the limits of the settings to search."""
+    """The model to tune, and the limits of the settings that the search tries."""
 
     model_id: Annotated[str, Meta(description="`default`, or an id or alias of `/v1/models`.")]
     profile: Literal["quality", "balanced", "fast"] | None = None

@@ -1,4 +1,4 @@
-"""`POST /v1/rerank`."""
+"""`POST /v1/rerank`: the request and the answer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.dialog.reranking import MAX_DOCUMENTS
 
 
 class RerankDocument(Struct):
-    """A document by its text."""
+    """A document as an object with its text; a plain string is accepted too."""
 
     text: str
 
 
 class RerankRequest(Struct, kw_only=True):
-    """A query, and documents to order by their relevance to it."""
+    """A query, and the documents to rank by relevance to the query."""
 
     query: f.NonEmpty
     documents: Annotated[list[str | RerankDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
@@ -39,7 +39,8 @@ class RerankRequest(Struct, kw_only=True):
 
 
 class RerankResult(Struct):
-    """`index` among the documents; `document` where it was asked for."""
+    """The score of one document. `index`: position of the document in the request. `document`:
+    present if the request sets `return_documents`."""
 
     index: int
     relevance_score: Annotated[float, Meta(ge=0, le=1)]
@@ -47,14 +48,15 @@ class RerankResult(Struct):
 
 
 class RerankUsage(Struct):
-    """Tokens of all pairs."""
+    """The number of tokens of all query-document pairs."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class RerankResponse(Struct):
-    """The best document first. `adapter_generation` names exactly the adapter that was used."""
+    """The ranked documents, most relevant first. `adapter_generation`: the exact adapter that was
+    used."""
 
     id: str
     object: Literal["list"]

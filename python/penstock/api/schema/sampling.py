@@ -1,4 +1,5 @@
-"""The fields of every request that generates: how tokens are sampled, and what ends the answer."""
+"""Fields of every request that generates text: sampling parameters, constraints and end
+conditions."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from penstock.api.schema.constraints import (
 
 
 class SamplingFields(Struct, kw_only=True):
-    """How tokens are sampled. A null or absent field means the model's own default, else off.
+    """Sampling parameters. Null or absent means the model's default or, if there is none, off.
     `repeat_penalty` is another name of `repetition_penalty`."""
 
     temperature: f.Temperature | None = None
@@ -37,9 +38,10 @@ class SamplingFields(Struct, kw_only=True):
 
 
 class AnswerFields(SamplingFields, kw_only=True):
-    """The model, the adapter, what the answer must match, what ends it, and who shares the cache of
-    its prompt. At most one field may constrain the answer. The fields from `guided_json` on are
-    other engines' forms of `structured_outputs`."""
+    """The model and adapter, sampling parameters, end conditions and constraints of an answer. At
+    most one field may constrain the answer. `cache_salt`: only requests with equal salts share
+    cached prompts. `guided_json` to `ebnf`: names that other engines use for the fields of
+    `structured_outputs`."""
 
     model: f.Model | None = None
     adapter: Adapter | None = None

@@ -1,4 +1,4 @@
-"""Serialized sessions, for export and import."""
+"""The JSON of exported and imported sessions."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ Short = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class SessionImage(Struct, tag="image_url", tag_field="type"):
-    """An image, by its URL or with its bytes in a data: URL."""
+    """An image part. `url`: an address, or a data: URL with the content."""
 
     image_url: MediaAddress
 
 
 class SessionAudio(Struct, tag="audio_url", tag_field="type"):
-    """Sound, likewise."""
+    """An audio part. `url`: an address, or a data: URL with the content."""
 
     audio_url: MediaAddress
 
 
 class SessionVideo(Struct, tag="video_url", tag_field="type"):
-    """A video, likewise."""
+    """A video part. `url`: an address, or a data: URL with the content."""
 
     video_url: MediaAddress
 
 
 class SessionFileContent(Struct):
-    """Exactly one of `file_id`, `file_data` (base64 or a data: URL) and `file_url`."""
+    """A file, given by exactly one of `file_id`, `file_data` (base64 or a data: URL) and
+    `file_url`."""
 
     file_id: str | UnsetType = UNSET
     filename: str | UnsetType = UNSET
@@ -54,13 +55,13 @@ class SessionFileContent(Struct):
 
 
 class SessionFilePart(Struct, tag="file", tag_field="type"):
-    """A file."""
+    """A file part of a message."""
 
     file: SessionFileContent
 
 
 class SessionCall(Struct):
-    """A call that the model wrote."""
+    """A tool call that the model made."""
 
     id: str
     function: CalledFunction
@@ -68,7 +69,7 @@ class SessionCall(Struct):
 
 
 class SessionMessage(Struct, kw_only=True):
-    """A message in the form of the chat API."""
+    """A message of an exported session, in the chat API's form."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
@@ -82,14 +83,14 @@ class SessionMessage(Struct, kw_only=True):
 
 
 class SerializedSession(Struct):
-    """An exported session."""
+    """An exported session: its messages and files."""
 
     messages: list[SessionMessage]
     files: list[FileObject]
 
 
 class ImportedSource(Struct):
-    """The tool that made a file. Absent: the import."""
+    """The tool, round and turn that made a file. A missing tool is recorded as `session_import`."""
 
     tool: Short | None = None
     round: Annotated[int, Meta(ge=0, le=MAX_ROUND)] | None = None
@@ -97,7 +98,7 @@ class ImportedSource(Struct):
 
 
 class ImportedFile(Struct, kw_only=True):
-    """A file with its body, or without one."""
+    """A file of an imported session. `text` or `data_base64`: the body, which may be absent."""
 
     id: Annotated[
         str,
@@ -121,14 +122,14 @@ class ImportedFile(Struct, kw_only=True):
 
 
 class ImportedFunction(Struct):
-    """A function and its arguments, as JSON text."""
+    """A called function and its arguments as JSON text."""
 
     name: str
     arguments: str | None = None
 
 
 class ImportedCall(Struct):
-    """A call that the model wrote."""
+    """A tool call that the model made."""
 
     function: ImportedFunction
     id: str | None = None
@@ -136,7 +137,8 @@ class ImportedCall(Struct):
 
 
 class ImportedFileContent(Struct):
-    """Exactly one of `file_id`, `file_data` (base64 or a data: URL) and `file_url`."""
+    """A file, given by exactly one of `file_id`, `file_data` (base64 or a data: URL) and
+    `file_url`."""
 
     file_id: str | None = None
     filename: str | None = None
@@ -145,7 +147,7 @@ class ImportedFileContent(Struct):
 
 
 class ImportedFilePart(Struct, tag="file", tag_field="type"):
-    """A file."""
+    """A file part of a message."""
 
     file: ImportedFileContent
 
@@ -154,8 +156,9 @@ SessionPart = TextPart | SessionImage | SessionAudio | SessionVideo | ImportedFi
 
 
 class ImportedMessage(Struct, kw_only=True):
-    """A message in the form of the chat API. `tool_call_id` belongs to the role tool, whose content
-    is text; `tool_calls` and `reasoning_content` to the assistant."""
+    """A message of an imported session, in the chat API's form. `tool_call_id`: required for the
+    role `tool`, whose content must be text. `tool_calls` and `reasoning_content`: used for the role
+    `assistant` only."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[SessionPart] | None = None
@@ -167,7 +170,7 @@ class ImportedMessage(Struct, kw_only=True):
 
 
 class ImportedSession(Struct):
-    """A session, which replaces any with its id."""
+    """A session to import. It replaces an existing session with the same id."""
 
     messages: Annotated[list[ImportedMessage], Meta(max_length=10_000)]
     files: Annotated[list[ImportedFile], Meta(max_length=1024)] | None = None

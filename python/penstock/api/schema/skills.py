@@ -1,4 +1,5 @@
-"""Skills in the shapes of OpenAI and Anthropic; the headers tell which client asks."""
+"""Answers and forms of the skill routes, in OpenAI's and Anthropic's shapes. The request headers
+determine the shape of the answer."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 
 class SkillUpload(Struct):
-    """A form with a zip archive, or the files of one folder; one of them is SKILL.md."""
+    """A multipart form with a zip archive or the files of one folder. SKILL.md must be among the
+    files."""
 
     files: list[str]
 
 
 class SkillObject(Struct):
-    """A skill."""
+    """An uploaded skill, in OpenAI's shape. `created_at`: Unix seconds."""
 
     id: str
     object: Literal["skill"]
@@ -25,7 +27,7 @@ class SkillObject(Struct):
 
 
 class SkillList(Struct):
-    """Skills, the newest first."""
+    """A page of skills in OpenAI's shape, newest first."""
 
     object: Literal["list"]
     data: list[SkillObject]
@@ -35,7 +37,7 @@ class SkillList(Struct):
 
 
 class SkillVersionObject(Struct):
-    """A version of a skill."""
+    """A version of a skill, in OpenAI's shape."""
 
     id: str
     object: Literal["skill.version"]
@@ -47,7 +49,7 @@ class SkillVersionObject(Struct):
 
 
 class AnthropicSkill(Struct):
-    """A skill, for Anthropic's clients; times are as RFC 3339 writes them."""
+    """An uploaded skill, in Anthropic's shape. Times are in RFC 3339 format."""
 
     id: str
     type: Literal["skill"]
@@ -62,8 +64,8 @@ class AnthropicSkill(Struct):
 
 
 class AnthropicSkillList(Struct):
-    """A page of skills in Anthropic's shape, newest first. `next_page` is the `page` of the next
-    request."""
+    """A page of skills in Anthropic's shape, newest first. `next_page`: value of the query
+    parameter `page` for the next request; null on the last page."""
 
     data: list[AnthropicSkill]
     has_more: bool
@@ -71,7 +73,7 @@ class AnthropicSkillList(Struct):
 
 
 class AnthropicSkillVersion(Struct):
-    """A version of a skill, for Anthropic's clients."""
+    """A version of a skill, in Anthropic's shape."""
 
     id: str
     type: Literal["skill_version"]
@@ -84,7 +86,7 @@ class AnthropicSkillVersion(Struct):
 
 
 class SkillVersionList(Struct):
-    """Versions, the newest first; always in Anthropic's form."""
+    """A page of the versions of a skill, newest first; in Anthropic's shape for all clients."""
 
     object: Literal["list"]
     data: list[AnthropicSkillVersion]
@@ -93,7 +95,7 @@ class SkillVersionList(Struct):
 
 
 class SkillDeleted(Struct):
-    """A deleted skill."""
+    """Confirms that a skill was deleted, in OpenAI's shape."""
 
     id: str
     object: Literal["skill.deleted"]
@@ -101,14 +103,14 @@ class SkillDeleted(Struct):
 
 
 class AnthropicSkillDeleted(Struct):
-    """The same for Anthropic's clients."""
+    """Confirms that a skill was deleted, in Anthropic's shape."""
 
     id: str
     type: Literal["skill_deleted"]
 
 
 class SkillVersionDeleted(Struct):
-    """A deleted version."""
+    """Confirms that a version of a skill was deleted, in OpenAI's shape."""
 
     id: str
     object: Literal["skill.version.deleted"]
@@ -117,7 +119,7 @@ class SkillVersionDeleted(Struct):
 
 
 class AnthropicSkillVersionDeleted(Struct):
-    """The same for Anthropic's clients."""
+    """Confirms that a version of a skill was deleted, in Anthropic's shape."""
 
     id: str
     type: Literal["skill_version_deleted"]

@@ -1,4 +1,4 @@
-"""The answer of the doctor."""
+"""The answer of the system diagnosis (`doctor`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from penstock.system.facts import SystemInfo
 
 
 class Diagnosis(Struct, frozen=True):
-    """That the machine is in a bad way is a finding, not a failure of the request: the status of
-    each check says it."""
+    """The system's properties and the results of all checks. The request succeeds even if checks
+    fail; each check has its own status."""
 
     system: SystemInfo
     checks: list[Check]

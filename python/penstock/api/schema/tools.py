@@ -1,4 +1,4 @@
-"""Tools of a request, and which of them the answer may or must call."""
+"""The tools of a request, and the types of `tool_choice`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ToolName = Annotated[
 
 
 class FunctionFields(Struct, omit_defaults=True, kw_only=True):
-    """A function of the client."""
+    """The fields that all forms of a function have."""
 
     name: ToolName | None = None
     description: str | None = None
@@ -26,21 +26,22 @@ class FunctionFields(Struct, omit_defaults=True, kw_only=True):
 
 
 class Function(FunctionFields, kw_only=True):
-    """A function of the client."""
+    """A function that the client runs. `parameters`: the JSON Schema of its arguments."""
 
     name: ToolName
     parameters: dict[str, Any] | None = None
 
 
 class FunctionTool(FunctionFields, tag="function", tag_field="type", kw_only=True):
-    """A function, nested under `function` or flat."""
+    """A function that the client runs, with its fields nested under `function` or flat."""
 
     function: Function | None = None
     parameters: dict[str, Any] | None = None
 
 
 class NamespaceTool(Struct, tag="namespace", tag_field="type", omit_defaults=True):
-    """Functions under one name, which their calls carry as `namespace`."""
+    """Functions that are grouped under one name. Calls of these functions carry the name as
+    `namespace`."""
 
     name: ToolName
     tools: list[FunctionTool]
@@ -48,27 +49,29 @@ class NamespaceTool(Struct, tag="namespace", tag_field="type", omit_defaults=Tru
 
 
 class FunctionName(Struct):
-    """The name of a function of `tools`."""
+    """Selects a function by name."""
 
     name: str
 
 
 class FunctionChoice(Struct, tag="function", tag_field="type"):
-    """A function of `tools`, nested under `function` or flat."""
+    """Selects one function, with its name nested under `function` or flat."""
 
     name: str | None = None
     function: FunctionName | None = None
 
 
 class AllowedTools(Struct):
-    """The functions that may be called, or of which one must be."""
+    """The functions that the model may call (`auto`), or at least one of which it must call
+    (`required`)."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
 
 
 class AllowedToolsChoice(Struct, tag="allowed_tools", tag_field="type"):
-    """A subset of `tools`, nested under `allowed_tools` or flat."""
+    """Limits the calls to some of the functions, with the fields nested under `allowed_tools` or
+    flat."""
 
     mode: Literal["auto", "required"] | None = None
     tools: list[FunctionChoice] | None = None
@@ -82,14 +85,14 @@ ToolChoice = Annotated[
 
 
 class CalledFunction(Struct):
-    """A function and its arguments, as JSON text."""
+    """A called function and its arguments as JSON text."""
 
     name: str
     arguments: str
 
 
 class ToolCall(Struct):
-    """A call that the model wrote."""
+    """A tool call that the model made. `index`: number of the call in its choice."""
 
     id: str
     function: CalledFunction

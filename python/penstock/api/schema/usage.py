@@ -6,19 +6,19 @@ from msgspec import Struct
 
 
 class PromptTokensDetails(Struct):
-    """`cached_tokens` of the prompt came from the prefix cache."""
+    """A breakdown of `prompt_tokens`. `cached_tokens`: tokens from the prefix cache."""
 
     cached_tokens: int
 
 
 class CompletionTokensDetails(Struct):
-    """`reasoning_tokens` of the answer are reasoning."""
+    """A breakdown of `completion_tokens`. `reasoning_tokens`: tokens of reasoning."""
 
     reasoning_tokens: int
 
 
 class CompletionUsage(Struct):
-    """Tokens, seconds, and tokens per second, over all choices."""
+    """Token counts, times in seconds and rates in tokens per second, summed over all choices."""
 
     prompt_tokens: int
     completion_tokens: int

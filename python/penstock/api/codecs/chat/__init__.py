@@ -9,7 +9,7 @@ __all__ = ["ChatDialect", "ChatStream", "decode", "encode"]
 
 
 class ChatDialect(ChatAnswers):
-    """OpenAI's Chat Completions."""
+    """OpenAI's Chat Completions dialect."""
 
     id_prefix = "chatcmpl-"
 

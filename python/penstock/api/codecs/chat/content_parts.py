@@ -1,4 +1,4 @@
-"""`content` of a chat message: a string, null, or an array of parts."""
+"""Decodes the `content` of a chat message, a string or an array, into parts of the dialog."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AUDIO_TYPES: Final = {"mp3": "audio/mpeg"}
 
 
 def decode_text(content: str | Sequence[r.TextPart | r.RefusalPart]) -> tuple[Part, ...]:
-    """Return the parts of content that is text alone."""
+    """Return the text parts of `content` that contains only text and refusals."""
     if isinstance(content, str):
         return (Text(content),)
     return tuple(Text(p.text if isinstance(p, r.TextPart) else p.refusal) for p in content)
@@ -24,7 +24,8 @@ def decode_text(content: str | Sequence[r.TextPart | r.RefusalPart]) -> tuple[Pa
 def decode_content(
     content: str | Sequence[r.UserPart], path: str, part_paths: PartPaths
 ) -> tuple[Part, ...]:
-    """Return the parts of a user's message. `path`: the place of `content` in the body."""
+    """Return the parts of a user message. `path`: the path of `content` in the body. The paths of
+    media and files are noted in `part_paths`."""
     if isinstance(content, str):
         return (Text(content),)
     parts: list[Part] = []
@@ -41,7 +42,7 @@ def decode_content(
 def _part(
     part: r.ImagePart | r.AudioPart | r.VideoPart | r.InputAudioPart | r.FilePart, path: str
 ) -> Part:
-    """Return media or a file. `path`: the place of the object that holds it."""
+    """Return a media or file part. `path`: the path of the object with its URL or data."""
     match part:
         case r.ImagePart():
             return Image(*_source(part.image_url, path))
@@ -56,7 +57,7 @@ def _part(
 
 
 def _source(source: str | r.ChatImage | r.MediaAddress, path: str) -> Source:
-    """Read a URL, which may stand in an object."""
+    """Decode a URL, given as a string or as an object with `url`."""
     if isinstance(source, str):
         return decode_source(source, path)
     return decode_source(source.url, f"{path}.url")
@@ -71,7 +72,7 @@ def _input_audio(audio: r.ChatAudio, path: str) -> Audio:
 
 
 def _file(file: r.ChatFile, path: str) -> File:
-    """Return a stored file by its id, or a file with its content."""
+    """Return a file part: a stored file by id, or a file with its content."""
     name = base_name(file.filename) if file.filename is not None else None
     path = f"{path}.file_data"
     if file.file_data is None:

@@ -1,4 +1,4 @@
-"""The body of a chat completion request -> GenerateRequest."""
+"""Decodes the body of a chat completion request into a `GenerateRequest`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from penstock.dialog import HostedTool, Message, ShellTool
 
 
 def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
-    """Decode a chat completion request. Raises InvalidRequest naming the wrong field."""
+    """Decode a chat completion request. Raises InvalidRequest, which names the wrong field."""
     asked = decode_body(body, ChatCompletionRequest, prepare_tools)
     field_paths = FieldPaths()
     legacy = decode_legacy_functions(asked, field_paths)
@@ -50,7 +50,7 @@ def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
         messages = decode_messages(asked.messages, part_paths)
     if asked.continue_final_message:
         messages, answer_prefix = _split_answer_prefix(messages or ())
-    field_paths.note("prompt", "messages")  # which may be a text
+    field_paths.note("prompt", "messages")  # `messages` may be a string: the prompt
     reasoning = decode_reasoning(asked)
     constraint = decode_constraint(asked, field_paths, compat)
     request = msgspec.structs.replace(
@@ -75,7 +75,8 @@ def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
 
 
 def _split_answer_prefix(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str]:
-    """Return the conversation and its answer prefix, which must be there."""
+    """Return the conversation without its answer prefix, and the prefix. Raises InvalidRequest if
+    the last message is not text of the assistant."""
     before, answer_prefix = split_answer_prefix(messages)
     if not answer_prefix:
         why = "needs a conversation whose last message is text of the assistant"
@@ -84,7 +85,8 @@ def _split_answer_prefix(messages: tuple[Message, ...]) -> tuple[tuple[Message, 
 
 
 def _hosted(asked: ChatCompletionRequest, field_paths: FieldPaths) -> tuple[HostedTool, ...]:
-    """Return the server's tools, which several fields ask for."""
+    """Return the server-side tools that `tools`, `web_search_options` and `enable_shell`
+    request."""
     hosted = list(decode_hosted_tools(asked.tools or (), field_paths))
     search = decode_search_options(asked.web_search_options)
     if search is not None:
@@ -97,7 +99,8 @@ def _hosted(asked: ChatCompletionRequest, field_paths: FieldPaths) -> tuple[Host
 
 
 def _top_logprobs(asked: ChatCompletionRequest) -> int | None:
-    """Return the number of alternatives: 0 for the sampled token only, None for no logprobs."""
+    """Return the number of alternatives per token: 0 for the sampled token only, None for no
+    logprobs."""
     if asked.top_logprobs and not asked.logprobs:
         refuse("top_logprobs", "needs `logprobs: true`")
     return (asked.top_logprobs or 0) if asked.logprobs else None

@@ -1,4 +1,4 @@
-"""Events -> chat completion chunks, and a folded answer -> a chat completion."""
+"""Encodes events as chat completion chunks, and complete answers as chat completions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.dialog import (
 from penstock.dialog.fold import Answer, Choice, FailedRun
 
 FIRST_DELTA: Final = b'"delta":{"role":"assistant","content":""}'
-# Before a call or reasoning: clients treat any text, even an empty one, as the answer's.
+# First delta before a call or reasoning: clients treat any `content`, even "", as answer text.
 FIRST_DELTA_NO_TEXT: Final = b'"delta":{"role":"assistant","content":null}'
 LAST_DELTA: Final = b'"delta":{}'
 TEXT: Final = b'"delta":{"content":'
@@ -39,7 +39,7 @@ TOOL_CALLS: Final = ToolCalls()
 
 
 class ChatAnswers:
-    """Writes answers with calls in one form."""
+    """Writes chat answers. `form`: how tool calls are represented."""
 
     def __init__(self, form: CallForm) -> None:
         self._form = form
@@ -52,7 +52,8 @@ class ChatAnswers:
 
 
 class ChatStream:
-    """One stream: the first chunk of a choice has the role, then each delta is a chunk."""
+    """Encodes one stream. The first chunk of a choice has its role; each further delta becomes one
+    chunk."""
 
     def __init__(
         self, identity: AnswerIdentity, request: GenerateRequest, form: CallForm = TOOL_CALLS
@@ -104,7 +105,8 @@ class ChatStream:
         return KEEP_ALIVE
 
     def _begin(self, choice: int, delta: bytes) -> bytes:
-        """Return the first chunk of a choice, the only one with the role."""
+        """Return the first chunk of a choice, which alone has the role; b"" if it was sent
+        already."""
         if choice in self._around:
             return b""
         self._around[choice] = self._writer.around(choice, TEXT, b"}")
@@ -142,11 +144,12 @@ def encode(
 
 
 FUNCTION_CALLS: Final = ChatAnswers(FunctionCall())
-"""The form of answers to requests with `functions`."""
+"""Writes answers to requests with `functions`."""
 
 
 def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> dict[str, Any]:
-    """Return `{"content": [...]}`: each token with its text, bytes and alternatives."""
+    """Return `{"content": [...]}` with one object per token: text, log-probability, bytes and
+    alternatives."""
     return {"content": token_logprobs(logprobs)}
 
 

@@ -1,4 +1,4 @@
-"""`functions` and `function_call`, which came before `tools` and `tool_choice`."""
+"""Decodes `functions` and `function_call`, the predecessors of `tools` and `tool_choice`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.dialog import FunctionTool, ToolPolicy
 def decode_legacy_functions(
     body: ChatCompletionRequest, field_paths: FieldPaths
 ) -> tuple[FunctionTool, ...]:
-    """Return the functions of the old form; none if it is not used."""
+    """Return the functions in `functions`, or () if the field is absent or empty."""
     if not body.functions:
         return ()
     if body.tools:
@@ -32,7 +32,8 @@ def decode_legacy_functions(
 def decode_function_choice(
     body: ChatCompletionRequest, functions: tuple[FunctionTool, ...]
 ) -> ToolPolicy:
-    """Return which function is called. An answer of the old form makes one call at most."""
+    """Return the tool policy that `function_call` asks for. It allows one call at most, because the
+    legacy answer has no place for more."""
     choice = body.function_call
     if choice is None or isinstance(choice, str):
         return ToolPolicy("none" if choice == "none" else "auto", parallel=False)

@@ -1,4 +1,4 @@
-"""`messages` of a chat request -> the dialog's messages."""
+"""Decodes the `messages` of a chat request into messages of the dialog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
 
 
 class _Calls:
-    """The calls made so far. Results name them by id, or by function alone."""
+    """Records the tool calls of earlier messages, to match results with calls. A result may give
+    the id of its call, only the name of the function, or neither."""
 
     def __init__(self) -> None:
         self._functions: dict[str, str] = {}
@@ -26,23 +27,25 @@ class _Calls:
         self._unanswered[call.id] = None
 
     def answered(self, call_id: str) -> str | None:
-        """Return the function that was called; None for an unknown call."""
+        """Mark a call as answered and return the name of its function; None for an unknown call."""
         self._unanswered.pop(call_id, None)
         return self._functions.get(call_id)
 
     def first_unanswered(self) -> str | None:
-        """Return the id of the call to which a result without an id belongs."""
+        """Return the id of the oldest call without a result, to which a result without an id
+        belongs."""
         return next(iter(self._unanswered), None)
 
     def last_of(self, function: str) -> str:
-        """Return the id of the last call of a function; a new one if there was none."""
+        """Return the id of the last call of a function, or a new id if the function was never
+        called."""
         return self._last.get(function) or new_id("call_")
 
 
 def decode_messages(
     messages: Iterable[r.ChatMessage], part_paths: PartPaths
 ) -> tuple[Message, ...]:
-    """Return the dialog's messages. `part_paths` learns the places of media and files."""
+    """Return the messages of the dialog. The paths of media and files are noted in `part_paths`."""
     calls = _Calls()
     return tuple(
         _message(message, f"messages[{index}]", calls, part_paths)
@@ -74,7 +77,7 @@ def _message(message: r.ChatMessage, path: str, calls: _Calls, part_paths: PartP
 
 
 def _answer(message: r.AssistantMessage, calls: _Calls) -> tuple[Part, ...]:
-    """Return the reasoning, text and calls of an assistant, in this order."""
+    """Return the reasoning, text, refusal and tool calls of an assistant message, in this order."""
     reasoning = message.reasoning_content or message.reasoning
     made = [_call(call.function, call.id or new_id("call_")) for call in message.tool_calls or ()]
     if message.function_call is not None:

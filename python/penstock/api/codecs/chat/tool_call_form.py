@@ -1,4 +1,4 @@
-"""The forms of calls in an answer: `tool_calls`, or the `function_call` of old clients."""
+"""How a chat answer represents tool calls: as `tool_calls`, or as the older `function_call`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from penstock.dialog.events import Finish
 
 
 class CallForm(Protocol):
-    """A form of calls."""
+    """Represents tool calls in chat answers and chunks."""
 
     def started(self, index: int, call_id: str | None, name: str | None) -> dict[str, Any]:
-        """Return the delta that begins a call. `index`: the call's number in its choice."""
+        """Return the delta that starts a call. `index`: number of the call in its choice."""
         ...
 
     def continued(self, index: int, arguments: str) -> dict[str, Any]:
-        """Return a delta with more arguments."""
+        """Return the delta with the next piece of a call's arguments."""
         ...
 
     def whole(self, calls: list[ToolCall]) -> dict[str, Any]:
-        """Return the fields of a message that makes calls."""
+        """Return the fields of a complete message that contain its calls."""
         ...
 
     def finish(self, finish: Finish) -> str:
-        """Return the finish reason in this form."""
+        """Return the `finish_reason` that this form uses for `finish`."""
         ...
 
 
 class ToolCalls:
-    """Any number of calls."""
+    """Represents any number of calls as `tool_calls`."""
 
     def started(self, index: int, call_id: str | None, name: str | None) -> dict[str, Any]:
         function = {"name": name, "arguments": ""}
@@ -57,7 +57,8 @@ class ToolCalls:
 
 
 class FunctionCall:
-    """One call, without an id: for requests with `functions`."""
+    """Represents one call as `function_call`, which has no id; answers requests with
+    `functions`."""
 
     def started(self, index: int, call_id: str | None, name: str | None) -> dict[str, Any]:
         return {"function_call": {"name": name, "arguments": ""}}

@@ -1,4 +1,4 @@
-"""Legacy completions: `POST /v1/completions`."""
+"""Text completions (legacy): `POST /v1/completions`."""
 
 from penstock.api.codecs.completions.decode import decode
 from penstock.api.codecs.completions.encode import CompletionStream, encode
@@ -11,7 +11,7 @@ __all__ = ["CompletionStream", "CompletionsDialect", "decode", "encode"]
 
 
 class CompletionsDialect:
-    """OpenAI's Completions."""
+    """OpenAI's Completions dialect."""
 
     id_prefix = "cmpl-"
 

@@ -1,4 +1,4 @@
-"""The body of a legacy completion request -> GenerateRequest."""
+"""Decodes the body of a text completion request into a `GenerateRequest`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from penstock.api.schema.completions import CompletionRequest
 
 
 def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
-    """Decode a legacy completion request. Raises InvalidRequest naming the wrong field."""
+    """Decode a text completion request. Raises InvalidRequest, which names the wrong field."""
     asked = decode_body(body, CompletionRequest)
     field_paths = FieldPaths()
     field_paths.note("top_logprobs", "logprobs")
-    # An empty text may be meant: a model with a BOS token can begin with it.
+    # An empty prompt is allowed: a model with a BOS token can start from BOS alone.
     prompts = decode_inputs(asked.prompt, "prompt")
     most = {"max_tokens": asked.max_tokens, "max_completion_tokens": asked.max_completion_tokens}
     if not asked.echo:
@@ -47,7 +47,7 @@ def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
 
 
 def _best_of(asked: CompletionRequest) -> int | None:
-    """Return how many answers are made of each prompt, if it is more than are sent."""
+    """Return the number of answers to generate per prompt; None if all of them are sent."""
     best_of, n = asked.best_of, asked.n or 1
     if best_of is None or best_of == n:
         return None

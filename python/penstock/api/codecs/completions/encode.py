@@ -1,4 +1,4 @@
-"""Events -> completion chunks, and a folded answer -> a completion."""
+"""Encodes events as text completion chunks, and complete answers as text completions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAST_TEXT: Final = b'"text":""'
 
 
 class CompletionStream:
-    """One stream. This dialect has text only; reasoning is text too."""
+    """Encodes one stream. This dialect has no field for reasoning, so reasoning is sent as text."""
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
         self._writer = ChunkWriter(identity, KIND, request.num_choices)
@@ -69,7 +69,7 @@ class CompletionStream:
 
 
 def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
-    """Return the JSON of a completion."""
+    """Return the JSON of a text completion."""
     wanted = request.top_logprobs is not None
     choices = [
         {
@@ -84,10 +84,11 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
 
 
 def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> dict[str, Any]:
-    """Return the four parallel lists of the legacy form.
+    """Return the token logprobs as four parallel lists.
 
-    `top_logprobs` holds the token itself beside the alternatives. The first token of an echoed
-    prompt has null in both lists. Tokens that share a character begin at the same offset.
+    `top_logprobs` holds the alternatives and the token itself. The first token of an echoed prompt
+    has null in `token_logprobs` and `top_logprobs`. Tokens that share a character have the same
+    offset.
     """
     return {
         "tokens": [token_text(token.token_bytes) for token in logprobs],

@@ -1,4 +1,4 @@
-"""Anthropic's messages: `POST /v1/messages` and `/v1/messages/count_tokens`."""
+"""Anthropic's Messages: `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
 from penstock.api.codecs.dialect import AnswerIdentity, Decoded
 from penstock.api.codecs.messages.decode import decode
@@ -12,7 +12,7 @@ __all__ = ["MessageStream", "MessagesDialect", "decode", "encode"]
 
 
 class MessagesDialect:
-    """Anthropic's Messages."""
+    """Anthropic's Messages dialect."""
 
     id_prefix = "msg_"
 

@@ -1,4 +1,4 @@
-"""`system` and `messages`: content blocks -> the dialog's messages."""
+"""Decodes the content blocks of `system` and `messages` into messages of the dialog."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ ROLES: Final[dict[type, Role]] = {
 }
 MAX_TITLE_CHARS: Final = 255
 RESULT_SUFFIX: Final = "_tool_result"
-# Anthropic's coding agent begins `system` with this and a value that is new in every conversation:
-# no prefix behind it would ever be found in the cache.
+# Anthropic's coding agent starts `system` with this header and a value that changes with every
+# conversation. If the header were kept, the prefix cache would never have a hit.
 BILLING: Final = "x-anthropic-billing-header:"
 NO_OUTPUT: Final = "The call failed."
 PDF: Final = "application/pdf"
 
 
 def prepare_blocks(values: dict[str, Any]) -> None:
-    """Change a parsed body in place: results of all tools that Anthropic runs get one type, which
-    the schema ignores."""
+    """Give all blocks whose type ends in `_tool_result` the type `web_search_tool_result`, which
+    the schema accepts and decoding ignores. Changes the parsed body in place."""
     messages = values.get("messages")
     contents = [entry.get("content") for entry in objects_in(messages)]
     for content in (values.get("system"), *contents):
@@ -44,7 +44,8 @@ def prepare_blocks(values: dict[str, Any]) -> None:
 
 
 def decode_system(system: str | Sequence[b.SystemBlock] | None) -> tuple[Message, ...]:
-    """Return the system message, without blocks that are no instruction."""
+    """Return the system message, or () if `system` has no text. Ignored blocks and the billing
+    header of Anthropic's coding agent are left out."""
     blocks = _Blocks(PartPaths()).parts(system or (), "system")
     parts = tuple(p for p in blocks if not (isinstance(p, Text) and p.text.startswith(BILLING)))
     return (Message("system", parts),) if parts else ()
@@ -53,8 +54,8 @@ def decode_system(system: str | Sequence[b.SystemBlock] | None) -> tuple[Message
 def decode_messages(
     entries: Iterable[b.InputMessageParam], part_paths: PartPaths
 ) -> tuple[Message, ...]:
-    """Return the messages: consecutive ones of one role are one turn. `part_paths` learns the
-    places of their parts."""
+    """Return the messages, with consecutive messages of one role joined. The paths of media and
+    files are noted in `part_paths`. Raises InvalidRequest if no message is left."""
     blocks = _Blocks(part_paths)
     messages: list[Message] = []
     for index, entry in enumerate(entries):
@@ -71,14 +72,15 @@ def decode_messages(
 
 
 class _Blocks:
-    """Turns blocks into parts. `part_paths` learns their places."""
+    """Decodes content blocks into parts. The paths of media and files are noted in `part_paths`."""
 
     def __init__(self, part_paths: PartPaths) -> None:
-        self._functions: dict[str, str] = {}  # id of a call -> its function
+        self._functions: dict[str, str] = {}  # id of a call -> name of its function
         self._part_paths = part_paths
 
     def parts(self, content: str | Sequence[b.Block], path: str) -> Iterator[Part]:
-        """Yield the parts of a text or of an array of blocks."""
+        """Yield the parts of a string or of an array of blocks. `path`: the path of `content` in
+        the body."""
         if isinstance(content, str):
             if content:
                 yield Text(content)
@@ -114,7 +116,7 @@ class _Blocks:
                 yield File(file_id=block.file_id)
 
     def _tool_result(self, block: b.ToolResultBlock, path: str) -> Iterator[Part]:
-        """Yield the result as text, and other parts after it."""
+        """Yield the texts of a tool result as one ToolResult, then its media and files."""
         failed = block.is_error or False
         parts = list(self.parts(block.content or (), f"{path}.content"))
         text = _text(parts)
@@ -125,7 +127,9 @@ class _Blocks:
         yield from (part for part in parts if not isinstance(part, Text))
 
     def _document(self, block: b.DocumentBlock, path: str) -> Iterator[Part]:
-        """Yield the whole text of a document; another document is one of the request's files."""
+        """Yield the parts of a document. A `text` or `content` source becomes one text part with
+        title, context and text, followed by the source's images; any other source becomes a File.
+        `path`: the path of `source` in the body."""
         name = base_name(block.title[:MAX_TITLE_CHARS]) if block.title else None
         match block.source:
             case b.TextSource(text):

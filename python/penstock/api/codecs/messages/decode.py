@@ -1,4 +1,4 @@
-"""The body of a messages request -> GenerateRequest."""
+"""Decodes the body of a messages request into a `GenerateRequest`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from penstock.api.schema.messages.request import MessagesRequest
 from penstock.dialog import Constraint, ReasoningPolicy
 
 THINKING: Final[dict[str, bool]] = {"enabled": True, "disabled": False}
-"""`thinking.type` -> whether to think. The other values leave it to the model."""
+"""`thinking.type` -> whether to think. With other types the chat template decides."""
 
 
 def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> Decoded:
-    """Decode a messages request. Raises InvalidRequest naming the wrong field."""
+    """Decode a messages request. Raises InvalidRequest, which names the wrong field."""
     asked = decode_body(body, MessagesRequest, prepare_blocks)
     field_paths = FieldPaths()
     field_paths.note("stop", "stop_sequences")
@@ -66,14 +66,15 @@ def _reasoning(asked: MessagesRequest, answer_prefix: str) -> ReasoningPolicy:
     effort = decode_effort(given, "output_config.effort")
     if effort is None or policy.effort is not None or policy.enabled is False:
         return policy
-    return ReasoningPolicy(policy.enabled, effort)  # says how hard to think, not whether
+    return ReasoningPolicy(policy.enabled, effort)  # `effort` does not turn thinking on or off
 
 
 def _constraint(
     asked: MessagesRequest, field_paths: FieldPaths, compat: OpenAICompat
 ) -> Constraint | None:
-    """Return what `output_config.format` asks for, or the `output_format` of older clients, or one
-    of the service's own fields."""
+    """Return the constraint on the answer from `output_config.format`, from the older
+    `output_format`, or from the fields that all dialects have. Raises InvalidRequest if several are
+    given."""
     own = decode_constraint(asked, field_paths, compat)
     config, older = asked.output_config, asked.output_format
     wanted = config.format if config is not None else None

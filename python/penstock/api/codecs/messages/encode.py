@@ -1,4 +1,5 @@
-"""A folded answer -> a message, and what message and stream share."""
+"""Encodes a complete answer as an Anthropic message; also fields that messages and streams
+share."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from penstock.dialog import (
 from penstock.dialog.events import Finish
 from penstock.dialog.fold import Answer
 
-# Anthropic's name for each status; its clients choose the class of their exceptions by it.
+# HTTP status -> Anthropic's error type, from which clients choose their exception class.
 ERROR_TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -41,7 +42,7 @@ STOP_REASONS: Final[dict[Finish, str]] = {
 
 
 def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
-    """Return the JSON of a message."""
+    """Return the JSON of a complete message."""
     choice = answer.choices[0]
     message = {
         **message_head(identity, answer.model, answer.adapter_revision),
@@ -57,7 +58,7 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
 def message_head(
     identity: AnswerIdentity, model: str, adapter_generation: str | None
 ) -> dict[str, Any]:
-    """Return the fields of a message that has no content yet."""
+    """Return the fields of a message that precede its content."""
     return {
         "id": identity.id,
         "type": "message",
@@ -68,13 +69,14 @@ def message_head(
 
 
 def stop_fields(finish: Finish | None, stop_sequence: str | None) -> dict[str, Any]:
-    """Return why the answer ended; all null while it goes on."""
+    """Return `stop_reason` and `stop_sequence`, both null while the answer is being generated."""
     reason = "stop_sequence" if stop_sequence is not None else finish and STOP_REASONS[finish]
     return {"stop_reason": reason, "stop_sequence": stop_sequence}
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """Return the usage. Input tokens do not include those that came from the cache."""
+    """Return the `usage` object. `input_tokens` excludes the tokens that came from the prefix
+    cache."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -85,7 +87,8 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def signature_of(thinking: str) -> str:
-    """Return the signature of a thinking block, a digest of its text, so that clients keep it."""
+    """Return the signature of a thinking block: a digest of its text. Clients drop thinking blocks
+    without a signature."""
     return base64.b64encode(hashlib.blake2b(thinking.encode(), digest_size=48).digest()).decode()
 
 
@@ -98,8 +101,9 @@ def error_body(error: ServiceError, request_id: str) -> bytes:
 
 
 def _blocks(part: Part) -> list[dict[str, Any]]:
-    """Return the block of a part. An empty part and an incomplete call have none: `input` cannot
-    hold a part of an object, and clients run every call of a message."""
+    """Return the content block of a part in a list. Return [] for an empty part and for an
+    incomplete tool call: `input` must be a complete object, and clients run every call in a
+    message."""
     match part:
         case Text(text) if text:
             return [{"type": "text", "text": text}]

@@ -1,4 +1,4 @@
-"""Events -> the named events of a messages stream."""
+"""Encodes events as the named SSE events of a messages stream."""
 
 from __future__ import annotations
 
@@ -41,10 +41,13 @@ THINKING_BLOCK: Final = {"type": "thinking", "thinking": "", "signature": ""}
 
 
 class MessageStream:
-    """One stream. A block begins with its first delta, so that no block is empty. The frames of a
-    call wait for its end: clients run every call that they receive, and an incomplete call has no
-    block. `message_start` waits for the next frame: until then an error still gets its own HTTP
-    status."""
+    """Encodes one stream.
+
+    A block starts with its first delta, so that there are no empty blocks. The frames of a tool
+    call are held back until the call ends, because clients run every call that they receive; an
+    incomplete call is not sent. `message_start` is held back until the next frame, so that an early
+    error can still set the HTTP status.
+    """
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
         self._identity = identity
@@ -132,7 +135,7 @@ class MessageStream:
         return self._delta_head + kind + orjson.dumps(text) + DELTA_END
 
     def _end_call(self, event: PartEnded, call: ToolCall) -> bytes:
-        """Return all frames of a call; none if it is incomplete."""
+        """Return all frames of a tool call; b"" if the call is incomplete."""
         if not call.whole:
             self._open = None
             self._index -= 1

@@ -1,4 +1,4 @@
-"""`tools`, `tool_choice` and `container` of a messages request."""
+"""Decodes `tools`, `tool_choice` and `container` of a messages request."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from penstock.dialog import (
 
 SEARCH_PREFIX: Final = "web_search_"
 PYTHON_PREFIX: Final = "code_execution_"
-# This version of the search filters its results with code.
+# With this version of web search, the model filters results with code, so Python is turned on too.
 SEARCH_WITH_PYTHON: Final = "web_search_20260209"
 
 
 def decode_tools(
     tools: Sequence[m.MessagesTool], field_paths: FieldPaths
 ) -> tuple[tuple[FunctionTool, ...], tuple[HostedTool, ...]]:
-    """Return the client's functions, and the tools that the server runs, both from `tools`."""
+    """Return the client's functions and the server-side tools in `tools`."""
     functions: list[FunctionTool] = []
     hosted: list[HostedTool] = []
     for index, entry in enumerate(tools):
@@ -63,8 +63,8 @@ def decode_tools(
 
 
 def decode_hosted(asked: m.MessagesRequest, field_paths: FieldPaths) -> tuple[HostedTool, ...]:
-    """Return the server tools of other fields: `web_search_options`, `enable_code_execution` and
-    the skills of `container`."""
+    """Return the server-side tools that `web_search_options`, `enable_code_execution` and the
+    skills of `container` request."""
     hosted: list[HostedTool] = []
     search = decode_search_options(asked.web_search_options)
     if search is not None:
@@ -83,7 +83,8 @@ def decode_hosted(asked: m.MessagesRequest, field_paths: FieldPaths) -> tuple[Ho
 def decode_tool_choice(
     choice: m.MessagesToolChoice | None, tools: tuple[FunctionTool, ...]
 ) -> ToolPolicy:
-    """Return which tools may be called."""
+    """Return the tool policy that `tool_choice` asks for. Raises InvalidRequest if a call is
+    required and `tools` has no matching function."""
     if choice is None:
         return ToolPolicy()
     parallel = not choice.disable_parallel_tool_use

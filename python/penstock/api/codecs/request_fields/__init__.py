@@ -1,1 +1,1 @@
-"""Decoders of the request fields that several dialects share."""
+"""Decoders of request fields that several dialects have in common."""

@@ -1,4 +1,4 @@
-"""The answer prefix: text of the assistant in the last message, from which the answer continues."""
+"""Splits the answer prefix (the assistant's text in the last message) from a conversation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from penstock.dialog import Message, ReasoningPolicy, Text
 
 
 def split_answer_prefix(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str]:
-    """Return the conversation without its answer prefix, and the answer prefix, which may be
-    empty."""
+    """Return (messages without the answer prefix, answer prefix). The prefix is "" unless the last
+    of several messages is text of the assistant. Raises InvalidRequest if the prefix ends with
+    white space."""
     if len(messages) < 2 or messages[-1].role != "assistant":
         return messages, ""
     *before, last = messages
@@ -22,7 +23,8 @@ def split_answer_prefix(messages: tuple[Message, ...]) -> tuple[tuple[Message, .
 
 
 def without_reasoning(policy: ReasoningPolicy) -> ReasoningPolicy:
-    """Return the policy of an answer with a prefix, which has no reasoning before it."""
+    """Return a policy with reasoning turned off, for an answer with a prefix. Raises InvalidRequest
+    if the request turns reasoning on."""
     if policy.enabled:
         refuse("messages", "end with an answer prefix, which excludes thinking")
     return ReasoningPolicy(enabled=False)

@@ -1,4 +1,5 @@
-"""`response_format`, `grammar`, `structured_outputs` and their like: what the answer must match."""
+"""Decodes `response_format`, `grammar`, `structured_outputs` and their aliases into a
+constraint."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from penstock.dialog import Constraint
 MAX_SCHEMA_DEPTH: Final = 64
 SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
 GBNF_RULE: Final = re.compile(r"(?m)^[ \t]*[\w-]+[ \t]*::=")
-# Fields of older vLLM clients, llama.cpp and SGLang, and the fields of `structured_outputs` that
-# have the same meaning.
+# Fields of older vLLM clients, llama.cpp and SGLang -> the fields of `structured_outputs` with the
+# same meaning.
 GUIDED_FIELDS: Final = {
     "guided_json": "json",
     "guided_regex": "regex",
@@ -43,9 +44,10 @@ def decode_constraint(
     compat: OpenAICompat,
     text_format: Format | None = None,
 ) -> Constraint | None:
-    """Return what the answer must match. `text_format`: the value of `text.format`.
+    """Return the constraint on the answer; None if no field asks for one. `text_format`: the value
+    of `text.format`.
 
-    Raises InvalidRequest if several fields ask for something.
+    Raises InvalidRequest if several fields ask for a constraint.
     """
     wanted = {
         "response_format": _format(body.response_format, "response_format", compat),
@@ -63,19 +65,21 @@ def decode_constraint(
 
 
 def note_constraint(field_paths: FieldPaths, path: str) -> None:
-    """Note the field that constrains the answer, for errors of the grammar compiler."""
+    """Note the path of the field that constrains the answer, so that errors of the grammar compiler
+    name this field."""
     field_paths.note("response_format", path)
     field_paths.note("grammar", path)
 
 
 def schema_text(schema: dict[str, Any] | bool, path: str) -> str:
-    """Return the JSON text of a schema. Raises InvalidRequest if it nests too deeply."""
+    """Return a schema as JSON text. Raises InvalidRequest if it nests deeper than
+    MAX_SCHEMA_DEPTH."""
     check_depth(schema, path)
     return orjson.dumps(schema).decode()
 
 
 def check_depth(value: Any, path: str) -> None:
-    """Raise InvalidRequest if a value nests deeper than a schema may."""
+    """Raise InvalidRequest if a value nests deeper than MAX_SCHEMA_DEPTH."""
     if depth_of(value, MAX_SCHEMA_DEPTH) > MAX_SCHEMA_DEPTH:
         refuse(path, f"is nested too deeply; at most {MAX_SCHEMA_DEPTH} levels")
 
@@ -105,7 +109,7 @@ def _schema(named: c.NamedJsonSchema, path: str) -> Constraint:
 
 def _grammar(grammar: c.Grammar | None) -> Constraint | None:
     match grammar:
-        case str():  # of llama.cpp's clients, empty for none
+        case str():  # GBNF of llama.cpp's clients; "" is no grammar
             if grammar and not GBNF_RULE.search(grammar):
                 wanted = "an object, or a grammar in llama.cpp's form"
                 refuse("grammar", f"must be {wanted}, not another string", code="invalid_type")
@@ -126,7 +130,7 @@ def _grammar(grammar: c.Grammar | None) -> Constraint | None:
 
 
 def _structured_outputs(body: AnswerFields, compat: OpenAICompat) -> Mapping[str, Constraint]:
-    """Return what `structured_outputs` and GUIDED_FIELDS ask for: path -> constraint."""
+    """Return the constraints that `structured_outputs` and GUIDED_FIELDS ask for, by field path."""
     wanted: dict[str, Constraint | None] = {}
     structured = body.structured_outputs
     if structured is not None:
@@ -144,7 +148,7 @@ def _structured_outputs(body: AnswerFields, compat: OpenAICompat) -> Mapping[str
             wanted[path] = _structure(kind, getattr(structured, kind), path)
     for path, kind in GUIDED_FIELDS.items():
         same = _structure(kind, getattr(body, path), path)
-        if same not in wanted.values():  # some clients send both
+        if same not in wanted.values():  # some clients send one constraint in two fields
             wanted[path] = same
     return {path: constraint for path, constraint in wanted.items() if constraint is not None}
 
@@ -175,5 +179,5 @@ def _schema_or_its_text(schema: dict[str, Any] | bool | str, path: str) -> str:
 
 
 def _alternatives(choices: Sequence[str]) -> str:
-    """Return a regular expression that matches one of the texts."""
+    """Return a regular expression that matches each of the given texts and no other text."""
     return "|".join(SPECIAL.sub(r"\\\g<0>", text) for text in choices)

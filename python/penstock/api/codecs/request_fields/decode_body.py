@@ -1,4 +1,4 @@
-"""Decodes a request body with the schema type that also describes it in OpenAPI."""
+"""Decodes a request body into the schema type that also describes it in OpenAPI."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ class _ModelField(msgspec.Struct):
 def decode_body(
     body: bytes, kind: type[_T], prepare: Callable[[dict[str, Any]], object] | None = None
 ) -> _T:
-    """Return the JSON object in `body` as a `kind`, a msgspec struct.
+    """Return the JSON object in `body` as an instance of the msgspec struct `kind`.
 
-    An absent field and a null are the same; unknown fields are ignored; booleans are not numbers.
-    `prepare` may change the parsed object in place before it is converted. Raises InvalidRequest
-    (see `json_body.parse_object`), which names the field that is wrong as the client wrote it.
+    An absent field and null mean the same; unknown fields are ignored unless `kind` forbids them; a
+    boolean is not accepted as a number. `prepare` may change the parsed object in place before the
+    conversion. Raises InvalidRequest for invalid JSON (see `json_body.parse_object`), and for a
+    wrong field, with its path in the body.
     """
     with without_collection(count_containers(body)):
         values = parse_object(body)
@@ -39,10 +40,11 @@ def decode_body(
 
 
 def decode_value(value: Any, kind: Any, path: str = "") -> Any:
-    """Return a parsed JSON value as a `kind`, which is any type that msgspec knows.
+    """Return a parsed JSON value as an instance of `kind`, any type that msgspec supports.
 
-    `path`: the place of the value in the body, for errors. 3.0 is an integer too (JSON Schema
-    2020-12, 6.1.1): clients without integers send it.
+    `path`: the path of the value in the body, for errors. A whole float such as 3.0 is accepted as
+    an integer (JSON Schema 2020-12, 6.1.1), because some clients cannot send integers. Raises
+    InvalidRequest.
     """
     while True:
         try:
@@ -53,5 +55,6 @@ def decode_value(value: Any, kind: Any, path: str = "") -> Any:
 
 
 def model_of(body: bytes) -> str | None:
-    """Return the model that a body names, even if other fields are wrong. Raises InvalidRequest."""
+    """Return the `model` of a body; None if it is absent. Wrong values in other fields are ignored.
+    Raises InvalidRequest."""
     return decode_body(body, _ModelField).model

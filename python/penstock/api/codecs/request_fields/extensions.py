@@ -1,4 +1,5 @@
-"""This service's own fields of chat and messages: sessions, rounds, output files, permissions."""
+"""Decodes Penstock's own fields of chat and messages: session, tool rounds, output files,
+permissions."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from penstock.dialog import Constraint, GenerateRequest, Permissions, RequestedF
 def decode_conversation_fields(
     body: ConversationFields, constraint: Constraint | None
 ) -> GenerateRequest:
-    """Return a request without messages, from the fields that chat and messages share."""
+    """Return a request without messages, from the fields that chat and messages have in common."""
     for key in ("agent_permission", "code_execution_permission"):
         if getattr(body, key) == "ask" and not body.stream:
             refuse(key, '"ask" requires `stream: true` over HTTP')
@@ -37,7 +38,7 @@ def decode_conversation_fields(
 def decode_requested_files(
     files: Sequence[RequestedFileField] | None,
 ) -> tuple[RequestedFile, ...]:
-    """Return `files`: what server-side tools must produce."""
+    """Return the files that `files` asks the server-side tools to produce."""
     found = []
     for index, file in enumerate(files or ()):
         name = base_name(file.name)

@@ -1,4 +1,4 @@
-"""Maps our names of request fields to the paths that the client wrote, for errors that name one."""
+"""Maps the field names that errors use to the paths of these fields in the client's body."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ from penstock.dialog import RunFailed
 
 @dataclass(slots=True)
 class FieldPaths:
-    """Filled while a body is decoded. A field that is not noted has the same name in the body."""
+    """Maps field names in errors to paths in one body; filled while the body is decoded. A name
+    that was not noted is itself the path."""
 
     _paths: dict[str, str] = field(default_factory=dict)
 
     def note(self, name: str, path: str) -> None:
-        """Note the path in the body of the field that errors call `name`."""
+        """Note that the field that errors call `name` is at `path` in the body."""
         self._paths[name] = path
 
     def note_schema(self, index: int, path: str) -> None:
-        """Note the path of the schema of function `index`, counted without other tools.
+        """Note the path of the parameter schema of function number `index`; hosted tools are not
+        counted.
 
-        A grammar that no other field asks for is that of tool calls.
+        Also note the list of functions as the source of the grammar. A field that constrains the
+        answer overrides this.
         """
         self.note(f"tools[{index}].function.parameters", path)
         self.note("grammar", path.partition("[")[0])
 
     def note_hosted(self, path: str) -> None:
-        """Note the first field that asks for tools of the server."""
+        """Note the path of a field that requests server-side tools. Only the first path is kept."""
         self._paths.setdefault("hosted", path)
 
     def rewrite_failure(self, event: RunFailed) -> RunFailed:
-        """Return the failure with the client's path of its field.
+        """Return the failure with the path of its field in the client's body.
 
-        A message that begins with our name of the field, or quotes it, gets the path there. The
-        message of an invalid request names the field in any case: an envelope without `param` has
-        no other place for it.
+        The path also replaces the field's name at the start of the message and in backquotes. If
+        the message of an invalid request lacks the path, the path is prepended, because Anthropic's
+        error body has no `param`.
         """
         name = event.field
         if name is None:
@@ -58,7 +61,7 @@ class FieldPaths:
         owner, bracket, index = name.partition("[")
         if name in self._paths or not bracket:
             return self._paths.get(name, name)
-        # Clients count messages differently; `GenerateRequest.part_paths` has their parts.
+        # The client numbers messages differently: `GenerateRequest.part_paths` has these paths.
         if owner not in self._paths or owner == "messages":
             return self._paths.get(owner, name)
         return f"{self._paths[owner]}[{index}"

@@ -1,6 +1,6 @@
-"""Tools that the server runs, as clients of OpenAI's APIs ask for them.
+"""Decodes the tools that the server runs, as clients of OpenAI's APIs request them.
 
-Decodes and validates; the generator knows whether there is a runtime for them.
+Only validates the request. The generator checks whether the server can run the tools.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from penstock.api.schema.messages.request import MessagesTool
 from penstock.dialog import HostedTool, PythonTool, SearchTool, ShellTool, SkillReference
 
 MAX_SKILL_VERSION: Final = 2**31 - 1
-# OpenAI's dated names of a tool mean the tool.
+# Starts of OpenAI's dated tool types, which are aliases of the undated types.
 DATED_PREFIXES: Final = ("web_search_preview_20", "web_search_20")
 
 
 def undated(kind: object) -> object:
-    """Return the undated name of a tool's type."""
+    """Return a tool's type without its date: `web_search_2025_08_26` becomes `web_search`."""
     for prefix in DATED_PREFIXES:
         if isinstance(kind, str) and kind.startswith(prefix):
             return prefix.removesuffix("_20")
@@ -28,7 +28,8 @@ def undated(kind: object) -> object:
 
 
 def decode_hosted_tools(tools: Sequence[object], field_paths: FieldPaths) -> tuple[HostedTool, ...]:
-    """Return the hosted tools of `tools`, in order. Raises InvalidRequest if one comes twice."""
+    """Return the server-side tools in `tools`, in order. Raises InvalidRequest if a tool occurs
+    twice."""
     found: list[HostedTool] = []
     for index, entry in enumerate(tools):
         tool = _hosted_tool(entry, f"tools[{index}]")
@@ -42,7 +43,7 @@ def decode_hosted_tools(tools: Sequence[object], field_paths: FieldPaths) -> tup
 
 
 def decode_search_options(options: h.WebSearchOptions | None) -> SearchTool | None:
-    """Return the search that `web_search_options` asks for by its presence."""
+    """Return the search tool that `web_search_options` configures; None if the field is absent."""
     if options is None:
         return None
     location: h.UserLocation | None = options.user_location
@@ -52,7 +53,7 @@ def decode_search_options(options: h.WebSearchOptions | None) -> SearchTool | No
 
 
 def decode_location(location: h.UserLocation | None) -> dict[str, str] | None:
-    """Return the fields of `user_location` that say something."""
+    """Return the non-empty fields of `user_location`; None if there are none."""
     if location is None:
         return None
     given = {
@@ -67,14 +68,15 @@ def decode_location(location: h.UserLocation | None) -> dict[str, str] | None:
 def decode_domains(
     filters: h.SearchFilters | MessagesTool | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the allowed and the blocked domains."""
+    """Return (allowed domains, blocked domains)."""
     if filters is None:
         return (), ()
     return tuple(filters.allowed_domains or ()), tuple(filters.blocked_domains or ())
 
 
 def decode_skill_version(version: int | str | None, path: str) -> int | None:
-    """Return a number that was sent as such or as its digits; None for the latest version."""
+    """Return the version of a skill; None for the latest. Accepts an integer, its digits as a
+    string, "latest" and None. Raises InvalidRequest for other values."""
     if version is None or version == "latest":
         return None
     if isinstance(version, str) and version.isascii() and version.isdigit() and len(version) < 11:

@@ -1,4 +1,4 @@
-"""Parses the JSON of a request body, with bounds on its depth and size."""
+"""Parses the JSON of a request body within limits on its depth and size."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.api.codecs.request_fields.refusals import kind_of
 from penstock.base.errors import InvalidRequest
 
 MAX_DEPTH: Final = 128
-# Values are made and read while nothing else of the process runs: 0.1 s for this many arrays and
-# objects, half a second for this many names or values.
+# Parsing and decoding block the whole process: for 0.1 s with this many arrays and objects, for
+# 0.5 s with this many names or values.
 MAX_CONTAINERS: Final = 500_000
 MAX_NAMES: Final = 500_000
 MAX_VALUES: Final = 2_000_000
-# With more containers, the garbage collector would scan them again and again while they are made.
+# From this number on, the garbage collector would scan the containers repeatedly during parsing.
 MANY_CONTAINERS: Final = 10_000
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -27,11 +27,12 @@ _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{:,'))
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in `body`. The last one of duplicate names counts.
+    """Return the JSON object in `body`. If a name occurs twice, the last value counts. Integers
+    beyond 64 bits become floats.
 
-    Raises InvalidRequest for a body that is not UTF-8, not JSON (NaN and Infinity are not), not an
-    object or nested deeper than MAX_DEPTH, or that holds over MAX_CONTAINERS arrays and objects,
-    MAX_NAMES names or MAX_VALUES values. Integers beyond 64 bits become floats.
+    Raises InvalidRequest if the body is not UTF-8, not JSON (NaN and Infinity are not allowed) or
+    not an object, nests deeper than MAX_DEPTH, or has more than MAX_CONTAINERS arrays and objects,
+    MAX_NAMES names or MAX_VALUES values.
     """
     if not body:
         raise InvalidRequest("the request has no body; send a JSON object", code="invalid_json")
@@ -62,13 +63,14 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def count_containers(body: bytes) -> int:
-    """Return an upper bound of the arrays and objects in `body`: brackets in strings count too."""
+    """Return an upper bound of the number of arrays and objects: brackets in strings count too."""
     return body.count(b"{") + body.count(b"[")
 
 
 @contextmanager
 def without_collection(containers: int) -> Iterator[None]:
-    """Turn the garbage collector off while many containers are made."""
+    """Pause the garbage collector in this context if at least MANY_CONTAINERS containers are
+    created."""
     if containers < MANY_CONTAINERS or not gc.isenabled():
         yield
         return
@@ -80,7 +82,7 @@ def without_collection(containers: int) -> Iterator[None]:
 
 
 def depth_of(value: Any, most: int) -> int:
-    """Return how deep containers nest in `value`; `most` + 1 if it is more than `most`."""
+    """Return how deep arrays and objects nest in `value`, at most `most` + 1."""
     depth = 0
     level = [value] if type(value) in (dict, list) else []
     while level and depth <= most:
@@ -95,13 +97,14 @@ def depth_of(value: Any, most: int) -> int:
 
 
 def objects_in(values: object) -> list[dict[str, Any]]:
-    """Return the objects of a parsed array; none for a value that is not an array."""
+    """Return the objects in a parsed array; [] if `values` is not an array."""
     entries = values if isinstance(values, list) else []
     return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def _check_counts(body: bytes) -> None:
-    """Count outside of strings: text may hold any number of brackets, colons and commas."""
+    """Raise InvalidRequest if the body has too many containers, names or values. Brackets, colons
+    and commas in strings do not count."""
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     if unescaped.count(b'"') > 2 * (MAX_NAMES + MAX_VALUES):
         raise _too_many(MAX_VALUES, "values")

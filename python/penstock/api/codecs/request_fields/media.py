@@ -1,4 +1,4 @@
-"""Media and files in a request: addresses, data: URLs and base64 -> parts of the dialog."""
+"""Decodes media and files of a request: URLs, data: URLs and base64."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_URL_CHARS: Final = 8192
 MAX_DATA_BYTES: Final = 64 * 1024 * 1024
 
 Source = tuple[str | None, bytes | None, str | None]
-"""Address, content, media type: the fields of Image, Audio and Video in their order."""
+"""(URL, content, media type): the first three fields of Image, Audio and Video, in this order."""
 
 
 def decode_source(value: str, path: str) -> Source:
-    """Return an http(s) address, or the content of a data: URL."""
+    """Return the Source of an http(s) URL or of a data: URL. Raises InvalidRequest."""
     if value[: len(SCHEME)].lower() == SCHEME:
         data, mime_type = decode_data(value, path)
         return None, data, mime_type
@@ -24,7 +24,8 @@ def decode_source(value: str, path: str) -> Source:
 
 
 def decode_address(value: str, path: str) -> str:
-    """Return an http(s) address. The fetcher decides whether it may be fetched."""
+    """Check an http(s) URL and return it. The fetcher decides later whether the URL may be fetched.
+    Raises InvalidRequest."""
     if len(value) > MAX_URL_CHARS:
         refuse(path, f"may have at most {MAX_URL_CHARS} characters, not {len(value)}")
     try:
@@ -37,7 +38,8 @@ def decode_address(value: str, path: str) -> str:
 
 
 def decode_data(value: str, path: str) -> tuple[bytes, str | None]:
-    """Return content and its media type, from a data: URL or plain base64 (which has no type)."""
+    """Return (content, media type) of a data: URL or of plain base64, for which the media type is
+    None. Raises InvalidRequest."""
     if len(value) > MAX_DATA_BYTES * 4 // 3 + MAX_URL_CHARS:
         refuse(path, f"may hold at most {MAX_DATA_BYTES} bytes")
     try:
@@ -53,6 +55,7 @@ def decode_data(value: str, path: str) -> tuple[bytes, str | None]:
 
 
 def base_name(name: str) -> str | None:
-    """Return the last step of a name that may be a path, without folders; None if it is empty."""
+    """Return the last component of a file name that may be a path; None if the component is
+    empty."""
     last = name.replace("\\", "/").rsplit("/", 1)[-1].strip()
     return last if last not in ("", ".", "..") else None

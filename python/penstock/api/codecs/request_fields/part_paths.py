@@ -1,4 +1,4 @@
-"""The places in the body of media and files: a codec changes the order and number of parts."""
+"""Records where media and files are in the body, because decoding reorders and joins parts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from penstock.dialog import Audio, File, Image, Message, Part, Video
 
 
 class PartPaths:
-    """Filled while parts are decoded. Only media and files can cause errors later."""
+    """Maps media and file parts to their paths in one body; filled while the body is decoded. Other
+    parts cannot fail later and are not recorded."""
 
     def __init__(self) -> None:
         self._found: list[tuple[Part, str]] = []
 
     def note(self, part: Part, path: str) -> None:
-        """Remember the place of a part in the body. The first one noted counts."""
+        """Record the path of a media or file part in the body. The first path noted for a part
+        counts."""
         if isinstance(part, Image | Audio | Video | File):
             self._found.append((part, path))
 
     def of(self, messages: Sequence[Message]) -> tuple[tuple[str, ...], ...]:
-        """Return `GenerateRequest.part_paths`, empty if there are no media.
+        """Return the paths of the parts of each message (`GenerateRequest.part_paths`); () if the
+        body has no media or files.
 
-        The messages must hold the very objects that were noted.
+        The messages must contain the same part objects that were noted; all other parts get the
+        path `messages`.
         """
         if not self._found:
             return ()

@@ -1,4 +1,4 @@
-"""`enable_thinking`, `reasoning_effort` and `chat_template_kwargs`."""
+"""Decodes `enable_thinking`, `reasoning_effort` and `chat_template_kwargs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ SAME_AS: Final = {"minimal": "low", "max": "xhigh"}
 
 
 def decode_reasoning(body: ConversationFields, enabled: bool | None = None) -> ReasoningPolicy:
-    """Return whether and how hard to think. `enabled`: from a field of the dialect's own.
+    """Return the reasoning policy of a request. `enabled`: the value of the dialect's own field
+    (`thinking`), None if absent.
 
     Raises InvalidRequest if fields contradict each other.
     """
@@ -37,7 +38,8 @@ def decode_reasoning(body: ConversationFields, enabled: bool | None = None) -> R
 
 
 def decode_effort(effort: str | None, path: str) -> str | None:
-    """Return how hard to think. Case is ignored; levels of one meaning get one name."""
+    """Return an effort level in lower case; None if absent. `minimal` becomes `low` and `max`
+    becomes `xhigh`. Raises InvalidRequest for an unknown level."""
     if effort is None:
         return None
     effort = effort.strip().lower()

@@ -1,4 +1,4 @@
-"""Raises InvalidRequest for a field, in words that every dialect shares."""
+"""Raises InvalidRequest for request fields, with wording that all dialects share."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _KINDS: Final = {
 
 
 def refuse(path: str, why: str, *, code: str = "invalid_value") -> NoReturn:
-    """Raise InvalidRequest for the field at `path`: "`path` why"."""
+    """Raise InvalidRequest for the field at `path`, with the message "`path` why"."""
     raise InvalidRequest(f"`{path}` {why}", field=path, code=code)
 
 
 def refuse_missing(path: str, wanted: str) -> NoReturn:
-    """Raise InvalidRequest for a field that must be sent. `wanted`: the value to send."""
+    """Raise InvalidRequest for a required field that is absent. `wanted`: describes the value to
+    send."""
     refuse(path, f"is required: {wanted}", code="missing_required_parameter")
 
 
@@ -38,12 +39,12 @@ def kind_of(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a client's string in quotes, cut if it is long."""
+    """Return a client's string in double quotes, cut after MAX_QUOTED_CHARS characters."""
     cut = text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
     return orjson.dumps(cut).decode()
 
 
 def one_of(allowed: Sequence[str]) -> str:
-    """Return `"a", "b" or "c"`."""
+    """Return the values as a list in words: `"a", "b" or "c"`."""
     texts = [f'"{value}"' for value in allowed]
     return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " or " + texts[-1]

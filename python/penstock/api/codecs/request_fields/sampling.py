@@ -1,4 +1,4 @@
-"""The fields that all dialects share: sampling, length, stops, the adapter."""
+"""Decodes the fields that all generating dialects have: sampling, length, stop strings, adapter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _T = TypeVar("_T")
 
 
 def decode_answer_fields(body: AnswerFields, constraint: Constraint | None) -> GenerateRequest:
-    """Return a request without messages or a prompt, from the fields that all dialects share."""
+    """Return a request without messages or prompt, from the fields that all generating dialects
+    have."""
     return GenerateRequest(
         model=body.model or None,
         adapter=decode_adapter(body.adapter),
@@ -40,7 +41,8 @@ def decode_limits(
     max_rounds: int | None = None,
     truncate: bool | None = None,
 ) -> Limits:
-    """Return the limits of an answer. `limits`: the fields that are names of `max_tokens`."""
+    """Return the limits of an answer. `limits`: the values of `max_tokens` and its aliases, by
+    field name. Raises InvalidRequest if these values differ or `min_tokens` is larger."""
     most = the_same(limits)
     least = body.min_tokens or 0
     if most is not None and least > most:
@@ -51,7 +53,8 @@ def decode_limits(
 
 
 def the_same(fields: Mapping[str, _T | None]) -> _T | None:
-    """Return the value of a field that has several names. Raises InvalidRequest if they differ."""
+    """Return the value of a field that has several names; None if it is absent. Raises
+    InvalidRequest if two names have different values."""
     given = [(name, value) for name, value in fields.items() if value is not None]
     for name, value in given[1:]:
         if value != given[0][1]:
@@ -60,28 +63,28 @@ def the_same(fields: Mapping[str, _T | None]) -> _T | None:
 
 
 def decode_stop(stop: str | list[str] | None) -> tuple[str, ...]:
-    """Return the stop strings."""
+    """Return the stop strings as a tuple."""
     return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
 def decode_adapter(
     adapter: str | AdapterGenerationSelection | None,
 ) -> str | AdapterRevision | None:
-    """Return an alias, or the revision of an adapter."""
+    """Return the adapter's alias, or its revision if the request selects a generation."""
     if isinstance(adapter, AdapterGenerationSelection):
         return AdapterRevision(adapter.generation)
     return adapter
 
 
 def _sampling(body: SamplingFields) -> Sampling:
-    """Return how tokens are sampled."""
+    """Return the sampling parameters of a request."""
     penalties = {
         "repetition_penalty": body.repetition_penalty,
         "repeat_penalty": body.repeat_penalty,
     }
     return Sampling(
         temperature=body.temperature,
-        # 0 and -1 switch it off, whatever the server's default, and so does a null.
+        # 0, -1 and null turn top-k off, even if the server has a default.
         top_k=None if body.top_k is UNSET else max(body.top_k or 0, 0),
         top_p=body.top_p,
         min_p=body.min_p,
@@ -98,7 +101,8 @@ def _sampling(body: SamplingFields) -> Sampling:
 
 
 def _breakers(breakers: str | list[str] | None) -> tuple[str, ...] | None:
-    """Clients with a text box for this field send the JSON text of an array."""
+    """Return the sequence breakers of DRY; None if absent. Accepts the JSON text of an array too,
+    which clients with a text box for this field send."""
     key = "dry_sequence_breakers"
     if isinstance(breakers, str):
         if not breakers.lstrip().startswith("["):
@@ -111,12 +115,12 @@ def _breakers(breakers: str | list[str] | None) -> tuple[str, ...] | None:
 
 
 def _seed(seed: Any) -> int | None:
-    """Any type is allowed; only an integer has an effect."""
+    """Return an integer seed as 63 bits; None for a value of any other type."""
     return seed & SEED_MASK if type(seed) is int else None
 
 
 def _logit_bias(biases: dict[str, float] | None) -> dict[int, float] | None:
-    """Return token id -> bias. The vocabulary's size is checked by the generator."""
+    """Return the biases by token id. The generator checks the ids against the vocabulary."""
     for key in biases or ():
         if not (key.isascii() and key.isdigit() and len(key) < 11 and int(key) <= MAX_TOKEN_ID):
             refuse("logit_bias", "must map token ids (as decimal strings) to numbers")

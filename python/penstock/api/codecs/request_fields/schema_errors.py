@@ -1,8 +1,9 @@
 """Turns msgspec's validation errors into InvalidRequest.
 
-msgspec names a place as `$.messages[2].content`. The schema type at that place says what would be
-right: ranges, lengths, allowed strings. A `Meta(extra={...})` of the schema may add `code` (of a
-wrong value), `wanted` (in words, for a pattern), `why` (nothing but null is right) and `hint`.
+A msgspec error contains the path of the wrong value, such as `$.messages[2].content`. The message
+is built from the schema type at this path: ranges, lengths, allowed strings. A schema type's
+`Meta(extra={...})` may set `code` (error code of a wrong value), `wanted` (description of the right
+value), `why` (message of a field in which only null is accepted) and `hint` (end of the message).
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ PLURALS: Final[dict[tuple[type, ...], str]] = {
 }
 
 Step = tuple[str, str]
-"""(name, "") for a field, ("", index) for an entry of an array, ("", "...") for one of a dict."""
+"""(name, "") for a field, ("", index) for an array entry, ("", "...") for a dict entry."""
 
 
 def mend_whole_numbers(error: msgspec.ValidationError, value: Any) -> bool:
-    """Replace a float such as 3.0 by an integer, in place, if `error` wants one.
+    """Replace whole floats such as 3.0 with integers, in place, where `error` expects an integer.
 
-    The same field is mended in all entries of an array at once. Returns whether there was one.
+    If the path leads through an array, the field is replaced in all entries. Return whether any
+    value was replaced.
     """
     text, steps = _parse(error)
     if not (text.startswith("Expected `int") and text.endswith("got `float`")) or not steps:
@@ -56,7 +58,7 @@ def invalid_request(
 ) -> InvalidRequest:
     """Return the InvalidRequest for an error of `msgspec.convert(value, kind)`.
 
-    `root`: the place of `value` in the body.
+    `root`: the path of `value` in the body.
     """
     text, steps = _parse(error)
     field = FIELD.fullmatch(text)
@@ -81,7 +83,7 @@ def invalid_request(
 def _wrong(
     path: str | None, types: Sequence[inspect.Type], extra: dict[str, Any], value: Any
 ) -> InvalidRequest:
-    """Return the error of a value that is there."""
+    """Return the error for a value that is present but wrong."""
     if "why" in extra:
         return InvalidRequest(f"`{path}` {extra['why']}", field=path, code=extra["code"])
     right_type = any(type(value) in _python_types(kind) for kind in types)
@@ -99,7 +101,7 @@ def _unknown(path: str, types: Iterable[inspect.Type]) -> InvalidRequest:
 
 
 def _parse(error: msgspec.ValidationError) -> tuple[str, list[Step]]:
-    """Return what is wrong, and the steps that lead there."""
+    """Return (message, steps of the path) of a msgspec error."""
     text, found, place = str(error).rpartition(" - at `$")
     return (text, STEP.findall(place)) if found else (str(error), [])
 
@@ -110,7 +112,7 @@ def _type_info(kind: Any) -> inspect.Type:
 
 
 def _flatten(kind: inspect.Type) -> tuple[list[inspect.Type], dict[str, Any]]:
-    """Return the members of a union, and the `extra` of its Meta."""
+    """Return the member types of a union, and the merged `extra` of their Metas."""
     if isinstance(kind, inspect.Metadata):
         types, extra = _flatten(kind.type)
         return types, extra | (kind.extra or {})
@@ -126,7 +128,8 @@ def _flatten(kind: inspect.Type) -> tuple[list[inspect.Type], dict[str, Any]]:
 def _inside(
     types: Sequence[inspect.Type], extra: dict[str, Any], step: Step, value: Any
 ) -> tuple[list[inspect.Type], dict[str, Any]]:
-    """Return the types one step further in, with their `extra`; none if the step leads nowhere."""
+    """Return the types, and their `extra`, of the field or entry to which `step` leads; ([], {}) if
+    the schema has no such field."""
     name, index = step
     for kind in _structs(types, value) if name else types:
         if name and isinstance(kind, inspect.StructType):
@@ -144,7 +147,8 @@ def _inside(
 
 
 def _structs(types: Sequence[inspect.Type], value: Any) -> list[inspect.Type]:
-    """Return the structs of a union; only that of the value's tag, if it has one."""
+    """Return the structs of a union. If the value's tag matches a struct, return only this
+    struct."""
     structs = [kind for kind in types if isinstance(kind, inspect.StructType)]
     tagged = [
         kind
@@ -155,7 +159,8 @@ def _structs(types: Sequence[inspect.Type], value: Any) -> list[inspect.Type]:
 
 
 def _resolve(step: Step, types: Sequence[inspect.Type], value: Any) -> Step:
-    """Find the key of a dict's entry that msgspec names `...`. `types`: those of its entries."""
+    """Return `step`, or the step to the wrong entry of a dict if msgspec named it only `...`.
+    `types`: the types that entries may have."""
     if step[1] != "..." or not isinstance(value, dict):
         return step
     wrong = (key for key, entry in value.items() if not any(_fits(t, entry) for t in types))
@@ -163,7 +168,7 @@ def _resolve(step: Step, types: Sequence[inspect.Type], value: Any) -> Step:
 
 
 def _fits(kind: inspect.Type, value: Any) -> bool:
-    """Return whether a value has a type and lies in its range."""
+    """Return whether a value is of type `kind` and within its range."""
     if type(value) not in _python_types(kind):
         return False
     least, most = getattr(kind, "ge", None), getattr(kind, "le", None)
@@ -171,7 +176,7 @@ def _fits(kind: inspect.Type, value: Any) -> bool:
 
 
 def _children(owner: Any, step: Step) -> dict[Any, Any]:
-    """Return the values that a step may mean, by their key or index in `owner`."""
+    """Return the values in `owner` to which a step may lead, by key or index."""
     if isinstance(owner, list) and step[1]:
         return dict(enumerate(owner))
     if isinstance(owner, dict):
@@ -207,7 +212,7 @@ def _python_types(kind: inspect.Type) -> tuple[type, ...]:
 
 
 def _describe(types: Sequence[inspect.Type], value: Any) -> str:
-    """Return the values that are right, in words."""
+    """Return a description of the values that `types` accept, such as `a string or null`."""
     texts = dict.fromkeys(_describe_one(kind, value) for kind in types)
     wanted = [text for text in texts if text != "null"] or ["null"]
     return wanted[0] if len(wanted) == 1 else ", ".join(wanted[:-1]) + " or " + wanted[-1]
@@ -240,7 +245,7 @@ def _describe_one(kind: inspect.Type, value: Any) -> str:
 
 
 def _entries(kind: inspect.ListType) -> str:
-    """Return the entries of an array in words."""
+    """Return the plural noun for the entries of an array type, such as `strings`."""
     types, _ = _flatten(kind.item_type)
     names = {_python_types(member) for member in types}
     return PLURALS.get(names.pop(), "entries") if len(names) == 1 else "entries"
@@ -265,7 +270,8 @@ def _length(kind: inspect.StrType | inspect.ListType | inspect.DictType, what: s
 
 
 def _shown(types: Sequence[inspect.Type], value: Any, right_type: bool) -> str:
-    """Return a wrong value in words: its JSON type, or itself, or its length."""
+    """Return a description of a wrong value: its JSON type if that is wrong, else its length or the
+    value."""
     if not right_type:
         return kind_of(value)
     if isinstance(value, str | list) and not value:

@@ -1,4 +1,5 @@
-"""Prompts of completions and inputs of embeddings: text or token ids, one or several."""
+"""Decodes prompts of completions and inputs of embeddings: one or several texts or token id
+lists."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ Input = str | tuple[int, ...]
 
 
 def decode_inputs(value: str | list[str | int | list[int]], path: str) -> tuple[Input, ...]:
-    """Return one or several inputs. Texts may be empty. Raises InvalidRequest naming the entry."""
+    """Return the inputs, each a text or a tuple of token ids. Texts may be empty. Raises
+    InvalidRequest, which names the wrong entry."""
     if isinstance(value, str):
         return (value,)
     if isinstance(value[0], int):

@@ -1,4 +1,5 @@
-"""`tools` and `tool_choice`: the client's functions, and which of them may be called."""
+"""Decodes `tools` and `tool_choice`: the client's functions, and which of them the model may
+call."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ MAX_TOOLS: Final = 1024
 
 
 def prepare_tools(values: dict[str, Any]) -> None:
-    """Change a parsed body in place: `tools` get undated types, and a function or a choice that is
-    nested counts alone, whatever stands beside it."""
+    """Remove dates from tool types. If a function or choice has a nested object (`function`,
+    `allowed_tools`), remove the flat fields of the same entry. Changes the parsed body in place."""
     for tool in objects_in(values.get("tools")):
         if "type" in tool:
             tool["type"] = undated(tool["type"])
@@ -37,8 +38,8 @@ def prepare_tools(values: dict[str, Any]) -> None:
 def decode_functions(
     tools: Sequence[object], field_paths: FieldPaths, namespaces: Namespaces
 ) -> tuple[FunctionTool, ...]:
-    """Return the functions of `tools`, in order. Hosted tools are skipped. `namespaces` learns
-    which function belongs to which namespace."""
+    """Return the functions in `tools`, in order; server-side tools are skipped. `namespaces`
+    records the namespace of each function. Raises InvalidRequest."""
     found: list[FunctionTool] = []
     for index, entry in enumerate(tools):
         path = f"tools[{index}]"
@@ -57,7 +58,7 @@ def decode_functions(
 
 
 def check_functions(tools: Sequence[FunctionTool], path: str = "tools") -> None:
-    """Raise InvalidRequest for too many functions, or two of one name."""
+    """Raise InvalidRequest if there are more than MAX_TOOLS functions or two have the same name."""
     if len(tools) > MAX_TOOLS:
         refuse(path, f"may hold at most {MAX_TOOLS} tools, not {len(tools)}")
     names = [tool.name for tool in tools]
@@ -67,7 +68,8 @@ def check_functions(tools: Sequence[FunctionTool], path: str = "tools") -> None:
 
 
 def decode_function(function: t.FunctionFields, path: str, schema_field: str) -> FunctionTool:
-    """Return a function. `schema_field`: the name of the field with its parameters."""
+    """Return a function. `schema_field`: the name of the field that holds the parameter schema.
+    Raises InvalidRequest."""
     if function.name is None:
         refuse_missing(f"{path}.name", "the name of the function")
     parameters = getattr(function, schema_field)
@@ -85,7 +87,8 @@ def decode_tool_choice(
     tools: tuple[FunctionTool, ...],
     hosted: tuple[HostedTool, ...] = (),
 ) -> ToolPolicy:
-    """Return which tools may be called. Hosted tools can be required, but not chosen."""
+    """Return the tool policy that `tool_choice` asks for. `required` is satisfied by server-side
+    tools too; only functions can be chosen by name."""
     match choice:
         case None | "auto":
             return ToolPolicy()
@@ -103,7 +106,8 @@ def decode_tool_choice(
 
 
 def check_named(name: str, tools: Iterable[FunctionTool], path: str, field: str = "tools") -> None:
-    """Raise InvalidRequest unless `name` is a function of `field`."""
+    """Raise InvalidRequest unless `tools` has a function called `name`. `field`: the field that
+    holds the functions."""
     if all(tool.name != name for tool in tools):
         refuse(path, f"names no function of `{field}`: {quoted(name)}")
 
@@ -115,7 +119,7 @@ def _unnest(entry: dict[str, Any], key: str) -> None:
 
 
 def _function(entry: t.FunctionTool, path: str) -> tuple[FunctionTool, str]:
-    """Return a function, and the path of its parameters."""
+    """Return a function, and the path of its parameter schema."""
     function: t.FunctionFields = entry
     if entry.function is not None:
         function, path = entry.function, f"{path}.function"
@@ -125,8 +129,8 @@ def _function(entry: t.FunctionTool, path: str) -> tuple[FunctionTool, str]:
 def _namespaced(
     entry: t.NamespaceTool, path: str, namespaces: Namespaces
 ) -> Iterator[tuple[FunctionTool, str]]:
-    """Yield the functions of a namespace, each with the path of its parameters. The namespace's
-    description precedes that of its first function."""
+    """Yield each function of a namespace with the path of its parameter schema. The description of
+    the namespace is put before the description of its first function."""
     about = entry.description
     for index, member in enumerate(entry.tools):
         tool, parameters_path = _function(member, f"{path}.tools[{index}]")
@@ -141,7 +145,7 @@ def _namespaced(
 
 
 def _allowed_tools(choice: t.AllowedToolsChoice, tools: tuple[FunctionTool, ...]) -> ToolPolicy:
-    # OpenAI's chat API nests this form in a field of its own.
+    # OpenAI's chat API nests `mode` and `tools` under `allowed_tools`.
     nested = choice.allowed_tools
     path = "tool_choice" if nested is None else "tool_choice.allowed_tools"
     mode, entries = (choice.mode, choice.tools) if nested is None else (nested.mode, nested.tools)

@@ -1,4 +1,4 @@
-"""OpenAI's Responses: `/v1/responses`."""
+"""OpenAI's Responses dialect: `/v1/responses`."""
 
 from penstock.api.codecs.responses.conversation import continue_conversation
 from penstock.api.codecs.responses.decode import (

@@ -1,4 +1,4 @@
-"""The `content` of an input item -> parts."""
+"""Decodes the `content` of an input item into parts of the dialog."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from penstock.dialog import Audio, File, Image, Part, Text
 def decode_content(
     content: str | Sequence[i.InputPart], path: str, part_paths: PartPaths
 ) -> tuple[Part, ...]:
-    """Return the parts of a string or of an array, which may have parts of the chat API too.
-    `part_paths` learns their places."""
+    """Return the parts of a string or array; parts in the chat API's form are accepted too. `path`:
+    the path of `content` in the body. The paths of media and files are noted in `part_paths`."""
     if isinstance(content, str):
         return (Text(content),)
     parts = []
@@ -48,7 +48,7 @@ def _part(part: i.InputPart, path: str) -> Part:
 
 
 def _image(part: i.InputImage | i.ImageUrl, path: str) -> Image | File:
-    """Return an image by its address or data: URL, its bytes, or the id of a file."""
+    """Return an image given by URL, data: URL or base64, or a stored file given by id."""
     _check_one(part, ("image_url", "image_data", "file_id"), path)
     if part.file_id is not None:
         return File(file_id=part.file_id)
@@ -61,7 +61,8 @@ def _image(part: i.InputImage | i.ImageUrl, path: str) -> Image | File:
 
 
 def _audio(part: i.InputAudio, path: str) -> Audio:
-    """Return audio, whose fields may be nested as in the chat API."""
+    """Return an audio part. `data` and `format` may be nested under `input_audio`, as in the chat
+    API."""
     owner: i.InputAudio | i.AudioData = part
     if part.input_audio is not None:
         owner, path = part.input_audio, f"{path}.input_audio"
@@ -74,7 +75,7 @@ def _audio(part: i.InputAudio, path: str) -> Audio:
 
 
 def _file(part: i.InputFile, path: str) -> File:
-    """Return a file by its id, its content or its address."""
+    """Return a file given by id, URL or content."""
     _check_one(part, ("file_id", "file_data", "file_url"), path)
     name = base_name(part.filename) if part.filename is not None else None
     if part.file_id is not None:
@@ -86,7 +87,7 @@ def _file(part: i.InputFile, path: str) -> File:
 
 
 def _check_one(part: object, names: tuple[str, ...], path: str) -> None:
-    """Raise InvalidRequest unless exactly one of the fields is given."""
+    """Raise InvalidRequest unless exactly one of the fields `names` is present."""
     given = [name for name in names if getattr(part, name) is not None]
     if not given:
         others = ", ".join(f"`{name}`" for name in names[1:])

@@ -1,4 +1,4 @@
-"""Conversations over several responses."""
+"""Continues a stored conversation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.dialog import Message, Part, ToolCall, ToolResult
 def continue_conversation(
     earlier: Iterable[Message], turn: Iterable[Message]
 ) -> tuple[Message, ...]:
-    """Return the conversation with the client's turn. Results of functions get the names of the
-    calls that they answer, which some chat templates need."""
+    """Return the messages of the stored conversation and of the new turn. Tool results get the name
+    of the function that was called, which some chat templates need."""
     messages: list[Message] = []
     names: dict[str, str] = {}
     for message in (*earlier, *turn):

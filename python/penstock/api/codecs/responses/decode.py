@@ -1,4 +1,4 @@
-"""The body of a responses request -> what to generate and how to answer."""
+"""Decodes the body of a responses request."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ LOGPROBS: Final = "message.output_text.logprobs"
 class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A decoded body.
 
-    `request`: its messages are those of this turn, without `instructions` and without what
-    `previous_id` continues. `references`: ids of stored items that `input` refers to, see
-    `resolve_item_references`. `echoed`: the fields that the resource repeats. `input`: the items,
-    if there are references. `names`: how the client wrote its fields. `namespaces`: those of its
-    functions.
+    `request`: contains only the messages of this turn, without `instructions` and without the
+    conversation of `previous_id`. `references`: ids of the stored items to which `input` refers
+    (see `resolve_item_references`). `input`: the items, kept only if there are references.
+    `echoed`: the request's fields that the resource repeats. `field_paths`: maps field names in
+    errors to paths in the body. `namespaces`: the namespaces of the functions.
     """
 
     request: GenerateRequest
@@ -72,7 +72,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> ResponsesRequest:
-    """Decode a responses request. Raises InvalidRequest naming the wrong field."""
+    """Decode a responses request. Raises InvalidRequest, which names the wrong field."""
     asked = decode_body(body, OpenResponsesCreateRequest, _prepare)
     _check_parallel_calls(asked, compat)
     store, background = asked.store is not False, asked.background or False
@@ -121,7 +121,8 @@ def decode(body: bytes, compat: OpenAICompat = NO_COMPAT) -> ResponsesRequest:
 
 
 def resolve_item_references(asked: ResponsesRequest, known: Items) -> ResponsesRequest:
-    """Return the request with the items that it refers to."""
+    """Return the request with item references in `input` replaced by the stored items. `known`: the
+    stored items by id; references to other ids are left out."""
     if not asked.references:
         return asked
     part_paths = PartPaths()
@@ -133,8 +134,8 @@ def resolve_item_references(asked: ResponsesRequest, known: Items) -> ResponsesR
 
 
 def check_include(values: Sequence[Any]) -> None:
-    """Raise InvalidRequest unless all of them may be included in an answer. They are always
-    included, except the logprobs."""
+    """Raise InvalidRequest if a value of the query parameter `include` is unknown. Known values
+    need no further handling: all of them except the logprobs are always included."""
     decode_value(list(values), list[Include], "include")
 
 
@@ -144,7 +145,7 @@ def _prepare(values: dict[str, Any]) -> None:
 
 
 def _check_parallel_calls(asked: OpenResponsesCreateRequest, compat: OpenAICompat) -> None:
-    # Without tools nothing runs in parallel: a coding agent asks for a summary like that.
+    # `tools: []` allows no calls at all: a coding agent sends it with `parallel_tool_calls: false`.
     one_call = asked.parallel_tool_calls is False and asked.tools != []
     if one_call and "parallel_tool_calls" not in compat:
         refuse(
@@ -184,8 +185,8 @@ def _reasoning(asked: OpenResponsesCreateRequest) -> ReasoningPolicy:
 
 
 def _top_logprobs(asked: OpenResponsesCreateRequest) -> int | None:
-    """Return the number of alternatives, None for no logprobs. `logprobs`, `include` (as OpenAI
-    does) and the number of alternatives itself ask for them."""
+    """Return the number of alternatives per token; None for no logprobs. `logprobs: true`,
+    `top_logprobs` > 0 and `message.output_text.logprobs` in `include` each turn logprobs on."""
     top = asked.top_logprobs
     if top and asked.logprobs is False:
         refuse("top_logprobs", "needs `logprobs: true`")

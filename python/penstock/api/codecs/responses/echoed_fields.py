@@ -1,6 +1,6 @@
-"""The fields of a request that its response repeats.
+"""Returns the fields of a request that its response repeats.
 
-Fields that the schema does not know are left out, so that an answer holds only what was checked.
+Fields that the schema does not know are left out, so that an answer contains only validated values.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Format = c.TextFormat | c.JsonSchemaFormat | c.FlatJsonSchemaFormat | c.JsonObje
 def echoed(
     asked: OpenResponsesCreateRequest, limits: Limits, store: bool, background: bool
 ) -> dict[str, Any]:
-    """Return the fields in the order of the resource. A field that was not sent and has no default
-    is null."""
+    """Return the repeated fields in the order of the resource. A field that was not sent has its
+    default or, if it has none, null."""
     parallel = asked.parallel_tool_calls
     text_format = asked.text.format if asked.text is not None else None
     return {
@@ -49,7 +49,8 @@ def echoed(
 def _format(
     *wanted: c.TextFormat | c.JsonSchemaFormat | c.FlatJsonSchemaFormat | c.JsonObjectFormat | None,
 ) -> Any:
-    """Return the format that asks for more than text; the chat API's form nests the schema."""
+    """Return the first of the formats that is not plain text, with the schema flat instead of
+    nested; `{"type": "text"}` if there is none."""
     for form in wanted:
         if isinstance(form, c.JsonSchemaFormat):
             return {"type": "json_schema", **msgspec.to_builtins(form.json_schema)}
@@ -59,7 +60,7 @@ def _format(
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    """Return a tool. Functions are flat, as OpenAI has them, however they were sent."""
+    """Return the JSON of a tool. Functions are always flat, as in OpenAI's resource."""
     if isinstance(tool, t.FunctionTool) and tool.function is not None:
         return {"type": "function", **msgspec.to_builtins(tool.function)}
     if isinstance(tool, t.NamespaceTool):

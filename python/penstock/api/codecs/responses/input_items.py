@@ -1,4 +1,4 @@
-"""`input` of a responses request -> the dialog's messages."""
+"""Decodes the `input` of a responses request into messages of the dialog."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.api.codecs.responses.content_parts import decode_content
 from penstock.api.schema.responses import input_items as i
 from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
 
-# Items that turns of OpenAI's models leave in a conversation and no model here reads: calls of
-# tools that OpenAI runs, their results, and summaries that only OpenAI can read.
+# Types of input items that are ignored, because no model here reads them: calls and results of
+# OpenAI's own tools, and summaries that only OpenAI can read.
 IGNORED: Final = (
     "apply_patch_call",
     "apply_patch_call_output",
@@ -39,12 +39,12 @@ IGNORED: Final = (
 )
 
 Items = Mapping[str, Any]
-"""Stored items that a request refers to: id -> the item's JSON object."""
+"""Stored items to which a request refers: id -> JSON object of the item."""
 
 
 def prepare_input(values: dict[str, Any]) -> None:
-    """Change a parsed body in place: items of `input` without a type get one, and ignored items
-    become reasoning without content, which adds nothing to a conversation."""
+    """Give items of `input` without a type their type, and replace items of ignored types with
+    empty reasoning, which adds nothing to the conversation. Changes the parsed body in place."""
     items = values.get("input")
     if not isinstance(items, list):
         return
@@ -62,8 +62,8 @@ def prepare_input(values: dict[str, Any]) -> None:
 def decode_input(
     given: str | Sequence[i.InputItem], known: Items, part_paths: PartPaths
 ) -> tuple[Message, ...]:
-    """Return the messages of one turn. References to items that are not `known` are left out.
-    `part_paths` learns the places of their parts."""
+    """Return the messages of one turn. References to items that are not in `known` are left out.
+    The paths of media and files are noted in `part_paths`."""
     if isinstance(given, str):
         return (Message("user", (Text(given),)),)
     messages: list[Message] = []
@@ -74,7 +74,7 @@ def decode_input(
 
 
 def references(given: str | Sequence[i.InputItem]) -> tuple[str, ...]:
-    """Return the ids of the items that `input` refers to."""
+    """Return the ids of the stored items to which `input` refers, without duplicates."""
     items = () if isinstance(given, str) else given
     return tuple(dict.fromkeys(item.id for item in items if isinstance(item, i.ItemReference)))
 
@@ -88,7 +88,8 @@ def _resolved(item: i.InputItem, known: Items, path: str) -> Iterator[i.InputIte
 
 
 def _add(messages: list[Message], item: i.InputItem, path: str, part_paths: PartPaths) -> None:
-    """Add one item. Reasoning, text and calls of one turn of the assistant are one message."""
+    """Add one item to `messages`. Reasoning, text and calls of one assistant turn become one
+    message."""
     match item:
         case i.InputFunctionCall():
             name = qualify(item.namespace, item.name)
@@ -107,7 +108,8 @@ def _add(messages: list[Message], item: i.InputItem, path: str, part_paths: Part
 
 
 def _add_to_turn(messages: list[Message], parts: tuple[Part, ...]) -> None:
-    """Join the assistant's last message, unless both have text."""
+    """Add parts of the assistant to its last message, or as a new message if both have text or the
+    last message has another role."""
     if not parts:
         return
     last = messages[-1] if messages else None
@@ -122,13 +124,14 @@ def _speaks(parts: tuple[Part, ...]) -> bool:
 
 
 def _result(call_id: str, parts: tuple[Part, ...]) -> Message:
-    """Return the result of a call: its texts, with other parts after it."""
+    """Return a tool message: the texts as one ToolResult, followed by all other parts."""
     text = "\n".join(part.text for part in parts if isinstance(part, Text))
     others = tuple(part for part in parts if not isinstance(part, Text))
     return Message("tool", (ToolResult(call_id, text), *others))
 
 
 def _reasoning(item: i.InputReasoning) -> tuple[Part, ...]:
-    """Return the reasoning, or else its summary. Encrypted content is ignored."""
+    """Return the reasoning of an item, or its summary if it has no content. Encrypted content is
+    ignored."""
     text = "\n".join(part.text for part in item.content or item.summary or ())
     return (Reasoning(text),) if text else ()

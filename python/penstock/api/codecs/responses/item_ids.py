@@ -1,5 +1,5 @@
-"""Ids of output items. An id contains that of its response, so that a later request can refer to an
-item (`item_reference`) without an index of items."""
+"""Ids of output items. An item's id contains the id of its response, so that an `item_reference`
+can be resolved without an index of items."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ ITEM_ID: Final = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{32})[0-9a-f]{4,8}")
 
 
 def item_id(prefix: str, response_id: str, index: int) -> str:
-    """Return an id: `item_id("msg_", "resp_<32 hex>", 0)` is `msg_<32 hex>0000`."""
+    """Return the id of output item number `index`: `item_id("msg_", "resp_<32 hex>", 0)` is
+    `msg_<32 hex>0000`."""
     return f"{prefix}{response_id.removeprefix(RESPONSE_PREFIX)}{index:04x}"
 
 
 def response_of(id: str) -> str | None:
-    """Return the id of an item's response; None if `id` is not the id of an item."""
+    """Return the id of the response to which an item belongs; None if `id` is not an item's id."""
     match = ITEM_ID.fullmatch(id)
     return RESPONSE_PREFIX + match.group(1) if match is not None else None

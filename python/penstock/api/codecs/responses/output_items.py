@@ -1,4 +1,4 @@
-"""Output items: built from a run's events, in the order in which they began."""
+"""Builds output items from the events of a run, in the order in which the items start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ PREFIXES: Final[dict[PartKind, str]] = {"text": "msg_", "reasoning": "rs_", "too
 
 
 class Item(msgspec.Struct):
-    """One output item: a part of a choice. `pieces` are its deltas."""
+    """One output item, which represents one part of a choice. `index`: position in `output`.
+    `pieces`: the deltas received so far."""
 
     id: str
     index: int
@@ -48,24 +49,24 @@ class Item(msgspec.Struct):
         return "".join(self.pieces)
 
     def content(self) -> dict[str, Any]:
-        """Return the content part of a message or of reasoning, as it is now."""
+        """Return the content part of a message or reasoning item in its current state."""
         return self._content(self.text, self.logprobs)
 
     def empty_content(self) -> dict[str, Any]:
-        """Return the same, still empty."""
+        """Return the content part of a message or reasoning item before its first delta."""
         return self._content("", [])
 
     def started(self) -> dict[str, Any]:
-        """Return the item, still empty."""
+        """Return the JSON of the item before its first delta."""
         return self._shown("in_progress", [], "")
 
     def shown(self) -> dict[str, Any]:
-        """Return the item as it is now."""
+        """Return the JSON of the item in its current state."""
         content = [] if self.kind == "tool_call" else [self.content()]
         return self._shown(self.status, content, self.text)
 
     def part(self) -> Part:
-        """Return the part of the conversation that a later turn has."""
+        """Return the item as a part of the dialog, for the next turn."""
         match self.kind:
             case "text":
                 return Text(self.text)
@@ -104,17 +105,20 @@ class Item(msgspec.Struct):
 
 
 def status_of(value: Part) -> ItemStatus:
-    """Return the status of the item of a part that has ended."""
+    """Return the status of the item for a part that has ended: `incomplete` for an incomplete tool
+    call, else `completed`."""
     return "incomplete" if isinstance(value, ToolCall) and not value.whole else "completed"
 
 
 def status_at_end(kind: PartKind, status: ItemStatus, finish: Finish) -> ItemStatus:
-    """Return the status of the last item of an ended choice; a length limit cuts text off."""
+    """Return the final status of the last item of a choice. Text and reasoning are `incomplete` if
+    the token limit ended the choice; otherwise `status` stays."""
     return "incomplete" if finish == "length" and kind != "tool_call" else status
 
 
 class Output:
-    """The items of one response, built from its events. Parts of all choices are items."""
+    """Builds the output items of one response from its events. Each part of each choice is one
+    item."""
 
     def __init__(self, response_id: str, namespaces: Namespaces) -> None:
         self._response_id = response_id
@@ -124,8 +128,8 @@ class Output:
         self.items: list[Item] = []
 
     def add(self, event: Event) -> None:
-        """Add one event. A call is complete if the model wrote it to its end. The end of a choice
-        decides whether its last message is complete."""
+        """Update the items with one event. A tool call is complete if the model wrote all of it;
+        the finish reason of a choice decides whether its last text is complete."""
         match event:
             case TextDelta():
                 item = self._parts[event.choice, event.part]
@@ -146,17 +150,18 @@ class Output:
                 pass
 
     def item(self, choice: int, part: int) -> Item:
-        """Return the item of a part that has started."""
+        """Return the item of part number `part` of a choice. The part must have started."""
         return self._parts[choice, part]
 
     def mark_incomplete(self) -> None:
-        """Mark unfinished items as incomplete, because the run ended early."""
+        """Mark items that are in progress as incomplete, because the run ended early."""
         for item in self.items:
             if item.status == "in_progress":
                 item.status = "incomplete"
 
     def parts(self) -> tuple[Part, ...]:
-        """Return the parts of the first choice, for the next turn, without incomplete calls."""
+        """Return the parts of the first choice for the next turn; incomplete tool calls are left
+        out."""
         return tuple(
             item.part()
             for item in self.items
@@ -164,7 +169,7 @@ class Output:
         )
 
     def joined(self, kind: PartKind) -> str | None:
-        """Return the joined texts of one kind; None if there are none."""
+        """Return the concatenated text of all items of a kind; None if there are no such items."""
         texts = [item.text for item in self.items if item.kind == kind]
         return "".join(texts) if texts else None
 

@@ -1,4 +1,5 @@
-"""The response resource, in the answers to POST and GET and in the terminal events."""
+"""The response resource: the body of answers to POST and GET, and part of the stream's first and
+last events."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ INTERRUPTED: Final = "interrupted"
 
 
 class ResponseIdentity(msgspec.Struct, frozen=True):
-    """The fields of a response that are known before anything is generated. `echoed`: the request's
-    fields that it repeats. `field_paths`: how the client wrote the fields of the request.
-    `namespaces`: those of its functions."""
+    """The fields of a response that are known before generation starts. `echoed`: the request's
+    fields that the resource repeats. `field_paths`: maps field names in errors to paths in the
+    request body. `namespaces`: the namespaces of the functions."""
 
     id: str
     model: str
@@ -47,8 +48,8 @@ class ResponseIdentity(msgspec.Struct, frozen=True):
 
 
 class Resource:
-    """One response while it is generated. Feed it the events of the run; after the last one, or
-    `fail`, `body` is final."""
+    """A response during and after generation, built from the events of its run. `body` is final
+    after RunEnded, RunFailed, `fail` or `cancel`."""
 
     def __init__(self, identity: ResponseIdentity) -> None:
         self.identity = identity
@@ -66,11 +67,11 @@ class Resource:
         return self.status in TERMINAL
 
     def add(self, event: Event) -> None:
-        """Add one event."""
+        """Update the resource with one event."""
         self.output.add(event)
         match event:
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
-                pass  # the most frequent ones
+                pass  # the most frequent events come first
             case RunStarted():
                 self.created = event.created
                 self.adapter_generation = event.adapter_revision
@@ -84,34 +85,35 @@ class Resource:
                 pass
 
     def begin(self) -> None:
-        """Mark the response as being generated."""
+        """Set the status to `in_progress`."""
         self.status = "in_progress"
 
     def fail(self, error: ServiceError) -> None:
-        """End with an error. The items made so far stay."""
+        """Set the status to `failed`. Items that were generated before stay."""
         self.status, self.error = "failed", error
         self.output.mark_incomplete()
 
     def cancel(self) -> None:
-        """End because a client cancelled the response."""
+        """Set the status to `cancelled`, because a client cancelled the response."""
         self.status = "cancelled"
         self.output.mark_incomplete()
 
     def parts(self) -> tuple[Part, ...]:
-        """Return the parts of the answer, for the next turn."""
+        """Return the parts of the answer for the next turn of the conversation."""
         return self.output.parts()
 
     def shown(self) -> dict[str, Any]:
-        """Return the resource as it is now."""
+        """Return the resource's JSON object in its current state, with the output so far."""
         items = [item.shown() for item in self.output.items]
         return self._shown(self.status, items)
 
     def shown_at_start(self, status: Status) -> dict[str, Any]:
-        """Return the resource as it was before anything was generated."""
+        """Return the resource's JSON object without output, with the given status."""
         return self._shown(status, [])
 
     def body(self) -> bytes:
-        """Return the JSON, which has no output before the response has ended."""
+        """Return the resource as JSON text. It contains output only after the response has
+        ended."""
         return orjson.dumps(self.shown() if self.ended else self.shown_at_start(self.status))
 
     def _end(self, event: RunEnded) -> None:
@@ -147,7 +149,7 @@ class Resource:
 
 
 def usage_object(usage: Usage | None) -> dict[str, Any] | None:
-    """Return token counts under the names of this dialect."""
+    """Return the `usage` object of the Responses API; None if the usage is not known yet."""
     if usage is None:
         return None
     cached = {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0}
@@ -161,13 +163,14 @@ def usage_object(usage: Usage | None) -> dict[str, Any] | None:
 
 
 def error_object(error: ServiceError | None) -> dict[str, Any] | None:
-    """Return an error inside a resource."""
+    """Return the `error` object of a resource; None if there is no error."""
     if error is None:
         return None
     return {"type": error.kind, "code": error.code, "message": error.message}
 
 
 def with_final_status(body: bytes, status: Status, error: ServiceError | None = None) -> bytes:
-    """Return a stored resource, ended as cancelled or failed."""
+    """Return the JSON of a stored resource with its status and error replaced. `status`:
+    `cancelled` or `failed`."""
     resource: dict[str, Any] = orjson.loads(body)
     return orjson.dumps({**resource, "status": status, "error": error_object(error)})

@@ -1,4 +1,4 @@
-"""A stored conversation -> the input items of its response."""
+"""Converts a stored conversation into the input items of its response."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from penstock.dialog import (
 
 
 def input_items(messages: Iterable[Message], response_id: str) -> list[dict[str, Any]]:
-    """Return the items that the model was given, oldest first. Inline content is not repeated."""
+    """Return the input items of a response, oldest first. Content that was sent inline is left
+    out."""
     stem = response_id.removeprefix(RESPONSE_PREFIX)
     items = [item for message in messages for item in _items(message)]
     return [
@@ -31,7 +32,8 @@ def input_items(messages: Iterable[Message], response_id: str) -> list[dict[str,
 
 
 def _items(message: Message) -> list[tuple[str, dict[str, Any]]]:
-    """Return (prefix of its id, item) of everything in a message."""
+    """Return (prefix of the item's id, item) for each item that represents a part of the
+    message."""
     thoughts: list[tuple[str, dict[str, Any]]] = []
     acts: list[tuple[str, dict[str, Any]]] = []
     content: list[dict[str, Any]] = []

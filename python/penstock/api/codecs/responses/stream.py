@@ -1,4 +1,4 @@
-"""Events -> OpenAI's stream events, in OpenAI's order, numbered."""
+"""Encodes events as OpenAI's numbered stream events, in OpenAI's order."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ NO_LOGPROBS: Final = b',"logprobs":[]'
 
 
 class ResponseStream:
-    """One stream over a resource that the caller feeds. The resource has at least the events given
-    here.
+    """Encodes the events of one response as SSE frames. The caller must add each event to
+    `resource` before passing it to `encode`.
 
-    An item's `output_item.done` waits for the next event of its choice, which shows whether the
-    item was cut off.
+    The frame `output_item.done` is held back until the next event of the same choice, which shows
+    whether the token limit cut the item off.
     """
 
     def __init__(self, resource: Resource) -> None:
@@ -93,7 +93,7 @@ class ResponseStream:
                 return self.fail(FailedRun(event))
 
     def fail(self, error: ServiceError) -> bytes:
-        """Return `error`, then `response.failed`."""
+        """Mark the resource as failed and return the events `error` and `response.failed`."""
         self._resource.fail(error)
         begin = self._begin()
         told = {"code": error.code, "message": error.message, "param": error.field}
@@ -146,7 +146,8 @@ class ResponseStream:
         return done + self._frame("response.content_part.done", {**place, "part": content})
 
     def _item_done(self, choice: int, finish: Finish) -> bytes:
-        """Return `output_item.done` of the last part that ended. `finish`: why its choice ended."""
+        """Return `output_item.done` for the part of a choice that ended last; b"" if it was sent
+        already. `finish`: why the choice ended, "stop" while it continues."""
         ended = self._ended.pop(choice, None)
         if ended is None:
             return b""
@@ -161,7 +162,8 @@ class ResponseStream:
 
 
 def closing_frame(resource: dict[str, Any], number: int) -> bytes:
-    """Return the terminal event of a stream that broke off, from the stored resource."""
+    """Return the last event of a stream that broke off. `resource`: the stored resource; `number`:
+    the event's sequence number."""
     name = TERMINAL_EVENTS[resource["status"]]
     data = orjson.dumps({"type": name, "sequence_number": number, "response": resource})
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
@@ -176,7 +178,7 @@ def _call_place(item: Item) -> dict[str, Any]:
 
 
 def _delta_head(item: Item) -> bytes:
-    """Return the bytes before the number in all deltas of an item."""
+    """Return the bytes that precede the sequence number in each delta of an item."""
     name = DELTAS[item.kind]
     place = _call_place(item) if item.kind == "tool_call" else _place(item)
     data = orjson.dumps({"type": name, **place})

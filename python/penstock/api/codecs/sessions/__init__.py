@@ -1,6 +1,6 @@
-"""Serialized sessions: messages in the form of OpenAI's chat API, files with their bodies.
+"""Exported and imported sessions: messages in the chat API's form, and files with their bodies.
 
-An export can be imported again. A message loses only the order of its reasoning and text:
+An export can be imported again. Only the order of reasoning and text within a message is lost:
 reasoning comes first.
 """
 

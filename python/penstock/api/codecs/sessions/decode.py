@@ -1,4 +1,4 @@
-"""A serialized session -> messages of the dialog, and files."""
+"""Decodes a session to import into messages of the dialog and files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from penstock.dialog import (
     Video,
 )
 
-# The tool of a file whose export does not name one.
+# The source tool of an imported file that does not name its tool.
 IMPORT_TOOL: Final = "session_import"
 
 
 @dataclass(frozen=True)
 class ImportedFile:
-    """A file of an imported session. `data` None: its body was left out of the export, or it is an
-    error placeholder with `code` and `message`. `source`: (tool, round, turn)."""
+    """A file of an imported session. `data` is None if the export left the body out, or if the file
+    is an error placeholder with `code` and `message`. `source`: (tool, round, turn) that made the
+    file."""
 
     id: str
     name: str
@@ -52,7 +53,7 @@ class SerializedSession:
 
 
 def decode_session(body: bytes) -> SerializedSession:
-    """Decode a serialized session. Raises InvalidRequest naming the wrong field."""
+    """Decode a session to import. Raises InvalidRequest, which names the wrong field."""
     session = decode_body(body, s.ImportedSession)
     messages = enumerate(session.messages)
     files = enumerate(session.files or ())
@@ -112,7 +113,8 @@ def _part(part: s.SessionPart, path: str) -> Part:
 
 
 def _media(url: str, path: str) -> tuple[str | None, bytes | None, str | None]:
-    """Return (url, data, MIME type), one of the first two."""
+    """Return (URL, content, MIME type). URL or content is None: a data: URL is decoded, any other
+    URL is kept."""
     if url[: len(SCHEME)].lower() != SCHEME:
         return url, None, None
     mime_type, data = _data(url, path)
@@ -130,7 +132,8 @@ def _file(source: s.ImportedFileContent, path: str) -> File:
 
 
 def _data(text: str, path: str) -> tuple[str | None, bytes]:
-    """Return (MIME type, bytes) of a data: URL or of plain base64."""
+    """Return (MIME type, bytes) of a data: URL or of plain base64, for which the MIME type is
+    None."""
     try:
         if text[: len(SCHEME)].lower() != SCHEME:
             return None, decode_base64(text)
@@ -141,7 +144,8 @@ def _data(text: str, path: str) -> tuple[str | None, bytes]:
 
 
 def _imported(entry: s.ImportedFile, path: str) -> ImportedFile:
-    """Return a File object."""
+    """Return a file to import. Raises InvalidRequest for unprintable characters or invalid
+    base64."""
     short = {
         "purpose": entry.purpose,
         "mime_type": entry.mime_type,

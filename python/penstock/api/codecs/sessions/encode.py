@@ -1,4 +1,4 @@
-"""A message of the dialog -> messages of OpenAI's chat API."""
+"""Encodes a message of the dialog as messages of the chat API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from penstock.dialog import (
 
 
 def encode_message(message: Message) -> list[dict[str, Any]]:
-    """Return one message, or one for each result of a tool."""
+    """Return the chat messages that represent `message`: one for each tool result, then one with
+    all other parts."""
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     others = tuple(part for part in message.parts if not isinstance(part, ToolResult))
     encoded = [_result(result) for result in results]

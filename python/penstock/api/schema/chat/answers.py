@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: the answer, and the chunks of a streamed one."""
+"""`POST /v1/chat/completions`: the answer, and the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Finish = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class TokenAlternative(Struct):
-    """A token, the logarithm of its probability, and its bytes."""
+    """A token with its log-probability and its UTF-8 bytes."""
 
     token: str
     logprob: float
@@ -22,7 +22,7 @@ class TokenAlternative(Struct):
 
 
 class TokenLogprobs(Struct):
-    """A token of the answer beside the likeliest ones."""
+    """A token of the answer, with the most likely tokens at its position in `top_logprobs`."""
 
     token: str
     logprob: float
@@ -31,14 +31,14 @@ class TokenLogprobs(Struct):
 
 
 class ChatLogprobs(Struct):
-    """The tokens of an answer, or of a piece of it."""
+    """The log-probabilities of the tokens of an answer or of a delta."""
 
     content: list[TokenLogprobs]
 
 
 class ChatAnswerMessage(Struct):
-    """`content` is null if the model only called functions. `function_call` instead of
-    `tool_calls` answers a request with `functions`."""
+    """The assistant's message. `content` is null if the model only called functions. If the request
+    has `functions`, `function_call` takes the place of `tool_calls`."""
 
     role: Literal["assistant"]
     content: str | None
@@ -49,7 +49,7 @@ class ChatAnswerMessage(Struct):
 
 
 class ChatCompletionResponseChoice(Struct):
-    """One answer."""
+    """One of the `n` answers."""
 
     index: int
     message: ChatAnswerMessage
@@ -58,8 +58,9 @@ class ChatCompletionResponseChoice(Struct):
 
 
 class ChatCompletionResponse(Struct):
-    """The finished answers. `session_id`: that of the request, if it had one. Calls and files of
-    the server's tools are there if there were any. `adapter_generation`: the exact adapter."""
+    """A complete chat completion. `session_id`: the session of the request. `agentic_tool_calls`
+    and `files`: calls that the server ran and files that they made, absent if there are none.
+    `adapter_generation`: the exact adapter that was used."""
 
     id: str
     object: Literal["chat.completion"]
@@ -75,14 +76,16 @@ class ChatCompletionResponse(Struct):
 
 
 class FunctionDelta(Struct):
-    """The name comes once, the arguments in pieces."""
+    """A piece of a function call. `name` is in the first piece only. `arguments`: the next piece of
+    the arguments' JSON text."""
 
     arguments: str
     name: str | UnsetType = UNSET
 
 
 class ToolCallDelta(Struct):
-    """A piece of the call `index`."""
+    """A piece of the tool call number `index` of a choice. `id` and `type` are in the first piece
+    only."""
 
     index: int
     function: FunctionDelta
@@ -91,8 +94,8 @@ class ToolCallDelta(Struct):
 
 
 class ChatDelta(Struct):
-    """The new piece. The role is on the first chunk of a choice only, with null as `content` if no
-    text comes next."""
+    """The next piece of a choice. Only the first chunk of a choice has `role`; its `content` is
+    null if reasoning or a call follows instead of text."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType | None = UNSET
@@ -102,7 +105,7 @@ class ChatDelta(Struct):
 
 
 class ChatCompletionChunkChoice(Struct):
-    """`finish_reason` is null until the choice has ended."""
+    """A choice in a chunk. `finish_reason` is null until the choice has ended."""
 
     index: int
     delta: ChatDelta
@@ -111,7 +114,7 @@ class ChatCompletionChunkChoice(Struct):
 
 
 class ChatCompletionChunkResponse(Struct):
-    """One event of a stream, which ends with `[DONE]`. The last chunk has the usage."""
+    """One chunk of a stream, which ends with `[DONE]`. Only the last chunk has `usage`."""
 
     id: str
     object: Literal["chat.completion.chunk"]

@@ -13,39 +13,40 @@ from penstock.api.schema.tools import Function, FunctionName, FunctionTool, Tool
 
 
 class TextPart(Struct, tag="text", tag_field="type"):
-    """Text of a message."""
+    """A text part of a message."""
 
     text: str
 
 
 class RefusalPart(Struct, tag="refusal", tag_field="type"):
-    """The words with which the assistant refused."""
+    """The text with which the assistant refused a request."""
 
     refusal: str
 
 
 class ChatImage(Struct):
-    """An image by its URL, http(s) or data."""
+    """An image. `url`: an http(s) or data: URL."""
 
     url: str
     detail: f.Ignored = None
 
 
 class MediaAddress(Struct):
-    """Audio or a video by its URL, http(s) or data."""
+    """Audio or video. `url`: an http(s) or data: URL."""
 
     url: str
 
 
 class ChatAudio(Struct):
-    """Audio in base64."""
+    """Audio. `data`: base64."""
 
     data: str
     format: Annotated[str, Meta(min_length=1, description="wav, mp3 or another.")]
 
 
 class ChatFile(Struct):
-    """A stored file by its id; or one with its content, base64 or a data: URL."""
+    """A file: either `file_id` of a stored file, or its content in `file_data` (base64 or a data:
+    URL)."""
 
     file_id: f.Id | None = None
     filename: f.FileName | None = None
@@ -57,31 +58,31 @@ class ChatFile(Struct):
 
 
 class ImagePart(Struct, tag="image_url", tag_field="type"):
-    """An image, by its URL."""
+    """An image part. A string is the URL."""
 
     image_url: str | ChatImage
 
 
 class AudioPart(Struct, tag="audio_url", tag_field="type"):
-    """Audio, by its URL."""
+    """An audio part. A string is the URL."""
 
     audio_url: str | MediaAddress
 
 
 class InputAudioPart(Struct, tag="input_audio", tag_field="type"):
-    """Audio, in base64."""
+    """An audio part with its content in base64."""
 
     input_audio: ChatAudio
 
 
 class VideoPart(Struct, tag="video_url", tag_field="type"):
-    """A video, by its URL."""
+    """A video part. A string is the URL."""
 
     video_url: str | MediaAddress
 
 
 class FilePart(Struct, tag="file", tag_field="type"):
-    """A file, by its id or with its content."""
+    """A file part: a stored file by id, or a file with its content."""
 
     file: ChatFile
 
@@ -102,7 +103,8 @@ TextContent = str | list[Annotated[TextPart, _ONLY_THESE]]
 
 
 class FunctionOfCall(Struct):
-    """A function and its arguments, as JSON text; `parameters` is the same as `arguments`."""
+    """A called function and its arguments as JSON text. `parameters` is another name of
+    `arguments`."""
 
     name: str
     arguments: str | None = None
@@ -110,7 +112,7 @@ class FunctionOfCall(Struct):
 
 
 class CallOfAssistant(Struct):
-    """A call of an earlier answer."""
+    """A tool call that an earlier answer made."""
 
     function: FunctionOfCall
     id: str | None = None
@@ -122,25 +124,25 @@ class _Message(Struct, tag_field="role", kw_only=True):
 
 
 class SystemMessage(_Message, tag="system", kw_only=True):
-    """Instructions."""
+    """Instructions for the model."""
 
     content: TextContent
 
 
 class DeveloperMessage(_Message, tag="developer", kw_only=True):
-    """Instructions."""
+    """Instructions for the model, under the newer name of the role `system`."""
 
     content: TextContent
 
 
 class UserMessage(_Message, tag="user", kw_only=True):
-    """A message of the user, with media and files."""
+    """A message of the user, which may contain media and files."""
 
     content: str | list[UserPart]
 
 
 class AssistantMessage(_Message, tag="assistant", kw_only=True):
-    """An earlier answer. A call or a refusal may stand in place of content."""
+    """An earlier answer. `content` may be absent if there is a call or a refusal."""
 
     content: str | list[AssistantPart] | None = None
     refusal: str | None = None
@@ -151,14 +153,15 @@ class AssistantMessage(_Message, tag="assistant", kw_only=True):
 
 
 class ToolMessage(_Message, tag="tool", kw_only=True):
-    """The result of a call. Without `tool_call_id`, that of the first call without a result."""
+    """The result of a tool call. Without `tool_call_id`, the message answers the first call that
+    has no result yet."""
 
     content: TextContent
     tool_call_id: str | None = None
 
 
 class FunctionMessage(Struct, tag="function", tag_field="role", kw_only=True):
-    """The result of a call in the older form."""
+    """The result of a `function_call`, which older clients send instead of the role `tool`."""
 
     name: str
     content: TextContent | None = None
@@ -175,7 +178,7 @@ ChatMessage = (
 
 
 class ChatCompletionRequest(ConversationFields, kw_only=True):
-    """A conversation to be continued."""
+    """A conversation, to which the model writes the next answer."""
 
     messages: Annotated[
         Annotated[list[ChatMessage], Meta(min_length=1)] | f.NonEmpty,

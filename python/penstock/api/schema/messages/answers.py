@@ -1,4 +1,4 @@
-"""Anthropic's Messages: the answer, the events of a stream, errors."""
+"""Anthropic's Messages: the answer, the events of a stream, and errors."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ class AnsweredText(Struct, tag="text", tag_field="type"):
 
 
 class AnsweredThinking(Struct, tag="thinking", tag_field="type"):
-    """Reasoning of the model. `signature` is a digest, so that clients keep the block."""
+    """The model's reasoning. `signature`: a digest of the text; clients drop thinking blocks that
+    have none."""
 
     thinking: str
     signature: str
 
 
 class AnsweredToolUse(Struct, tag="tool_use", tag_field="type"):
-    """A call of the client's tool; in a stream, `input` is empty at first."""
+    """A call of one of the client's tools. In `content_block_start`, `input` is still empty."""
 
     id: str
     name: str
@@ -51,13 +52,14 @@ AnsweredBlock = AnsweredText | AnsweredThinking | AnsweredToolUse
 
 
 class MessageTokensDetails(Struct):
-    """`thinking_tokens`: output tokens of reasoning."""
+    """A breakdown of `output_tokens`. `thinking_tokens`: tokens of reasoning."""
 
     thinking_tokens: int
 
 
 class MessageUsage(Struct):
-    """`input_tokens` are those not read from the cache: all three together are the prompt."""
+    """Token counts. The prompt has `input_tokens` + `cache_creation_input_tokens` +
+    `cache_read_input_tokens` tokens; `cache_read_input_tokens` came from the prefix cache."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -67,7 +69,7 @@ class MessageUsage(Struct):
 
 
 class MessageResponse(Struct, kw_only=True):
-    """The finished answer. In `message_start` it has no content yet."""
+    """A complete message; in `message_start`, a message whose `content` is still empty."""
 
     id: str
     type: Literal["message"]
@@ -83,70 +85,70 @@ class MessageResponse(Struct, kw_only=True):
 
 
 class CountTokensResponse(Struct):
-    """The length of the prompt."""
+    """The number of tokens of the prompt that a request would send to the model."""
 
     input_tokens: int
 
 
 class MessageStart(Struct, tag="message_start", tag_field="type"):
-    """The first event."""
+    """The first event of a stream."""
 
     message: MessageResponse
 
 
 class ContentBlockStart(Struct, tag="content_block_start", tag_field="type"):
-    """A block begins; it is empty."""
+    """Event: a content block begins. `content_block` is still empty."""
 
     index: int
     content_block: AnsweredBlock
 
 
 class TextBlockDelta(Struct, tag="text_delta", tag_field="type"):
-    """A piece of text."""
+    """A piece of a text block."""
 
     text: str
 
 
 class ThinkingBlockDelta(Struct, tag="thinking_delta", tag_field="type"):
-    """A piece of reasoning."""
+    """A piece of a thinking block."""
 
     thinking: str
 
 
 class SignatureDelta(Struct, tag="signature_delta", tag_field="type"):
-    """The signature of a thinking block, at its end."""
+    """The signature of a thinking block, sent after its text."""
 
     signature: str
 
 
 class InputJsonDelta(Struct, tag="input_json_delta", tag_field="type"):
-    """A piece of the JSON text of a call's input."""
+    """A piece of the JSON text of a tool call's input."""
 
     partial_json: str
 
 
 class ContentBlockDelta(Struct, tag="content_block_delta", tag_field="type"):
-    """A piece of the open block."""
+    """Event: the next piece of the block number `index`."""
 
     index: int
     delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
 
 
 class ContentBlockStop(Struct, tag="content_block_stop", tag_field="type"):
-    """A block ends."""
+    """Event: the block number `index` is complete."""
 
     index: int
 
 
 class MessageEnd(Struct):
-    """Why the answer ended."""
+    """The reason why the answer ended."""
 
     stop_reason: StopReason | None
     stop_sequence: str | None
 
 
 class MessageDelta(Struct, tag="message_delta", tag_field="type"):
-    """The end of the answer, with the usage of all of it."""
+    """Event: the answer has ended. `usage` counts the whole answer."""
 
     delta: MessageEnd
     usage: MessageUsage
@@ -154,22 +156,22 @@ class MessageDelta(Struct, tag="message_delta", tag_field="type"):
 
 
 class MessageStop(Struct, tag="message_stop", tag_field="type"):
-    """The last event."""
+    """The last event of a stream."""
 
 
 class Ping(Struct, tag="ping", tag_field="type"):
-    """Keeps the connection open while no token is computed."""
+    """Event that keeps the connection open while the model produces no output."""
 
 
 class MessagesErrorBody(Struct):
-    """The error. `message` says what would be right."""
+    """An error. `message`: the problem and, for a wrong field, the values that are accepted."""
 
     type: ErrorType
     message: str
 
 
 class MessagesError(Struct):
-    """Every error of these routes."""
+    """The body of every error answer of the messages routes."""
 
     type: Literal["error"]
     error: MessagesErrorBody
@@ -177,7 +179,7 @@ class MessagesError(Struct):
 
 
 class MessageErrorEvent(Struct, tag="error", tag_field="type"):
-    """The last event of an answer that failed."""
+    """The last event of a stream that failed."""
 
     error: MessagesErrorBody
     request_id: str

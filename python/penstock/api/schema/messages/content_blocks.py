@@ -1,4 +1,4 @@
-"""Anthropic's Messages: the blocks of a request."""
+"""Anthropic's Messages: the content blocks and turns of a request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from penstock.api.schema import fields as f
 
-# No other block may stand at a place.
+# Blocks of all other types are refused with this error code.
 _ONLY_THESE = Meta(extra={"code": f.UNSUPPORTED})
 
 
@@ -17,43 +17,43 @@ class _Block(Struct, tag_field="type", kw_only=True):
 
 
 class TextBlock(_Block, tag="text", kw_only=True):
-    """Text."""
+    """A block of text."""
 
     text: str
     citations: f.Ignored = None
 
 
 class RedactedThinkingBlock(_Block, tag="redacted_thinking", kw_only=True):
-    """Accepted and ignored, as are all of `IgnoredBlock`: results of tools that Anthropic runs, and
-    reasoning that only Anthropic can read."""
+    """Reasoning that only Anthropic can read. Accepted and ignored."""
 
 
 class ServerToolUseBlock(_Block, tag="server_tool_use", kw_only=True):
-    """Accepted and ignored."""
+    """A call of a tool that Anthropic runs. Accepted and ignored."""
 
 
 class McpToolUseBlock(_Block, tag="mcp_tool_use", kw_only=True):
-    """Accepted and ignored."""
+    """A call of an MCP tool that Anthropic ran. Accepted and ignored."""
 
 
 class McpToolResultBlock(_Block, tag="mcp_tool_result", kw_only=True):
-    """Accepted and ignored."""
+    """The result of an MCP tool that Anthropic ran. Accepted and ignored."""
 
 
 class WebSearchToolResultBlock(_Block, tag="web_search_tool_result", kw_only=True):
-    """Accepted and ignored; so is every other `..._tool_result`."""
+    """The result of a search that Anthropic ran. Accepted and ignored, as are all blocks whose type
+    ends in `_tool_result`."""
 
 
 class CodeExecutionToolResultBlock(_Block, tag="code_execution_tool_result", kw_only=True):
-    """Accepted and ignored."""
+    """The result of code that Anthropic ran. Accepted and ignored."""
 
 
 class CompactionBlock(_Block, tag="compaction", kw_only=True):
-    """Accepted and ignored."""
+    """A summary of earlier turns that Anthropic made. Accepted and ignored."""
 
 
 class FallbackBlock(_Block, tag="fallback", kw_only=True):
-    """Accepted and ignored."""
+    """A block of type `fallback`. Accepted and ignored."""
 
 
 IgnoredBlock = (
@@ -70,7 +70,7 @@ SystemBlock = Annotated[TextBlock | IgnoredBlock, _ONLY_THESE]
 
 
 class Base64Image(Struct, tag="base64", tag_field="type"):
-    """An image with its bytes."""
+    """An image. `data`: base64."""
 
     media_type: Annotated[
         str,
@@ -80,45 +80,46 @@ class Base64Image(Struct, tag="base64", tag_field="type"):
 
 
 class UrlSource(Struct, tag="url", tag_field="type"):
-    """Content at an address."""
+    """Content that the server fetches from a URL."""
 
     url: str
 
 
 class FileIdSource(Struct, tag="file", tag_field="type"):
-    """A stored file."""
+    """Content of a stored file."""
 
     file_id: f.Id
 
 
 class ImageBlock(_Block, tag="image", kw_only=True):
-    """An image."""
+    """A block with an image."""
 
     source: Base64Image | UrlSource | FileIdSource
 
 
 class TextSource(Struct, tag="text", tag_field="type"):
-    """A document that is text."""
+    """A document of plain text."""
 
     data: str
     media_type: str | None = None
 
 
 class ContentSource(Struct, tag="content", tag_field="type"):
-    """A document of blocks."""
+    """A document that consists of text and image blocks."""
 
     content: str | list[Annotated[TextBlock | ImageBlock | IgnoredBlock, _ONLY_THESE]]
 
 
 class Base64Document(Struct, tag="base64", tag_field="type"):
-    """A document with its bytes."""
+    """A document. `data`: base64."""
 
     data: str
     media_type: Annotated[str | None, Meta(description="Absent: application/pdf.")] = None
 
 
 class DocumentBlock(_Block, tag="document", kw_only=True):
-    """A document. The model sees all of its text; other documents are files of the request."""
+    """A block with a document. The prompt contains the whole text of a `text` or `content` source;
+    a document from any other source is attached as a file."""
 
     source: Base64Document | TextSource | ContentSource | UrlSource | FileIdSource
     title: str | None = None
@@ -127,7 +128,7 @@ class DocumentBlock(_Block, tag="document", kw_only=True):
 
 
 class SearchResultBlock(_Block, tag="search_result", kw_only=True):
-    """A search result of the client."""
+    """A search result that the client found. Its text becomes part of the prompt."""
 
     source: str
     title: str
@@ -136,19 +137,19 @@ class SearchResultBlock(_Block, tag="search_result", kw_only=True):
 
 
 class ContainerUploadBlock(_Block, tag="container_upload", kw_only=True):
-    """A stored file, for tools of the server."""
+    """A stored file that is made available to the server's tools."""
 
     file_id: f.Id
 
 
 class ToolReferenceBlock(_Block, tag="tool_reference", kw_only=True):
-    """A tool that a search found; not shown to the model."""
+    """A tool that a tool search found. The model does not see the block."""
 
     tool_name: f.Ignored = None
 
 
 class ToolResultBlock(_Block, tag="tool_result", kw_only=True):
-    """The result of a call of the client's tool."""
+    """The result of a call of one of the client's tools."""
 
     tool_use_id: str
     content: (
@@ -170,14 +171,14 @@ class ToolResultBlock(_Block, tag="tool_result", kw_only=True):
 
 
 class ThinkingBlock(_Block, tag="thinking", kw_only=True):
-    """Reasoning of the assistant."""
+    """Reasoning of an earlier answer."""
 
     thinking: str
     signature: f.Ignored = None
 
 
 class ToolUseBlock(_Block, tag="tool_use", kw_only=True):
-    """A call of the client's tool."""
+    """A call of one of the client's tools in an earlier answer."""
 
     id: str
     name: str
@@ -210,7 +211,7 @@ Block = (
 
 
 class UserTurn(Struct, tag="user", tag_field="role"):
-    """A message of the user. Consecutive messages of one role are one turn."""
+    """A message of the user. Consecutive messages of one role are joined into one turn."""
 
     content: str | list[UserBlock]
 
@@ -222,7 +223,7 @@ class AssistantTurn(Struct, tag="assistant", tag_field="role"):
 
 
 class SystemTurn(Struct, tag="system", tag_field="role"):
-    """Instructions within the conversation."""
+    """Instructions at this point of the conversation."""
 
     content: str | list[SystemBlock]
 

@@ -15,8 +15,8 @@ from penstock.api.schema.tools import FunctionFields
 
 
 class MessagesTool(FunctionFields, kw_only=True):
-    """A tool of the client, with `name` and `input_schema`; or a tool of the server, by its dated
-    type. The domains and the location belong to the search."""
+    """A tool of the client (`name`, `input_schema`), or a tool of the server, selected by its dated
+    `type`. `allowed_domains`, `blocked_domains` and `user_location` apply to web search only."""
 
     type: Annotated[
         str | None,
@@ -34,7 +34,8 @@ class MessagesTool(FunctionFields, kw_only=True):
 
 
 class MessagesToolChoice(Struct):
-    """`any`: one of the tools must be called; `tool`: that one."""
+    """Determines which tools the model calls. `auto`: the model decides; `any`: at least one tool;
+    `tool`: the tool `name`; `none`: no tool."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -42,28 +43,30 @@ class MessagesToolChoice(Struct):
 
 
 class ThinkingConfig(Struct):
-    """Whether to think; `adaptive` and `between_tools` leave it to the model."""
+    """Whether the model thinks. With `adaptive` and `between_tools` the model's chat template
+    decides."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: f.Ignored = None
 
 
 class OutputFormat(Struct):
-    """The answer is JSON that matches a schema."""
+    """The answer is JSON that matches `schema`."""
 
     type: Literal["json_schema"]
     schema: JsonSchema
 
 
 class OutputConfig(Struct):
-    """How hard to think, if the model thinks, and what the answer must match."""
+    """Options for the answer. `effort`: how hard to think, if the model thinks. `format`: the JSON
+    schema that the answer must match."""
 
     effort: Effort | None = None
     format: OutputFormat | None = None
 
 
 class ContainerSkill(Struct):
-    """An uploaded skill."""
+    """An uploaded skill to make available to the server's shell."""
 
     skill_id: str
     type: Literal["custom"] | None = None
@@ -71,14 +74,14 @@ class ContainerSkill(Struct):
 
 
 class SkillContainer(Struct):
-    """The skills for the server's shell."""
+    """The skills that the server's shell can use. Naming any skill turns the shell on."""
 
     skills: list[ContainerSkill] | None = None
 
 
 class MessagesRequest(ConversationFields, kw_only=True):
-    """A conversation to be continued. If its last message is the assistant's, the answer continues
-    that message's text."""
+    """A conversation, to which the model writes the next answer. If the last message is the
+    assistant's, the answer continues its text."""
 
     messages: Annotated[list[InputMessageParam], Meta(min_length=1)]
     system: str | list[SystemBlock] | None = None

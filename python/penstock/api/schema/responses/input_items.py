@@ -20,22 +20,22 @@ AudioFormat = Annotated[
 
 
 class CitedFile(Struct):
-    """A file and a quote from it."""
+    """A cited file, with an optional quote."""
 
     file_id: str
     quote: str | None = None
 
 
 class CitedPage(Struct):
-    """A page of the web."""
+    """A cited web page."""
 
     url: str
     title: str | None = None
 
 
 class InputAnnotation(Struct):
-    """A citation of an earlier answer, in this service's form or OpenAI's. It is not shown to the
-    model."""
+    """A citation in an earlier answer, in the format of this server or of OpenAI. The model does
+    not see citations."""
 
     type: Annotated[str, Meta(description="file_citation, url_citation, file_path or another.")]
     start_index: f.Count | None = None
@@ -67,14 +67,14 @@ class EarlierText(Struct, tag="output_text", tag_field="type"):
 
 
 class PlainText(Struct, tag="text", tag_field="type"):
-    """Text, as in the chat API."""
+    """Text in the chat API's form."""
 
     text: str
     annotations: list[InputAnnotation] | None = None
 
 
 class ImageAddress(Struct):
-    """An image by its URL, http(s) or data."""
+    """An image. `url`: an http(s) or data: URL."""
 
     url: str
     detail: Detail | None = None
@@ -88,22 +88,23 @@ class _ImageFields(Struct, kw_only=True):
 
 
 class InputImage(_ImageFields, tag="input_image", tag_field="type", kw_only=True):
-    """An image: exactly one of `image_url`, `image_data` and `file_id`."""
+    """An image, given by exactly one of `image_url`, `image_data` and `file_id`."""
 
 
 class ImageUrl(_ImageFields, tag="image_url", tag_field="type", kw_only=True):
-    """The same, as in the chat API."""
+    """An image in the chat API's form, given by exactly one of `image_url`, `image_data` and
+    `file_id`."""
 
 
 class AudioData(Struct):
-    """Audio in base64."""
+    """Audio. `data`: base64."""
 
     data: str
     format: AudioFormat
 
 
 class InputAudio(Struct, tag="input_audio", tag_field="type"):
-    """Audio, flat or nested as in the chat API."""
+    """Audio. `data` and `format` may also be nested under `input_audio`, as in the chat API."""
 
     data: str | None = None
     format: AudioFormat | None = None
@@ -111,7 +112,8 @@ class InputAudio(Struct, tag="input_audio", tag_field="type"):
 
 
 class InputFile(Struct, tag="input_file", tag_field="type"):
-    """A file: exactly one of `file_id`, `file_data` (base64 or a data: URL) and `file_url`."""
+    """A file, given by exactly one of `file_id`, `file_data` (base64 or a data: URL) and
+    `file_url`."""
 
     file_id: f.Id | None = None
     file_data: str | None = None
@@ -132,7 +134,7 @@ InputPart = (
 
 
 class InputMessage(Struct, tag="message", tag_field="type", kw_only=True):
-    """A message. `type` may be left out."""
+    """A message. `type` may be omitted."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[InputPart]
@@ -142,7 +144,7 @@ class InputMessage(Struct, tag="message", tag_field="type", kw_only=True):
 
 
 class InputFunctionCall(Struct, tag="function_call", tag_field="type", kw_only=True):
-    """A call of an earlier answer; `arguments` is JSON text."""
+    """A function call that an earlier answer made. `arguments`: JSON text."""
 
     call_id: str
     name: str
@@ -153,7 +155,7 @@ class InputFunctionCall(Struct, tag="function_call", tag_field="type", kw_only=T
 
 
 class InputFunctionCallOutput(Struct, tag="function_call_output", tag_field="type", kw_only=True):
-    """The result of a call of the client's function."""
+    """The result of a call of one of the client's functions."""
 
     call_id: str
     output: str | list[InputPart]
@@ -162,14 +164,14 @@ class InputFunctionCallOutput(Struct, tag="function_call_output", tag_field="typ
 
 
 class InputReasoningText(Struct):
-    """Reasoning, or a summary of it."""
+    """A text of reasoning or of its summary."""
 
     text: str
     type: Annotated[str | None, Meta(description="reasoning_text, summary_text or another.")] = None
 
 
 class InputReasoning(Struct, tag="reasoning", tag_field="type", kw_only=True):
-    """Reasoning of an earlier answer."""
+    """Reasoning of an earlier answer. `summary` is used if there is no `content`."""
 
     content: list[InputReasoningText] | None = None
     summary: list[InputReasoningText] | None = None
@@ -179,7 +181,7 @@ class InputReasoning(Struct, tag="reasoning", tag_field="type", kw_only=True):
 
 
 class ItemReference(Struct, tag="item_reference", tag_field="type"):
-    """An output item of a stored response. `type` may be left out."""
+    """Refers to an output item of a stored response by its id. `type` may be omitted."""
 
     id: str
     status: str | None = None
@@ -188,5 +190,5 @@ class ItemReference(Struct, tag="item_reference", tag_field="type"):
 InputItem = (
     InputMessage | InputFunctionCall | InputFunctionCallOutput | InputReasoning | ItemReference
 )
-# Items whose type may be left out.
+# Items whose `type` may be omitted.
 UNTAGGED: tuple[Any, ...] = (InputMessage, ItemReference)

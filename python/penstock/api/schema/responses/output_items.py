@@ -1,4 +1,4 @@
-"""The Responses API: the items of an answer."""
+"""The Responses API: the output items of an answer, and the input items of a stored response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class FileCitation(Struct, tag="file_citation", tag_field="type"):
-    """A file that supports the text."""
+    """Cites a file as the source of a passage. `start_index`, `end_index`: the passage in the
+    text."""
 
     text: str
     start_index: int
@@ -23,7 +24,8 @@ class FileCitation(Struct, tag="file_citation", tag_field="type"):
 
 
 class UrlCitation(Struct, tag="url_citation", tag_field="type"):
-    """A page that supports the text."""
+    """Cites a web page as the source of a passage. `start_index`, `end_index`: the passage in the
+    text."""
 
     text: str
     start_index: int
@@ -32,7 +34,8 @@ class UrlCitation(Struct, tag="url_citation", tag_field="type"):
 
 
 class FilePath(Struct, tag="file_path", tag_field="type"):
-    """A file that the text names."""
+    """Links a file name in the text to the file. `start_index`, `end_index`: the name in the
+    text."""
 
     text: str
     start_index: int
@@ -41,7 +44,7 @@ class FilePath(Struct, tag="file_path", tag_field="type"):
 
 
 class ContainerFileCitation(Struct, tag="container_file_citation", tag_field="type"):
-    """A file that a tool of the server made."""
+    """Links a passage of the text to a file that a tool of the server made."""
 
     file_id: str
     filename: str
@@ -55,7 +58,8 @@ Annotation = FileCitation | UrlCitation | FilePath | ContainerFileCitation
 
 
 class OutputText(Struct, tag="output_text", tag_field="type"):
-    """Text of an answer, with its tokens if they were asked for."""
+    """Text of an answer. `logprobs`: one entry per token if the request asks for logprobs, else
+    empty."""
 
     text: str
     annotations: list[Annotation]
@@ -63,19 +67,19 @@ class OutputText(Struct, tag="output_text", tag_field="type"):
 
 
 class ReasoningText(Struct, tag="reasoning_text", tag_field="type"):
-    """Text of reasoning."""
+    """Text of the model's reasoning."""
 
     text: str
 
 
 class SummaryText(Struct, tag="summary_text", tag_field="type"):
-    """A summary of reasoning."""
+    """A summary of the model's reasoning."""
 
     text: str
 
 
 class OutputMessage(Struct, tag="message", tag_field="type"):
-    """A message of the model, one for each choice of `n`."""
+    """A message of the model: one text part of one choice."""
 
     id: str
     status: ItemStatus
@@ -84,7 +88,7 @@ class OutputMessage(Struct, tag="message", tag_field="type"):
 
 
 class ReasoningItem(Struct, tag="reasoning", tag_field="type"):
-    """Reasoning of the model."""
+    """Reasoning of the model, as one output item."""
 
     id: str
     status: ItemStatus
@@ -93,7 +97,7 @@ class ReasoningItem(Struct, tag="reasoning", tag_field="type"):
 
 
 class FunctionCallItem(Struct, tag="function_call", tag_field="type"):
-    """A call of the client's function; `arguments` is JSON text."""
+    """A call of one of the client's functions. `arguments`: JSON text."""
 
     id: str
     status: ItemStatus
@@ -104,13 +108,13 @@ class FunctionCallItem(Struct, tag="function_call", tag_field="type"):
 
 
 class ShellAction(Struct):
-    """The commands that were run."""
+    """The commands of a shell call."""
 
     commands: list[str]
 
 
 class ShellCall(Struct, tag="shell_call", tag_field="type"):
-    """A call of the server's shell."""
+    """A call of the shell that the server runs."""
 
     id: str
     status: ItemStatus
@@ -119,19 +123,19 @@ class ShellCall(Struct, tag="shell_call", tag_field="type"):
 
 
 class ShellStdout(Struct, tag="stdout", tag_field="type"):
-    """Standard output."""
+    """Standard output of a shell call."""
 
     text: str
 
 
 class ShellStderr(Struct, tag="stderr", tag_field="type"):
-    """Standard error."""
+    """Standard error of a shell call."""
 
     text: str
 
 
 class ShellOutcome(Struct, tag="outcome", tag_field="type"):
-    """The status at the end of a call."""
+    """The final status of a shell call."""
 
     status: str
     exit_code: int | UnsetType = UNSET
@@ -139,7 +143,7 @@ class ShellOutcome(Struct, tag="outcome", tag_field="type"):
 
 
 class ShellCallOutput(Struct, tag="shell_call_output", tag_field="type"):
-    """The results of a call of the server's shell."""
+    """The output of a shell call that the server ran."""
 
     id: str
     status: ItemStatus
@@ -164,7 +168,7 @@ class StoredInputText(Struct, tag="input_text", tag_field="type"):
 
 
 class StoredFile(Struct, tag="input_file", tag_field="type"):
-    """A file by its id or address; a file that came inline has its name only."""
+    """A file by id or URL. For a file that was sent inline only the name is kept."""
 
     file_id: str | None
     filename: str | None
@@ -172,14 +176,14 @@ class StoredFile(Struct, tag="input_file", tag_field="type"):
 
 
 class StoredImage(Struct, tag="input_image", tag_field="type"):
-    """An image by its address; null if it came inline."""
+    """An image by URL; `image_url` is null if the image was sent inline."""
 
     image_url: str | None
     detail: Literal["auto"]
 
 
 class StoredAudio(Struct, tag="input_audio", tag_field="type"):
-    """Audio or a video by its address; null if it came inline."""
+    """Audio or a video by URL; `url` is null if the content was sent inline."""
 
     url: str | None
 
@@ -188,7 +192,7 @@ StoredPart = StoredOutputText | StoredInputText | StoredFile | StoredImage | Sto
 
 
 class StoredMessage(Struct, tag="message", tag_field="type"):
-    """A message."""
+    """A message of the stored conversation."""
 
     id: str
     status: Literal["completed"]
@@ -197,7 +201,7 @@ class StoredMessage(Struct, tag="message", tag_field="type"):
 
 
 class StoredFunctionCallOutput(Struct, tag="function_call_output", tag_field="type"):
-    """The result of a call of the client's function."""
+    """The result of a call of one of the client's functions."""
 
     id: str
     status: Literal["completed"]

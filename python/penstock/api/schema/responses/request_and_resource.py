@@ -1,4 +1,4 @@
-"""The Responses API: the request and the resource."""
+"""The Responses API: the request, and the response resource."""
 
 from __future__ import annotations
 
@@ -55,13 +55,14 @@ NoStoredPrompt = Annotated[
 
 
 class TextConfig(Struct):
-    """The format of the text."""
+    """The format that the text of the answer must have."""
 
     format: TextFormat | FlatJsonSchemaFormat | JsonObjectFormat | None = None
 
 
 class ReasoningConfig(Struct):
-    """How hard to think. The whole reasoning is shown, whatever `summary` says."""
+    """Options for reasoning. `effort`: how hard to think. `summary` and `generate_summary` have no
+    effect: the answer always contains the whole reasoning."""
 
     effort: Effort | None = None
     summary: Summary | None = None
@@ -69,13 +70,13 @@ class ReasoningConfig(Struct):
 
 
 class StreamOptions(Struct):
-    """Accepted: the usage is in the last event anyway."""
+    """Accepted without effect: the last event of a stream always contains the usage."""
 
     include_usage: bool | None = None
 
 
 class OpenResponsesCreateRequest(AnswerFields, kw_only=True):
-    """A turn to be answered."""
+    """Input to which the model writes an answer; may continue a stored response."""
 
     input: Annotated[
         f.NonEmpty | Annotated[list[InputItem], Meta(min_length=1)],
@@ -122,20 +123,21 @@ class OpenResponsesCreateRequest(AnswerFields, kw_only=True):
 
 
 class InputTokensDetails(Struct):
-    """`cached_tokens` of the input came from the prefix cache."""
+    """A breakdown of `input_tokens`. `cached_tokens`: tokens from the prefix cache.
+    `cache_write_tokens`: always 0."""
 
     cached_tokens: int
     cache_write_tokens: int
 
 
 class OutputTokensDetails(Struct):
-    """`reasoning_tokens`: output tokens of reasoning."""
+    """A breakdown of `output_tokens`. `reasoning_tokens`: tokens of reasoning."""
 
     reasoning_tokens: int
 
 
 class ResponseUsage(Struct):
-    """Tokens, over all choices."""
+    """Token counts, summed over all choices."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -145,7 +147,7 @@ class ResponseUsage(Struct):
 
 
 class ResponseError(Struct):
-    """Why a response failed."""
+    """The error with which a response failed."""
 
     type: str
     code: str
@@ -153,14 +155,15 @@ class ResponseError(Struct):
 
 
 class IncompleteDetails(Struct):
-    """Why a response is incomplete."""
+    """The reason why a response is incomplete."""
 
     reason: Literal["max_output_tokens", "content_filter", "interrupted"]
 
 
 class ResponseResource(Struct):
-    """A response, with the fields of its request; unknown ones are left out. Output is shown when
-    the response has ended. Only completed responses have `completed_at`."""
+    """A response: its status, its output, and the request's fields that it repeats; fields unknown
+    to the server are not repeated. Until the response has ended, `output` is empty. `completed_at`:
+    Unix seconds; null unless `status` is `completed`."""
 
     id: str
     object: Literal["response"]
@@ -195,7 +198,7 @@ class ResponseResource(Struct):
 
 
 class ResponseDeleted(Struct):
-    """The response was deleted."""
+    """Confirms that a stored response was deleted."""
 
     id: str
     object: Literal["response.deleted"]
@@ -203,14 +206,14 @@ class ResponseDeleted(Struct):
 
 
 class InputTokens(Struct):
-    """The length of the prompt."""
+    """The number of tokens of the prompt that a request would send to the model."""
 
     object: Literal["response.input_tokens"]
     input_tokens: int
 
 
 class ItemList(Struct):
-    """A page of the items that the model was given, newest first unless `order` says otherwise."""
+    """A page of the input items of a response, newest first unless `order` is `asc`."""
 
     object: Literal["list"]
     data: list[StoredItem]

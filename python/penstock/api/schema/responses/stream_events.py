@@ -1,4 +1,4 @@
-"""The Responses API: the events of a stream. Their `type` is their name."""
+"""The Responses API: the events of a stream. The field `type` holds an event's name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Lifecycle(_Event, kw_only=True):
 
 
 class ResponseCreated(_Lifecycle, tag="response.created", kw_only=True):
-    """The first event."""
+    """The first event of a stream."""
 
 
 class ResponseQueued(_Lifecycle, tag="response.queued", kw_only=True):
@@ -35,19 +35,19 @@ class ResponseQueued(_Lifecycle, tag="response.queued", kw_only=True):
 
 
 class ResponseInProgress(_Lifecycle, tag="response.in_progress", kw_only=True):
-    """The work has begun."""
+    """Event: generation has started."""
 
 
 class ResponseCompleted(_Lifecycle, tag="response.completed", kw_only=True):
-    """The last event of a run that finished."""
+    """The last event of a response that completed."""
 
 
 class ResponseIncomplete(_Lifecycle, tag="response.incomplete", kw_only=True):
-    """The last event of a run that stopped early."""
+    """The last event of a response that was cut off or cancelled."""
 
 
 class ResponseFailed(_Lifecycle, tag="response.failed", kw_only=True):
-    """The last event of a run that failed; `error` precedes it."""
+    """The last event of a response that failed; follows the event `error`."""
 
 
 class _ItemEvent(_Event, kw_only=True):
@@ -56,11 +56,11 @@ class _ItemEvent(_Event, kw_only=True):
 
 
 class OutputItemAdded(_ItemEvent, tag="response.output_item.added", kw_only=True):
-    """An item begins; it is empty."""
+    """Event: an output item begins. `item` is still empty."""
 
 
 class OutputItemDone(_ItemEvent, tag="response.output_item.done", kw_only=True):
-    """An item ends."""
+    """Event: an output item has ended. `item` is final."""
 
 
 class _InItem(_Event, kw_only=True):
@@ -73,46 +73,47 @@ class _InPart(_InItem, kw_only=True):
 
 
 class ContentPartAdded(_InPart, tag="response.content_part.added", kw_only=True):
-    """A part of an item begins; it is empty."""
+    """Event: a content part of an item begins. `part` is still empty."""
 
     part: ContentPart
 
 
 class ContentPartDone(_InPart, tag="response.content_part.done", kw_only=True):
-    """A part of an item ends."""
+    """Event: a content part has ended. `part` is final."""
 
     part: ContentPart
 
 
 class OutputTextDelta(_InPart, tag="response.output_text.delta", kw_only=True):
-    """A piece of text, with its tokens if they were asked for."""
+    """Event: the next piece of text. `logprobs`: one entry per token of the piece if the request
+    asks for logprobs, else empty."""
 
     delta: str
     logprobs: list[TokenLogprobs]
 
 
 class OutputTextDone(_InPart, tag="response.output_text.done", kw_only=True):
-    """The text of a part."""
+    """Event: a text part has ended. `text`: the whole text."""
 
     text: str
     logprobs: list[TokenLogprobs]
 
 
 class OutputTextAnnotationAdded(_InPart, tag="response.output_text.annotation.added", kw_only=True):
-    """Something that the text cites."""
+    """Event: the text has a new citation."""
 
     annotation_index: int
     annotation: Annotation
 
 
 class ReasoningTextDelta(_InPart, tag="response.reasoning_text.delta", kw_only=True):
-    """A piece of reasoning."""
+    """Event: the next piece of reasoning."""
 
     delta: str
 
 
 class ReasoningTextDone(_InPart, tag="response.reasoning_text.done", kw_only=True):
-    """The reasoning of a part."""
+    """Event: a reasoning part has ended. `text`: the whole reasoning."""
 
     text: str
 
@@ -120,14 +121,14 @@ class ReasoningTextDone(_InPart, tag="response.reasoning_text.done", kw_only=Tru
 class FunctionCallArgumentsDelta(
     _InItem, tag="response.function_call_arguments.delta", kw_only=True
 ):
-    """A piece of a call's arguments, which are JSON text."""
+    """Event: the next piece of a call's arguments, as JSON text."""
 
     call_id: str
     delta: str
 
 
 class FunctionCallArgumentsDone(_InItem, tag="response.function_call_arguments.done", kw_only=True):
-    """The arguments of a call."""
+    """Event: a call's arguments are complete. `arguments`: the whole JSON text."""
 
     call_id: str
     name: str
@@ -135,7 +136,7 @@ class FunctionCallArgumentsDone(_InItem, tag="response.function_call_arguments.d
 
 
 class ResponseErrorEvent(_Event, tag="error", kw_only=True):
-    """An error. `param` names the field at fault."""
+    """Event: the response failed. `param`: the wrong field of the request, if any."""
 
     code: str
     message: str
