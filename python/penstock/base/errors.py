@@ -22,12 +22,12 @@ MAX_MODEL_ERROR_CHARS: Final = 2000
 
 
 class ServiceError(Exception):
-    """An error that becomes an HTTP response. `message` is for the client: it contains no stack, no
-    path and no text of other programs.
+    """An error that becomes an HTTP response.
 
-    field: the field of the request that caused it.
-    code: a machine-readable code; None: the code of the class.
-    retry_after_s: the value of Retry-After, if a retry may succeed.
+    `message`: a text for the client, without stack traces, paths and output of other programs.
+    `field`: the request field that caused the error.
+    `code`: a machine-readable code; None: the code of the class.
+    `retry_after_s`: the value of the header Retry-After, if a retry may succeed.
     """
 
     status = 500
@@ -94,8 +94,8 @@ class Unavailable(ServiceError):
 
 
 class ModelError(Exception):
-    """A model cannot be loaded. The message names the file and the key or tensor at fault. Control
-    characters in it are escaped, because it quotes model files, which are untrusted."""
+    """A model cannot be loaded. The message names the file and the key or tensor at fault. It
+    quotes model files, which are untrusted, so its control characters are escaped."""
 
     def __init__(self, message: str) -> None:
         super().__init__(_printable(message))
