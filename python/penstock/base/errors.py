@@ -7,11 +7,11 @@
       Conflict                  409: the request conflicts with the current state
       PayloadTooLarge           413
       Overloaded                429: the queue is full; carries Retry-After
-      EngineFault               500: a bug of ours; the engine failed this request
+      EngineFault               500: a bug in Penstock; the engine failed this request
       Unavailable               503: the engine is starting or restarting, metrics are off
     ModelError                  a model or its files cannot be loaded (start-up; names file and key)
 
-A broken invariant of our own is an `assert`, never one of these.
+Broken invariants of Penstock itself are `assert` statements, never these exceptions.
 """
 
 from __future__ import annotations

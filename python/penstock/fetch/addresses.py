@@ -34,13 +34,16 @@ PROBE_PORT: Final = 9
 
 
 class AllowList:
-    """Decides whether an address may be connected to. Allowed are the networks that the operator
-    lists, and public unicast addresses, except this machine's own: services on this machine may be
-    protected only by a firewall."""
+    """Decides whether the server may connect to an address for a client.
+
+    Networks that the operator lists are allowed. Other addresses are allowed if they are public
+    unicast addresses and not this machine's own, because services on this machine may be protected
+    only by a firewall.
+    """
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
-        """`networks`: the operator's addresses and networks. Raises ValueError for any other
-        text."""
+        """`networks`: the addresses and networks that the operator allows. Raises ValueError for
+        any other text."""
         self._networks: tuple[Network, ...] = tuple(ip_network(text) for text in networks)
 
     def allows(self, text: str) -> bool:

@@ -45,7 +45,7 @@ def public_certificates() -> ssl.SSLContext:
 class FetchLimits:
     """Limits of a Fetcher.
 
-    `max_bytes`: the size of one content.
+    `max_bytes`: the size of the content of one URL.
     `max_buffered_bytes`: the total size of all contents that are being received.
     `max_redirects`: the number of redirects that one fetch follows.
     `timeout_s`: the time of one fetch, with all its redirects.

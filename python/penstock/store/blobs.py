@@ -35,7 +35,8 @@ class Blobs:
     """
 
     def __init__(self, url: str, store_id: str) -> None:
-        """Create the folder. Raises OSError, and SettingsError for a URL that fsspec cannot use."""
+        """Create the folder of the bodies. Raises OSError, and SettingsError for a URL that fsspec
+        cannot use."""
         try:
             self.fs, root = url_to_fs(url)
         except (ValueError, ImportError):
@@ -75,17 +76,17 @@ class Blobs:
             raise
 
     def read(self, name: str) -> bytes:
-        """Return a whole body."""
+        """Return the whole body `name`."""
         body: bytes = self.fs.cat_file(f"{self.root}/{name}")
         return body
 
     def open(self, name: str) -> BinaryIO:
-        """Open a body for reading. The caller closes it."""
+        """Open the body `name` for reading. The caller closes it."""
         file: BinaryIO = self.fs.open(f"{self.root}/{name}", "rb")
         return file
 
     def delete(self, name: str) -> None:
-        """Delete a body if it exists."""
+        """Delete the body `name` if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(f"{self.root}/{name}")
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class LazyStore:
-    """Has the same members as `Store`. The store is opened by `open` or by the first call of any
-    method.
+    """A `Store` that is opened when it is first used: by `open`, or by the first call of a method
+    of one of its members.
 
-    If the store cannot be opened, the methods of its members raise StorageUnavailable, and the next
+    If the store cannot be opened, the methods of the members raise StorageUnavailable, and the next
     call tries again.
     """
 

@@ -161,7 +161,7 @@ class EventChunk(NamedTuple):
     """Consecutive events of a response's stream.
 
     `first`: the number of the first event in the chunk.
-    `following`: the number after that of the last event.
+    `following`: the number of the last event plus 1.
     `frames`: the events as bytes, as they were sent to the client.
     """
 

@@ -1,4 +1,4 @@
-"""Registers `any`, the convertor of path parameters that may hold any character: `{id:any}`."""
+"""Registers the path convertor `any`: `{id:any}` matches an id that contains any characters."""
 
 from __future__ import annotations
 

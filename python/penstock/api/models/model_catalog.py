@@ -1,4 +1,4 @@
-"""The models of this server, and the resolution of the names that requests use."""
+"""The models of this server. Resolves the names by which requests select them."""
 
 from __future__ import annotations
 

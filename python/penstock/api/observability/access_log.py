@@ -33,7 +33,7 @@ class AccessLog:
         self._write = self._json if form == "json" else self._text
 
     def request_started(self, record: RequestRecord) -> None:
-        """Log that a request whose route and model are known has started."""
+        """Log the start of a request. Its route and model are known by then."""
         self._write(
             "request started",
             {

@@ -90,7 +90,7 @@ class TokenHistogram(Histogram):
 
 
 class Metrics:
-    """The metrics of this API process. `expose` reports those of all API processes.
+    """The metrics of this API process. `expose` reports the metrics of all processes.
 
     `multiprocess_dir`: the folder shared with the other API processes; None if there is only one.
     """
@@ -153,7 +153,7 @@ class Metrics:
         self._in_flight(record.method, record.route, record.model).inc()
 
     def request_finished(self, record: RequestRecord, duration_s: float) -> None:
-        """Count a request as answered and no longer in flight."""
+        """Count a request that has ended. It is then no longer in flight."""
         target = (record.method, record.route, record.model)
         labels = (*target, str(record.status))
         self._in_flight(*target).dec()

@@ -73,7 +73,7 @@ async def _serve_here(
     api = ApiProcess(_api_task(settings, fleet), FleetControl(fleet))
     try:
         fleet.watch(api.models.apply)
-        await api.check_store()  # the engine loads meanwhile
+        await api.check_store()  # the engine loads during this check
         await _load_all(settings, fleet, say)
         await api.start()
         _say_sampling(settings.models, api.models.sampling, say)

@@ -32,7 +32,7 @@ class HttpServer(uvicorn.Server):
     stops it at once.
 
     `on_started`: called once the server accepts connections.
-    `handles_signals`: if False, the server ignores signals, and its owner calls `stop`.
+    `handles_signals`: if False, no signal handlers are installed, and the owner calls `stop`.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install our signal handlers until the block ends. uvicorn's handlers ignore a second
-        SIGTERM."""
+        """Handle signals with `stop` until the block ends, if `handles_signals`. uvicorn's own
+        handlers ignore a second SIGTERM."""
         on_main_thread = threading.current_thread() is threading.main_thread()
         if not (self._handles_signals and on_main_thread):
             yield

@@ -59,7 +59,7 @@ class Database:
         self._waiting: deque[_Write] = deque()
 
     async def read(self, work: Callable[[Connection], _T]) -> _T:
-        """Return the result of `work`, which must only read. Raises StorageUnavailable."""
+        """Run `work`, which must only read, and return its result. Raises StorageUnavailable."""
         return await self._call(self._readers, self._read, work)
 
     async def write(self, work: Callable[[Connection], _T]) -> _T:
@@ -136,7 +136,7 @@ def _resolve(done: Future[_T], call: Callable[[], _T]) -> None:
 
 
 def write_in(connection: Connection, work: Callable[[Connection], _T]) -> _T:
-    """Run `work` in a transaction that holds the write lock from its start."""
+    """Return the result of `work`, run in a transaction that has the write lock from its start."""
     connection.execution_options(**{WRITES: True})
     with connection.begin():
         return work(connection)

@@ -55,7 +55,7 @@ def _read_store_id(url: str) -> str | None:
 
 
 def _check_writable(folder: Path) -> None:
-    """Create and delete a file. Raises OSError if the folder is not writable."""
+    """Create and delete a temporary file. Raises OSError if the folder is not writable."""
     place = folder / new_id("try-")
     os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     place.unlink()
