@@ -30,7 +30,7 @@ class ForbiddenAddress(Exception):
 
 
 class SystemResolver:
-    """Resolves names with the system's resolver, in threads of its own, so that lookups of names
+    """Resolves names with the system's resolver in separate threads, so that slow lookups of names
     that clients chose block nothing else."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Lets other code cancel a block of the running task; the block needs no task of its own."""
+"""Cancels a block inside a task from other code, without a separate task for the block."""
 
 from __future__ import annotations
 

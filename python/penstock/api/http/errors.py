@@ -87,8 +87,8 @@ def rewrite_error_field(error: ServiceError, field_paths: FieldPaths) -> Service
 
 
 def _record_closed_connection(record: RequestRecord) -> None:
-    """Set the record's outcome to the side that closed the connection: the client, or the server if
-    it was stopped at once."""
+    """Record as outcome and status which side closed the connection: the client, or the server
+    because it was stopped at once."""
     if server_stopped():
         record.outcome = "server_stopped"
         record.status = record.status or Unavailable.status

@@ -231,7 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.parser.feed_data(data)
                 return
             except HttpParserError as error:
-                found = error.__context__  # the exception of a callback
+                found = error.__context__  # the exception that a callback raised
                 if isinstance(found, ServiceError):
                     self._refuse(found)
                 else:

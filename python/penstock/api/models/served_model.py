@@ -70,8 +70,8 @@ class ModelControl(Protocol):
         ...
 
     async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
-        """Unload an adapter and return it. `expected`: the revision that the alias must
-        have; None: any. Raises AdapterRefused."""
+        """Unload an adapter and return it. `expected`: the revision that the alias must have; None:
+        any. Raises AdapterRefused."""
         ...
 
     async def sync(self) -> None:
@@ -150,7 +150,7 @@ class ServedModel:
     def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         """Return the events of one run. The caller must close the generator, even after the last
         event. Raises Unavailable if the model is unloaded or cannot be loaded, and InvalidRequest
-        if it does not generate text, either here or from the generator."""
+        if the model does not generate text. Either this call or the generator raises them."""
         opened = self._opened
         if opened is None or opened.loaded is None:
             return self._run_when_loaded(request)
@@ -288,7 +288,7 @@ class _EngineConnection:
 
     def retire(self) -> None:
         self._retired = True
-        if self.loaded is None:  # not connected yet, so there are no leases
+        if self.loaded is None:  # not connected yet: waiting requests get an error
             self.task.cancel()
         self._close_if_unused()
 
