@@ -1,7 +1,7 @@
 """Penstock: an inference server and an embeddable engine.
 
-`from penstock import LLM` gives the engine inside your own process; `penstock serve` gives the
-server. See ARCHITECTURE.md for the rooms of the house and what may import what.
+`from penstock import LLM` imports the engine for your own process; `penstock serve` starts the
+server. ARCHITECTURE.md describes the packages and the allowed imports between them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 __version__ = "0.9.1"
 __all__ = ["LLM", "__version__"]
 
-# `typing` is not imported: `penstock` must hear of Ctrl-C first.
+# Like typing.TYPE_CHECKING. The module `typing` takes time to import, and `penstock` must install
+# its Ctrl-C handler before that.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Load `LLM` on first use, so that `penstock --help` stays fast."""
+    """Import `LLM` when it is first used, so that `penstock --help` stays fast."""
     if name == "LLM":
         from penstock.llm import LLM
 

@@ -1,7 +1,7 @@
-"""`penstock`, also as `python -m penstock`: Ctrl-C ends it with status 130 and without a traceback,
-also while it is imported and while the interpreter ends.
+"""Runs `penstock`, also as `python -m penstock`. Ctrl-C ends the process with status 130 and
+without a traceback, even during imports and at exit.
 
-So nothing is imported here that takes time.
+Therefore this module imports nothing that takes time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run a command. While it runs, Ctrl-C is a KeyboardInterrupt; before and after, there is
-    nothing to end but the process."""
+    """Run a command. During the command, Ctrl-C raises KeyboardInterrupt; before and after, Ctrl-C
+    ends the process at once."""
     _on_interrupt(_leave)
     sys.unraisablehook = _unraisable
     from penstock.cli.main import main as run
@@ -34,7 +34,8 @@ def main() -> None:
 
 
 def _on_interrupt(handler: Callable[..., object]) -> None:
-    """Unless who started the process wants it to go on, as a shell does in the background."""
+    """Set the handler for SIGINT, unless SIGINT is ignored: a shell sets this for background
+    processes."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, handler)
 
@@ -44,7 +45,8 @@ def _leave(*_: object) -> None:
 
 
 def _unraisable(found: sys.UnraisableHookArgs) -> None:
-    """Ctrl-C in a finalizer, from which nothing can be raised."""
+    """Handle an exception that cannot be raised, such as one in a finalizer: exit for
+    KeyboardInterrupt, otherwise use Python's default hook."""
     if found.exc_type is KeyboardInterrupt:
         _leave()
     sys.__unraisablehook__(found)

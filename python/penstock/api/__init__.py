@@ -1,1 +1,1 @@
-"""The HTTP side: routes, codecs, metrics, access log, and the server around them."""
+"""The HTTP API: routes, codecs, metrics, access log, and the server that runs them."""

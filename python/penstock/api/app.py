@@ -17,8 +17,8 @@ from penstock.api.services import Services
 from penstock.base.errors import NotFound
 
 CORS_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
-# Headers that browsers may send: the usual ones, Anthropic's under both of their spellings, and
-# those by which the official clients describe themselves and their account.
+# Request headers that browsers may send: the usual ones, both spellings of Anthropic's headers, and
+# the headers in which the official clients describe themselves and their account.
 CORS_HEADERS: Final = (
     "Content-Type",
     "Authorization",
@@ -55,7 +55,8 @@ CORS_HEADERS: Final = (
 
 
 def create_app(services: Services) -> ASGIApp:
-    """Build the application over `services`. It has no lifespan: the caller closes the services."""
+    """Return the ASGI application of `services`. It has no lifespan events: the caller closes
+    `services`."""
     app: ASGIApp = _Routes(services)
     app = Errors(app)
     app = _Cors(app)
@@ -64,7 +65,8 @@ def create_app(services: Services) -> ASGIApp:
 
 
 class _Cors:
-    """CORS for browsers; requests of other clients bypass the middleware."""
+    """Middleware that adds CORS headers for browsers. Requests without an Origin header bypass
+    it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -82,7 +84,7 @@ class _Cors:
 
 
 class _Routes:
-    """The router. Paths without parameters are looked up in a dictionary first."""
+    """Routes requests by path. Paths without parameters are looked up in a dictionary first."""
 
     def __init__(self, services: Services) -> None:
         routes = build_routes(services)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class Services:
     """The objects that all routes share.
 
-    models: model id -> model.
-    control: loads and unloads models and adapters.
-    store: the database and files, shared with the other API processes.
-    metrics: None: disabled.
-    adapter_updates: whether clients may load and unload adapters.
-    created: the start of the server, Unix seconds.
+    `models`: model id -> model.
+    `control`: loads and unloads models and adapters.
+    `store`: the database and files, shared with the other API processes.
+    `metrics`: None if metrics are disabled.
+    `adapter_updates`: True if clients may load and unload adapters.
+    `created`: the time at which the server started, in Unix seconds.
     """
 
     models: ModelCatalog
@@ -61,7 +61,7 @@ class Services:
         return FULL_COMPAT if self.settings.openai_compat else NO_COMPAT
 
     async def close(self) -> None:
-        """Stop background responses. The opener of the store closes it."""
+        """Stop the background responses. The store stays open: the caller closes it."""
         await self.runs.close()
 
     def resolve(self, name: str | None) -> str:

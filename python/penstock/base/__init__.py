@@ -1,1 +1,2 @@
-"""Errors, ids, logging and resource limits, for every package. Imports nothing of Penstock."""
+"""Errors, ids, logging and resource limits for all packages. Imports no other package of
+Penstock."""

@@ -1,4 +1,4 @@
-"""Decodes `data:` URLs (RFC 2397), and base64 as clients send it."""
+"""Decodes `data:` URLs (RFC 2397) and the variants of base64 that clients send."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ WHITE_SPACE: Final = b" \t\n\r\v\f"
 MAX_HEAD_CHARS: Final = 4096
 PIECE_CHARS: Final = 64 * 1024
 ESCAPE_CHARS: Final = len("%41")
-# An escape takes 0.5 us to decode. Clients send large content as base64.
+# Decoding one escape takes 0.5 us. Clients send large content as base64, without escapes.
 MAX_ESCAPES: Final = 1024 * 1024
 
 
 def decode_data_url(url: str) -> tuple[bytes, str | None]:
-    """Return (content, media type or None if the URL has none). Raises ValueError."""
+    """Return (content, media type) of a data: URL; the media type is None if the URL has none.
+    Raises ValueError."""
     if url[: len(SCHEME)].lower() != SCHEME:
         raise ValueError("not a data: URL")
     comma = url.find(",", 0, len(SCHEME) + MAX_HEAD_CHARS)
@@ -35,8 +36,9 @@ def decode_data_url(url: str) -> tuple[bytes, str | None]:
 
 
 def _unquote(text: str) -> bytes:
-    """Decode percent escapes piece by piece, because `unquote_to_bytes` creates an object per
-    escape. No piece ends within an escape. Raises ValueError for more than MAX_ESCAPES."""
+    """Decode percent escapes. Works on pieces of the text, because `unquote_to_bytes` creates an
+    object per escape; pieces are cut only between escapes. Raises ValueError for more than
+    MAX_ESCAPES."""
     if text.count("%") > MAX_ESCAPES:
         raise ValueError("too many percent escapes; send base64")
     content = bytearray()
@@ -51,8 +53,8 @@ def _unquote(text: str) -> bytes:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decode base64 in the standard or the URL-safe alphabet, padded or not. White space is
-    ignored. Raises ValueError."""
+    """Decode base64 in the standard or the URL-safe alphabet, with or without padding. White space
+    is ignored. Raises ValueError."""
     packed = text.encode("ascii").translate(URL_SAFE, WHITE_SPACE).rstrip(b"=")
     try:
         return base64.b64decode(packed + b"=" * (-len(packed) % 4), validate=True)

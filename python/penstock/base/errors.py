@@ -7,11 +7,11 @@
       Conflict                  409: the request conflicts with the current state
       PayloadTooLarge           413
       Overloaded                429: the queue is full; carries Retry-After
-      EngineFault               500: a bug of ours; the engine failed this request
+      EngineFault               500: a bug in Penstock; the engine failed this request
       Unavailable               503: the engine is starting or restarting, metrics are off
     ModelError                  a model or its files cannot be loaded (start-up; names file and key)
 
-A broken invariant of our own is an `assert`, never one of these.
+Broken invariants of Penstock itself are `assert` statements, never these exceptions.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MAX_MODEL_ERROR_CHARS: Final = 2000
 
 
 class ServiceError(Exception):
-    """An error that becomes an HTTP response. `message` is for the client: it contains no stack, no
-    path and no text of other programs.
+    """An error that becomes an HTTP response.
 
-    field: the field of the request that caused it.
-    code: a machine-readable code; None: the code of the class.
-    retry_after_s: the value of Retry-After, if a retry may succeed.
+    `message`: a text for the client, without stack traces, paths and output of other programs.
+    `field`: the request field that caused the error.
+    `code`: a machine-readable code; None: the code of the class.
+    `retry_after_s`: the value of the header Retry-After, if a retry may succeed.
     """
 
     status = 500
@@ -94,8 +94,8 @@ class Unavailable(ServiceError):
 
 
 class ModelError(Exception):
-    """A model cannot be loaded. The message names the file and the key or tensor at fault. Control
-    characters in it are escaped, because it quotes model files, which are untrusted."""
+    """A model cannot be loaded. The message names the file and the key or tensor at fault. It
+    quotes model files, which are untrusted, so its control characters are escaped."""
 
     def __init__(self, message: str) -> None:
         super().__init__(_printable(message))

@@ -1,11 +1,11 @@
-"""Ids in the APIs: a prefix and the 32 hexadecimal digits of a random UUID."""
+"""Ids in the APIs: a prefix followed by the 32 hexadecimal digits of a random UUID."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
 
-# The bits of the version and the variant of a UUID, and their values in a version 4 UUID.
+# The bits of a UUID that encode its version and variant, and their values in a version 4 UUID.
 UUID_FIXED: Final = 0xF000_C000_0000_0000_0000
 UUID_4: Final = 0x4000_8000_0000_0000_0000
 

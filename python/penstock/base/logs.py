@@ -1,4 +1,4 @@
-"""Logging setup, once per process. Other modules only call `logging.getLogger(__name__)`."""
+"""Sets up logging once per process. Other modules only call `logging.getLogger(__name__)`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import time
 
 
 def configure_logging(level: int = logging.INFO) -> None:
-    """Send `penstock.*` records to standard error, one line each, with time and level."""
+    """Write `penstock.*` log records of at least `level` to standard error, one line each, with
+    time and level."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     root = logging.getLogger("penstock")
     root.handlers[:] = [handler]
     root.setLevel(level)
     root.propagate = False
-    # No line shows these, so they are not looked up for each record.
+    # The log lines do not contain these values, so they need not be determined for each record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
 
 
 class _Lines(logging.Formatter):
-    """Formats as `%(asctime)s %(levelname)s %(name)s: %(message)s`, but formats each second only
-    once, because the access log has two lines per request."""
+    """Formats a record as `%(asctime)s %(levelname)s %(name)s: %(message)s`. Each second is
+    formatted only once, because the access log writes two lines per request."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")

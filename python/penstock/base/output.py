@@ -7,8 +7,9 @@ from typing import BinaryIO
 
 
 def take_standard_output() -> BinaryIO:
-    """Return standard output for exclusive use by the caller. Everything else that is printed from
-    now on, also by libraries, goes to standard error. Child processes do not inherit it."""
+    """Return a stream to standard output that only the caller can use. All other output to standard
+    output from now on, including that of libraries, goes to standard error. Child processes do not
+    inherit the stream."""
     own = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return own

@@ -1,4 +1,4 @@
-"""Memory and cores that this process may use, including the limits of control groups."""
+"""Memory and CPU cores that this process may use, within the limits of its control groups."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Return the minimum of the machine's available memory and of the memory left in this process's
-    control group and its ancestors. None if the system reports neither."""
+    """Return the bytes of memory that this process can still use, or None if the system does not
+    report them.
+
+    The result is the smaller of the machine's available memory and the memory left in the control
+    group of this process or one of its ancestors. `proc` and `cgroups`: the folders to read.
+    """
     available = [*_machine_bytes(proc), *_group_bytes(proc, cgroups)]
     return max(0, min(available)) if available else None
 
 
 def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
-    """Return the number of cores this process may run on, at most the whole cores in the CPU quotas
-    of its control groups."""
+    """Return the number of cores that this process may run on, limited by the CPU quotas of its
+    control groups, which are rounded down to whole cores; at least 1. `proc` and `cgroups`: the
+    folders to read."""
     cores = len(os.sched_getaffinity(0))
     for group, version in _groups(proc, cgroups, "cpu"):
         if version == 2:
@@ -40,7 +45,8 @@ def _machine_bytes(proc: Path) -> list[int]:
 
 
 def _group_bytes(proc: Path, cgroups: Path) -> list[int]:
-    """Return for each control group with a limit: limit - usage + reclaimable file pages."""
+    """Return the bytes of memory left in each control group of this process that has a memory
+    limit: limit - usage + reclaimable file pages."""
     available = []
     for group, version in _groups(proc, cgroups, "memory"):
         names = ("memory.max", "memory.current")
@@ -53,7 +59,8 @@ def _group_bytes(proc: Path, cgroups: Path) -> list[int]:
 
 
 def _groups(proc: Path, cgroups: Path, controller: str) -> Iterator[tuple[Path, int]]:
-    """Yield (folder, cgroup version) of this process's control groups, innermost first."""
+    """Yield (folder, cgroup version 1 or 2) of each control group of this process that has the
+    controller `controller`, innermost group first."""
     for line in _lines(proc / "self" / "cgroup"):
         hierarchy, controllers, path = line.split(":", 2)
         if hierarchy == "0":

@@ -10,7 +10,7 @@ STANDARD_ERROR: Final = 2
 
 
 def dump_stacks_on_signal() -> None:
-    """Write the stacks of all threads to standard error on SIGUSR1 and on a crash of native code.
-    The dump has file names and line numbers, no values."""
+    """Write the stacks of all threads to standard error on SIGUSR1 and when native code crashes.
+    The stacks contain file names and line numbers, but no values of variables."""
     faulthandler.enable(STANDARD_ERROR)
     faulthandler.register(signal.SIGUSR1, STANDARD_ERROR)

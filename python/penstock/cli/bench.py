@@ -1,4 +1,4 @@
-"""`penstock bench`: measures the engine alone, without HTTP and tokenizer."""
+"""`penstock bench`: measures the engine alone, without HTTP and tokenization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State and commands of a terminal chat. Knows neither the terminal nor the model."""
+"""State and commands of a terminal chat, independent of the terminal and the model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,17 @@ Ctrl-C stops an answer."""
 
 
 class ExitChat(Exception):
-    """The user asked to quit."""
+    """The user asked to leave the chat."""
 
 
 class Conversation:
-    """Messages so far, and the sampling parameters of the next answer."""
+    """The messages so far, and the parameters for the next answer.
+
+    `system`: the system message.
+    `limits`: the maximum length of an answer.
+    `reasoning`: whether the model reasons before it answers.
+    `adapter`: the alias of the LoRA adapter to use; None: none.
+    """
 
     def __init__(
         self,
@@ -56,7 +62,8 @@ class Conversation:
         }
 
     def command(self, line: str) -> str:
-        """Run a line that starts with a slash; return the reply. Raises ExitChat."""
+        """Run a command line that starts with a slash, and return the text to show. Raises
+        ExitChat."""
         name, _, argument = line.strip().partition(" ")
         known = self._commands.get(name)
         if known is None:
@@ -67,7 +74,7 @@ class Conversation:
             return error.message
 
     def request(self, text: str) -> GenerateRequest:
-        """Build the request: the conversation so far and the user's text."""
+        """Return the request for the next answer: the conversation so far and the user's `text`."""
         system = [Message("system", (Text(self.system),))] if self.system else []
         messages = (*system, *self.messages, Message("user", (Text(text),)))
         return GenerateRequest(
@@ -79,7 +86,7 @@ class Conversation:
         )
 
     def keep(self, text: str, answer: str) -> None:
-        """Append the user's text and the answer, complete or stopped."""
+        """Append the user's text and the model's answer, which may have been interrupted."""
         self.messages += [Message("user", (Text(text),)), Message("assistant", (Text(answer),))]
 
     def _leave(self, _: str) -> str:

@@ -1,4 +1,4 @@
-"""`penstock doctor`: checks whether this machine can serve."""
+"""`penstock doctor`: checks whether this machine can run a server."""
 
 from __future__ import annotations
 

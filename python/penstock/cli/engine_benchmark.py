@@ -1,4 +1,4 @@
-"""Measures an engine with random prompts and greedy answers."""
+"""Measures the speed of an engine with random prompts and greedy sampling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from penstock.engine.types import TokenRequest
 
 @dataclass(frozen=True)
 class Speed:
-    """Result of one iteration: seconds, and tokens per second over all sequences."""
+    """The result of one iteration.
+
+    `first_token_s`: median time to the first token, in seconds.
+    `prompt_rate`: prompt tokens per second, over all sequences.
+    `decode_rate`: generated tokens per second after the first token, over all sequences.
+    """
 
     first_token_s: float
     prompt_rate: float
@@ -28,7 +33,12 @@ class Speed:
 async def measure(
     engine: Engine, prompt_len: int, gen_len: int, streams: int, adapter: str = ""
 ) -> Speed:
-    """Run one iteration; random prompts miss the prefix cache. `adapter`: an adapter revision."""
+    """Run one iteration and return its speed. Prompts are random, so they miss the prefix cache.
+
+    `prompt_len`, `gen_len`: tokens of each prompt and each answer.
+    `streams`: number of concurrent sequences.
+    `adapter`: the adapter revision to use; "": none.
+    """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     runs = [_generate(engine, prompt_len, gen_len, adapter) for _ in range(streams)]
@@ -46,7 +56,8 @@ async def measure(
 async def _generate(
     engine: Engine, prompt_len: int, gen_len: int, adapter: str
 ) -> tuple[float, float]:
-    """Return the times of the first and the last token, in seconds of the monotonic clock."""
+    """Generate one answer. Return the times of its first and last token, in seconds of the
+    monotonic clock."""
     vocab = engine.info.vocab_size
     request = TokenRequest(
         id=new_id("bench_"),
@@ -64,7 +75,7 @@ async def _generate(
 
 
 def speed_table(title: str, measured: list[Speed]) -> Table:
-    """Return a table with median, minimum and maximum of each figure."""
+    """Return a table with the median, minimum and maximum of each figure in `measured`."""
     table = Table("", "median", "min", "max", title=title, title_justify="left", box=None)
     rows = (
         ("prefill, tok/s", [speed.prompt_rate for speed in measured], "{:,.0f}"),

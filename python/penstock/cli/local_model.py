@@ -1,4 +1,4 @@
-"""Runs a language model in this process, for commands without a server."""
+"""Runs a language model in this process, for commands that need no server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from penstock.models.loader.sampling_defaults import operator_sampling
 
 @dataclass(frozen=True)
 class LocalModel:
-    """An engine in a thread, the agent loop over it, and the loaded adapters."""
+    """A running model.
+
+    `name`: the id of the model.
+    `engine`: the engine, which runs in a thread.
+    `agent`: answers requests with the engine.
+    `adapters`: the loaded LoRA adapters.
+    """
 
     name: str
     engine: LocalEngine
@@ -29,7 +35,7 @@ class LocalModel:
 
 
 async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the tasks that Ctrl-C left, before the engine closes."""
+    """Cancel the tasks that Ctrl-C left unfinished, before the engine is closed."""
     tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
     for task in tasks:
         task.cancel()
@@ -38,10 +44,8 @@ async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextlib.contextmanager
 def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEventLoop, LocalModel]]:
-    """Start the model of `settings`; yield it with its event loop, which the caller runs.
-
-    Raises ModelError.
-    """
+    """Context manager that starts the model of `settings`. Yields the model with its event loop,
+    which the caller must run. Raises ModelError."""
     files = fetch_model(settings.model)
     loop = asyncio.new_event_loop()
     try:

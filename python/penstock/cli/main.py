@@ -1,4 +1,4 @@
-"""The commands of `penstock`, and the exit status of their errors."""
+"""The commands of `penstock`, and the exit status for their errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from penstock.config import SettingsError
 
 
 class PlainHelpGroup(TyperGroup):
-    """Lists the commands as plain text, since rich's boxes would double the time of `--help`."""
+    """A command group whose help is plain text, because rich's boxes would double the time of
+    `--help`."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super(TyperGroup, self).format_help(ctx, formatter)
@@ -61,7 +62,8 @@ def _root(
 
 
 def main() -> None:
-    """Run a command. An operator's mistake ends with one line on standard error and status 1."""
+    """Run a command. For an operator's mistake, print one line on standard error and exit with
+    status 1."""
     try:
         app()
     except (ModelError, SettingsError, ServiceError) as error:

@@ -42,10 +42,8 @@ def models() -> None:
 
 
 def fetch_model(name: str) -> ModelFiles:
-    """Return the files of a model; download missing ones with a progress bar.
-
-    Raises ModelError.
-    """
+    """Return the files of a model. Missing files are downloaded with a progress bar. Raises
+    ModelError."""
     from penstock.models.hub.sources import resolve_model
 
     with _Bars() as bars:
@@ -60,7 +58,7 @@ def hub_access() -> HubAccess:
 
 
 class _Bars:
-    """Progress bars on standard error; none appear if nothing is downloaded."""
+    """Progress bars on standard error. They appear only if something is downloaded."""
 
     def __init__(self) -> None:
         self._shown = False
@@ -73,7 +71,8 @@ class _Bars:
             self._progress.stop()
 
     def update(self, name: str, done_bytes: int, total_bytes: int | None) -> None:
-        """Show that `done_bytes` of the file `name` are downloaded."""
+        """Show that `done_bytes` of `total_bytes` (None: unknown) of the file `name` are
+        downloaded."""
         if not self._shown:
             self._show()
         if name not in self._tasks:

@@ -63,7 +63,7 @@ def run(
         console = Console()
         if console.is_terminal and sys.stdin.isatty():
             chat = Chat(loop, model.agent, conversation, console)
-        else:  # another program reads the answers or writes the prompts
+        else:  # input or output is not a terminal
             chat = Chat(loop, model.agent, conversation, console, Console(stderr=True), "")
         if text is not None:
             chat.answer_once(text)

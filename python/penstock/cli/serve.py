@@ -21,7 +21,7 @@ def serve(parsed: CommandSettings) -> None:
 
 
 def serve_settings(settings: ServingSettings) -> None:
-    """Download missing models and serve until a signal.
+    """Download missing models, and serve until a signal arrives.
 
     Raises ModelError, SettingsError, OSError.
     """
@@ -42,7 +42,8 @@ def serve_settings(settings: ServingSettings) -> None:
 
 
 def with_ids(settings: ServingSettings) -> ServingSettings:
-    """Download the models and fill in missing ids. Raises ModelError, SettingsError."""
+    """Download the models and return the settings with the missing ids filled in. Raises ModelError
+    and SettingsError."""
     from penstock.cli.pull import fetch_model
     from penstock.config.validation import check_models
 
@@ -57,7 +58,7 @@ def with_ids(settings: ServingSettings) -> ServingSettings:
 
 
 def check_store(settings: StoreSettings) -> None:
-    """Open and close a store that the operator configured, before any model is loaded.
+    """If the operator configured a store, open and close it to check it before any model is loaded.
 
     The default store is opened while the models load. Raises SettingsError.
     """

@@ -1,8 +1,8 @@
-"""The table of options that set a field of the settings. It gives the command line its options,
-its help, and docs/configuration.md.
+"""The table of command-line options that set fields of the settings. The options of the command
+line, its help and docs/configuration.md are generated from it.
 
-A flag is the field's name, or the name that vLLM and llama.cpp use. Further flags of an option are
-hidden aliases: former names, and those of mistral.rs.
+An option's flag is the name of its field, or the name that vLLM and llama.cpp use. Its further
+flags are hidden aliases: former names, and the names that mistral.rs uses.
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ MODEL_DEFAULT: Final = "the model's own"
 class SettingOption:
     """One option of the command line.
 
-    `field`: the field that it sets. `flags`: the flag of the help, then its hidden aliases; a short
-    flag comes before the flag that it abbreviates. `kind`: int, float, str, bool, list[str] or a
-    Literal. `default` and `metavar`: shown in the help in place of the field's default and type.
+    `field`: the settings field that it sets.
+    `flags`: the flag shown in the help, then hidden aliases; a short flag precedes the flag that it
+    abbreviates.
+    `kind`: the type of its value: int, float, str, bool, list[str] or a Literal.
+    `help`: the text of the help.
+    `default`: shown in the help instead of the field's default; None: the field's default.
+    `metavar`: shown in the help instead of the type; None: the type.
+    `panel`: the section of the help.
     """
 
     field: str
@@ -54,7 +59,7 @@ def _panel(panel: str, *options: SettingOption) -> tuple[SettingOption, ...]:
 
 
 def _by_device(size: Literal["max_num_seqs", "max_num_batched_tokens"]) -> str:
-    """The default of a step size, on a CPU and on a GPU."""
+    """Return the text that gives the defaults of a step limit on a CPU and on a GPU."""
     on_cpu, on_gpu = getattr(CPU_STEP_SIZES, size), getattr(GPU_STEP_SIZES[0], size)
     return f"{on_cpu}; on a GPU {on_gpu}, or less if memory is short"
 
@@ -254,7 +259,8 @@ ENGINE_OPTIONS: Final = (
         ),
     ),
 )
-# Options of former keys: the settings file and the command line still accept them (FORMER_KEYS).
+# Options of the former keys (FORMER_KEYS), which the settings file and the command line still
+# accept.
 FORMER_OPTIONS: Final = (
     SettingOption("prefix_cache_n", ("--prefix-cache-n",), int, ""),
     SettingOption("speculation", ("--speculation",), bool, ""),
@@ -459,7 +465,8 @@ SERVE_OPTIONS: Final = SERVER_OPTIONS + STORE_OPTIONS
 
 
 def negative_flags(option: SettingOption) -> tuple[str, ...]:
-    """The flags that switch a boolean option off, the one of the help first; () for other kinds."""
+    """Return the flags that switch a boolean option off, starting with the flag shown in the help;
+    () for other options."""
     if option.kind is not bool:
         return ()
     name = option.flags[0].removeprefix("--")
@@ -471,7 +478,7 @@ def negative_flags(option: SettingOption) -> tuple[str, ...]:
 
 
 def default_text(option: SettingOption) -> str:
-    """The default of an option, as the help shows it."""
+    """Return the default of an option as text for the help."""
     return option.default or str(getattr(_owner(option)(), option.field))
 
 

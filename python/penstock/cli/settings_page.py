@@ -1,7 +1,7 @@
-"""Writes the tables of docs/configuration.md from the options.
+"""Generates the tables of docs/configuration.md from the options.
 
-`python -m penstock.cli.settings_page docs/configuration.md` replaces them between the page's
-markers; a test compares.
+`python -m penstock.cli.settings_page docs/configuration.md` replaces the tables between the markers
+of the page; a test checks that the page is current.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def tables() -> str:
 
 
 def with_tables(page: str) -> str:
-    """Return `page` with the text between its markers replaced by the tables."""
+    """Return `page` with the text between its markers replaced by the current tables."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
@@ -83,7 +83,7 @@ def _row(option: SettingOption) -> str:
 
 
 def _value(option: SettingOption) -> str:
-    """The values of a key: its type with the smallest and the largest, or its words."""
+    """Return a Markdown description of a key's values: its type and range, or its allowed words."""
     if option.kind not in KINDS:
         return _code(f'"{word}"' for word in get_args(option.kind))
     bounds = RANGES.get(option.field)

@@ -1,6 +1,6 @@
-"""Gives a command the settings options as parameters, and turns the given values into settings.
+"""Adds the settings options to a command as parameters, and converts the given values to settings.
 
-An option that is not given is None; the TOML file's value applies then, else the default.
+An option that is not given is None. The TOML file's value is then used, or else the default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from penstock.config import EngineSettings, ServingSettings, SettingsError, read
 from penstock.config.load_settings import load_engine, load_serving
 from penstock.config.unsupported_options import UNSUPPORTED_OPTIONS, UnsupportedOption
 
-# Shorter than typer's names, which leave little room for the help text in a narrow terminal.
+# Placeholders for values in the help. Shorter than typer's, which leave little room for the help
+# text in a narrow terminal.
 METAVARS: Final[dict[Any, str]] = {int: "N", float: "SECONDS", str: "TEXT", list[str]: "TEXT"}
 FLAGS: Final = {
     option.field: next(flag for flag in option.flags if flag.startswith("--"))
@@ -44,7 +45,12 @@ MODEL_HELP: Final = (
 
 @dataclass(frozen=True)
 class CommandSettings:
-    """The settings options that were given on the command line."""
+    """The settings options that were given on the command line.
+
+    `engine`, `server`, `store`: field -> value; None: not given.
+    `file`: the TOML file.
+    `names`: the values of `--served-model-name`.
+    """
 
     engine: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] = field(default_factory=dict)
@@ -53,7 +59,8 @@ class CommandSettings:
     names: tuple[str, ...] = ()
 
     def serving(self) -> ServingSettings:
-        """Merge defaults, environment, file and options, in this order. Raises SettingsError."""
+        """Merge defaults, environment, file and options; later sources win. Raises
+        SettingsError."""
         environment = read_environment()
         with _named_as_given(self.engine | self.server | self.store):
             return load_serving(
@@ -66,14 +73,15 @@ class CommandSettings:
             )
 
     def one_engine(self) -> EngineSettings:
-        """Merge the settings of a command that runs one model. Raises SettingsError."""
+        """Return the merged settings for a command that runs one model. Raises SettingsError."""
         with _named_as_given(self.engine):
             return load_engine(self.engine, file=self.file)
 
 
 @contextmanager
 def _named_as_given(values: Mapping[str, Any]) -> Iterator[None]:
-    """Name the option in an error about a field that an option set."""
+    """Context manager that rewrites a SettingsError about a field in `values`: the message then
+    names the option that set the field."""
     try:
         yield
     except SettingsError as error:
@@ -84,9 +92,11 @@ def _named_as_given(values: Mapping[str, Any]) -> Iterator[None]:
 
 
 def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command with MODEL, `--config` and the settings options.
+    """Return a decorator that adds MODEL, `--config` and the settings options to a command.
 
-    The command gets them as its first argument, a CommandSettings, beside its own options.
+    The command gets them as its first argument, a CommandSettings, in addition to its own options.
+
+    `server`: include the options of the server and the store.
     """
     options = MODEL_OPTIONS + (SERVE_OPTIONS if server else ())
 
@@ -152,15 +162,16 @@ def _names_parameter() -> inspect.Parameter:
 
 
 class MultiValueCommand(TyperCommand):
-    """A command whose option `--served-model-name` takes several values, as vLLM's does."""
+    """A command whose option `--served-model-name` accepts several values, as vLLM's does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, split_served_names(args))
 
 
 def split_served_names(args: Sequence[str]) -> list[str]:
-    """`--served-model-name A B` as that option twice. A last word that is a file, a folder or a
-    name of the catalogue is MODEL."""
+    """Return `args` with `--served-model-name A B` split into one option per name. If the last word
+    after the option is a file, a folder or a name of the catalogue, it remains the argument
+    MODEL."""
     made: list[str] = []
     given = list(args)
     while given:
@@ -196,12 +207,14 @@ def _config_parameter() -> inspect.Parameter:
 
 
 def _unsupported_parameter(option: UnsupportedOption) -> inspect.Parameter:
-    """A hidden option that is refused by name."""
+    """Return a hidden option that is accepted by the parser, so that it can be refused with a
+    reason."""
     return _hidden_parameter(option.name, "--" + option.name.replace("_", "-"), option.kind)
 
 
 def _parameters(option: SettingOption) -> list[inspect.Parameter]:
-    """The option of the help, then a hidden one for each alias and each negative flag."""
+    """Return the parameter for the option shown in the help, followed by a hidden parameter for
+    each alias and each negative flag."""
     shown, aliases = _shown_flags(option), _aliases(option)
     off = negative_flags(option)
     text = option.help
@@ -221,7 +234,7 @@ def _parameters(option: SettingOption) -> list[inspect.Parameter]:
 
 
 def _former_parameters(option: SettingOption) -> list[inspect.Parameter]:
-    """The hidden parameters of an option whose key has another name now."""
+    """Return the hidden parameters for an option of a former key."""
     flags = {option.field: option.flags[0], **_negatives(option)}
     return [_hidden_parameter(name, flag, option.kind) for name, flag in flags.items()]
 
@@ -231,18 +244,18 @@ def _hidden_parameter(name: str, flag: str, kind: Any) -> inspect.Parameter:
 
 
 def _shown_flags(option: SettingOption) -> tuple[str, ...]:
-    """The flag of the help, with the short flag before it."""
+    """Return the flag shown in the help, preceded by its short flag if it has one."""
     return option.flags[: 1 if option.flags[0].startswith("--") else 2]
 
 
 def _aliases(option: SettingOption) -> dict[str, str]:
-    """Parameter name -> flag of each hidden alias."""
+    """Return parameter name -> flag, for each hidden alias."""
     flags = option.flags[len(_shown_flags(option)) :]
     return {f"{option.field}_{index}": flag for index, flag in enumerate(flags, 1)}
 
 
 def _negatives(option: SettingOption) -> dict[str, str]:
-    """Parameter name -> flag of each way to switch a boolean option off."""
+    """Return parameter name -> flag, for each flag that switches a boolean option off."""
     flags = negative_flags(option)
     return {f"{option.field}_off_{index}": flag for index, flag in enumerate(flags)}
 

@@ -1,4 +1,4 @@
-"""The terminal chat: reads lines and shows streamed answers."""
+"""The terminal chat: reads lines and shows answers as they are generated."""
 
 from __future__ import annotations
 
@@ -40,11 +40,16 @@ class Loop(Protocol):
 
 
 class Chat:
-    """One conversation.
+    """One conversation in the terminal.
 
-    `loop` runs only during an answer, so that input() handles Ctrl-C, Ctrl-D and history.
-    `console` gets the answers, `notes` all other output (None: `console`). `prompt` is written to
-    standard output before a line is read; "" keeps standard output for answers.
+    `loop`: the event loop; it runs only during an answer, so that input() handles Ctrl-C, Ctrl-D
+    and history.
+    `agent`: answers the requests.
+    `conversation`: the messages so far.
+    `console`: shows the answers.
+    `notes`: shows all other output; None: `console`.
+    `prompt`: written to standard output before a line is read; "" keeps standard output for answers
+    only.
     """
 
     def __init__(
@@ -64,12 +69,13 @@ class Chat:
         self._prompt = prompt
 
     def answer_once(self, text: str) -> None:
-        """Write one answer. Raises ServiceError on failure, KeyboardInterrupt after Ctrl-C."""
+        """Show the answer to `text`. Raises ServiceError on failure and KeyboardInterrupt after
+        Ctrl-C."""
         if not self._answer(text):
             raise KeyboardInterrupt
 
     def talk(self, model_name: str) -> None:
-        """Read lines until /exit or the end of input."""
+        """Read and answer lines until /exit or the end of input."""
         hint = "  /help lists the commands, /exit quits"
         self._notes.print(Text.assemble((model_name, "bold"), hint))
         for line in self._lines():
@@ -85,7 +91,8 @@ class Chat:
 
     def _lines(self) -> Iterator[str]:
         if sys.stdin.isatty():
-            # readline gives input() history and editing; it needs the prompt to redraw a line.
+            # readline gives input() history and line editing. input() gets the prompt, because
+            # readline must redraw it.
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401
         while True:
@@ -103,7 +110,8 @@ class Chat:
                 yield line
 
     def _answer(self, text: str) -> bool:
-        """Show an answer and append it to the conversation; return False if Ctrl-C stopped it."""
+        """Show the answer to `text` and append both to the conversation. Returns False if Ctrl-C
+        interrupted the answer."""
         shown: list[str] = []
         complete = True
         task = self._loop.create_task(self._show(text, shown))
@@ -137,8 +145,8 @@ class Chat:
                         pass
 
     def _write(self, text: str, style: str | None) -> None:
-        """Write text unchanged (rich would replace tabs and emoji names), without control
-        characters on a terminal."""
+        """Write text, on a terminal without control characters. Does not use rich's markup, which
+        would replace tabs and emoji names."""
         if self._console.is_terminal:
             text = CONTROL_CHARACTERS.sub("", text)
         segment = Segment(text, Style.parse(style) if style else None)

@@ -1,6 +1,6 @@
 """Frozen settings from the command line, a TOML file and the environment.
 
-No other room reads the environment.
+No other package reads the environment.
 """
 
 from penstock.config.environment import (

@@ -1,8 +1,8 @@
 """Environment variables of Penstock. No other module reads the environment.
 
-`KEEP_ALIVE_INTERVAL`, `SERVICE_ALLOW_RUNTIME_LORA_UPDATING` and `SERVICE_LORA_ADAPTER_ROOT` are the
-specification's; `PENSTOCK_HOME` is ours; `HF_HOME`, `HF_TOKEN` and
-`XDG_DATA_HOME` mean what they mean everywhere.
+`KEEP_ALIVE_INTERVAL`, `SERVICE_ALLOW_RUNTIME_LORA_UPDATING` and `SERVICE_LORA_ADAPTER_ROOT` are
+part of the server's specified interface; `PENSTOCK_HOME` is Penstock's own variable; `HF_HOME`,
+`HF_TOKEN` and `XDG_DATA_HOME` have their usual meaning.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ MALLOPT_SETTINGS: Final = (
     (-3, 256 * 1024),  # M_MMAP_THRESHOLD, in bytes
     (-1, 1024 * 1024),  # M_TRIM_THRESHOLD, in bytes
 )
-"""(option, value) for glibc's `mallopt`; the numbers are those of malloc.h."""
+"""(option, value) for glibc's `mallopt`, with the option numbers of malloc.h."""
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Values of the environment.
+    """Values from the environment.
 
-    `home`: folder of models and data. `hf_home`: Hugging Face's cache, shared with other tools.
-    `lora_updates`: clients may load and unload adapters. `lora_root`: they may load adapters from
-    this folder only; None allows any.
+    `home`: the folder of models and data.
+    `hf_home`: Hugging Face's cache, shared with other tools.
+    `hf_token`: the access token for the Hugging Face hub.
+    `keep_alive_interval_ms`: the time between two keep-alives of a stream.
+    `lora_updates`: True if clients may load and unload adapters.
+    `lora_root`: clients may load adapters only from this folder; None: from any folder.
     """
 
     home: Path
@@ -44,7 +47,8 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 def read_environment(names: Mapping[str, str] | None = None) -> Environment:
-    """Read the environment of this process, or `names`. A value that cannot be read is ignored."""
+    """Read the environment of this process, or `names` in its stead. Ignores values that cannot be
+    parsed."""
     names = os.environ if names is None else names
     user = Path(names.get("HOME") or Path.home())
     data = Path(names.get("XDG_DATA_HOME") or user / ".local" / "share")
@@ -61,20 +65,20 @@ def read_environment(names: Mapping[str, str] | None = None) -> Environment:
 
 
 def limit_blas_threads() -> None:
-    """Keep numpy's BLAS from starting threads in this process and its children.
-
-    Penstock does not use BLAS. A value that the operator set stays. Call before importing numpy.
-    """
+    """Prevent numpy's BLAS from starting threads in this process and its children, because Penstock
+    does not use BLAS. A value that the operator set is kept. Must be called before numpy is
+    imported."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def limit_malloc_arenas() -> None:
-    """Make glibc return freed memory to the system; call before threads start.
+    """Make glibc return freed memory to the system. Must be called before threads are started.
 
-    glibc keeps up to eight heaps per core, with blocks of up to 32 MiB inside. An API process
-    with ten hostile clients then used 45 MiB of 250 after five minutes, and grew; with one heap
-    and large blocks mapped separately it stayed at 28 of 66 from the second minute on. Options
-    that the operator set stay. Does nothing without glibc.
+    By default glibc keeps up to eight heaps per core, with blocks of up to 32 MiB inside. With
+    these defaults an API process with ten hostile clients held 250 MiB after five minutes, of which
+    45 MiB were in use, and kept growing. With one heap and large blocks mapped separately, it held
+    66 MiB, of which 28 MiB were in use, from the second minute on. Options that the operator set
+    are kept. Does nothing without glibc.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return

@@ -1,10 +1,10 @@
-"""Merges settings: defaults, then a TOML file, then the options of the command line.
+"""Merges settings. Later sources override earlier ones: defaults, TOML file, command-line options.
 
-The file has the keys `model` and `served_model_name`, or tables `[[models]]` and
-`default_model_id`, and the tables `[engine]`, `[server]` and `[store]`. Their keys are fields of
-ModelSettings, EngineSettings, ServerSettings and StoreSettings; those of `[engine]` apply to every
-model that does not set them itself. `[models.adapter]` (or `[engine.adapter]`) has the options of
-the LoRA runtime. FORMER_KEYS are still accepted.
+The file has either the keys `model` and `served_model_name`, or `default_model_id` and one table
+`[[models]]` per model. It may also have the tables `[engine]`, `[server]` and `[store]`. The keys
+of the tables are the fields of ModelSettings, EngineSettings, ServerSettings and StoreSettings.
+`[engine]` applies to every model, except for keys that the model sets itself. `[models.adapter]` or
+`[engine.adapter]` has the options of the LoRA runtime. FORMER_KEYS are still accepted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ else:
 
 MODEL_KEYS: Final = tuple(name for name in ModelSettings.__struct_fields__ if name != "engine")
 
-# Former keys of [engine] and of `LLM`, and the key that replaced each.
+# Former key of [engine] and of `LLM` -> the key that replaced it.
 FORMER_KEYS: Final[Mapping[str, str]] = {
     "block_tokens": "block_size",
     "cache_dtype": "kv_cache_dtype",
@@ -68,7 +68,7 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A settings file, its tables not yet read."""
+    """A settings file whose tables are not validated yet."""
 
     model: str | None = None
     served_model_name: str | list[str] | None = None
@@ -89,8 +89,11 @@ def load_serving(
     environment: Environment,
     names: Sequence[str] = (),
 ) -> ServingSettings:
-    """Merge the sources for a server. An option that is None was not given. `names`: additional
-    names of the only model. Raises SettingsError."""
+    """Merge defaults, environment, file and options into the settings of a server. Options that
+    were not given are None. Raises SettingsError.
+
+    `names`: the names of the only model in requests.
+    """
     document = read_toml(file) if file is not None else SettingsFile()
     from_environment = {"keep_alive_interval_ms": environment.keep_alive_interval_ms}
     check_sandbox(document.sandbox)
@@ -106,8 +109,8 @@ def load_serving(
 
 
 def load_engine(options: Mapping[str, Any], *, file: Path | None) -> EngineSettings:
-    """Merge the sources for one engine, the file's default model if it has several. Raises
-    SettingsError."""
+    """Merge defaults, file and options into the settings of one engine. If the file has several
+    models, use its default model. Raises SettingsError."""
     document = read_toml(file) if file is not None else SettingsFile()
     models = _models(document, options)
     wanted = document.default_model_id
@@ -116,7 +119,8 @@ def load_engine(options: Mapping[str, Any], *, file: Path | None) -> EngineSetti
 
 
 def read_toml(path: Path) -> SettingsFile:
-    """Read the tables of a file. Raises SettingsError that names the file and the key."""
+    """Read the tables of a TOML file. Raises SettingsError, whose message names the file and the
+    key."""
     try:
         with path.open("rb") as file:
             return msgspec.convert(tomllib.load(file), SettingsFile)
@@ -131,7 +135,8 @@ def read_toml(path: Path) -> SettingsFile:
 def _models(
     document: SettingsFile, options: Mapping[str, Any], names: Sequence[str] = ()
 ) -> list[ModelSettings]:
-    """The models of `[[models]]`, or the one model that the file or an option names."""
+    """Return the settings of the models in `[[models]]`, or of the one model that the file or an
+    option names."""
     if not document.models:
         named = {"model": document.model}
         aliases = tuple(dict.fromkeys(names or _listed(document.served_model_name)))
@@ -162,7 +167,8 @@ def _listed(names: str | list[str] | None) -> list[str]:
 
 
 def _check_no_store(server: Mapping[str, Any]) -> None:
-    """Refuse the key `store` in `[server]`: `[store]` is a table beside it."""
+    """Raise SettingsError if the table `[server]` has a key `store`: `[store]` is a separate
+    table."""
     if "store" in server:
         raise SettingsError("unknown key 'store' in [server]")
 
@@ -177,9 +183,11 @@ def _engine(sources: list[Mapping[str, Any]], name: str = "engine") -> EngineSet
 
 
 def with_current_keys(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a source of engine settings with former keys and spellings replaced by today's.
+    """Return `source` with former keys and spellings of engine settings replaced by the current
+    ones.
 
-    Raises SettingsError if it has a key under both names, or a value of the wrong type.
+    Raises SettingsError if `source` has both the former and the current name of a key, or a value
+    of the wrong type.
     """
     given = {key: value for key, value in source.items() if value is not None}
     current: dict[str, Any] = {}

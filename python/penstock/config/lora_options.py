@@ -1,7 +1,7 @@
-"""The options of the LoRA runtime, as the command line and `[models.adapter]` name them.
+"""The options of the LoRA runtime, as named on the command line and in `[models.adapter]`.
 
-They become a LoraSettings and are no fields of EngineSettings: one of them switches the runtime on,
-and sizes have units.
+They are converted to a LoraSettings instead of being fields of EngineSettings, because one of them
+switches the runtime on and sizes may have units.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _SIZE = re.compile(r"\s*(\d{1,18})\s*(?:([kmgt])(i?)b?|b)?\s*", re.IGNORECASE)
 
 
 def lora_values(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the LoRA options of one source: its table `adapter`, or options beside the others.
+    """Return the LoRA options in `source`, from its table `adapter` and from its own keys; the
+    latter win.
 
-    Raises SettingsError for an unknown key.
+    Raises SettingsError for an unknown key in the table.
     """
     table = source.get(LORA_TABLE, {})
     if not isinstance(table, Mapping):
@@ -47,10 +48,8 @@ def without_lora(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lora_settings(sources: Sequence[Mapping[str, Any]]) -> LoraSettings | None:
-    """Merge the LoRA options of several sources; a later one wins.
-
-    None if no source enables LoRA. Raises SettingsError.
-    """
+    """Merge the LoRA options of several sources; later sources win. Returns None if no source
+    enables LoRA. Raises SettingsError."""
     merged: dict[str, Any] = {}
     for source in sources:
         merged.update({key: value for key, value in source.items() if value is not None})
@@ -81,7 +80,8 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def _source(value: Any) -> LoraSource:
-    """Parse ALIAS=SOURCE, or a table (JSON on the command line) with alias, source and pinned."""
+    """Parse an adapter to load at the start: ALIAS=SOURCE, or a table (JSON on the command line)
+    with the keys alias, source and pinned."""
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         alias, _, folder = value.partition("=")
         value = {"alias": alias, "source": folder}
@@ -102,9 +102,10 @@ def _max_bytes(value: Any) -> int | None:
 
 
 def size_bytes(key: str, value: Any) -> int:
-    """Return the bytes of a number, or of text with a unit: 1 KB is 1,000, 1 KiB is 1,024.
+    """Return a size in bytes. `value`: a number of bytes, or text with a unit: 1 KB is 1,000 bytes,
+    1 KiB is 1,024 bytes.
 
-    Raises SettingsError that names `key`.
+    Raises SettingsError, whose message names `key`.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value

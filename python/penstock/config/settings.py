@@ -1,4 +1,4 @@
-"""Settings of an engine, of the HTTP server and of its store."""
+"""Settings of an engine, of the HTTP server and of the store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.config.step_sizes import StepSizes
 
-# Names of `text.tool_parsers`; "none" leaves tool calls in the text.
+# Names of the parsers in `text.tool_parsers`; "none" leaves tool calls in the text.
 ToolCallParserName = Literal[
     "none",
     "deepseek_v3",
@@ -37,15 +37,16 @@ ToolCallParserName = Literal[
     "seed_oss",
 ]
 
-# The ISAs that csrc/cpu/isa.cmake builds.
+# The instruction sets for which csrc/cpu/isa.cmake builds kernels.
 CpuIsaName = Literal["auto", "scalar", "neon", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"]
 
 
 class LoraSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A LoRA adapter that is loaded before the model serves.
 
-    `alias`: its name in requests. `source`: a PEFT folder or a Hugging Face id. `pinned`: it stays
-    in the engine's memory.
+    `alias`: its name in requests.
+    `source`: a PEFT folder or a Hugging Face id.
+    `pinned`: True if the adapter always stays in the engine's memory.
     """
 
     alias: str
@@ -56,9 +57,11 @@ class LoraSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LoraSettings(msgspec.Struct, frozen=True):
     """LoRA settings of one model.
 
-    `max_adapters`: loaded aliases. `max_rank`: largest rank of an adapter. `max_bytes`: memory of
-    the adapters in use; others are read from their files when a request needs them. `preload`:
-    adapters that are loaded at the start.
+    `max_adapters`: the maximum number of loaded aliases.
+    `max_rank`: the largest rank of an adapter.
+    `max_bytes`: the memory for adapters in use; other adapters are read from their files when a
+    request needs them.
+    `preload`: the adapters that are loaded at the start.
     """
 
     max_adapters: int = 16
@@ -71,43 +74,47 @@ class EngineSettings(msgspec.Struct, frozen=True):
     """Settings of one engine.
 
     Model:
+      `model`: a name of the catalogue, a Hugging Face id, a folder or a GGUF file.
       `dtype`: "auto" computes in the format of the weights (integers, bfloat16); "f32" dequantizes
       everything to float32.
-      `quantization`: quantize float weights while loading. "int8" and "int4" apply to layers, with
-      8 bits for embedding and head; "fp8" (GPU) applies to layers only.
-      `tool_call_parser`: format of the model's tool calls; None detects it from the chat template.
-      `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: defaults of requests; None
-      uses the model's own.
-      `lora`: None switches the LoRA runtime off.
+      `quantization`: quantize float weights while loading. "int8" and "int4" apply to the layers,
+      with 8 bits for the embedding and the output projection; "fp8" (GPU) applies to the layers
+      only.
+      `tool_call_parser`: format of the model's tool calls; None: detected from the chat template.
+      `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: used for requests that do not
+      set them; None: the model's defaults.
+      `lora`: None: no LoRA runtime.
 
     Device and kernels:
       `device`: "cpu", "cuda" or "cuda:N"; "auto" uses the first GPU, if there is one.
-      `tensor_parallel_size`: number of GPUs that share the model, from `device` on; memory sizes
-      are per GPU, except `cpu_kv_cache_memory_mb`.
+      `tensor_parallel_size`: number of consecutive GPUs, starting at `device`, that share the
+      model; memory sizes are per GPU, except `cpu_kv_cache_memory_mb`.
       `kernel_backend`: "native" and "reference" run on a CPU; "triton" avoids the CUDA library.
       `disabled_kernels`: comma-separated kernels of the CUDA library that Triton replaces;
       "packaged" compiles Triton's kernels at the start.
-      `cpu_isa`: instruction set of the CPU kernels; "auto" measures the fastest once per machine.
-      `threads`: compute threads; None uses all cores that this process may use.
-      `deterministic`: on a GPU, results do not depend on the rest of the batch, at a lower speed;
-      on a CPU they never do.
+      `cpu_isa`: instruction set of the CPU kernels; "auto" measures once per machine which is
+      fastest.
+      `threads`: number of compute threads; None: all cores that this process may use.
+      `deterministic`: on a GPU, make results independent of the other requests in the batch, at a
+      lower speed; on a CPU they always are.
 
     KV cache:
-      `max_model_len`: context in tokens; None uses the model's, clamped to what the cache holds.
-      `kv_cache_memory_mb`: MiB; None is enough for `max_num_seqs` sequences of 1,024 tokens and for
-      one full context, or on a GPU all memory that is left.
+      `max_model_len`: context length in tokens; None: the model's, or less if the cache holds less.
+      `kv_cache_memory_mb`: MiB; None: enough for `max_num_seqs` sequences of 1,024 tokens and for
+      one full context, or on a GPU all remaining memory.
       `cpu_kv_cache_memory_mb`: MiB of CPU memory for KV blocks evicted from a GPU's prefix cache.
-      `kv_cache_dtype`: "auto" is f16, bfloat16 on a GPU, or f32 with dtype f32; "f8e4m3" needs a
-      GPU.
-      `block_size`: tokens in a KV block. `enable_prefix_caching`: reuse KV blocks of equal prompt
-      prefixes. `no_kv_cache`: recompute the whole context in every step.
+      `kv_cache_dtype`: "auto" is f16 on a CPU, bfloat16 on a GPU, and f32 if `dtype` is "f32";
+      "f8e4m3" needs a GPU.
+      `block_size`: tokens in a KV block.
+      `enable_prefix_caching`: reuse the KV blocks of equal prompt prefixes.
+      `no_kv_cache`: recompute the whole context in every step.
 
     Scheduling:
-      `max_num_seqs` and `max_num_batched_tokens`: sequences and tokens of a step; None depends on
-      the device (`config.step_sizes`).
-      `max_queue`: waiting sequences; more are refused with 429.
-      `speculative_algorithm`: "ngram" copies draft tokens from the request's own text; answers stay
-      the same.
+      `max_num_seqs`, `max_num_batched_tokens`: maximum sequences and tokens in a step; None:
+      depends on the device (`config.step_sizes`).
+      `max_queue`: maximum number of waiting sequences; further requests are refused with 429.
+      `speculative_algorithm`: "ngram" copies draft tokens from the request's own text; this does
+      not change the answers.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -140,7 +147,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     lora: LoraSettings | None = None
 
     def step_sizes(self, default: StepSizes) -> StepSizes:
-        """The largest step; sizes that are not set come from `default`."""
+        """Return the limits on the size of a step; limits that are not set are taken from
+        `default`."""
         return StepSizes(
             default.max_num_seqs if self.max_num_seqs is None else self.max_num_seqs,
             default.max_num_batched_tokens
@@ -150,11 +158,13 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
 
 class ModelSettings(msgspec.Struct, frozen=True):
-    """One model of a server.
+    """Settings of one model of a server.
 
-    `id`: its name in requests; "" uses the name of its files. `aliases`: additional names.
-    `on_demand`: the first request that names it loads it, also after an unload. Other models are
-    loaded at the start and stay unloaded after an operator unloads them.
+    `engine`: the settings of its engine.
+    `id`: its name in requests; "": the name of its files.
+    `aliases`: additional names in requests.
+    `on_demand`: True: the first request for the model loads it, also after an unload. False: the
+    model is loaded at the start, and stays unloaded after an operator unloads it.
     """
 
     engine: EngineSettings
@@ -164,13 +174,20 @@ class ModelSettings(msgspec.Struct, frozen=True):
 
 
 class StoreSettings(msgspec.Struct, frozen=True):
-    """Storage of responses, files, sessions and skills.
+    """Settings of the store of responses, files, sessions and skills.
 
-    `url`: database, sqlite:///FILE or postgresql://USER@HOST/DATABASE. `blobs` (contents of files)
-    and `skills_dir`: folders or fsspec URLs. None puts each under PENSTOCK_HOME (`with_defaults`).
-    `..._expiry_s`: seconds from creation, for sessions from their last change, until deletion; 0
-    keeps responses until they are deleted. `max_...`: beyond this number or size the oldest are
-    deleted; skills are never deleted, further uploads are refused.
+    `url`: the database, sqlite:///FILE or postgresql://USER@HOST/DATABASE.
+    `blobs`: folder or fsspec URL for the contents of files.
+    `skills_dir`: folder or fsspec URL for skills.
+    `url`, `blobs` and `skills_dir` may be None: they are then set to locations under PENSTOCK_HOME
+    (`with_defaults`).
+    `response_expiry_s`: seconds from the creation of a response to its deletion; 0: never deleted.
+    `session_expiry_s`: seconds from the last change of a session to its deletion.
+    `file_expiry_s`: seconds from the creation of a file to its deletion.
+    `max_responses_bytes`, `max_sessions`, `max_sessions_bytes`, `max_files`, `max_files_bytes`:
+    beyond this number or total size, the oldest are deleted.
+    `max_skills_bytes`: skills are never deleted automatically; uploads beyond this size are
+    refused.
     """
 
     url: str | None = None
@@ -187,7 +204,8 @@ class StoreSettings(msgspec.Struct, frozen=True):
     max_skills_bytes: int = 4 * 1024**3
 
     def with_defaults(self, home: Path) -> StoreSettings:
-        """Return the settings with every location set; those that were not are under `home`."""
+        """Return the settings with all locations set. Missing locations are set to paths under
+        `home`."""
         blobs = self.blobs or str(home / "blobs")
         return msgspec.structs.replace(
             self,
@@ -200,9 +218,14 @@ class StoreSettings(msgspec.Struct, frozen=True):
 class ServerSettings(msgspec.Struct, frozen=True):
     """Settings of the HTTP server.
 
-    `workers`: API processes, which all use the same engines. `drain_timeout_s`: time for open
-    requests to finish after SIGTERM. `stall_timeout_s`: time after which a client that neither
-    reads its stream nor sends its body is disconnected. `max_connections`: per API process.
+    `workers`: number of API processes; all use the same engines.
+    `keep_alive_interval_ms`: time between two keep-alives of a stream.
+    `body_limit_bytes`: maximum size of a request body.
+    `access_log_health`: also log health checks and similar requests.
+    `drain_timeout_s`: time for open requests to finish after SIGTERM.
+    `stall_timeout_s`: time after which a client that neither reads its stream nor sends its body is
+    disconnected.
+    `max_connections`: maximum number of connections per API process.
     `fetch_allow`: private addresses and networks from which URLs in requests may be fetched.
     `openai_compat`: accept features of OpenAI's API that are otherwise refused.
     """
@@ -228,7 +251,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
 class ServingSettings(msgspec.Struct, frozen=True):
     """All settings of `penstock serve`.
 
-    `default_model_id` None: the only loaded model, or the first one.
+    `models`: the models to serve.
+    `default_model_id`: the model of requests for "default"; None: the loaded model if exactly one
+    is loaded, else the first model.
+    `server`: the settings of the HTTP server.
     """
 
     models: tuple[ModelSettings, ...]

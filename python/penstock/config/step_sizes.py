@@ -1,7 +1,7 @@
-"""Default sizes of a step, by device.
+"""Default limits on the size of a step, for each type of device.
 
-A few rows keep a CPU busy. A GPU reads all weights in every step, so it needs many rows for
-throughput and large prefill chunks to be compute-bound.
+A CPU is busy with a few rows. A GPU reads all weights in every step, so it needs many rows for high
+throughput, and large prefill chunks to be compute-bound.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class StepSizes(NamedTuple):
-    """Largest step: sequences and tokens."""
+    """The limits of a step: its number of sequences and its number of tokens."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -24,4 +24,5 @@ GPU_STEP_SIZES: Final = (
     StepSizes(max_num_seqs=64, max_num_batched_tokens=2048),
     CPU_STEP_SIZES,
 )
-"""In order of preference: `runtime.gpu.memory` uses the first that leaves room for the KV cache."""
+"""In order of preference: `runtime.gpu.memory` uses the first entry that leaves room for the KV
+cache."""

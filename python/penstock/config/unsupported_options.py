@@ -1,7 +1,7 @@
 """Options for features that this build does not have.
 
-They are refused with the reason instead of as unknown options. A value that needs no feature, such
-as the default or an "off", is accepted.
+They are refused with the reason, and not as unknown options. Values that do not need the feature,
+such as the default or "off", are accepted.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ SANDBOX: Final = "no sandbox"
 
 @dataclass(frozen=True)
 class UnsupportedOption:
-    """One option that is refused.
+    """An option that is refused.
 
-    `name`: TOML key, with dashes on the command line. `kind`: bool, int or str. `missing`: the
-    absent feature. `no_op_values`: accepted values.
+    `name`: the TOML key; on the command line, with dashes instead of underscores.
+    `kind`: the type of its value: bool, int or str.
+    `missing`: the feature that this build does not have, for the error message.
+    `no_op_values`: values that are accepted, because they do not need the feature.
     """
 
     name: str
@@ -57,7 +59,7 @@ UNSUPPORTED_OPTIONS: Final = (
     UnsupportedOption("sb_max_cpu_secs", int, SANDBOX, (600,)),
     UnsupportedOption("sb_max_procs", int, SANDBOX, (64,)),
 )
-# Key of the table [sandbox] -> option of the command line.
+# Key of the table [sandbox] -> name of the command-line option.
 SANDBOX_KEYS: Final = {
     "mode": "sandbox",
     "profile": "sandbox_profile",
@@ -69,10 +71,8 @@ SANDBOX_KEYS: Final = {
 
 
 def reject_unsupported(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` without unsupported options.
-
-    Raises SettingsError for one whose value needs the absent feature.
-    """
+    """Return `values` without the unsupported options. Raises SettingsError for an unsupported
+    option whose value needs the missing feature."""
     options = {option.name: option for option in UNSUPPORTED_OPTIONS}
     for name, value in values.items():
         option = options.get(name)
@@ -82,7 +82,8 @@ def reject_unsupported(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sandbox(table: Mapping[str, Any]) -> None:
-    """Refuse unsupported and unknown keys of the table [sandbox]. Raises SettingsError."""
+    """Raise SettingsError for unknown keys of the table [sandbox], and for keys whose value needs
+    the missing feature."""
     _refuse_unknown(table, SANDBOX_KEYS)
     reject_unsupported({SANDBOX_KEYS[key]: value for key, value in table.items()})
 

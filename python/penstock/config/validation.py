@@ -1,4 +1,4 @@
-"""Ranges and checks of settings. They run once, before anything starts."""
+"""Checks settings before anything starts: ranges, types and names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.config.settings import (
     StoreSettings,
 )
 
-# Field -> (smallest, largest). None is allowed if the field's type allows it.
+# Field -> (smallest value, largest value). None is allowed if the field's type allows None.
 ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
     "tensor_parallel_size": (1, 64),
     "max_model_len": (16, 2**24),
@@ -29,7 +29,7 @@ ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
     "max_num_batched_tokens": (16, 2**20),
     "threads": (1, 1024),  # the limit of csrc's ThreadPool
     "temperature": (0, 2),
-    "top_k": (-1, 2**31 - 1),  # 0 and -1: off
+    "top_k": (-1, 2**31 - 1),  # 0 and -1 switch top-k off
     "top_p": (0, 1),
     "min_p": (0, 1),
     "repetition_penalty": (0.01, 100),
@@ -61,7 +61,7 @@ STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_skills_bytes": (1, 2**48),
 }
 DEVICES: Final = "auto|cpu|cuda(:[0-9]{1,3})?"
-# Requests name the default model by this word.
+# The word by which requests name the default model.
 RESERVED_NAME: Final = "default"
 
 
@@ -70,7 +70,8 @@ class SettingsError(ValueError):
 
 
 def validation_message(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
-    """Return msgspec's message with the key first, and with the allowed values if they are few."""
+    """Return msgspec's error message with the key first, followed by the allowed values of the key
+    if they are strings from a fixed set. `kind`: the struct with the key."""
     text = str(error).replace("Object contains unknown field", "unknown key").replace("`", "'")
     what, found, where = text.partition(" - at '$.")
     if not found:
@@ -83,7 +84,7 @@ def validation_message(error: msgspec.ValidationError, kind: type[msgspec.Struct
 
 
 def check_engine(settings: EngineSettings) -> None:
-    """Raise SettingsError for a value of the wrong type or out of range."""
+    """Raise SettingsError if a setting of the engine has the wrong type or is out of range."""
     try:
         msgspec.convert(msgspec.to_builtins(settings), EngineSettings)
     except msgspec.ValidationError as error:
@@ -99,7 +100,7 @@ def check_engine(settings: EngineSettings) -> None:
 
 
 def check_lora(settings: LoraSettings) -> None:
-    """Raise SettingsError for a value out of range and for two adapters with one alias."""
+    """Raise SettingsError if a LoRA setting is out of range or two adapters have the same alias."""
     for name, (least, most) in LORA_RANGES.items():
         _check(f"lora_{name}", getattr(settings, name), least, most)
     aliases = [source.alias for source in settings.preload]
@@ -118,7 +119,7 @@ def check_lora(settings: LoraSettings) -> None:
 
 
 def check_server(settings: ServerSettings) -> None:
-    """Raise SettingsError for a value out of range."""
+    """Raise SettingsError if a setting of the server is out of range."""
     for name, (least, most) in SERVER_RANGES.items():
         _check(name, getattr(settings, name), least, most)
     for network in settings.fetch_allow:
@@ -127,16 +128,14 @@ def check_server(settings: ServerSettings) -> None:
 
 
 def check_store(settings: StoreSettings) -> None:
-    """Raise SettingsError for a value out of range."""
+    """Raise SettingsError if a setting of the store is out of range."""
     for name, (least, most) in STORE_RANGES.items():
         _check(name, getattr(settings, name), least, most)
 
 
 def check_models(models: Sequence[ModelSettings], default_model_id: str | None = None) -> None:
-    """Raise SettingsError for names that are empty, reserved or given twice.
-
-    Ids that are not known yet are skipped.
-    """
+    """Raise SettingsError if a name of a model is empty, reserved or used twice. Ids that are still
+    "" are skipped."""
     if any(not alias for model in models for alias in model.aliases):
         raise SettingsError("an alias of a model must not be empty")
     names = [name for model in models for name in (model.id, *model.aliases) if name]

@@ -1,4 +1,5 @@
-"""Fetches the URLs of clients, but no address that is not public."""
+"""Fetches URLs that clients send, but only from public addresses unless the operator allows
+others."""
 
 from penstock.fetch.addresses import AllowList
 from penstock.fetch.fetcher import Fetched, Fetcher, FetchLimits

@@ -1,4 +1,4 @@
-"""Decides which addresses may be connected to for a client."""
+"""Decides which addresses the server may connect to for a client."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Final
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# A gateway maps these to IPv4: the last 32 bits are the IPv4 address (RFC 6052).
+# Gateways translate these addresses to IPv4: the last 32 bits are the IPv4 address (RFC 6052).
 NAT64: Final = IPv6Network("64:ff9b::/96")
 
-# Not public, even if this version of Python says that they are.
+# Networks that are not public. Some versions of Python report them as public.
 LOCAL: Final = (
     IPv4Network("168.63.129.16/32"),  # Azure: the hypervisor of a virtual machine
     IPv4Network("192.0.0.0/24"),  # protocol assignments (RFC 6890): gateways, metadata services
@@ -29,20 +29,25 @@ LOCAL: Final = (
     IPv6Network("5f00::/16"),  # segment routing (RFC 9602)
 )
 
-# The discard port. Any port works, because nothing is sent.
+# The discard port. Any port would do, because nothing is sent.
 PROBE_PORT: Final = 9
 
 
 class AllowList:
-    """Allows the networks that the operator lists, and public unicast addresses that are not this
-    machine's own, because services on this machine may be protected by a firewall."""
+    """Decides whether the server may connect to an address for a client.
+
+    Networks that the operator lists are allowed. Other addresses are allowed if they are public
+    unicast addresses and not this machine's own, because services on this machine may be protected
+    only by a firewall.
+    """
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
-        """Raises ValueError for a text that is neither an address nor a network."""
+        """`networks`: the addresses and networks that the operator allows. Raises ValueError for
+        any other text."""
         self._networks: tuple[Network, ...] = tuple(ip_network(text) for text in networks)
 
     def allows(self, text: str) -> bool:
-        """Tell whether the address `text`, as returned by a resolver, may be connected to."""
+        """Tell whether the server may connect to the address `text`, as returned by a resolver."""
         try:
             address = _unwrapped(ip_address(text))
         except ValueError:
@@ -53,19 +58,20 @@ class AllowList:
 
 
 def is_own_address(address: Address) -> bool:
-    """Tell whether an interface of this machine has this address: the kernel then routes to it from
-    the same address. Sends nothing."""
+    """Tell whether `address` belongs to an interface of this machine: the kernel then chooses the
+    same address as the source of a connection to it. Sends nothing."""
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(address), PROBE_PORT))
             return ip_address(probe.getsockname()[0]) == address
-    except OSError:  # no route to it
+    except OSError:  # no route to the address
         return False
 
 
 def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address embeds, else the address without its scope."""
+    """Return the IPv4 address that is embedded in an IPv6 address, if any; otherwise the address
+    without its scope id."""
     if isinstance(address, IPv4Address):
         return address
     if address in NAT64:
@@ -84,6 +90,6 @@ def _is_public(address: Address) -> bool:
 
 
 def _is_tunnel(address: IPv6Address) -> bool:
-    """Tell whether the address is 6to4 or Teredo, whose relays reach IPv4 addresses. Both are
-    obsolete, and Python versions differ on whether 6to4 is public."""
+    """Tell whether the address is a 6to4 or Teredo address; relays forward these to IPv4 addresses.
+    Both are obsolete, and Python versions differ on whether 6to4 is public."""
     return address.sixtofour is not None or address.teredo is not None

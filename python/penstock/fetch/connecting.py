@@ -1,7 +1,7 @@
-"""Connections to checked addresses: a name is resolved once, and exactly the checked addresses are
-connected to.
+"""Opens connections to checked addresses only: each host name is resolved once, all its addresses
+are checked, and the connection goes to one of them.
 
-The Host header and the TLS server name are those of the URL, not the address.
+The Host header and the TLS server name still come from the URL.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ import httpcore
 from penstock.fetch.addresses import AllowList
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Host and port -> addresses, in the order in which they are tried. Raises OSError."""
+"""Function that returns the addresses of (host, port), in the order in which to try them. Raises
+OSError."""
 
 RESOLVERS: Final = 16
-"""Concurrent lookups. A name whose servers do not answer occupies a thread for many seconds, even
-after its fetch has timed out."""
+"""Maximum number of concurrent lookups. A name whose DNS servers do not answer occupies a thread
+for many seconds, even after its fetch has timed out."""
 
 
 class ForbiddenAddress(Exception):
-    """A host name has an address that must not be connected to."""
+    """A host name has an address that the server must not connect to."""
 
 
 class SystemResolver:
-    """Resolves names with the system's resolver, in separate threads, so that names chosen by
-    clients block nothing else."""
+    """Resolves names with the system's resolver in separate threads, so that slow lookups of names
+    that clients chose block nothing else."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(RESOLVERS, "penstock-resolve")
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Implements Resolve."""
+        """Implement `Resolve`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, _addresses_of, host, port)
 
@@ -47,8 +48,8 @@ def _addresses_of(host: str, port: int) -> Sequence[str]:
 
 
 class CheckedBackend(httpcore.AsyncNetworkBackend):
-    """Opens connections for one fetch. A name with any forbidden address is forbidden, because the
-    order of its addresses may differ between resolvers."""
+    """Opens the connections of one fetch. A host name is forbidden if any of its addresses is
+    forbidden, because the order of the addresses may differ between resolvers."""
 
     def __init__(self, resolve: Resolve, allow: AllowList) -> None:
         self._resolve = resolve
@@ -64,7 +65,7 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first address that answers. Raises ForbiddenAddress, and
-        httpcore.ConnectError if none answers."""
+        httpcore.ConnectError if no address answers."""
         try:
             addresses = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:

@@ -1,5 +1,5 @@
-"""Errors of a fetch. They reveal neither resolved addresses nor the text of connection errors, so
-that clients cannot explore the server's network."""
+"""Errors of a fetch. They reveal neither resolved addresses nor the messages of connection errors,
+so that clients cannot explore the server's network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from penstock.base.errors import InvalidRequest
 
 
 class UrlForbidden(InvalidRequest):
-    """The scheme or the address of the URL is not allowed."""
+    """The server does not fetch a URL with this scheme or this address."""
 
     code = "url_not_allowed"
 
 
 class UrlUnreachable(InvalidRequest):
-    """The name, the connection or the response failed, or the fetch timed out."""
+    """The fetch failed: no address for the name, no connection, an unusable response, or a
+    timeout."""
 
     code = "url_unreachable"
 

@@ -1,4 +1,4 @@
-"""Fetches a client's URL with limits on redirects, size and time."""
+"""Fetches URLs for clients, with limits on redirects, size and time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ CONNECT_TIMEOUT_S: Final = 10.0
 
 
 def public_certificates() -> ssl.SSLContext:
-    """Return a TLS context that trusts the public authorities and ignores the environment."""
+    """Return a TLS context that trusts the public certificate authorities. Environment variables do
+    not change it."""
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -44,9 +45,10 @@ def public_certificates() -> ssl.SSLContext:
 class FetchLimits:
     """Limits of a Fetcher.
 
-    max_bytes: the size of one body.
-    max_buffered_bytes: the size of all bodies that are being received.
-    timeout_s: the time of a fetch with all its redirects.
+    `max_bytes`: the size of the content of one URL.
+    `max_buffered_bytes`: the total size of all contents that are being received.
+    `max_redirects`: the number of redirects that one fetch follows.
+    `timeout_s`: the time of one fetch, with all its redirects.
     """
 
     max_bytes: int = 64 * 1024 * 1024
@@ -57,7 +59,11 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The content of a URL. `name`: the last segment of the URL's path; None: it is empty."""
+    """The content of a URL.
+
+    `mime_type`: the content type that the server sent, without parameters; None: it sent none.
+    `name`: the last segment of the URL's path; None: the segment is empty.
+    """
 
     data: bytes
     mime_type: str | None
@@ -65,10 +71,11 @@ class Fetched:
 
 
 class Fetcher:
-    """Fetches URLs for clients. It keeps no connection, resolved name or cookie between fetches.
+    """Fetches URLs for clients. Keeps no connection, resolved name or cookie between fetches.
 
-    resolve: resolves host names; None: the system's resolver.
-    tls: creates the TLS context at the first fetch, because reading the certificates is slow.
+    `allow`: the addresses that may be connected to.
+    `resolve`: resolves host names; None: the system's resolver.
+    `tls`: creates the TLS context at the first fetch, because reading the certificates is slow.
     """
 
     def __init__(
@@ -86,9 +93,13 @@ class Fetcher:
         self._buffered_bytes = 0
 
     async def fetch(self, url: str, *, field: str) -> Fetched:
-        """Return the content of an http:, https: or data: URL. `field`: the field of the request
-        that has the URL, for errors. Raises UrlForbidden, UrlUnreachable, UrlTooLarge, and
-        Overloaded if all bodies being received exceed their limit."""
+        """Return the content of an http:, https: or data: URL.
+
+        `field`: the request field that contains the URL, for error messages.
+
+        Raises UrlForbidden, UrlUnreachable, UrlTooLarge, and Overloaded if the contents that are
+        being received exceed `max_buffered_bytes`.
+        """
         if url[: len(SCHEME)].lower() == SCHEME:
             return await asyncio.to_thread(self._decode_data_url, url, field)  # may be large
         try:
@@ -116,7 +127,8 @@ class Fetcher:
         return Fetched(data, mime_type, None)
 
     async def _follow(self, given: str, field: str) -> Fetched:
-        """Fetch a URL and follow its redirects; each one is parsed, resolved and checked."""
+        """Fetch a URL and follow its redirects. Each redirect is parsed, resolved and checked like
+        the URL."""
         url = _parse_url(given, field)
         backend = CheckedBackend(self._resolve, self._allow)
         for _ in range(self._limits.max_redirects + 1):
@@ -135,7 +147,7 @@ class Fetcher:
     async def _get(
         self, pool: httpcore.AsyncConnectionPool, url: httpx.URL, field: str
     ) -> Fetched | str:
-        """Return the content, or the Location of a redirect."""
+        """Send one GET request. Return the content, or the Location header of a redirect."""
         target = httpcore.URL(
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
         )
@@ -195,12 +207,12 @@ class Fetcher:
 
 
 def shorten_url(url: str) -> str:
-    """Return a URL for an error message, shortened if it is long."""
+    """Return a URL for an error message, truncated if it is long."""
     return url if len(url) <= MAX_SHOWN_CHARS else url[:MAX_SHOWN_CHARS] + "..."
 
 
 def _parse_url(text: str, field: str, base: httpx.URL | None = None) -> httpx.URL:
-    """Return an absolute http or https URL without credentials. `text` may be relative to `base`.
+    """Parse an absolute http or https URL without credentials. `text` may be relative to `base`.
     Raises UrlForbidden."""
     try:
         url = httpx.URL(text) if base is None else base.join(text)

@@ -1,11 +1,11 @@
-"""The store: the responses, files, sessions, skills and approvals that outlive a request.
+"""The store: responses, files, sessions, skills and approvals that outlive a request.
 
-Imports base, config and dialog only. Rows are in SQLite or PostgreSQL (through SQLAlchemy), bodies
-of files in a folder or any other fsspec file system. No API process keeps state that another one
-needs.
+Imports only the packages base, config and dialog. Rows are stored in SQLite or PostgreSQL (through
+SQLAlchemy), the contents of files in a folder or another fsspec file system. An API process keeps
+no state that another API process needs.
 
-`Store` is imported at its first use: its libraries take 0.2 s to import, which a server does while
-its engine loads. Code that needs only the type imports it under TYPE_CHECKING.
+`Store` is imported when it is first used: its libraries take 0.2 s to import, which a server does
+while its engine loads. Code that needs only the type imports it under TYPE_CHECKING.
 """
 
 from __future__ import annotations

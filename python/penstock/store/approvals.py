@@ -1,4 +1,5 @@
-"""Approvals of tool calls: a run waits for a decision, which may arrive at any API process."""
+"""Approvals of tool calls: a run waits for a decision, which a client may send to any API
+process."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from penstock.store.sql.schema import approvals
 
 DecisionStatus = Literal["resolved", "queued", "not_found"]
 
-# How often a waiting run checks for decisions that arrived at another process.
+# Seconds between two checks of a waiting run for a decision that another process received.
 POLL_INTERVAL_S: Final = 0.25
 TIMED_OUT: Final = Verdict("deny", "Approval timed out.")
 
@@ -25,8 +26,10 @@ _TABLE: Final = approvals.c
 
 
 class Approvals:
-    """Approvals that runs request. `session_expiry_s`: how long a remembered approval of a session
-    is valid."""
+    """Creates approvals for runs and records the decisions.
+
+    `session_expiry_s`: seconds for which a remembered approval of a session is valid.
+    """
 
     def __init__(
         self, database: Database, clock: Clock, retention: Retention, session_expiry_s: int
@@ -38,7 +41,8 @@ class Approvals:
         self._decided: dict[str, asyncio.Event] = {}
 
     async def create(self, session: str | None = None) -> str:
-        """Request an approval. Returns its id, for the client."""
+        """Create an approval that waits for a decision. Returns its id, which the client needs to
+        decide."""
         now = self._clock()
         values = {
             "id": new_id("appr_"),
@@ -52,8 +56,9 @@ class Approvals:
         return str(values["id"])
 
     async def wait(self, id: str) -> Verdict:
-        """Wait for the decision and return it; after five minutes it is a denial. The approval is
-        deleted afterwards, so only one caller may wait for it, once."""
+        """Wait for the decision and return it. Without a decision in five minutes, return a denial.
+        The approval is then deleted unless it is remembered, so `wait` may be called once per
+        approval."""
         await self._database.write(
             lambda c: c.execute(update(approvals).where(_TABLE.id == id).values(waiting=True))
         )
@@ -73,13 +78,14 @@ class Approvals:
     async def decide(
         self, id: str, decision: Decision, *, message: str | None, remember: bool
     ) -> DecisionStatus:
-        """Decide an approval, once.
+        """Record the decision on an approval. An approval can be decided only once.
 
-        message: for the model, with a denial.
-        remember: an approval is also valid for later requests of its session.
+        `message`: a text for the model, sent with a denial.
+        `remember`: an approval is also valid for later requests of the session.
 
-        Returns "queued" if no run waits for the decision yet, "not_found" if the approval is
-        unknown, expired or already decided."""
+        Returns "resolved", "queued" if no run waits for the decision yet, or "not_found" if the
+        approval is unknown, expired or already decided.
+        """
         values: dict[str, Any] = {"decision": decision, "message": message}
         if remember and decision == "approve":
             values["remember"] = True
@@ -98,7 +104,7 @@ class Approvals:
         return "resolved" if waiting else "queued"
 
     async def remembered(self, session: str) -> bool:
-        """Tell whether a session has a valid remembered approval."""
+        """Tell whether a session has an unexpired approval that is remembered."""
         query = select(_TABLE.id).where(_TABLE.session == session, _TABLE.remember, self._alive())
         return await self._database.read(lambda c: c.execute(query).first() is not None)
 

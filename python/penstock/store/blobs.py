@@ -1,9 +1,11 @@
-"""Bodies of files, stored outside the database in a local folder or another fsspec file system.
+"""Bodies (contents) of files, stored outside the database in a local folder or another fsspec file
+system.
 
-A body is complete or absent: it is written under a temporary name, synced, then renamed. Bodies are
-written before their rows and deleted after them, so that a crash leaves at most a body without a
-row, which a sweep deletes. The exception is a file that is created with a given id: its row comes
-first, because the row makes the id unique. Without its body the file reads as elided.
+A body is complete or absent: it is written under a temporary name, synced, then renamed. A body is
+written before its database row and deleted after the row, so that a crash leaves at most a body
+without a row, which a sweep deletes. A file that is created with a given id is the exception: its
+row is inserted first, because the row makes the id unique. If its body is missing, the file reads
+as elided.
 """
 
 from __future__ import annotations
@@ -24,13 +26,17 @@ PART_SUFFIX: Final = ".part"
 
 
 class Blobs:
-    """The bodies under one folder. All methods block, so call them in a thread.
+    """Reads and writes the bodies under one folder. All methods block, so call them in a thread.
 
-    They raise OSError; `read` and `open` raise FileNotFoundError for a body that does not exist.
+    The methods raise OSError. `read` and `open` raise FileNotFoundError if the body does not exist.
+
+    `url`: the folder, as a path or an fsspec URL.
+    `store_id`: the name of the subfolder that belongs to this store.
     """
 
     def __init__(self, url: str, store_id: str) -> None:
-        """Create the folder. Raises OSError, and SettingsError for a URL that fsspec cannot use."""
+        """Create the folder of the bodies. Raises OSError, and SettingsError for a URL that fsspec
+        cannot use."""
         try:
             self.fs, root = url_to_fs(url)
         except (ValueError, ImportError):
@@ -44,8 +50,8 @@ class Blobs:
             os.chmod(self.root, 0o700)
 
     def check_writable(self) -> None:
-        """Write an empty body and delete it. Raises OSError if bodies cannot be written. A full
-        disk is accepted, because its bodies can be read and deleted."""
+        """Write an empty body and delete it. Raises OSError if the folder is not writable, but not
+        if the disk is full, because existing bodies can still be read and deleted."""
         name = new_id("try-")
         try:
             self.write(name, b"")
@@ -56,11 +62,11 @@ class Blobs:
             self.delete(name)
 
     def begin(self, name: str) -> BlobWriter:
-        """Start to write a body. It appears as `name`, such as `files/file-1`, when committed."""
+        """Start to write a body. After `commit` it is stored as `name`, such as `files/file-1`."""
         return BlobWriter(self, f"{self.root}/{name}")
 
     def write(self, name: str, body: bytes) -> None:
-        """Store a body."""
+        """Store `body` under `name`."""
         writer = self.begin(name)
         try:
             writer.write(body)
@@ -70,23 +76,23 @@ class Blobs:
             raise
 
     def read(self, name: str) -> bytes:
-        """Return a whole body."""
+        """Return the whole body `name`."""
         body: bytes = self.fs.cat_file(f"{self.root}/{name}")
         return body
 
     def open(self, name: str) -> BinaryIO:
-        """Open a body for reading. The caller closes it."""
+        """Open the body `name` for reading. The caller closes it."""
         file: BinaryIO = self.fs.open(f"{self.root}/{name}", "rb")
         return file
 
     def delete(self, name: str) -> None:
-        """Delete a body if it exists."""
+        """Delete the body `name` if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(f"{self.root}/{name}")
 
     def modification_times(self, folder: str) -> dict[str, float]:
-        """Return name -> modification time (Unix seconds) of each body in a folder, unfinished
-        bodies included. Bodies whose time the file system does not report are left out."""
+        """Return name -> modification time (Unix seconds) of each body in a folder, including
+        unfinished bodies. Bodies for which the file system reports no time are omitted."""
         path = f"{self.root}/{folder}"
         if not self.fs.isdir(path):
             return {}
@@ -96,7 +102,7 @@ class Blobs:
 
 
 class BlobWriter:
-    """Writes a body in pieces. Ends with `commit` or with `abort`."""
+    """Writes one body in pieces. The caller must end with `commit` or `abort`."""
 
     def __init__(self, blobs: Blobs, path: str) -> None:
         self._fs, self._is_local = blobs.fs, blobs.is_local
@@ -108,12 +114,13 @@ class BlobWriter:
         self.size_bytes = 0
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Append to the body."""
+        """Append `chunk` to the body."""
         self._file.write(chunk)
         self.size_bytes += len(chunk)
 
     def commit(self) -> None:
-        """Give the body its name. On return a local body is synced to the disk."""
+        """Rename the finished body to its final name. A local body is on the disk when this
+        returns."""
         if self._is_local:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -123,7 +130,7 @@ class BlobWriter:
             _sync_folder(self._folder)
 
     def abort(self) -> None:
-        """Delete the unfinished body. May also be called after a failed `commit`."""
+        """Delete the unfinished body. May be called after a failed `commit`."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -139,8 +146,8 @@ def _sync_folder(path: str) -> None:
 
 
 def _modified_at(entry: dict[str, Any]) -> float | None:
-    """Return the modification time of a directory entry, whose key and type depend on the file
-    system, or None."""
+    """Return the modification time in a directory entry, or None if it has none. The key and the
+    type of the time depend on the file system."""
     for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
         value = entry.get(key)
         if isinstance(value, datetime):

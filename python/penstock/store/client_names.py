@@ -1,4 +1,4 @@
-"""Sanitizes or rejects names that clients choose."""
+"""Sanitizes file names and validates session ids that clients choose."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MAX_SESSION_ID_CHARS: Final = 256
 
 
 def safe_name(name: str) -> str:
-    """Return a safe file name: the last segment of a path, without control characters, at most 200
-    bytes of UTF-8 including its suffix. `../a/b.txt` -> `b.txt`."""
+    """Return a safe file name for `name`: its last path segment, without control characters,
+    truncated to 200 bytes of UTF-8 including the suffix. Example: `../a/b.txt` -> `b.txt`."""
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     visible = "".join(c for c in last if unicodedata.category(c)[0] != "C").strip()
     if not visible.strip("."):
@@ -27,7 +27,7 @@ def safe_name(name: str) -> str:
 
 
 def check_session_id(id: str) -> str:
-    """Return a valid session id unchanged. Raises InvalidRequest for any other text."""
+    """Return `id` unchanged if it is a valid session id. Raises InvalidRequest otherwise."""
     if not 0 < len(id) <= MAX_SESSION_ID_CHARS or not id.isprintable():
         raise InvalidRequest(
             f"`session_id` must be 1 to {MAX_SESSION_ID_CHARS} printable characters",

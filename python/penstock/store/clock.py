@@ -1,4 +1,4 @@
-"""The clock for timestamps in the store."""
+"""The clock for the timestamps in the store."""
 
 from __future__ import annotations
 

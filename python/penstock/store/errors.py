@@ -1,4 +1,4 @@
-"""Errors of the store."""
+"""Errors of the store that become HTTP responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ MAX_SHOWN_CHARS: Final = 80
 
 
 class StorageFull(ServiceError):
-    """507: nothing was stored, and nothing stored before is lost."""
+    """507: the disk or a quota is full. The data to write was not stored; existing data is
+    unchanged."""
 
     status = 507
     code = "storage_full"
@@ -21,7 +22,7 @@ class StorageFull(ServiceError):
 
 
 class StorageUnavailable(Unavailable):
-    """503: the database is locked, or cannot be reached."""
+    """503: the database is locked or cannot be reached."""
 
     code = "storage_unavailable"
 
@@ -32,7 +33,7 @@ class StorageUnavailable(Unavailable):
 
 
 class FileElided(ServiceError):
-    """410: the file is known, but its body was not kept."""
+    """410: the file exists, but its content was not kept."""
 
     status = 410
     kind = "invalid_request_error"
@@ -40,7 +41,7 @@ class FileElided(ServiceError):
 
 
 class FileFailed(ServiceError):
-    """422: the file is a placeholder for an error."""
+    """422: the file is a placeholder for an error and has no content."""
 
     status = 422
     kind = "invalid_request_error"
@@ -53,5 +54,5 @@ def file_not_found(id: str) -> NotFound:
 
 
 def shorten(id: str) -> str:
-    """Return an id for an error message, shortened if it is long."""
+    """Return an id for an error message, truncated if it is long."""
     return id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."

@@ -1,4 +1,4 @@
-"""Stored files: rows in the database, bodies in Blobs."""
+"""Stored files: metadata in database rows, contents (bodies) in Blobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.store.sql.schema import files
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "files"
-# An upload collects this much before it writes, in a thread.
+# An upload collects this number of bytes before it writes them in a thread.
 WRITE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 256 * 1024
 BINARY_TYPE: Final = "application/octet-stream"
@@ -38,7 +38,7 @@ _TABLE: Final = files.c
 
 
 class Files:
-    """Files of clients and tools."""
+    """Stores the files of clients and tools."""
 
     def __init__(
         self, database: Database, blobs: Blobs, clock: Clock, retention: Retention
@@ -49,8 +49,9 @@ class Files:
         self._retention = retention
 
     async def create(self, new: NewFile) -> StoredFile:
-        """Store a file and delete the oldest files beyond the quota. If another file has the given
-        id, that file is returned and nothing is stored. Raises StorageFull, StorageUnavailable."""
+        """Store a file, and delete the oldest files beyond the quota. If the id of `new` already
+        exists, store nothing and return the existing file. Raises StorageFull and
+        StorageUnavailable."""
         if new.id is not None:
             return await self._create_as(new.id, new)
         stored, body = self.record(new, new_id("file-")), NO_BODY
@@ -60,7 +61,7 @@ class Files:
         return await self.insert(stored, body)
 
     async def begin(self) -> Upload:
-        """Start the upload of a file in pieces."""
+        """Start to upload a file in pieces."""
         body = _new_body()
         return Upload(self, body, await asyncio.to_thread(self._begin, body))
 
@@ -74,8 +75,8 @@ class Files:
         return b"".join([piece async for piece in await self.open(id)])
 
     async def open(self, id: str) -> AsyncGenerator[bytes, None]:
-        """Return the body of a file in pieces. Raises as `read`; the iteration may raise
-        StorageUnavailable."""
+        """Return the body of a file in pieces. Raises the exceptions of `read`; the iteration may
+        raise StorageUnavailable."""
         row = await self._row(id)
         if row is None:
             raise file_not_found(id)
@@ -89,7 +90,7 @@ class Files:
     async def list(
         self, container: str | None = None, *, session: str | None = None
     ) -> list[StoredFile]:
-        """Return all files, or those of a container or a session, newest first."""
+        """Return all files, or the files of a container or a session, newest first."""
         query = select(files).where(self._alive())
         if container is not None:
             query = query.where(_TABLE.container_id == container)
@@ -100,7 +101,7 @@ class Files:
         return [_file_of(row) for row in rows]
 
     async def delete(self, id: str) -> bool:
-        """Delete a file. Returns False if there is none."""
+        """Delete a file. Returns False if it does not exist."""
         change = delete(files).where(_TABLE.id == id, self._alive()).returning(_TABLE.body)
         body = await self._database.write(lambda c: c.execute(change).scalar_one_or_none())
         if body is None:
@@ -109,7 +110,8 @@ class Files:
         return True
 
     async def insert(self, stored: StoredFile, body: str) -> StoredFile:
-        """Insert the row of a file whose body is written."""
+        """Insert the row of a file whose body has already been written, and delete the oldest files
+        beyond the quota. `body`: the name of the body in Blobs."""
         try:
             dropped = await self._database.write(partial(self._insert, stored=stored, body=body))
         except ServiceError:
@@ -121,7 +123,7 @@ class Files:
 
     async def _create_as(self, id: str, new: NewFile) -> StoredFile:
         """Store a file with a given id. The row is inserted before the body is written, so that
-        only one of several concurrent calls creates the file."""
+        only one of several concurrent calls creates the file; the others return its metadata."""
         stored = self.record(new, id)
         body = NO_BODY if new.data is None else _new_body()
         expired = delete(files).where(_TABLE.id == id, _TABLE.expires_at <= stored.created_at)
@@ -149,12 +151,13 @@ class Files:
         return await self._database.read(lambda c: c.execute(query).one_or_none())
 
     def _insert(self, connection: Connection, stored: StoredFile, body: str) -> Sequence[str]:
-        """Insert a row. Returns the bodies of files that were deleted to stay within the quota."""
+        """Insert the row of a file. Returns the names of the bodies of files that were deleted to
+        stay within the quota."""
         connection.execute(insert(files).values(_values(stored) | {"body": body}))
         return delete_oldest(connection, self._retention)
 
     def record(self, new: NewFile, id: str) -> StoredFile:
-        """Return the metadata of a new file, with a sanitized name."""
+        """Return the metadata for a new file, with a sanitized name."""
         now = self._clock()
         name = safe_name(new.name)
         return StoredFile(
@@ -190,7 +193,8 @@ class Files:
                 return None
 
     def _delete_bodies(self, bodies: Iterable[str]) -> None:
-        """Delete bodies whose rows are deleted. A sweep deletes those that fail now."""
+        """Delete bodies whose rows are already deleted. If a deletion fails, log it; a sweep
+        deletes that body later."""
         for body in filter(None, bodies):
             try:
                 self._blobs.delete(body)
@@ -202,7 +206,7 @@ class Files:
 
 
 class Upload:
-    """A file that is uploaded in pieces. Ends with `finish` or with `abort`."""
+    """Uploads one file in pieces. The caller must end with `finish` or `abort`."""
 
     def __init__(self, owner: Files, body: str, writer: BlobWriter) -> None:
         self._owner = owner
@@ -211,21 +215,21 @@ class Upload:
         self._waiting = bytearray()
 
     async def write(self, chunk: bytes) -> None:
-        """Append to the body. Raises StorageFull, StorageUnavailable."""
+        """Append `chunk` to the body. Raises StorageFull and StorageUnavailable."""
         self._waiting += chunk
         if len(self._waiting) >= WRITE_BYTES:
             await asyncio.to_thread(self._with_translated_faults, self._write_out)
 
     async def finish(self, new: NewFile) -> StoredFile:
-        """Store the file that `new` describes; `new.data` must be None. Raises StorageFull,
-        StorageUnavailable."""
+        """Complete the upload and store the file with the metadata in `new`; `new.data` must be
+        None. Raises StorageFull and StorageUnavailable."""
         await asyncio.to_thread(self._with_translated_faults, self._commit)
         stored = self._owner.record(new, new_id("file-"))
         whole = msgspec.structs.replace(stored, size_bytes=self._writer.size_bytes, elided=False)
         return await self._owner.insert(whole, self._body)
 
     async def abort(self) -> None:
-        """Delete what was written."""
+        """Delete the data written so far."""
         await asyncio.to_thread(self._writer.abort)
 
     def _write_out(self) -> None:
@@ -242,7 +246,7 @@ class Upload:
 
 
 async def _pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
-    """Yield a body in pieces, and close it at the end or when the generator is closed."""
+    """Yield a body in pieces. Close it at the end, or when the generator is closed."""
 
     def read() -> bytes:
         with translated_faults():
@@ -256,13 +260,14 @@ async def _pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
 
 
 def format_of(name: str) -> str:
-    """Return the format of a file name's suffix, or "bin": `notes.MD` -> `md`."""
+    """Return the lower-case suffix of a file name as its format, or "bin" without a suffix:
+    `notes.MD` -> `md`."""
     stem, dot, suffix = name.rpartition(".")
     return suffix.lower() if stem and dot and suffix.isalnum() else BINARY_FORMAT
 
 
 def _new_body() -> str:
-    """Return the name of a new body in Blobs."""
+    """Return the name in Blobs for a new body."""
     return f"{FOLDER}/{new_id('')}"
 
 

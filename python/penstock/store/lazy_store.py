@@ -1,4 +1,5 @@
-"""A store that opens while the server already serves: calls wait until it is open. See `probe`."""
+"""A store that opens while the server already serves. Calls wait until it is open. `probe` decides
+when this is possible."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 
 class LazyStore:
-    """The parts of a `Store` that is opened by the first call of a method, or by `open`.
+    """A `Store` that is opened when it is first used: by `open`, or by the first call of a method
+    of one of its members.
 
-    Every method may also raise StorageUnavailable if the store cannot be opened. The next call
-    tries again.
+    If the store cannot be opened, the methods of the members raise StorageUnavailable, and the next
+    call tries again.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
@@ -39,7 +41,8 @@ class LazyStore:
         self.approvals = cast("Approvals", _Part(self._opened, "approvals"))
 
     async def open(self) -> None:
-        """Open the store and wait until it is open. Raises SettingsError if it cannot be opened."""
+        """Open the store and wait until it is open. Raises SettingsError if the store cannot be
+        opened."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(_open(self._settings))
         opening = self._opening
@@ -51,8 +54,8 @@ class LazyStore:
             raise
 
     async def close(self) -> None:
-        """Close the store after pending writes. If it is still opening, wait for that first,
-        because it cannot be interrupted."""
+        """Close the store after pending writes. If the store is still being opened, wait for that
+        first, because the opening cannot be interrupted."""
         if self._opening is not None:
             with contextlib.suppress(SettingsError):
                 await (await self._opening).close()
@@ -67,7 +70,8 @@ class LazyStore:
 
 
 class _Part:
-    """A proxy of one part of the store, with its coroutine methods."""
+    """A proxy of one member of the store, such as `files`. Its coroutine methods open the store
+    first."""
 
     def __init__(self, opened: Callable[[], Awaitable[Store]], name: str) -> None:
         self._opened = opened

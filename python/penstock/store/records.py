@@ -1,4 +1,4 @@
-"""The records of the store, as frozen structs. Times are Unix seconds."""
+"""The records of the store, as frozen structs. All times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ UNFINISHED: Final = ("queued", "in_progress")
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response of the Responses API.
 
-    body: the JSON of the resource.
-    conversation: msgpack of tuple[Message, ...]: all messages up to this answer, without
-    instructions.
-    owner: the id of the API process that runs it.
-    heartbeat_at: when the owner was last alive; 0: the store fills in the current time.
-    expires_at: None: the store fills in the server's expiry.
+    `owner`: the id of the API process that runs the response.
+    `body`: the JSON of the response object.
+    `conversation`: msgpack of tuple[Message, ...]: all messages up to and including the answer,
+    without instructions.
+    `previous_id`: the id of the response that this response continues.
+    `heartbeat_at`: the time at which the owner was last alive; 0: `create` sets the current time.
+    `expires_at`: None: `create` sets the expiry from the server's settings.
     """
 
     id: str
@@ -37,7 +38,11 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSource(msgspec.Struct, frozen=True):
-    """The origin of a file: `user_upload`, `input_file` or a tool, with the round and the turn."""
+    """The origin of a file.
+
+    `tool`: `user_upload`, `input_file` or the name of the tool that made the file.
+    `round`, `turn`: the position in the conversation at which a tool made the file.
+    """
 
     tool: str
     round: int = 0
@@ -47,10 +52,10 @@ class FileSource(msgspec.Struct, frozen=True):
 class NewFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file to store.
 
-    data: the body; None: it was too large to keep (then `size_bytes` has its size), or the file is
-    a placeholder for an error (then `code` and `message` describe it).
-    format: None: derived from the name's suffix.
-    id: None: a new `file-<hex>`.
+    `data`: the content; None if it was too large to keep (`size_bytes` then has its size) or if the
+    file is a placeholder for an error (`code` and `message` then describe the error).
+    `format`: None: derived from the suffix of `name`.
+    `id`: None: a new `file-<hex>`.
     """
 
     name: str
@@ -68,10 +73,10 @@ class NewFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of a file.
+    """The metadata of a stored file.
 
-    elided: the body was not kept.
-    code, message: the error of a placeholder, which has no body.
+    `elided`: True if the content was not kept.
+    `code`, `message`: the error for which this file is a placeholder; such a file has no content.
     """
 
     id: str
@@ -91,7 +96,10 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that requests continue by its id."""
+    """A stored conversation. Requests with its id as their session continue it.
+
+    `messages`: all messages, oldest first.
+    """
 
     id: str
     created_at: int
@@ -102,14 +110,14 @@ Decision = Literal["approve", "deny"]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The decision on an approval. `message`: for the model, with a denial."""
+    """The decision on an approval. `message`: a text for the model, sent with a denial."""
 
     decision: Decision
     message: str | None = None
 
 
 class StoredSkill(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill, with the name and description of its latest version."""
+    """The metadata of a skill. `name` and `description` are those of its latest version."""
 
     id: str
     created_at: int
@@ -120,7 +128,7 @@ class StoredSkill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkillVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of a skill. `directory`: the name of the uploaded folder."""
+    """The metadata of one version of a skill. `directory`: the name of the uploaded folder."""
 
     skill_id: str
     version: int
@@ -140,7 +148,8 @@ def version_id(skill_id: str, version: int) -> str:
 
 
 class SkillBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a skill version. `files`: path in its directory (with slashes) -> data."""
+    """The content of a skill version. `files`: path relative to `directory`, with slashes ->
+    data."""
 
     name: str
     description: str
@@ -149,11 +158,11 @@ class SkillBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventChunk(NamedTuple):
-    """Consecutive events of a stream.
+    """Consecutive events of a response's stream.
 
-    first: the number of the first event.
-    following: the number of the event after the last.
-    frames: the events as they were sent.
+    `first`: the number of the first event in the chunk.
+    `following`: the number of the last event plus 1.
+    `frames`: the events as bytes, as they were sent to the client.
     """
 
     first: int

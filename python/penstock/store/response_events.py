@@ -1,4 +1,4 @@
-"""The stored streams of background responses, which clients can read again."""
+"""The recorded streams of background responses. Clients can read a stream again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from penstock.store.sql.schema import response_events, responses
 
 _TABLE: Final = response_events.c
 _APPEND: Final = insert(response_events)
-# Locks the row of the response: a concurrent delete waits, and then deletes the new events too.
+# Locks the response's row. A concurrent delete of the response waits for this transaction and then
+# also deletes the events that it adds.
 _LOCK: Final = (
     update(responses)
     .where(responses.c.id == bindparam("response"))
@@ -27,15 +28,16 @@ _READ: Final = (
 
 
 class ResponseEvents:
-    """The streams of all API processes. Any process may read one; the response's owner writes
-    it."""
+    """Stores the event streams of the responses of all API processes. Any process may read a
+    stream; only the response's owner writes it."""
 
     def __init__(self, database: Database, quota: ResponseQuota) -> None:
         self._database = database
         self._quota = quota
 
     async def append(self, response_id: str, chunk: EventChunk) -> None:
-        """Append events to the stream of a response. Does nothing if the response was deleted."""
+        """Append a chunk of events to the stream of a response. Does nothing if the response was
+        deleted."""
         values = {"response_id": response_id, **chunk._asdict()}
 
         def write(connection: Connection) -> None:
@@ -46,7 +48,8 @@ class ResponseEvents:
         await self._quota.grow(response_id, len(chunk.frames), write)
 
     async def read(self, response_id: str, start: int) -> list[EventChunk]:
-        """Return the stored events from number `start` on. The first chunk may start before it."""
+        """Return the stored chunks that contain the events from number `start` on. The first chunk
+        may also contain earlier events."""
         values = {"response": response_id, "start": start}
         rows = await self._database.read(lambda c: c.execute(_READ, values).all())
         return [EventChunk(*row) for row in rows]

@@ -1,4 +1,4 @@
-"""The byte quota of responses and their events."""
+"""The limit on the bytes of all responses and their events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.store.sql.schema import response_events, responses
 
 log = logging.getLogger(__name__)
 
-# Each process counts all responses again after it has written 1 / QUOTA_SHARE of the quota.
+# A process sums the sizes of all responses again after it has written 1 / QUOTA_SHARE of the quota.
 QUOTA_SHARE: Final = 16
 
 _EVENTS: Final = response_events.c
@@ -23,16 +23,18 @@ _T = TypeVar("_T")
 
 
 class ResponseQuota:
-    """Keeps responses within their quota. All writes that enlarge a response go through it."""
+    """Keeps the total size of responses within the quota. Every write that enlarges a response must
+    use `grow`."""
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
         self._retention = retention
-        self._uncounted_bytes = retention.max_bytes  # count at the first write
+        self._uncounted_bytes = retention.max_bytes  # the first write sums all sizes
 
     async def grow(self, id: str, size_bytes: int, work: Callable[[Connection], _T]) -> _T:
         """Run `work`, a write that adds about `size_bytes` to response `id`, and return its result.
-        From time to time, also delete the oldest responses beyond the quota."""
+        If enough bytes were written since the last check, also delete the oldest responses beyond
+        the quota, except `id`."""
         self._uncounted_bytes += size_bytes
         if self._uncounted_bytes * QUOTA_SHARE <= self._retention.max_bytes:
             return await self._database.write(work)
@@ -56,7 +58,7 @@ class ResponseQuota:
 
 
 def delete_events_of(connection: Connection, response_id: str) -> None:
-    """Delete the events of one response."""
+    """Delete the events of a response."""
     connection.execute(delete(response_events).where(_EVENTS.response_id == response_id))
 
 

@@ -1,4 +1,5 @@
-"""Stored responses. Any API process may read, delete or cancel one; its owner runs it."""
+"""Stored responses. Any API process may read, delete or cancel a response; only its owner runs
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from penstock.store.sql.schema import responses
 
 _TABLE: Final = responses.c
 
-# Built once, because building a statement takes as long as executing it.
+# SQL statements are built once, because building a statement takes as long as executing it.
 _INSERT: Final = insert(responses)
 _GET: Final = select(responses).where(
     _TABLE.id == bindparam("response_id"),
@@ -45,7 +46,7 @@ _ACTIVE_IDS: Final = select(_TABLE.id).where(_OF_OWNER, ~_TABLE.cancel_requested
 
 
 class Responses:
-    """Responses of all API processes."""
+    """Stores the responses of all API processes."""
 
     def __init__(
         self, database: Database, clock: Clock, retention: Retention, quota: ResponseQuota
@@ -69,7 +70,8 @@ class Responses:
     async def update(
         self, id: str, *, status: ResponseStatus, body: bytes, conversation: bytes | None = None
     ) -> bool:
-        """Update an unfinished response. Returns False if it was deleted or has finished."""
+        """Update an unfinished response. Returns False if the response was deleted or has already
+        finished."""
         values = {"response_id": id, "status": status, "body": body, "heartbeat_at": self._clock()}
         change, added = _REPLACE_BODY, len(body)
         if conversation is not None:
@@ -85,20 +87,21 @@ class Responses:
         return None if row is None else _record(row)
 
     async def delete(self, id: str) -> bool:
-        """Delete a response. Returns False if there is none."""
+        """Delete a response and its events. Returns False if it does not exist."""
         change = delete(responses).where(_TABLE.id == id, self._alive())
 
         def work(connection: Connection) -> bool:
             found = connection.execute(change).rowcount > 0
-            # After the row: events may be appended while the delete waits for the row's lock.
+            # The events are deleted after the row, because another process may append events while
+            # this transaction waits for the row's lock.
             delete_events_of(connection, id)
             return found
 
         return await self._database.write(work)
 
     async def request_cancel(self, id: str) -> StoredResponse | None:
-        """Ask the owner of an unfinished background response to stop it; any other response is not
-        changed. Returns the response, or None if there is none."""
+        """Ask the owner of an unfinished background response to stop it. Any other response is not
+        changed. Returns the response, or None if it does not exist."""
         query = select(responses).where(_TABLE.id == id, self._alive())
         change = (
             update(responses)
@@ -114,27 +117,29 @@ class Responses:
         return None if row is None else _record(row)
 
     async def heartbeat(self, owner: str) -> None:
-        """Record that an owner is alive, in all its unfinished responses."""
+        """Set the heartbeat of all unfinished responses of `owner` to the current time."""
         beat = {"owner_id": owner, "now": self._clock()}
         await self._database.write(lambda c: c.execute(_BEAT, beat))
 
     async def active_ids(self, owner: str) -> set[str]:
-        """Return the ids of an owner's unfinished responses that were not cancelled, deleted or
-        ended by another process."""
+        """Return the ids of the owner's unfinished responses, without responses that another
+        process has cancelled, deleted or ended."""
         values = {"owner_id": owner}
         return await self._database.read(lambda c: set(c.execute(_ACTIVE_IDS, values).scalars()))
 
     async def fail_orphans(
         self, owner: str, stale_s: int, body_of: Callable[[StoredResponse], bytes]
     ) -> int:
-        """Mark the unfinished responses of a dead owner failed, if their heartbeat differs from the
-        current time by more than `stale_s` seconds in either direction: a heartbeat in the future
-        was written before the clock was set back. The caller must know that the owner is dead,
-        because a stale heartbeat may also result from a clock that was set forward.
+        """Mark the unfinished responses of a dead owner failed, if their heartbeat is stale.
+        Returns the number of marked responses.
 
-        body_of: returns the new body of a response.
-
-        Returns the number of responses."""
+        `owner`: the id of an API process that the caller knows to be dead; a stale heartbeat alone
+        may also result from a clock that was set forward.
+        `stale_s`: a heartbeat is stale if it differs from the current time by more than this number
+        of seconds. A heartbeat in the future is stale too: the clock was set back after it was
+        written.
+        `body_of`: returns the new body of a response.
+        """
         now = self._clock()
         stale = or_(_TABLE.heartbeat_at < now - stale_s, _TABLE.heartbeat_at > now + stale_s)
         query, values = select(responses).where(_OF_OWNER, stale), {"owner_id": owner}

@@ -1,4 +1,4 @@
-"""The retention table: how long, how many and how much of each kind of record is kept."""
+"""Limits on stored records of each type: their age, number and total size."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from penstock.config import StoreSettings
 from penstock.store.records import UNFINISHED
 from penstock.store.sql.schema import approvals, files, responses, sessions
 
-# An approval that is not decided within this time counts as denied.
+# Seconds. An approval that is not decided within this time counts as denied.
 APPROVAL_EXPIRY_S: Final = 5 * 60
 CHUNK_ROWS: Final = 500
-# Deletions by the byte quota in one transaction, so that no other writer waits long.
+# Limits the deletions for the byte quota in one transaction, so that other writers do not wait
+# long.
 MAX_DELETIONS: Final = 20 * CHUNK_ROWS
 
 
 class Retention(NamedTuple):
-    """The limits of one table. Rows beyond them are deleted in ascending order of column `order`.
+    """The limits of one table. To stay within `max_rows` and `max_bytes`, rows are deleted in
+    ascending order of the column `order`.
 
-    expiry_s: time from the creation or the last change of a row to its expiry; 0: never.
-    max_rows: number of rows; 0: unlimited.
-    max_bytes: sum of `size` over all rows; 0: unlimited. The last row is never deleted for it.
-    deletable: the rows that may be deleted for `max_bytes`.
-    returned: the column whose values a deletion returns.
+    `expiry_s`: seconds from the creation or the last change of a row to its expiry; 0: never.
+    `max_rows`: the number of rows; 0: unlimited.
+    `max_bytes`: the sum of `size` over all rows; 0: unlimited. One row is always kept, however
+    large.
+    `size`: the expression for the size of a row in bytes.
+    `deletable`: the condition for rows that may be deleted to stay within `max_bytes`.
+    `returned`: the name of the column whose values a deletion returns.
     """
 
     table: Table
@@ -38,7 +42,7 @@ class Retention(NamedTuple):
 
 
 class Retentions(NamedTuple):
-    """The limits of each kind of record. All tables have columns `id` and `expires_at`."""
+    """The limits of all tables. Each table has the columns `id` and `expires_at`."""
 
     responses: Retention
     files: Retention
@@ -47,7 +51,7 @@ class Retentions(NamedTuple):
 
 
 def retentions_of(settings: StoreSettings) -> Retentions:
-    """Return the limits of the operator's settings."""
+    """Return the limits that the operator's settings define."""
     return Retentions(
         responses=Retention(
             responses,
@@ -80,10 +84,10 @@ def retentions_of(settings: StoreSettings) -> Retentions:
 def delete_oldest(connection: Connection, retention: Retention, written: str = "") -> list[str]:
     """Delete the oldest rows beyond the limits on rows and bytes.
 
-    written: the id of a row that is being written and must not be deleted for the byte limit.
+    `written`: the id of a row that is being written and must not be deleted for the byte limit.
 
-    Returns the `returned` column of the deleted rows. If there are MAX_DELETIONS or more, more rows
-    may have to be deleted: call again.
+    Returns the values of column `returned` of the deleted rows. If MAX_DELETIONS or more rows are
+    returned, call again: more rows may have to be deleted.
     """
     deleted = _delete_surplus_rows(connection, retention) if retention.max_rows else []
     if retention.max_bytes and retention.size is not None:
@@ -125,7 +129,8 @@ def _delete_surplus_bytes(
 
 
 def delete_expired(connection: Connection, retention: Retention, now: int) -> list[str]:
-    """Delete the expired rows. Returns their `returned` column."""
+    """Delete the rows that expired at or before `now`. Returns the values of their column
+    `returned`."""
     return _delete_where(connection, retention, retention.table.c.expires_at <= now)
 
 

@@ -1,4 +1,5 @@
-"""Sessions: conversations that requests continue by an id, one run at a time."""
+"""Sessions: stored conversations that requests continue. At most one run uses a session at a
+time."""
 
 from __future__ import annotations
 
@@ -36,17 +37,18 @@ from penstock.store.sql.schema import sessions
 
 log = logging.getLogger(__name__)
 
-# A run whose lease was not renewed for this long has died with its process.
+# Seconds. If a lease was not renewed for this long, the process of its run has died.
 LEASE_S: Final = 60
 RENEWAL_S: Final = 20.0
-# A lease that ends later than any new lease was granted before the clock was set back.
+# Seconds. A lease that ends later than a new lease could end was granted before the clock was set
+# back.
 CLOCK_SLACK_S: Final = 60
 
 _TABLE: Final = sessions.c
 _OTHER: Final = sessions.alias("other")
 _NEXT_USE: Final = select(func.coalesce(func.max(_OTHER.c.used), 0) + 1).scalar_subquery()
 
-# Built once, because building a statement takes as long as executing it.
+# SQL statements are built once, because building a statement takes as long as executing it.
 _SESSION: Final = _TABLE.id == bindparam("session_id")
 _LEASED: Final = and_(_SESSION, _TABLE.lease_holder == bindparam("holder"))
 _GET: Final = select(sessions).where(_SESSION, _TABLE.expires_at > bindparam("now"))
@@ -105,7 +107,12 @@ class SessionBusy(Conflict):
 
 
 class LeasedSession:
-    """A session that is leased to one run. `messages`: the conversation so far."""
+    """A session that is leased to one run.
+
+    `owner`: the store of sessions.
+    `holder`: the id of the lease.
+    `messages`: the conversation before the run.
+    """
 
     def __init__(self, owner: Sessions, id: str, holder: str, messages: tuple[Message, ...]):
         self._owner = owner
@@ -115,27 +122,27 @@ class LeasedSession:
         self.released = False
 
     async def save(self, messages: tuple[Message, ...]) -> bool:
-        """Store the whole conversation and release the lease, at the end of the run. Returns False,
-        and stores nothing, if the session was deleted or replaced meanwhile."""
+        """Store the whole conversation and release the lease; call at the end of the run. Returns
+        False and stores nothing if the session was deleted or replaced during the run."""
         saved = await self._owner.save_leased(self._id, self._holder, messages)
         self.released = True
         return saved
 
 
 class Sessions:
-    """Sessions of all API processes."""
+    """Stores the sessions of all API processes."""
 
     def __init__(self, database: Database, clock: Clock, retention: Retention) -> None:
         self._database = database
         self._clock = clock
         self._retention = retention
-        # Holder -> session of leases that could not be released, for example because the disk was
-        # full. The next write of any session releases them.
+        # Lease id -> session id, for leases that could not be released, for example because the
+        # disk was full. The next write to any session releases them.
         self._unreleased: dict[str, str] = {}
 
     async def get(self, id: str) -> StoredSession | None:
-        """Return a session, or None if it is unknown, deleted or expired, or if its first run has
-        not ended."""
+        """Return a session. Returns None if the session is unknown, deleted or expired, or if its
+        first run has not ended."""
         values = {"session_id": id, "now": self._clock()}
         row = await self._database.read(lambda c: c.execute(_GET, values).one_or_none())
         if row is None or row.messages is None:
@@ -143,7 +150,7 @@ class Sessions:
         return StoredSession(id=id, created_at=row.created_at, messages=_decode(row.messages))
 
     async def put(self, id: str, messages: tuple[Message, ...]) -> None:
-        """Store a session, replacing any with this id, even one that is leased to a run."""
+        """Store a session. Replaces any session with this id, even if a run has leased it."""
         now = self._clock()
         values = {
             "session_id": id,
@@ -160,8 +167,8 @@ class Sessions:
         await self._database.write(work)
 
     async def delete(self, id: str) -> bool:
-        """Delete a session. Returns False if there is none. A run of it continues, but is not
-        saved."""
+        """Delete a session. Returns False if it does not exist. A run that uses the session
+        continues, but its answer is not saved."""
         change = delete(sessions).where(_TABLE.id == id)
         return await self._database.write(lambda c: c.execute(change).rowcount > 0)
 
@@ -169,7 +176,7 @@ class Sessions:
     async def lease(self, id: str) -> AsyncIterator[LeasedSession]:
         """Lease a session to one run until the block ends. An unknown id starts a new session.
 
-        Raises SessionBusy while another run, of any process, has the lease.
+        Raises SessionBusy if another run, in any process, has the lease.
         """
         holder = new_id("")
         messages = await self._acquire(id, holder)
@@ -183,7 +190,7 @@ class Sessions:
                 await self._release(id, holder)
 
     async def save_leased(self, id: str, holder: str, messages: tuple[Message, ...]) -> bool:
-        """Implements `LeasedSession.save`."""
+        """Implement `LeasedSession.save`."""
         values = {
             "session_id": id,
             "holder": holder,
@@ -199,8 +206,8 @@ class Sessions:
         return await self._write(work)
 
     async def _acquire(self, id: str, holder: str) -> tuple[Message, ...]:
-        """Acquire the lease and return the conversation so far. If the caller is cancelled, the
-        write still completes, so the lease is released then."""
+        """Acquire the lease of a session and return the messages so far. If the caller is
+        cancelled, wait until the write has completed and release the lease again."""
         acquiring = asyncio.ensure_future(self._write(lambda c: self._take_lease(c, id, holder)))
         try:
             return await asyncio.shield(acquiring)
@@ -223,22 +230,22 @@ class Sessions:
         return ()
 
     async def _renew(self, id: str, holder: str) -> None:
-        """Renew the lease and the expiry of a session periodically, until cancelled."""
+        """Renew the lease and the expiry of a session periodically, until the task is cancelled."""
         while True:
             await asyncio.sleep(RENEWAL_S)
             lease = self._lease(id, holder)
             del lease["now"]
-            with contextlib.suppress(ServiceError):  # logged; the next one may succeed
+            with contextlib.suppress(ServiceError):  # logged; the next attempt may succeed
                 await self._database.write(partial(_execute, statement=_RENEW, values=lease))
 
     async def _release(self, id: str, holder: str) -> None:
-        """Release the lease. A session without a saved conversation is deleted."""
+        """Release the lease of a session. If no conversation was saved, delete the session."""
         self._unreleased[holder] = id
         with contextlib.suppress(ServiceError):  # logged; if no write succeeds, the lease expires
             await self._write(lambda connection: None)
 
     async def _write(self, work: Callable[[Connection], _T]) -> _T:
-        """Run `work` in a transaction that first releases the unreleased leases."""
+        """Run `work` in a transaction that first releases the leases in `_unreleased`."""
         unreleased = dict(self._unreleased)
 
         def release_and_work(connection: Connection) -> _T:

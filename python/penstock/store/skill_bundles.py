@@ -1,4 +1,4 @@
-"""Reads an uploaded skill, a zip archive or the files of one folder. Its content is untrusted."""
+"""Reads an uploaded skill: a zip archive or the files of one folder. The upload is untrusted."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ MAX_MANIFEST_BYTES: Final = 1024 * 1024
 MAX_HEAD_LINES: Final = 1000
 MANIFEST: Final = "SKILL.md"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# Files that archivers add.
+# Entries that archive programs add.
 IGNORED_FOLDER: Final = "__MACOSX"
 IGNORED_FILE: Final = ".DS_Store"
 ZIP_MARK: Final = b"PK"
 METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 ENCRYPTED: Final = 0x1
 READ_BYTES: Final = 256 * 1024
-# The limit of the archive's central directory, which is read completely before any entry.
+# Size limit of an archive's central directory, because it is read completely before any entry.
 MAX_DIRECTORY_BYTES: Final = 2 * MAX_FILES * 1024
-# The end of central directory record: signature, four counts, size and offset of the directory,
-# length of the comment.
+# The zip record "end of central directory": signature, four counts, size and offset of the
+# directory, length of the comment.
 END_RECORD: Final = struct.Struct("<4s4H2LH")
 END_MARK: Final = b"PK\5\6"
 MAX_COMMENT_BYTES: Final = 1 << 16
-# Precedes the end record of a Zip64 archive, a format that only archives over 4 GiB need.
+# Signature of the record that precedes the end record of a Zip64 archive. Only archives over 4 GiB
+# need Zip64.
 LOCATOR_MARK: Final = b"PK\6\7"
 LOCATOR_BYTES: Final = 20
 
 
 def read_bundle(uploads: Iterable[tuple[str, bytes]]) -> SkillBundle:
-    """Read a skill from uploaded files, (path, data) each. Raises InvalidRequest (`invalid_skill`),
-    whose message names the file and the problem."""
+    """Read a skill. `uploads`: (path, data) of each uploaded file. Raises InvalidRequest
+    (`invalid_skill`), whose message names the file and the problem."""
     files_given = list(uploads)
     if not files_given:
         raise invalid_skill("`files` must be a zip archive or the files of one folder")
@@ -60,8 +61,8 @@ def read_bundle(uploads: Iterable[tuple[str, bytes]]) -> SkillBundle:
 
 
 def read_manifest(data: bytes) -> tuple[str, str]:
-    """Return (name, description) of a SKILL.md. Its front matter is read line by line; an indented
-    line continues the previous one. Raises InvalidRequest."""
+    """Return (name, description) from the front matter of a SKILL.md. The front matter is read line
+    by line; an indented line continues the previous line. Raises InvalidRequest."""
     fields: dict[str, list[str]] = {}
     key = ""
     for line in _front_matter(data):
@@ -85,7 +86,7 @@ def read_manifest(data: bytes) -> tuple[str, str]:
     return name, description
 
 
-# The exceptions of `zipfile` for a damaged archive.
+# The exceptions that `zipfile` raises for a damaged archive.
 DAMAGE: Final = (
     zipfile.BadZipFile,
     zlib.error,
@@ -100,7 +101,7 @@ DAMAGE: Final = (
 
 
 def invalid_skill(message: str) -> InvalidRequest:
-    """Return the error for a skill that cannot be used."""
+    """Return the error for a skill that cannot be read."""
     return InvalidRequest(message, field="files", code="invalid_skill")
 
 
@@ -125,8 +126,9 @@ def _unzip(archive: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_directory(archive: bytes) -> None:
-    """Check the size of the central directory in the end record, which is searched like `zipfile`
-    does: at the end if there is no comment, else at the last signature within reach."""
+    """Raise InvalidRequest if the archive's central directory is too large or missing, or if the
+    archive is Zip64. The end record is searched for as in `zipfile`: at the very end if there is no
+    comment, else at the last signature within the longest possible comment."""
     at = len(archive) - END_RECORD.size
     if archive[at : at + 4] != END_MARK or archive[-2:] != b"\0\0":
         at = archive.rfind(END_MARK, max(0, at - MAX_COMMENT_BYTES))
@@ -152,7 +154,8 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
 
 
 def _read_entry(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int) -> bytes:
-    """Unpack an entry, at most `left` bytes, whatever size the entry declares."""
+    """Return the unpacked data of an entry. Raises InvalidRequest beyond `left` bytes, whatever
+    size the entry declares."""
     data = bytearray()
     with packed.open(entry) as file:
         while piece := file.read(READ_BYTES):
@@ -163,8 +166,9 @@ def _read_entry(packed: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int) -> b
 
 
 def _check_entries(entries: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
-    """Return path -> data. Raises InvalidRequest for paths that leave the folder or that differ
-    only in letter case, and for too many files or bytes."""
+    """Return path -> data, without the files that archive programs add. Raises InvalidRequest for a
+    path that leaves the folder, for paths that differ only in letter case, and for too many files
+    or bytes."""
     files: dict[str, bytes] = {}
     seen: set[str] = set()
     size = 0
@@ -206,7 +210,8 @@ def _check_path(path: str, parts: list[str]) -> None:
 
 
 def _strip_folder(files: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    """Return (name of the single folder, its files), or ("", files) if SKILL.md is at the top."""
+    """Return (name of the top folder, its files), or ("", `files`) if SKILL.md is at the top.
+    Raises InvalidRequest for more than one top folder."""
     if MANIFEST in files:
         return "", files
     tops = {path.partition("/")[0] for path in files}
@@ -238,7 +243,7 @@ def _front_matter(data: bytes) -> list[str]:
 
 
 def _scalar(value: str) -> str:
-    """Remove quotes and the indicator of a YAML block scalar."""
+    """Return a YAML scalar without its quotes or its block indicator."""
     value = re.sub(r"^[>|][+-]?(\s|$)", "", value).strip()
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         return value[1:-1]

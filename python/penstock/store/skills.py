@@ -1,4 +1,4 @@
-"""Uploaded skills and their versions. A version never changes."""
+"""Uploaded skills and their versions. A version is never changed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from penstock.store.sql.faults import translated_faults
 from penstock.store.sql.schema import skill_versions, skills
 
 FOLDER: Final = "skills"
-# All files of an archive get this date, so that equal files give an equal archive.
+# All files in an archive get this date, so that equal files produce equal archives.
 ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
 
 _SKILL: Final = skills.c
 _VERSION: Final = skill_versions.c
-# The highest existing version. `skills.latest_version` is not decremented when that version is
-# deleted, so that no number is used twice.
+# The number of a skill's latest remaining version. `skills.latest_version` is not decremented when
+# the latest version is deleted, so that no number is used twice.
 _NEWEST: Final = (
     select(func.max(_VERSION.version))
     .where(_VERSION.skill_id == _SKILL.id)
@@ -42,24 +42,24 @@ _T = TypeVar("_T")
 
 
 class _Body(NamedTuple):
-    """The archive of a version in Blobs."""
+    """The stored archive of a skill version: its name in Blobs and its size."""
 
     name: str
     size_bytes: int
 
 
 class Skills:
-    """Skills of all API processes that share the store."""
+    """Stores the skills of all API processes that share the store."""
 
     def __init__(self, database: Database, blobs: Blobs, clock: Clock, max_bytes: int) -> None:
-        """`max_bytes`: the quota of all versions together."""
+        """`max_bytes`: the limit on the total size of all versions of all skills."""
         self._database = database
         self._blobs = blobs
         self._clock = clock
         self._max_bytes = max_bytes
 
     async def create(self, bundle: SkillBundle) -> StoredSkill:
-        """Store a new skill with version 1. Raises StorageFull beyond the quota."""
+        """Store a new skill with version 1. Raises StorageFull if the quota is exceeded."""
         now = self._clock()
         skill = StoredSkill(
             id=new_id("skill_"),
@@ -79,7 +79,8 @@ class Skills:
         return await self._store(bundle, work)
 
     async def add_version(self, skill_id: str, bundle: SkillBundle) -> SkillVersion:
-        """Store a new version. Raises NotFound (`skill_not_found`), and StorageFull as `create`."""
+        """Store a new version of a skill. Raises NotFound (`skill_not_found`), and StorageFull if
+        the quota is exceeded."""
         await self._skill(skill_id)
         values = {
             "updated_at": self._clock(),
@@ -102,7 +103,7 @@ class Skills:
         return None if row is None else _skill_of(row)
 
     async def versions(self, skill_id: str) -> list[SkillVersion]:
-        """Return a skill's versions, newest first. Raises NotFound (`skill_not_found`)."""
+        """Return the versions of a skill, newest first. Raises NotFound (`skill_not_found`)."""
         await self._skill(skill_id)
         query = select(skill_versions).where(_VERSION.skill_id == skill_id)
         query = query.order_by(_VERSION.version.desc())
@@ -110,7 +111,7 @@ class Skills:
         return [_version_of(row) for row in rows]
 
     async def read(self, skill_id: str, version: int | None = None) -> SkillBundle:
-        """Return the content of a version; None: the latest. Raises NotFound
+        """Return the content of a skill version. `version` None: the latest. Raises NotFound
         (`skill_not_found`)."""
         row = await self._version_row(skill_id, version)
         return SkillBundle(
@@ -121,7 +122,8 @@ class Skills:
         )
 
     async def version(self, skill_id: str, version: int | None = None) -> SkillVersion:
-        """Return a version; None: the latest. Raises NotFound (`skill_not_found`)."""
+        """Return the metadata of a skill version. `version` None: the latest. Raises NotFound
+        (`skill_not_found`)."""
         return _version_of(await self._version_row(skill_id, version))
 
     async def delete(self, skill_id: str) -> None:
@@ -137,8 +139,8 @@ class Skills:
         await self._delete_bodies(await self._database.write(work))
 
     async def delete_version(self, skill_id: str, version: int) -> None:
-        """Delete a version; its number is not used again. Raises NotFound (`skill_not_found`), and
-        Conflict for the only version."""
+        """Delete a version of a skill. Its number is not used again. Raises NotFound
+        (`skill_not_found`), and Conflict if it is the only version."""
 
         def work(connection: Connection) -> list[str]:
             self._lock(connection, skill_id)
@@ -185,7 +187,7 @@ class Skills:
         return row
 
     def _lock(self, connection: Connection, skill_id: str) -> None:
-        """Lock the skill's row until the end of the transaction. Raises NotFound."""
+        """Lock the row of a skill until the end of the transaction. Raises NotFound."""
         touch = update(skills).where(_SKILL.id == skill_id).values(updated_at=self._clock())
         if connection.execute(touch.returning(_SKILL.id)).first() is None:
             raise _no_skill(skill_id)
@@ -195,8 +197,8 @@ class Skills:
             await asyncio.to_thread(self._delete_body, name)
 
     async def _store(self, bundle: SkillBundle, work: Callable[[Connection, _Body], _T]) -> _T:
-        """Write the body, then run `work`, which inserts the rows, and return its result. The body
-        is deleted if `work` fails."""
+        """Write the archive of `bundle`, then run `work`, which inserts the rows, in a transaction,
+        and return the result of `work`. If `work` fails, delete the archive."""
         body = await asyncio.to_thread(self._write, bundle)
         try:
             return await self._database.write(lambda connection: work(connection, body))
@@ -224,7 +226,7 @@ class Skills:
         return stored
 
     def _write(self, bundle: SkillBundle) -> _Body:
-        """Write the files as one archive."""
+        """Write the files of `bundle` to Blobs as one zip archive."""
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
             for path, data in sorted(bundle.files.items()):
@@ -235,7 +237,7 @@ class Skills:
         return body
 
     def _delete_body(self, body: str) -> None:
-        """Delete an archive. A sweep deletes it later if this fails."""
+        """Delete an archive. If the deletion fails, a sweep deletes the archive later."""
         with contextlib.suppress(OSError):
             self._blobs.delete(body)
 

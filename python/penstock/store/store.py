@@ -1,4 +1,4 @@
-"""The Store: the object through which an API process uses the database and the files."""
+"""The Store: gives an API process access to the database and the files."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ SWEEP_INTERVAL_S: Final = 120.0
 class Store:
     """Responses, files, sessions, skills and approvals, shared by several processes and machines.
 
-    Every method may raise StorageUnavailable (503), and StorageFull (507) if it writes: then
-    nothing was changed. When a method returns, its changes are on the disk.
+    Every method may raise StorageUnavailable (503); methods that write may also raise StorageFull
+    (507). A method that raises one of them has changed nothing. When a method returns, its changes
+    are on the disk.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Store:
         settings: StoreSettings,
         clock: Clock,
     ) -> None:
-        """Hold the opened parts. Callers use `Store.open`."""
+        """Use `Store.open` instead."""
         self._database = database
         limits = retentions_of(settings)
         quota = ResponseQuota(database, limits.responses)
@@ -61,8 +62,9 @@ class Store:
 
     @classmethod
     async def open(cls, settings: StoreSettings, clock: Clock = system_clock) -> Store:
-        """Connect and migrate the tables. `settings` must have all locations. Raises SettingsError
-        if the database or a folder cannot be used."""
+        """Connect to the database, migrate its tables, and return the store. `settings` must have
+        all locations (see `with_defaults`). Raises SettingsError if the database or a folder cannot
+        be used."""
         parts = await asyncio.to_thread(_connect, settings)
         return cls(*parts, settings, clock)
 
@@ -77,9 +79,9 @@ class Store:
             try:
                 await self.sweep.run()
             except ServiceError:
-                pass  # it is logged
+                pass  # already logged
             except Exception:
-                log.exception("the sweep of the store failed")  # the next one may succeed
+                log.exception("the sweep of the store failed")  # the next sweep may succeed
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
 
@@ -107,8 +109,12 @@ def _connect(settings: StoreSettings) -> tuple[Database, Blobs, Blobs]:
 
 @contextmanager
 def _settings_errors(place: str, option: str) -> Iterator[None]:
-    """Convert errors of the database and the disk into a SettingsError that names the `place`, the
-    cause and the remedy. `option`: the option that sets another place."""
+    """Convert errors of the database and the disk in the block into a SettingsError. Its message
+    names `place`, the cause and the remedy.
+
+    `place`: the database or folder that the block opens.
+    `option`: the command-line option that selects another one.
+    """
     try:
         yield
     except (SQLAlchemyError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Deletes expired rows, and bodies whose rows were never written because of a crash."""
+"""Deletes expired rows, and bodies without rows, which a crash may leave."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from penstock.store.sql.faults import translated_faults
 
 log = logging.getLogger(__name__)
 
-# A body without a row is an orphan once it is older than the longest possible upload.
+# Seconds. A body without a row is an orphan once it is older than the longest possible upload.
 ORPHAN_AGE_S: Final = 3600
 
 
 class Sweep:
-    """One pass over the whole store. Any number of processes may sweep at the same time."""
+    """Cleans up the whole store. Several processes may do this at the same time."""
 
     def __init__(
         self,

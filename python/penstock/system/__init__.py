@@ -1,1 +1,2 @@
-"""Facts about this machine and this build, and checks whether they can serve. Knows no HTTP."""
+"""Describes this machine and this build, and checks whether they can run a server. Independent of
+HTTP."""

@@ -1,5 +1,4 @@
-"""The checks of `penstock doctor` and `POST /v1/system/doctor`: each has a status, a message and a
-suggestion."""
+"""The checks of `penstock doctor` and `POST /v1/system/doctor`."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ GIB: Final = 1024**3
 MIN_MEMORY_BYTES: Final = GIB
 MIN_DISK_BYTES: Final = GIB
 CUDA_MAJORS: Final = (13,)
-# A CPU needs one of these to be fast.
+# CPU inference is slow without one of these instruction sets.
 BASIC_EXTENSIONS: Final = {"avx2", "asimddp"}
 FAST_EXTENSIONS: Final = (
     "asimddp",
@@ -40,7 +39,7 @@ FAST_EXTENSIONS: Final = (
 
 
 class Check(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a check. `suggestion`: a remedy, if the status is not "ok"."""
+    """The result of one check. `suggestion`: a remedy if the status is not "ok"."""
 
     name: str
     status: Literal["ok", "warn", "error"]
@@ -49,16 +48,14 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def all_checks(environment: Environment, port: int) -> list[Check]:
-    """Run all checks, in a fixed order. The only side effect is a probe file.
-
-    port: the TCP port that the server would use.
-    """
+    """Run all checks in a fixed order and return their results. `port`: the TCP port that the
+    server would use. The only side effect is a temporary file in the home folder."""
     home = environment.home
     return [*machine_checks(environment), check_default_model(home), check_port(port)]
 
 
 def machine_checks(environment: Environment) -> list[Check]:
-    """Run the checks that also apply while a server runs."""
+    """Run the checks that also apply while a server runs, and return their results."""
     return [
         check_python(),
         check_cpu(CPUINFO),
@@ -80,7 +77,8 @@ def check_python() -> Check:
 
 
 def check_cpu(cpuinfo: Path) -> Check:
-    """Report the instruction sets of this CPU that the kernels use."""
+    """Report the instruction sets of this CPU that the kernels use. `cpuinfo`: a file like
+    /proc/cpuinfo."""
     flags = read_cpu(cpuinfo).flags
     found = [name for name in FAST_EXTENSIONS if name in flags]
     cores = available_cores()
@@ -101,8 +99,8 @@ def check_native_kernels() -> Check:
 
 
 def check_cpu_levels(home: Path) -> Check:
-    """Report the instruction sets that this machine and build have, and those selected for each
-    model that was loaded here."""
+    """Report the instruction sets that both this machine and this build support, and the selected
+    instruction sets of each model that was loaded with `home`."""
     try:
         from penstock.runtime.cpu.isa_selection import saved_isa_selections, summary
     except ImportError:
@@ -114,7 +112,8 @@ def check_cpu_levels(home: Path) -> Check:
 
 
 def check_gpu_kernels() -> Check:
-    """Report the installed compiled GPU kernels. None is not an error."""
+    """Report the installed archives of compiled GPU kernels. The status is "ok" even without
+    any."""
     found = []
     for major in CUDA_MAJORS:
         package = importlib.util.find_spec(f"penstock_cuda{major}")
@@ -128,8 +127,9 @@ def check_gpu_kernels() -> Check:
 
 
 def _count_kernels(archive: Path) -> str:
-    """Describe an archive of compiled kernels. `kernels.triton.archive` defines the format, but
-    needs torch."""
+    """Return a description of an archive of compiled kernels: their number and their GPU target.
+    Reads the format that `kernels.triton.archive` defines, which needs torch and so is not
+    imported."""
     try:
         with zipfile.ZipFile(archive) as members:
             index = json.loads(members.read("index.json"))
@@ -151,7 +151,7 @@ def check_memory(meminfo: Path) -> Check:
 
 
 def check_home(home: Path) -> Check:
-    """Check that models can be stored in `home`."""
+    """Check that models can be stored in the folder `home`."""
     probe = home / ".doctor"
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def check_home(home: Path) -> Check:
 
 
 def check_disk(home: Path) -> Check:
-    """Check that the disk of `home` has space for models."""
+    """Check that the disk with the folder `home` has space for models."""
     folder = next(path for path in (home, *home.parents) if os.access(path, os.F_OK))
     free_bytes = shutil.disk_usage(folder).free
     message = f"{free_bytes / GIB:.1f} GiB free at {folder}"

@@ -1,4 +1,4 @@
-"""Facts about this machine and this build, the response of `GET /v1/system/info`."""
+"""Describes this machine and this build: the response of `GET /v1/system/info`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMINFO: Final = Path("/proc/meminfo")
 
 
 class CpuInfo(msgspec.Struct, frozen=True):
-    """The machine's CPU. The server may be allowed fewer cores."""
+    """The machine's CPU. The server may be allowed to use fewer cores."""
 
     brand: str
     logical_cores: int
@@ -30,7 +30,7 @@ class CpuInfo(msgspec.Struct, frozen=True):
 
 
 class MemoryInfo(msgspec.Struct, frozen=True):
-    """The machine's memory. `available_bytes`: the memory that this process can still use, within
+    """The machine's memory. `available_bytes`: the bytes that this process can still use, within
     the limits of its control groups."""
 
     total_bytes: int
@@ -38,7 +38,7 @@ class MemoryInfo(msgspec.Struct, frozen=True):
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):
-    """A compute device. `ordinal` counts within a kind."""
+    """A compute device. `ordinal`: its number among the devices of the same `kind`, from 0."""
 
     kind: Literal["cpu", "cuda", "metal"]
     ordinal: int
@@ -48,7 +48,7 @@ class DeviceInfo(msgspec.Struct, frozen=True):
 
 
 class BuildInfo(msgspec.Struct, frozen=True):
-    """The features of this build. `git_revision` is "unknown" in an installed package."""
+    """The features of this build. `git_revision`: "unknown" in an installed package."""
 
     version: str
     cuda: bool = False
@@ -63,7 +63,8 @@ class BuildInfo(msgspec.Struct, frozen=True):
 
 
 class SystemInfo(msgspec.Struct, frozen=True):
-    """The machine, the build, and the folder of downloaded Hugging Face models."""
+    """The machine, the build, and the folder of models downloaded from Hugging Face
+    (`hf_cache_path`)."""
 
     os: str
     kernel: str
@@ -75,7 +76,7 @@ class SystemInfo(msgspec.Struct, frozen=True):
 
 
 class CpuFacts(msgspec.Struct, frozen=True):
-    """The contents of /proc/cpuinfo. `flags`: the instruction sets of the first core."""
+    """The contents of /proc/cpuinfo. `flags`: the CPU flags of the first core, such as "avx2"."""
 
     brand: str
     flags: frozenset[str]
@@ -84,7 +85,7 @@ class CpuFacts(msgspec.Struct, frozen=True):
 
 
 def system_info(environment: Environment) -> SystemInfo:
-    """Return the current facts."""
+    """Return the current description of this machine and this build."""
     cpu = read_cpu(CPUINFO)
     total = _total_memory(MEMINFO)
     available = available_bytes()
@@ -109,8 +110,8 @@ def system_info(environment: Environment) -> SystemInfo:
 
 
 def read_cpu(path: Path) -> CpuFacts:
-    """Read a file like /proc/cpuinfo. The defaults for missing entries are one physical core per
-    logical core and no instruction sets."""
+    """Parse a file like /proc/cpuinfo. If entries are missing, the result has one physical core per
+    logical core and no flags."""
     brand, flags = platform.machine(), frozenset[str]()
     cores: set[tuple[str, str]] = set()
     logical = 0

@@ -1,8 +1,8 @@
-"""Software bill of materials of this installation: `python -m penstock.system.sbom`.
+"""Writes the software bill of materials of this installation: `python -m penstock.system.sbom`.
 
-Writes a CycloneDX 1.6 document to standard output. It lists the installed Python packages that a
-server needs, with their dependencies, but not the packages of tests or of unused extras. It does
-not list native libraries inside wheels.
+The output is a CycloneDX 1.6 document. It lists the installed Python packages that a server needs,
+with their dependencies, but not the packages of tests or of unused extras. It does not list native
+libraries inside wheels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ EXTRA: Final = re.compile(r"""extra\s*==\s*["']([^"']+)""")
 
 
 def bill_of_materials() -> dict[str, Any]:
-    """Return the CycloneDX document. Raises PackageNotFoundError if Penstock is not installed."""
+    """Return the CycloneDX document as JSON values. Raises PackageNotFoundError if Penstock is not
+    installed."""
     needed = _closure()
     root, *others = (_component(found) for found, _ in needed.values())
     return {
@@ -38,7 +39,8 @@ def bill_of_materials() -> dict[str, Any]:
 
 
 def _closure() -> dict[str, tuple[Distribution, set[str]]]:
-    """Return name -> (installed distribution, names of its dependencies), Penstock first."""
+    """Return name -> (installed distribution, names of its dependencies) of Penstock and all
+    packages that it needs, Penstock first."""
     needed: dict[str, tuple[Distribution, set[str]]] = {}
     seen = {(ROOT, "")}
     pending = [(ROOT, "")]
@@ -54,8 +56,11 @@ def _closure() -> dict[str, tuple[Distribution, set[str]]]:
 
 
 def _requirements(of: Distribution, extra: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, extra) of the requirements of a distribution for `extra`, which may be "".
-    Packages that are not installed are for other systems and are left out."""
+    """Yield (name, extra) of each requirement of a distribution. Requirements whose package is not
+    installed are omitted: they are for other systems.
+
+    `extra`: the extra of `of` whose requirements to yield; "": the requirements without an extra.
+    """
     for text in of.requires or ():
         match = REQUIREMENT.match(text)
         assert match is not None, text

@@ -1,1 +1,1 @@
-"""The served OpenAPI document."""
+"""Generates the OpenAPI document."""

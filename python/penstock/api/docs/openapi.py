@@ -48,7 +48,7 @@ def build_document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _types(operations: Sequence[Operation]) -> list[Any]:
-    """Return each type that the operations use, once, in the order of first use."""
+    """Return the types that the operations use, without duplicates, in the order of first use."""
     used: dict[Any, None] = {}
     for operation in operations:
         for types in (operation.request, operation.response, operation.error):
@@ -58,7 +58,7 @@ def _types(operations: Sequence[Operation]) -> list[Any]:
 
 
 def _as_tuple(types: Any) -> tuple[Any, ...]:
-    """Return the types of an operation's field, which holds None, a type or a tuple of types."""
+    """Return `types` as a tuple: () for None, and a single type as a tuple of one."""
     if isinstance(types, tuple):
         return types
     return () if types is None else (types,)
@@ -70,7 +70,8 @@ def _schema(types: Any, schema_of: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _make_tags_optional(value: Any) -> None:
-    """Make the tag of the UNTAGGED types optional, in place, and drop discriminators over them."""
+    """Make the field `type` of the UNTAGGED types optional, and remove the discriminators of unions
+    that contain these types. `value`: component name -> JSON schema, changed in place."""
     names = {type_.__name__ for type_ in UNTAGGED}
     for name in names & value.keys():
         value[name]["required"].remove("type")
@@ -81,7 +82,7 @@ def _make_tags_optional(value: Any) -> None:
 
 
 def _nested(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object within a JSON value, the value itself first."""
+    """Yield `value` and every JSON object nested within it, outermost first."""
     if isinstance(value, dict):
         yield value
     for inner in value.values() if isinstance(value, dict) else value:
@@ -90,7 +91,7 @@ def _nested(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _describe(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
-    """Return the Operation Object of the OpenAPI specification."""
+    """Return the OpenAPI Operation Object of an operation."""
     described: dict[str, Any] = {
         "operationId": operation.id,
         "tags": [operation.tag],
@@ -122,7 +123,7 @@ def _describe(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]
 
 
 def _responses(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
-    """Return the Responses Object: 200, then each error status."""
+    """Return the OpenAPI Responses Object of an operation: 200, then each error status."""
     body: dict[str, Any] = {"schema": {"type": "string"}}
     if operation.response is not None:
         body = {"schema": _schema(operation.response, schema_of)}
@@ -132,7 +133,7 @@ def _responses(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
     description = operation.summary
     if operation.events:
         names = " or ".join(f"`{name}`" for name, _ in operation.events)
-        # A schema here would describe the frames of the stream, not the data of its events.
+        # No schema: it would describe the bytes of the stream, not the data of the events.
         content["text/event-stream"] = {}
         description += f". With `stream`: events whose data is a {names}"
     responses: dict[str, Any] = {"200": {"description": description}}

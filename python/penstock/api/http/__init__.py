@@ -1,1 +1,1 @@
-"""HTTP below the routes: connections, bodies, event streams, errors."""
+"""The HTTP layer below the routes: connections, bodies, event streams, errors."""

@@ -1,4 +1,4 @@
-"""Cancels a block of a task from outside, without a second task for the block."""
+"""Cancels a block inside a task from other code, without a separate task for the block."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from types import TracebackType
 
 
 class ScopeCancelled(Exception):
-    """A CancelScope cancelled its block."""
+    """Raised at the end of a block that CancelScope cancelled."""
 
 
 class CancelScope:
-    """A block of the task that enters it. After `cancel`, the block raises ScopeCancelled instead
-    of asyncio.CancelledError."""
+    """Context manager around a block of the current task. `cancel` stops the block, which then
+    raises ScopeCancelled instead of asyncio.CancelledError."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Cancel the block. Does nothing before it, after it, or a second time."""
+        """Cancel the block. Does nothing if the block is not running or was already cancelled."""
         if self._task is not None and not self._cancelled:
             self._cancelled = True
             self._task.cancel()

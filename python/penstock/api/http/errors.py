@@ -1,4 +1,4 @@
-"""The outermost exception handler: turns every exception into an HTTP response."""
+"""The exception handler around all routes: turns every exception into an HTTP response."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 RETRY_STATUSES: Final = (429, 503)
 DEFAULT_RETRY_AFTER_S: Final = 1
-# Routes that exist only if the operator allows them.
+# Routes that exist only if the operator allows clients to load adapters.
 ADAPTER_UPDATES: Final = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 UPDATES_OFF: Final = (
     "clients may not load or unload adapters on this server; to allow it, start the server with"
@@ -51,9 +51,9 @@ class RequestTimeout(ServiceError):
 
 
 class Errors:
-    """Middleware that answers every exception of the wrapped app: in the error envelope of the
-    route, or as an error event once a stream is open. An exception that is not a ServiceError is a
-    bug of ours: it is logged and answered with 500, without its text."""
+    """Middleware that sends an error response for every exception of the wrapped app: the error
+    JSON of the route's dialect, or an error event if a stream has started. An exception other than
+    ServiceError is a bug in Penstock: it is logged and answered with 500, without its text."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -80,14 +80,15 @@ class Errors:
 
 
 def rewrite_error_field(error: ServiceError, field_paths: FieldPaths) -> ServiceError:
-    """Return the error with its field named as the client wrote it."""
+    """Return `error` with its field path rewritten to the path in the client's own JSON."""
     event = RunFailed.of(error)
     rewritten = field_paths.rewrite_failure(event)
     return error if rewritten is event else FailedRun(rewritten)
 
 
 def _record_closed_connection(record: RequestRecord) -> None:
-    """Record who closed the connection: the client, or the server because it stops at once."""
+    """Record as outcome and status which side closed the connection: the client, or the server
+    because it was stopped at once."""
     if server_stopped():
         record.outcome = "server_stopped"
         record.status = record.status or Unavailable.status
@@ -108,13 +109,14 @@ async def _answer(
         await _send_error(error, record, send, headers)
     elif record.encoder is not None:
         await send({"type": "http.response.body", "body": record.encoder.fail(error)})
-    # Otherwise a JSON body is incomplete, and the server closes the connection.
+    # If a JSON response has started, its body is incomplete and the server closes the connection.
 
 
 async def _send_error(
     error: ServiceError, record: RequestRecord, send: Send, headers: object
 ) -> None:
-    """Send the error envelope of the route, with Retry-After if a retry may succeed."""
+    """Send the error JSON of the route's dialect. Retry-After is included if a retry may
+    succeed."""
     if record.speaks_messages:
         body = message_error_body(error, record.id)
     else:
@@ -132,8 +134,8 @@ async def _send_error(
 
 
 def _from_router(error: HTTPException, record: RequestRecord) -> ServiceError:
-    """Convert an exception of Starlette's router: 405, or 404 for a disabled adapter route. The
-    app itself handles other unknown paths."""
+    """Convert an exception of Starlette's router into a ServiceError: 405, or 404 for a disabled
+    adapter route. The app itself answers other unknown paths."""
     if error.status_code == MethodNotAllowed.status:
         return MethodNotAllowed(f"{record.method} is not allowed on {record.path}")
     return NotFound(UPDATES_OFF, code="route_not_found")

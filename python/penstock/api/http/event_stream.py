@@ -1,4 +1,4 @@
-"""Sends the events of a run to the client: as a stream of frames, or folded into one answer."""
+"""Sends the events of a run to the client: as a stream, or collected into one answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _T = TypeVar("_T")
 
 
 async def fold_run(events: AsyncGenerator[Event, None]) -> Answer:
-    """Return the finished answer of a run. Raises FailedRun, and the errors of the run."""
+    """Consume the events of a run and return the finished answer. Raises FailedRun, and the errors
+    of the run."""
     fold = Fold()
     async with aclosing(events):
         async for event in events:
@@ -44,15 +45,16 @@ async def fold_run(events: AsyncGenerator[Event, None]) -> Answer:
 
 
 async def cancel_on_disconnect(work: Coroutine[Any, Any, _T], receive: Receive) -> _T:
-    """Return the result of `work`. If the client disconnects, cancel it and raise
+    """Return the result of `work`. If the client disconnects, cancel `work` and raise
     ClientDisconnected."""
     with _DisconnectWatch(receive):
         return await work
 
 
 class _DisconnectWatch:
-    """Cancels its block when the client disconnects; the block then raises ClientDisconnected.
-    Without a connection object, a task waits for ASGI's disconnect message."""
+    """Context manager that cancels its block when the client disconnects; the block then raises
+    ClientDisconnected. If the request has no connection object, a task waits for ASGI's disconnect
+    message."""
 
     def __init__(self, receive: Receive) -> None:
         record = current_record.get()
@@ -90,12 +92,14 @@ class _DisconnectWatch:
 
 
 class EventStream:
-    """One streamed answer.
+    """Sends one answer as a stream of events.
 
-    The head is sent with the first frame or the first keep-alive: until then an error is an HTTP
-    status. A client that reads nothing for `stall_timeout_s` is dropped; `abort` closes its
-    connection. While the connection is full, no event is asked for, and the
-    engine's outputs are coalesced in their queue.
+    The status and the headers are sent with the first frame or the first keep-alive; an error
+    before that is sent as an HTTP error status. A client that reads nothing for `stall_timeout_s`
+    seconds is dropped; `abort` closes its connection. While the send buffer is full, no event is
+    taken from the run, and the engine's outputs are merged in their queue.
+
+    `keep_alive_s`: seconds without a frame after which a keep-alive is sent.
     """
 
     def __init__(
@@ -117,12 +121,12 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._sent_s = self._loop.time()
         self._sending = False
-        self._opened = False  # the head is sent; frames may be written directly
+        self._opened = False  # the headers are sent; frames may be written directly
         self._keeping: asyncio.Task[None] | None = None
 
     async def run(self, events: AsyncGenerator[Event, None], receive: Receive) -> None:
-        """Send all events of a run. Raises ClientDisconnected, FailedRun before the head is sent,
-        and the errors of the run."""
+        """Send all events of a run. Raises ClientDisconnected, the errors of the run, and FailedRun
+        if the run fails before the headers are sent."""
         self._watch = _DisconnectWatch(receive)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
         try:
@@ -150,7 +154,7 @@ class EventStream:
                 if not frames:
                     continue
                 if self._opened and connection is not None and connection.ready:
-                    connection.write(frames)  # past ASGI and its middlewares
+                    connection.write(frames)  # bypasses ASGI and the middlewares
                     self._sent_s = now_s()
                 else:
                     await self._send_frames(frames)
@@ -178,12 +182,13 @@ class EventStream:
         self._opened = True
 
     async def _keep_alive(self) -> None:
-        self._opened = False  # frames that arrive meanwhile wait for this one
+        self._opened = False  # event frames wait until the keep-alive is sent
         await self._send_frames(self._encoder.keep_alive())
         self._keeping = None
 
     def _tick(self) -> None:
-        """Drop a client that reads nothing; send a keep-alive after an idle time."""
+        """Drop a client that reads nothing; send a keep-alive if nothing was sent for
+        `keep_alive_s`."""
         idle_s = self._loop.time() - self._sent_s
         if self._sending and idle_s >= self._stall_timeout_s:
             if self._abort is not None:

@@ -1,4 +1,4 @@
-"""Reads multipart bodies part by part, as they arrive."""
+"""Parses multipart bodies part by part as they arrive."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ MAX_PARTS: Final = 1024
 
 @dataclass
 class PartHead:
-    """The headers of a part. `filename` None: a field and not a file."""
+    """The headers of a part. `filename` is None for a form field that is not a file."""
 
     name: str
     filename: str | None
     content_type: str | None
 
 
-# A part is its head followed by any number of pieces of its data.
+# Each part is yielded as a PartHead followed by any number of pieces of its data.
 MultipartEvent = PartHead | bytes
 
 
 async def read_multipart(
     scope: Scope, chunks: AsyncIterator[bytes]
 ) -> AsyncIterator[MultipartEvent]:
-    """Yield the parts of a body. Raises InvalidRequest (`invalid_multipart`) if it is not valid
-    multipart, and the exceptions of `chunks`."""
+    """Yield the parts of a multipart body. Raises InvalidRequest (`invalid_multipart`) if the body
+    is not valid multipart, and the exceptions of `chunks`."""
     collector = _Collector()
     parser = MultipartParser(_boundary(scope), collector.callbacks())
     started = False
     try:
         async for chunk in chunks:
-            if not started:  # after empty lines the parser finds a boundary only in the same chunk
+            if not started:  # the parser finds no boundary in the chunk after empty lines
                 chunk = chunk.lstrip(b"\r\n")
                 started = bool(chunk)
             parser.write(chunk)
@@ -75,7 +75,7 @@ def _invalid_body(why: str) -> InvalidRequest:
 
 @dataclass
 class _Collector:
-    """Collects the parser's events of one chunk."""
+    """Collects the events that the multipart parser reports for one chunk."""
 
     events: list[MultipartEvent] = field(default_factory=list)
     headers: dict[bytes, bytes] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Registers `any`, the convertor of path parameters that may hold any character: `{id:any}`."""
+"""Registers the path convertor `any`: `{id:any}` matches an id that contains any characters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from starlette.convertors import Convertor, register_url_convertor
 
 
 class AnyText(Convertor[str]):
-    """One or more characters, slashes and line breaks included. Only for the end of a path."""
+    """Matches one or more characters, including slashes and line breaks. Use only at the end of a
+    path."""
 
     regex = "(?s:.+)"
 

@@ -12,20 +12,21 @@ from penstock.api.http.errors import ClientDisconnected, RequestTimeout
 from penstock.api.observability.request_record import RequestRecord
 from penstock.base.errors import Overloaded, PayloadTooLarge
 
-# All bodies in memory may have this many times the size limit of one body.
+# The budget of all bodies in memory is this multiple of the size limit of one body.
 BUDGET_BODIES = 8
 # Bodies up to 1 / SMALL_BODY_SHARE of the limit are exempt from the budget, so that a few clients
 # that send large bodies slowly cannot block all others.
 SMALL_BODY_SHARE = 256
-# The lowest average rate: a client must not keep a request open by sending single bytes.
+# The lowest average rate of a body, so that a client cannot hold a request open by sending single
+# bytes.
 MIN_BYTES_PER_S = 1024
 
 
 class BodyReader:
-    """Reads bodies of at most `limit_bytes`.
+    """Reads request bodies of at most `limit_bytes`.
 
-    `stall_timeout_s`: the longest pause within a body, and the time that a body may take in
-    addition to its size divided by `MIN_BYTES_PER_S`.
+    `stall_timeout_s`: the longest pause between two pieces of a body. The whole body must arrive
+    within this time plus its size divided by MIN_BYTES_PER_S.
     """
 
     def __init__(self, limit_bytes: int, stall_timeout_s: float) -> None:
@@ -34,15 +35,15 @@ class BodyReader:
         self._buffered_bytes = 0
 
     async def read(self, record: RequestRecord, receive: Receive) -> bytes:
-        """Return the body. Raises as `stream_buffered`."""
+        """Return the whole body. Raises the exceptions of `stream_buffered`."""
         return b"".join([chunk async for chunk in self.stream_buffered(record, receive)])
 
     async def stream_buffered(
         self, record: RequestRecord, receive: Receive
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it arrives, for a caller that keeps all of it in memory: it counts
-        against the budget until the generator is closed. Raises as `stream`, and Overloaded if the
-        body is not small and the budget is exhausted."""
+        """Yield the body as it arrives, for a caller that keeps the whole body in memory: the body
+        counts against the budget until the generator is closed. Raises Overloaded if the budget is
+        exhausted and the body is not small, and the exceptions of `stream`."""
         body_bytes = 0
         try:
             async for chunk in self.stream(record, receive):
@@ -55,13 +56,15 @@ class BodyReader:
             self._buffered_bytes -= body_bytes
 
     def _is_over_budget(self, body_bytes: int) -> bool:
-        """Tell whether a body with `body_bytes` so far exceeds the budget of all bodies."""
+        """Tell whether a body that has `body_bytes` so far exceeds the memory budget of all
+        bodies."""
         small = body_bytes <= self._limit_bytes // SMALL_BODY_SHARE
         return not small and self._buffered_bytes > BUDGET_BODIES * self._limit_bytes
 
     async def stream(self, record: RequestRecord, receive: Receive) -> AsyncIterator[bytes]:
         """Yield the body as it arrives. Raises PayloadTooLarge as soon as Content-Length or the
-        bytes so far exceed the limit, RequestTimeout and ClientDisconnected."""
+        bytes received exceed the limit, RequestTimeout if the body is too slow, and
+        ClientDisconnected."""
         if (record.content_length or 0) > self._limit_bytes:
             raise self._too_large()
         record.body_bytes = 0

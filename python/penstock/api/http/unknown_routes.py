@@ -1,4 +1,5 @@
-"""The 404 message for an unknown path: it names the nearest route or a mistake in the base URL."""
+"""Writes the 404 message for an unknown path: it suggests the nearest route or a correction of the
+base URL."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ from typing import Final
 from starlette.routing import Route
 
 VERSION: Final = "/v1"
-# The cost of a comparison grows with the square of the length.
+# Longer paths are not compared: the cost grows with the square of the length.
 MAX_COMPARED_CHARS: Final = 200
 MIN_SIMILARITY: Final = 0.6
-# Path -> message, for paths of the official clients that a pattern would take for an id.
+# Path -> error message, for unsupported paths of the official clients that would match the pattern
+# of a route with an id.
 UNSUPPORTED: Final = {
     "/v1/responses/compact": (
         'this server does not compact conversations; send `"truncation": "auto"`, which drops the'
@@ -45,7 +47,8 @@ def _matches_any(routes: Sequence[Route], path: str) -> bool:
 
 
 def _nearest(path: str, routes: Sequence[Route]) -> str | None:
-    """Return the route most similar to `path`, comparing parameters as equal, or None."""
+    """Return the route most similar to `path`, or None if none is similar. Path parameters compare
+    as equal."""
     cut = path[:MAX_COMPARED_CHARS]
     filled = {_fill_parameters(route.path_format, cut): route.path_format for route in routes}
     best = difflib.get_close_matches(cut, filled, n=1, cutoff=MIN_SIMILARITY)
@@ -53,7 +56,7 @@ def _nearest(path: str, routes: Sequence[Route]) -> str | None:
 
 
 def _fill_parameters(pattern: str, path: str) -> str:
-    """Replace each parameter of `pattern` by the segment at the same place in `path`."""
+    """Replace each parameter of `pattern` by the segment of `path` at the same position."""
     segments = path.split("/")
     parts = pattern.split("/")
     for index, part in enumerate(parts):

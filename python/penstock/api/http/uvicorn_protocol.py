@@ -1,9 +1,9 @@
-"""HTTP/1.1 connections with limits that uvicorn's protocol does not have.
+"""uvicorn's HTTP/1.1 protocol with additional limits.
 
-- A request must have one valid Host line.
-- Its head, its chunk framing and its trailers are limited in size, and its head in time.
-- The rest of a body is read for a limited time after the request was refused.
-- A response that the client does not read ends the connection.
+- A request must have exactly one Host header with a valid value (HTTP/1.0: at most one).
+- Request line and headers are limited in size and in time; chunk framing and trailers in size.
+- After a request is refused, the rest of its body is read for a limited time.
+- A client that does not read its response is disconnected.
 - The number of connections is limited.
 """
 
@@ -24,9 +24,10 @@ from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 HEAD_TIMEOUT_S: Final = 20.0
 LINGER_S: Final = 5.0
-# Headers that determine the length of a body.
+# Headers that determine where a body ends.
 FRAMING: Final = (b"content-length", b"transfer-encoding")
-# A host name or address and a port; each may be absent (RFC 9110, 7.2; RFC 3986, 3.2.2).
+# The value of Host: a host name or address, and a port; each may be absent (RFC 9110, 7.2; RFC
+# 3986, 3.2.2).
 HOST: Final = re.compile(rb"(?:\[[0-9A-Za-z.:%]+\]|[0-9A-Za-z._~%!$&'()*+,;=-]*)(?::[0-9]*)?")
 
 
@@ -37,11 +38,11 @@ class HeadTooLarge(ServiceError):
 
 
 class DirectConnection:
-    """Implements `request_record.Connection`: sends pieces of a chunked response without ASGI and
-    the middlewares, and calls back when the client disconnects.
+    """Implements `request_record.Connection`: writes pieces of a chunked response directly to the
+    connection, without ASGI and the middlewares, and calls back when the client disconnects.
 
-    It is not `ready` if a piece would have to wait, before the response has started, and after the
-    client has disconnected; the caller must use ASGI's `send` then.
+    `ready` is False before the response has started, while the send buffer is full, and after the
+    client has disconnected; the caller must then use ASGI's `send`.
     """
 
     __slots__ = ("_cycle", "_flow", "_protocol", "_send")
@@ -79,8 +80,8 @@ class DirectConnection:
 
 
 class _CloseDelimited:
-    """ASGI's `send` to an HTTP/1.0 client. HTTP/1.0 has no chunked coding, so a response without
-    Content-Length ends with the connection (RFC 9112, 6.3)."""
+    """ASGI's `send` for an HTTP/1.0 client. HTTP/1.0 has no chunked coding, so the end of a
+    response without Content-Length is marked by closing the connection (RFC 9112, 6.3)."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
@@ -98,7 +99,8 @@ class _CloseDelimited:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. `bounded_protocol` sets `max_connections`."""
+    """The protocol of one connection. `max_connections` is set in the subclass that
+    `bounded_protocol` returns."""
 
     max_connections: int = 0
 
@@ -108,9 +110,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._in_message = False
         self._messages = 0
-        # Bytes of an unfinished message since the last byte of its body: framing and trailers.
+        # Bytes of framing and trailers received since the last byte of the current body.
         self._framing_bytes = 0
-        # True while the parser reads a head that `_reframe` wrote, or the body after it.
+        # True while the parser reads the headers that `_reframe` inserted, or the body after them.
         self._reframed = False
         self._deadline: asyncio.TimerHandle | None = None
         self.gone: Callable[[], None] | None = None
@@ -152,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(_head_too_large())
             elif self._deadline is None:
                 self._set_deadline(HEAD_TIMEOUT_S)
-        elif message == self._messages and self._in_message:  # same message, after its head
+        elif message == self._messages and self._in_message:  # after this message's headers
             self._check_framing_size()
 
     def on_message_begin(self) -> None:
@@ -191,15 +193,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade() and self._framing():
-            return  # its body follows
+            return  # the body of this request follows
         self._in_message = self._reframed = False
         super().on_message_complete()
-        if self.cycle.response_complete:  # end of a refused body: the connection is idle
+        if self.cycle.response_complete:  # the refused body has ended: the connection is idle
             self._set_deadline(self.timeout_keep_alive)
 
     def on_response_complete(self) -> None:
-        """Discard the rest of a refused body for up to LINGER_S. The body of a pipelined request
-        that has started is not affected."""
+        """Limit the time for the rest of a body that the application did not read to LINGER_S. The
+        body of the next pipelined request is not limited by this deadline."""
         super().on_response_complete()
         if self._in_message and not self._in_head and self.cycle.response_complete:
             self._set_deadline(LINGER_S)
@@ -222,14 +224,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(_invalid("the request is not valid HTTP"))
 
     def _parse(self, data: bytes) -> None:
-        """Feed the parser. The parser ends a message at the head if it asks for an upgrade, but a
-        server that does not support the upgrade must read the body (RFC 9110, 7.8)."""
+        """Feed the parser. If a request asks for an upgrade, the parser stops after the headers,
+        but a server that does not support the upgrade must still read the body (RFC 9110, 7.8)."""
         while data:
             try:
                 self.parser.feed_data(data)
                 return
             except HttpParserError as error:
-                found = error.__context__  # the exception of a callback
+                found = error.__context__  # the exception that a callback raised
                 if isinstance(found, ServiceError):
                     self._refuse(found)
                 else:
@@ -239,8 +241,14 @@ class BoundedProtocol(HttpToolsProtocol):
                 data = self._reframe(data[upgrade.args[0] :])
 
     def _reframe(self, rest: bytes) -> bytes:
-        """Return `rest`, the bytes after a head that asks for an upgrade. If a body follows, prefix
-        a head with the same framing, so that the parser reads it as one."""
+        """Return the bytes to feed to the parser after it stopped at an upgrade request.
+
+        `rest`: the bytes received after the headers of that request.
+
+        If the request has a body, the result is `rest` preceded by generated headers with the
+        original Content-Length and Transfer-Encoding, so that the parser reads the body as part of
+        one message. Otherwise the result is `rest`.
+        """
         framing = self._framing()
         if not framing:
             return rest
@@ -272,13 +280,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def check_size(url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raise HeadTooLarge for a head over the limit, which may arrive in one read."""
+    """Raise HeadTooLarge if the URL and the headers together exceed the size limit, even if they
+    arrived in one read."""
     if len(url) + sum(len(name) + len(value) + 4 for name, value in headers) > HEAD_LIMIT_BYTES:
         raise _head_too_large()
 
 
 def check_host(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raise InvalidRequest unless the head has one valid Host line (RFC 9112, 3.2)."""
+    """Raise InvalidRequest for several Host headers, an invalid Host header, or none; HTTP/1.0
+    requests need none (RFC 9112, 3.2)."""
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1:
         raise _invalid(f"the request has {len(hosts)} Host lines; send exactly one")
@@ -297,5 +307,5 @@ def _invalid(message: str) -> InvalidRequest:
 
 
 def bounded_protocol(max_connections: int) -> type[BoundedProtocol]:
-    """Return a protocol class for a server with at most `max_connections` connections."""
+    """Return a protocol class that accepts at most `max_connections` connections."""
     return type("Bounded", (BoundedProtocol,), {"max_connections": max_connections})

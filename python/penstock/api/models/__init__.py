@@ -1,1 +1,1 @@
-"""The models and adapters that this server offers, and their leases."""
+"""The models and adapters that this server offers, and the leases that keep models loaded."""

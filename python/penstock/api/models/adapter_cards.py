@@ -1,4 +1,5 @@
-"""The names by which requests use loaded adapters as models: qualified ids and short aliases."""
+"""The names by which requests select a loaded adapter as a model: qualified ids and short
+aliases."""
 
 from __future__ import annotations
 
@@ -10,13 +11,18 @@ from typing import Final
 from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import NotFound
 
-# Percent comes first, so that escapes are not escaped again.
+# Percent must come first, because the other escapes contain percent signs.
 ESCAPES: Final = (("%", "%25"), (":", "%3A"), ("#", "%23"))
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterCard:
-    """A loaded adapter of `model`, and its id in the list of models."""
+    """One loaded adapter as an entry of the list of models.
+
+    `id`: its qualified id in the list.
+    `model`: the id of the model that it adapts.
+    `adapter`: the loaded adapter.
+    """
 
     id: str
     model: str
@@ -25,10 +31,11 @@ class AdapterCard:
 
 @dataclass(frozen=True)
 class AdapterCards:
-    """The cards of all adapters.
+    """The cards of all loaded adapters.
 
-    adapters: (model id, adapters) for each model, in the order of the list.
-    taken: ids and aliases of the models themselves, which no card may use.
+    `adapters`: (model id, its loaded adapters) for each model, in the order of the list.
+    `taken`: ids and aliases of the models themselves; no card may use them.
+    `by_id`: card id -> card.
     """
 
     adapters: Iterable[tuple[str, tuple[LoadedAdapter, ...]]]
@@ -46,8 +53,8 @@ class AdapterCards:
                 self._by_alias[adapter.alias].append(card)
 
     def find(self, name: str) -> AdapterCard | None:
-        """Return the card with the id `name`, or with this alias if only one model has it, or None.
-        Raises NotFound (`ambiguous_adapter`) if several models have the alias."""
+        """Return the card whose id is `name`, or whose alias is `name` if only one model has that
+        alias, else None. Raises NotFound (`ambiguous_adapter`) if several models have the alias."""
         card = self.by_id.get(name)
         if card is not None:
             return card

@@ -1,4 +1,4 @@
-"""The models of this server, and the resolution of the names that requests use."""
+"""The models of this server. Resolves the names by which requests select them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GAUGES_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The model that a request names.
+    """The model or adapter that a request names.
 
-    model: its id.
-    echoed: the name in the response: the id, or the alias that the request used.
-    adapter: the alias of an adapter, if the request names an adapter as its model.
+    `model`: the id of the model.
+    `echoed`: the name to put in the response: the model's id, or the alias that the request used.
+    `adapter`: the alias of the adapter, if the request names an adapter as its model.
     """
 
     model: str
@@ -34,10 +34,11 @@ class Selection:
 
 
 class ModelCatalog(Mapping[str, ServedModel]):
-    """Model id -> model.
+    """Mapping of model id -> served model, in the order of the settings.
 
-    aliases: alias -> model id.
-    default: the id of the model named "default"; None: the only loaded model, else the first.
+    `aliases`: alias -> model id.
+    `default`: the id of the model that requests call "default"; None: the loaded model if exactly
+    one is loaded, else the first model.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class ModelCatalog(Mapping[str, ServedModel]):
         return loaded[0] if len(loaded) == 1 else next(iter(self._models))
 
     def resolve(self, name: str | None, *, field: str = "model") -> str:
-        """Return the id of the model that a request names in `field`. Raises NotFound
-        (`model_not_found`), whose message lists the models."""
+        """Return the id of the model called `name`. `field`: the request field with the name, for
+        the error. Raises NotFound (`model_not_found`), whose message lists the models."""
         if name is None or name == DEFAULT_MODEL:
             return self.default
         if name in self._models:
@@ -88,8 +89,8 @@ class ModelCatalog(Mapping[str, ServedModel]):
         )
 
     def select(self, name: str | None) -> Selection:
-        """Return the model that a request names, or the adapter that it names as a model: by the id
-        of its card or by a unique alias. Raises NotFound."""
+        """Return the model called `name`. `name` may also be an adapter's card id or unique alias:
+        the result then has the model and the adapter. Raises NotFound."""
         if name is not None and name != DEFAULT_MODEL and name not in self:
             card = self._cards.find(name)
             if card is not None:
@@ -99,7 +100,7 @@ class ModelCatalog(Mapping[str, ServedModel]):
 
     @property
     def names(self) -> list[str]:
-        """All model ids, each followed by the aliases of its model."""
+        """All names of models: each id, followed by the aliases of that model."""
         return [name for model in self._models for name in (model, *self._names_of(model))]
 
     def _names_of(self, model: str) -> list[str]:
@@ -107,17 +108,17 @@ class ModelCatalog(Mapping[str, ServedModel]):
 
     @property
     def cards(self) -> Mapping[str, AdapterCard]:
-        """Card id -> card of each loaded adapter."""
+        """Card id -> card, for each loaded adapter."""
         return self._cards.by_id
 
     @property
     def sampling(self) -> dict[str, SamplingDefaults]:
-        """Model id -> sampling defaults, for loaded models that generate text."""
+        """Model id -> sampling defaults, for each loaded model that generates text."""
         known = {model.id: model.sampling for model in self._models.values()}
         return {name: defaults for name, defaults in known.items() if defaults is not None}
 
     def apply(self, states: States) -> None:
-        """Apply new states of the engines."""
+        """Apply the new states of all engines to their models."""
         for name, state in states.items():
             self._models[name].apply(state)
         self._cards = self._make_cards()
@@ -127,7 +128,8 @@ class ModelCatalog(Mapping[str, ServedModel]):
         return AdapterCards(adapters, {*self._models, *self._aliases, DEFAULT_MODEL})
 
     async def gauges(self) -> EngineGauges | None:
-        """Return the sum of the gauges of all connected engines, or None if one does not answer."""
+        """Return the sum of the gauges of all connected engines, or None if an engine does not
+        answer."""
         engines = [model.engine for model in self._models.values() if model.engine is not None]
         answers = asyncio.gather(*(engine.gauges() for engine in engines))
         try:

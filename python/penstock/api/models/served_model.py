@@ -1,4 +1,4 @@
-"""One model in an API process: leases of running answers, loading on demand, unloading."""
+"""One model in an API process: leases for running requests, loading on demand, unloading."""
 
 from __future__ import annotations
 
@@ -30,15 +30,20 @@ from penstock.models.loader.sampling_defaults import SamplingDefaults
 log = logging.getLogger(__name__)
 
 LOAD_WAIT_S: Final = 300.0
-"""Time that a request waits for a model that is being loaded."""
+"""Seconds that a request waits for a model that is being loaded."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A connection to a running engine, and what answers requests over it. `serving`: whether the
-    engine would accept a request now."""
+    """A connection to a running engine, with the objects that answer requests over it.
+
+    `runners`: run the requests.
+    `engine`: the client side of the engine.
+    `serving`: returns whether the engine would accept a request now.
+    `close`: closes the connection.
+    """
 
     runners: Runners
     engine: Engine
@@ -47,37 +52,45 @@ class LoadedModel:
 
 
 class ModelControl(Protocol):
-    """Loads and unloads models and adapters. The new states arrive before a call returns."""
+    """Interface that loads and unloads models and adapters. When a call returns, the new engine
+    states have been applied in this process."""
 
     async def load(self, model: str) -> None:
-        """Return when the engine serves. Raises Unavailable if it cannot."""
+        """Load a model; return when its engine serves. Raises Unavailable if the engine cannot
+        start."""
         ...
 
     async def unload(self, model: str) -> None:
-        """Return when running answers have finished and the engine's memory is free."""
+        """Unload a model; return when its running requests have finished and its memory is free."""
         ...
 
     async def load_adapter(self, model: str, order: AdapterLoadRequest) -> LoadedAdapter:
-        """Load an adapter; the load goes on if the caller leaves. Raises AdapterRefused."""
+        """Load an adapter and return it. If the caller is cancelled, the load continues. Raises
+        AdapterRefused."""
         ...
 
     async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
-        """Unload an adapter. Raises AdapterRefused."""
+        """Unload an adapter and return it. `expected`: the revision that the alias must have; None:
+        any. Raises AdapterRefused."""
         ...
 
     async def sync(self) -> None:
-        """Return when all changes so far have arrived."""
+        """Return when this process has applied all engine states sent so far."""
         ...
 
 
 class ServedModel:
-    """A model that this process serves while its engine runs.
+    """A model that this process serves while the model's engine runs.
 
-    `open_model` connects to the engine and loads the text side; it is called when the engine
-    starts. `adapters`: where requests look adapters up.
+    `open_model`: connects to the engine and loads tokenizer and templates; called when the engine
+    starts.
+    `control`: loads the model if it is loaded on demand.
+    `on_demand`: a request for the unloaded model loads it.
+    `adapters`: the model's loaded adapters, updated from the engine states.
 
-    When the engine is to end, no new request gets a lease, and the last lease that is released
-    closes the connection: a draining engine ends when all API processes have closed theirs.
+    Each request holds a lease on the connection. When the engine is to stop, no new leases are
+    granted, and the release of the last one closes the connection. A draining engine exits once all
+    API processes have closed their connections.
     """
 
     def __init__(
@@ -99,7 +112,7 @@ class ServedModel:
 
     @property
     def status(self) -> Status:
-        """The status for the model card; an engine that is being restarted is "reloading"."""
+        """The status for the model card. "reloading" if the engine is being restarted."""
         loaded = self._opened.loaded if self._opened else None
         if self._state.status == "loaded" and (loaded is None or not loaded.serving()):
             return "reloading"
@@ -107,24 +120,24 @@ class ServedModel:
 
     @property
     def failure(self) -> str | None:
-        """Why the model is not loaded, if an operator should know; else None."""
+        """A message for the model card if the last load failed, else None."""
         return "its last load failed; the server's log says why" if self._state.failure else None
 
     @property
     def engine(self) -> Engine | None:
-        """The engine, None without a connection to it."""
+        """The connected engine, or None without a connection."""
         loaded = self._opened.loaded if self._opened else None
         return loaded.engine if loaded else None
 
     @property
     def sampling(self) -> SamplingDefaults | None:
-        """The sampling of requests that set none; None while it is not known, and for a model that
+        """The sampling parameters of requests that set none. None if the model is not loaded or
         generates no text."""
         loaded = self._opened.loaded if self._opened else None
         return loaded.runners.sampling_defaults if loaded else None
 
     def apply(self, state: ModelState) -> None:
-        """Apply a new state of the engine: open or retire the connection."""
+        """Store the new state of the engine, and open or retire the connection to it."""
         self._state = state
         self.adapters.apply(state.adapters)
         if state.status == "unloaded":
@@ -135,40 +148,41 @@ class ServedModel:
             self._opened = _EngineConnection(asyncio.ensure_future(self._open_model()))
 
     def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        """Return the events of one run; close it, whether or not it was read to its end. Raises
-        Unavailable if the model is unloaded or cannot be loaded, and InvalidRequest if it does not
-        generate text; both may come from the generator instead."""
+        """Return the events of one run. The caller must close the generator, even after the last
+        event. Raises Unavailable if the model is unloaded or cannot be loaded, and InvalidRequest
+        if the model does not generate text. Either this call or the generator raises them."""
         opened = self._opened
         if opened is None or opened.loaded is None:
             return self._run_when_loaded(request)
         return _LeasedRun(opened, opened.loaded.runners.must_generate().run(request))
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """Store the files of a request and return it with texts in their place. Raises as `run`
-        does."""
+        """Store the files attached to a request, and return the request with texts instead of
+        files. Raises the exceptions of `run`."""
         async with self.lease() as model:
             return await model.runners.must_generate().attach(request)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Return the vectors of texts; cancelling it aborts them. Raises as `run` does."""
+        """Return the embedding vectors of the texts. Cancelling the call aborts the computation.
+        Raises the exceptions of `run`."""
         async with self.lease() as model:
             return await model.runners.must_embed().embed(request)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """Return the order of documents; cancelling it aborts what is not computed yet. Raises as
-        `run` does."""
+        """Return the documents' order of relevance. Cancelling the call aborts the remaining
+        computation. Raises the exceptions of `run`."""
         async with self.lease() as model:
             return await model.runners.must_rerank().rerank(request)
 
     async def count(self, request: GenerateRequest) -> int:
-        """Return the number of tokens in the prompt of a request. Raises as `run` does."""
+        """Return the number of prompt tokens of a request. Raises the exceptions of `run`."""
         async with self.lease() as model:
             return await model.runners.must_generate().count(request)
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[LoadedModel]:
-        """Yield the loaded model, which stays loaded within the block. Waits while it is being
-        loaded, and loads it if it may be loaded on demand. Raises Unavailable."""
+        """Yield the loaded model, which stays loaded until the block ends. Waits for a load in
+        progress, and starts one if the model may be loaded on demand. Raises Unavailable."""
         if self._opened is None:
             await self._load_on_demand()
         opened = self._opened
@@ -181,7 +195,7 @@ class ServedModel:
             opened.release_lease()
 
     async def adapter_states(self) -> tuple[AdapterState, ...]:
-        """Return the engine's adapters, () without an engine."""
+        """Return the states of the engine's adapters, or () without a connected engine."""
         engine = self.engine
         if engine is None:
             return ()
@@ -191,17 +205,18 @@ class ServedModel:
             return ()
 
     async def ready(self) -> None:
-        """Return when the model and its text side are loaded. Raises as `lease` does."""
+        """Wait until the engine is connected and tokenizer and templates are loaded. Raises the
+        exceptions of `lease`."""
         async with self.lease():
             pass
 
     async def started(self) -> None:
-        """Return when the model is connected, if its engine runs. Raises ModelError."""
+        """If the engine runs, wait until it is connected. Raises ModelError."""
         if self._opened is not None:
             await asyncio.shield(self._opened.task)
 
     async def close(self) -> None:
-        """Close the connection to the engine; running answers end with an error."""
+        """Close the connection to the engine; running requests fail."""
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
@@ -228,7 +243,7 @@ class ServedModel:
             log.error("model %s: %s", self.id, error)
             raise self._failed() from None
         except asyncio.CancelledError:
-            if opened.task.cancelled():  # the engine is gone
+            if opened.task.cancelled():  # the engine has stopped
                 raise self._absent() from None
             raise
 
@@ -241,7 +256,8 @@ class ServedModel:
             ) from None
 
     def _absent(self) -> Unavailable:
-        """Return the error for a model without an engine: its load failed, or it was unloaded."""
+        """Return the error for a request to a model without an engine: the last load failed, or an
+        operator unloaded the model."""
         if self._state.status != "unloaded" or self._state.failure:
             return self._failed()
         return Unavailable(
@@ -253,7 +269,8 @@ class ServedModel:
 
 
 class _EngineConnection:
-    """One connection and its leases. Once retired, the last lease closes it."""
+    """One connection to an engine, and the number of leases on it. After `retire`, the release of
+    the last lease closes the connection."""
 
     def __init__(self, task: asyncio.Future[LoadedModel]) -> None:
         self.task = task
@@ -271,7 +288,7 @@ class _EngineConnection:
 
     def retire(self) -> None:
         self._retired = True
-        if self.loaded is None:  # it has no leases
+        if self.loaded is None:  # not connected yet: waiting requests get an error
             self.task.cancel()
         self._close_if_unused()
 
@@ -291,8 +308,8 @@ class _EngineConnection:
 
 
 class _LeasedRun(AsyncGenerator[Event, None]):
-    """A run that holds a lease until it is closed. It passes on the awaitables of the inner
-    generator, because a generator around it would cost every token another step."""
+    """The events of a run that holds a lease until it is closed. Returns the inner generator's
+    awaitables directly, because an async generator around it would add overhead to every token."""
 
     def __init__(self, opened: _EngineConnection, events: AsyncGenerator[Event, None]) -> None:
         self._opened: _EngineConnection | None = opened

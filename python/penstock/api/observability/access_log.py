@@ -1,4 +1,5 @@
-"""The access log: one line once a request's route and model are known, and one when it ends."""
+"""The access log: one line when a request's route and model are known, and one line when the
+request ends."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ log = logging.getLogger("penstock.access")
 
 
 def configure_access_log(form: Literal["text", "json"], *, enabled: bool) -> None:
-    """Set up the access log of this process. Lines in JSON format consist of the object only."""
+    """Set up the access log of this process. `form`: "text" writes name=value pairs after the usual
+    log prefix, "json" writes only the JSON object."""
     log.disabled = not enabled
     if form == "json":
         handler = logging.StreamHandler(sys.stderr)
@@ -31,7 +33,7 @@ class AccessLog:
         self._write = self._json if form == "json" else self._text
 
     def request_started(self, record: RequestRecord) -> None:
-        """Log that a request whose route and model are known has started."""
+        """Log the start of a request. Its route and model are known by then."""
         self._write(
             "request started",
             {

@@ -1,8 +1,8 @@
-"""The metrics of `GET /metrics`: HTTP metrics with labels, engine metrics without.
+"""The metrics of `GET /metrics`. HTTP metrics have labels, engine metrics have none.
 
-Several API processes write to files in a shared folder, and the process that answers adds them up.
-This is prometheus-client's multiprocess mode; a worker enables it by setting
-PROMETHEUS_MULTIPROC_DIR before it imports this module.
+If there are several API processes, each writes its metrics to files in a shared folder, and the
+process that answers `GET /metrics` adds them up. This is prometheus-client's multiprocess mode; a
+worker enables it by setting PROMETHEUS_MULTIPROC_DIR before it imports this module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIRST_TOKEN_BUCKETS: Final = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
 )
-# vLLM's buckets start at 10 ms, but a small model is faster than that even on a CPU.
+# vLLM's buckets start at 10 ms, but a small model generates faster than that even on a CPU.
 INTER_TOKEN_BUCKETS: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
@@ -75,13 +75,13 @@ ENGINE_COUNTERS: Final = {
 
 
 class TokenHistogram(Histogram):
-    """A histogram that adds many values at once, because there is one value per token."""
+    """A histogram that can add many values in one call, because there is one value per token."""
 
     def add(self, counts: Sequence[int], total: float) -> None:
-        """Add values that are already counted.
+        """Add values that the caller has already sorted into buckets.
 
-        counts: the number of values in each bucket, the infinite bucket last.
-        total: the sum of the values, in the unit of the histogram.
+        `counts`: the number of values in each bucket, the infinite bucket last.
+        `total`: the sum of the values, in the unit of the histogram.
         """
         self._sum.inc(total)
         for bucket, count in zip(self._buckets, counts, strict=True):
@@ -90,9 +90,9 @@ class TokenHistogram(Histogram):
 
 
 class Metrics:
-    """The metrics of this API process, and the exposition of all processes' metrics.
+    """The metrics of this API process. `expose` reports the metrics of all processes.
 
-    `multiprocess_dir`: the folder shared with the other API processes; None: there are none.
+    `multiprocess_dir`: the folder shared with the other API processes; None if there is only one.
     """
 
     def __init__(self, multiprocess_dir: str | None = None) -> None:
@@ -136,8 +136,8 @@ class Metrics:
             buckets=INTER_TOKEN_BUCKETS,
             registry=registry,
         )
-        # Caches the children by label values, without the library's lock and checks. The library
-        # keeps each child too.
+        # Caches the gauge of each combination of labels, to avoid the library's lock and checks.
+        # The library keeps all these gauges too, so the cache adds no leak.
         self._in_flight = cache(self.in_flight.labels)
         self._requests = cache(self.requests.labels)
         self._duration = cache(self.duration.labels)
@@ -149,11 +149,11 @@ class Metrics:
         )
 
     def request_started(self, record: RequestRecord) -> None:
-        """Count a request, whose route and model are known, as in flight."""
+        """Count a request as in flight. Its route and model are known by then."""
         self._in_flight(record.method, record.route, record.model).inc()
 
     def request_finished(self, record: RequestRecord, duration_s: float) -> None:
-        """Count a request as answered and no longer in flight."""
+        """Count a request that has ended. It is then no longer in flight."""
         target = (record.method, record.route, record.model)
         labels = (*target, str(record.status))
         self._in_flight(*target).dec()
@@ -162,7 +162,8 @@ class Metrics:
         self._body_bytes(*target).observe(record.body_bytes)
 
     def expose(self, gauges: EngineGauges | None) -> bytes:
-        """Return the text of `/metrics`. `gauges` None: an engine did not answer."""
+        """Return the text of `/metrics`. `gauges`: sums over all engines; None if an engine did not
+        answer."""
         registry = self._registry
         if self._multiprocess_dir is not None:
             registry = CollectorRegistry()
@@ -173,7 +174,7 @@ class Metrics:
 
 
 class _EngineCollector:
-    """Reports EngineGauges as Prometheus metrics."""
+    """Reports the values of EngineGauges as Prometheus metrics."""
 
     def __init__(self, gauges: EngineGauges | None) -> None:
         self._gauges = gauges

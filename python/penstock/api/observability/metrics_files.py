@@ -1,8 +1,8 @@
 """Preallocates the files in which API processes share metrics (prometheus-client's multiprocess
 mode).
 
-The library creates sparse files and maps them into memory: if the disk is full, the first write to
-a page kills the process with SIGBUS. Files that already exist with allocated blocks avoid that.
+The library creates sparse files and maps them into memory, so on a full disk the first write to a
+page kills the process with SIGBUS. Files that already exist with allocated blocks avoid this.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ SIZES: Final = {
     "counter": 256 * 1024,
     "gauge_livesum": 256 * 1024,
 }
-"""File kind -> bytes: several times the size needed by every route with every status. The library
-extends a file that is too small, with a hole."""
+"""File kind -> size in bytes: several times the size needed for all combinations of route and
+status. The library extends a file that is too small, and the added part is not allocated."""
 _USED: Final = struct.Struct("i")
 
 
 def reserve_metrics_files(folder: Path, pid: int) -> None:
-    """Create the files of a process. Raises OSError, after removing them, if the disk is full."""
+    """Create and allocate the metrics files of process `pid`. If the disk is full, remove them and
+    raise OSError."""
     created = []
     try:
         for kind, size_bytes in SIZES.items():
-            part = folder / f"{kind}_{pid}.part"  # a name that readers ignore
+            part = folder / f"{kind}_{pid}.part"  # readers ignore this suffix
             created.append(part)
             with part.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, size_bytes)
@@ -41,7 +42,7 @@ def reserve_metrics_files(folder: Path, pid: int) -> None:
 
 
 def trim_metrics_files(folder: Path, pid: int) -> None:
-    """Cut the files of a process that has ended to the length that it used."""
+    """Truncate the metrics files of an ended process to the length that it used."""
     for kind in SIZES:
         path = folder / f"{kind}_{pid}.db"
         with contextlib.suppress(OSError, struct.error), path.open("r+b") as file:

@@ -1,4 +1,5 @@
-"""The middleware that gives every request an id and a record, and reports it to the observers."""
+"""The outermost middleware: gives every request an id and a record, and reports its start and
+end."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from penstock.base.ids import new_id
 ID_HEADER: Final = b"x-request-id"
 # Anthropic's clients read this header.
 MESSAGES_ID_HEADER: Final = b"request-id"
-# Ids that can be echoed and logged unchanged: visible ASCII of limited length.
+# Request ids that may be echoed and logged unchanged: visible ASCII of limited length.
 VALID_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 HOUSEKEEPING: Final = (
     *("/", "/health", "/metrics", "/ui"),
@@ -25,7 +26,7 @@ HOUSEKEEPING: Final = (
 
 
 class RequestObservers:
-    """Reports the start and the end of requests to the metrics and the access log."""
+    """Reports the start and the end of each request to the metrics and the access log."""
 
     def __init__(
         self, metrics: Metrics | None, access_log: AccessLog | None, *, log_housekeeping: bool
@@ -35,7 +36,8 @@ class RequestObservers:
         self._log_housekeeping = log_housekeeping
 
     def request_started(self, record: RequestRecord) -> None:
-        """Report a request once its route and model are known. Further calls do nothing."""
+        """Report the start of a request, once its route and model are known. Does nothing if
+        already called for this record."""
         if record.started:
             return
         record.started = True
@@ -45,7 +47,7 @@ class RequestObservers:
             self._access_log.request_started(record)
 
     def request_finished(self, record: RequestRecord) -> None:
-        """Report a request whose last byte was sent or whose client has disconnected."""
+        """Report the end of a request: its last byte was sent or its client has disconnected."""
         duration_s = time.monotonic() - record.started_s
         self.request_started(record)
         if self._metrics is not None and not record.housekeeping:
@@ -58,7 +60,8 @@ class RequestObservers:
 
 
 class RequestContext:
-    """The outermost middleware: sets `current_record` and adds the id headers."""
+    """The outermost middleware: sets `current_record` and adds the headers that contain the request
+    id."""
 
     def __init__(self, app: ASGIApp, observers: RequestObservers, *, id_header: bool) -> None:
         self._app = app

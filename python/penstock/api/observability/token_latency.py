@@ -1,4 +1,4 @@
-"""Measures token latencies at the steps of the engine, where tokens are made."""
+"""Measures token latencies at engine steps, the moments at which tokens are generated."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from penstock.base.errors import Overloaded, ServiceError
 from penstock.engine.types import TokenOutput
 
 HELD_S: Final = 0.25
-"""Time of a sequence that may be missing in `/metrics`."""
+"""Longest time in seconds for which token latencies may be missing in `/metrics`."""
 
 
 class RequestObserver:
-    """An `EngineObserver` that adds what it sees to the record of the running task's HTTP request,
-    which the access log shows, and to `metrics`, if there are any.
+    """An `EngineObserver` that writes token counts and times to the record of the current HTTP
+    request, for the access log, and to `metrics` if they are enabled.
 
-    Keep-alives, withheld text and frames do not count; the clock is `step_time_s`. The metrics
-    observe streams only: without a stream no client sees a first token.
+    A token's time is `step_time_s`, the end of its engine step. Keep-alives, withheld text and the
+    sending of frames have no influence. The metrics cover streams only, because a client sees a
+    first token only in a stream.
     """
 
     def __init__(self, metrics: Metrics | None) -> None:
@@ -36,8 +37,8 @@ class RequestObserver:
 
 
 class _Latency:
-    """The `SequenceObserver` of one sequence. It counts inter-token latencies and adds them to the
-    metric every HELD_S and at the end."""
+    """The `SequenceObserver` of one sequence. It counts inter-token latencies and adds the counts
+    to the metric every HELD_S seconds and at the end."""
 
     __slots__ = ("_between", "_counts", "_last_s", "_metrics", "_record", "_started", "_total_s")
 
@@ -51,7 +52,7 @@ class _Latency:
         self._last_s = 0.0
 
     def observe(self, output: TokenOutput) -> None:
-        """Count the tokens of one step, or of several that were coalesced."""
+        """Count the tokens of one engine step, or of several steps whose outputs were merged."""
         record, num_tokens, now_s = self._record, len(output.tokens), output.step_time_s
         if not num_tokens:
             return
@@ -71,7 +72,7 @@ class _Latency:
         self.flush()
 
     def flush(self) -> None:
-        """Add the counts to the metric."""
+        """Add the latencies counted since the last flush to the metric."""
         if self._between is not None:
             self._between.add(self._counts, self._total_s)
             self._counts = [0] * len(self._counts)

@@ -1,1 +1,1 @@
-"""Stored and background responses: their runs, their rows in the store, their stream logs."""
+"""Stored and background responses: running them, their database rows, their recorded streams."""

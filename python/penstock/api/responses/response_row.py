@@ -1,4 +1,4 @@
-"""The stored row of a response, updated as its run goes on."""
+"""The database row of a response, updated while the response is generated."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _CONVERSATION: Final = msgspec.msgpack.Decoder(tuple[Message, ...])
 
 
 class ResponseRow:
-    """The row of one response.
+    """The database row of one response.
 
-    turn: the conversation up to the answer, without instructions.
-    owner: the id of the API process that runs the response.
-    previous_id: the response that this one continues.
-    is_open: the row exists and its response is unfinished.
+    `resource`: the response; its current state is what `create` and `save` write.
+    `turn`: the messages of the conversation that the response answers, without instructions.
+    `owner`: the id of the API process that runs the response.
+    `previous_id`: the id of the response that this response continues; None: a new conversation.
+    `is_open`: True if the row exists and its response is unfinished.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class ResponseRow:
         )
 
     async def save(self) -> None:
-        """Update the row. A row that was deleted or ended by another process is left unchanged."""
+        """Update the row with the current state of the response. Does nothing if the row was
+        deleted, or ended by another process."""
         resource = self.resource
         conversation = self._conversation() if resource.ended else None
         await self._responses.update(
@@ -80,15 +82,15 @@ class ResponseRow:
 
 
 def conversation_of(stored: StoredResponse) -> tuple[Message, ...]:
-    """Return the messages of the conversation up to and including a response."""
+    """Return the messages of the conversation up to and including the response."""
     return _CONVERSATION.decode(stored.conversation)
 
 
 def input_of(stored: StoredResponse) -> tuple[Message, ...]:
-    """Return the messages of the conversation that a response answered."""
+    """Return the messages that the response answered, without the response itself."""
     messages = conversation_of(stored)
     output = orjson.loads(stored.body)["output"]
-    # As in `Output.parts`: an incomplete tool call is not part of the conversation.
+    # An incomplete tool call is not part of the conversation (see `Output.parts`).
     answered = any(i["type"] != "function_call" or i["status"] == "completed" for i in output)
     if answered and messages and messages[-1].role == "assistant":
         return messages[:-1]

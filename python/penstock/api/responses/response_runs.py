@@ -1,8 +1,9 @@
-"""Runs the responses of this API process: keeps their stored rows current, and runs background
+"""Runs the responses of this API process: updates their database rows, and continues background
 responses after their clients have disconnected.
 
-An unfinished row belongs to the process that updates its heartbeat. The next process that reads a
-row with a stale heartbeat marks it failed, so that no response stays in progress forever.
+The process that runs an unfinished response owns its row and updates its heartbeat. If the owner
+dies, the next process that reads the row finds a stale heartbeat and marks the response failed, so
+that no response stays in progress forever.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.25
 HEARTBEAT_INTERVAL_S: Final = 5.0
-# An owner is dead if its heartbeat is STALE_S old and did not change while this process watched it
-# for WATCHED_S. Age alone proves nothing: clocks are set forward, machines are suspended, and the
-# clocks of two machines differ.
+# An owner is considered dead if its heartbeat is STALE_S old and did not change while this process
+# watched it for WATCHED_S. Age alone proves nothing: clocks are set forward, machines are
+# suspended, and the clocks of two machines differ.
 STALE_S: Final = 30
 WATCHED_S: Final = 3 * HEARTBEAT_INTERVAL_S
-# How long `cancel` waits for the process that owns the response.
+# Seconds that `cancel` waits until the process that owns the response has stopped it.
 CANCEL_TIMEOUT_S: Final = 2.0
 RETRY_INTERVAL_S: Final = 1.0
 
 
 class ResponseRuns:
-    """The responses of one API process. Call all methods from its event loop."""
+    """Runs the responses of one API process. All methods must be called from its event loop."""
 
     def __init__(self, store: Store | LazyStore) -> None:
         self._responses = store.responses
@@ -58,7 +59,7 @@ class ResponseRuns:
         self._owner = new_id("api_")
         self._detached: dict[str, asyncio.Task[None]] = {}
         self._logs: set[StreamLog] = set()
-        self._written: set[str] = set()  # ids of streams that are not completely written
+        self._written: set[str] = set()  # ids of responses whose stream is not completely stored
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows: set[ResponseRow] = set()
         self._maintainer: asyncio.Task[None] | None = None
@@ -68,15 +69,16 @@ class ResponseRuns:
     def row(
         self, resource: Resource, turn: tuple[Message, ...], previous_id: str | None
     ) -> ResponseRow:
-        """Return the row of a response that is to be stored; it is not created yet."""
+        """Return the row for a response that is to be stored. The row is not in the database until
+        its `create` is called."""
         return ResponseRow(self._responses, resource, turn, self._owner, previous_id)
 
     async def follow(
         self, events: AsyncGenerator[Event, None], resource: Resource, row: ResponseRow | None
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of a run. Each event is first added to `resource`, and changes of the
-        status are written to `row`. Errors name fields as the client wrote them. If the generator
-        is closed before the response has ended, the response is cancelled."""
+        """Yield the events of a run after applying each to `resource`, and store changes of the
+        status in `row`. Field names in errors are rewritten to those of the client's JSON. If the
+        generator is closed before the response has ended, the response is cancelled."""
         field_paths = resource.identity.field_paths
         try:
             async with aclosing(events) as run:
@@ -113,8 +115,8 @@ class ResponseRuns:
     async def follow_whole(
         self, events: AsyncGenerator[Event, None], resource: Resource, row: ResponseRow | None
     ) -> AsyncGenerator[Event, None]:
-        """Like `follow`, for a response whose id the client learns only at the end: the row is
-        written once, when the run has ended."""
+        """Like `follow`, but write the row only once, when the run has ended. For responses whose
+        id the client learns only at the end."""
         async with aclosing(self.follow(events, resource, None)) as run:
             async for event in run:
                 if row is not None and isinstance(event, RunEnded):
@@ -124,12 +126,11 @@ class ResponseRuns:
     def detach(
         self, events: AsyncGenerator[Event, None], resource: Resource, *, logged: bool
     ) -> AsyncGenerator[Event, None]:
-        """Run a response in the background, independent of its client.
+        """Run a response in the background, independent of its client. Returns its events for one
+        reader, which may stop reading at any time. Raises Unavailable after `close`.
 
-        logged: write its stream to the store, for `replay`.
-
-        Returns the events for one reader, which may stop reading. Raises Unavailable after
-        `close`."""
+        `logged`: record the stream in the store, so that clients can `replay` it.
+        """
         if self._closed:
             raise _stopped()
         reader = _DetachedEvents()
@@ -142,12 +143,13 @@ class ResponseRuns:
         return reader.events()
 
     def replay(self, id: str, start: int) -> AsyncGenerator[bytes, None]:
-        """Yield the stream of a response from event number `start` to its end, whichever process
-        runs the response."""
+        """Yield the recorded stream of response `id` from event number `start` to its end. Any
+        process may run the response."""
         return replay_stream(self._events, self.get, id, start, lambda: id in self._written)
 
     async def get(self, id: str) -> StoredResponse | None:
-        """Return a stored response, or None. If its owner has died, it is marked failed first."""
+        """Return a stored response, or None if there is none with this id. If its owner has died,
+        mark it failed first."""
         stored = await self._responses.get(id)
         if stored is None or stored.status in TERMINAL or stored.owner == self._owner:
             return stored
@@ -157,8 +159,8 @@ class ResponseRuns:
         return await self._responses.get(id)
 
     async def cancel(self, id: str) -> StoredResponse | None:
-        """Stop a background response, in this or another process, and return it as stored then. A
-        finished response is not changed."""
+        """Stop a background response of this or another process, and return its stored state
+        afterwards, or None if there is none with this id. A finished response is not changed."""
         if await self._stop(id):
             return await self._responses.get(id)
         stored = await self._responses.request_cancel(id)
@@ -172,8 +174,8 @@ class ResponseRuns:
         return stored
 
     async def delete(self, id: str) -> bool:
-        """Delete a response and stop its run, in this process at once, in another process as soon
-        as it notices. Returns False if there is no such response."""
+        """Delete a response and stop its run: immediately if this process runs it, otherwise as
+        soon as its owner notices. Returns False if there is no such response."""
         await self._stop(id)
         return await self._responses.delete(id)
 
@@ -187,10 +189,10 @@ class ResponseRuns:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _forget(self, id: str, reader: _DetachedEvents) -> None:
-        """Clean up after a detached run that ended or was cancelled before its first step."""
+        """Remove a detached run that has ended, or that was cancelled before its first step."""
         self._detached.pop(id, None)
         self._written.discard(id)
-        reader.put(RunFailed.of(_stopped()))  # ignored by a reader that has read an end
+        reader.put(RunFailed.of(_stopped()))  # ignored by a reader at its end
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -221,8 +223,8 @@ class ResponseRuns:
             self._maintainer = self._spawn(self._maintain())
 
     async def _end(self, row: ResponseRow) -> None:
-        """Save the final state of a run. If the store fails, a background response is retried until
-        it is saved, because there is no client to report the error to."""
+        """Save the final state of a run. If the store fails, raise its error. For a background
+        response, retry until the state is saved instead, because no client waits for the error."""
         try:
             await row.save()
         except ServiceError:
@@ -231,8 +233,8 @@ class ResponseRuns:
             await self._retry(row)
 
     async def _save_interrupted(self, row: ResponseRow) -> None:
-        """Save the final state of an interrupted run, retrying in the background if the store
-        fails."""
+        """Save the final state of an interrupted run. If the store fails, retry in the
+        background."""
         try:
             await row.save()
         except ServiceError:
@@ -282,7 +284,8 @@ class ResponseRuns:
             await stream.finish()
 
     async def _stop(self, id: str) -> bool:
-        """Stop a background response of this process. Returns False if it has none with this id."""
+        """Stop a background response. Returns False if this process runs no response with this
+        id."""
         task = self._detached.pop(id, None)
         if task is None:
             return False
@@ -291,8 +294,8 @@ class ResponseRuns:
         return True
 
     async def _maintain(self) -> None:
-        """While there are unfinished rows: update their heartbeat, flush stream logs, and stop runs
-        that another process has cancelled or deleted."""
+        """While this process has unfinished rows: update their heartbeats, flush the recorded
+        streams, and stop runs that another process has cancelled or deleted."""
         heartbeat_s = time.monotonic()
         while self._rows:
             await asyncio.sleep(POLL_INTERVAL_S)
@@ -317,7 +320,8 @@ class ResponseRuns:
 
 
 class _Heartbeats:
-    """The times at which the heartbeats of other owners changed, by this process's clock."""
+    """Remembers when the heartbeats of other owners last changed, measured by this process's
+    clock."""
 
     def __init__(self) -> None:
         self._latest: dict[str, tuple[int, float]] = {}
@@ -325,7 +329,8 @@ class _Heartbeats:
     def unchanged_s(self, owner: str, heartbeat_at: int) -> float:
         """Return for how many seconds this process has seen the heartbeat of `owner` unchanged.
 
-        heartbeat_at: the heartbeat in the row that was just read, Unix seconds."""
+        `heartbeat_at`: the heartbeat in the row that was just read, in Unix seconds.
+        """
         now_s = time.monotonic()
         latest, since_s = self._latest.get(owner, (-1, now_s))
         if heartbeat_at != latest:
@@ -335,13 +340,13 @@ class _Heartbeats:
 
 
 class _DetachedEvents:
-    """A queue of a detached run's events for at most one reader."""
+    """A queue that passes the events of a detached run to at most one reader."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Event] | None = asyncio.Queue()
 
     def put(self, event: Event) -> None:
-        """Add an event. Does nothing once the reader has stopped."""
+        """Add an event. Does nothing after the reader has stopped."""
         if self._waiting is not None:
             self._waiting.put_nowait(event)
 

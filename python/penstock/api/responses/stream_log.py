@@ -1,4 +1,5 @@
-"""The stored stream of a background response: its owner writes it, any API process replays it."""
+"""The recorded stream of a background response: the owner of the response writes it to the store,
+any API process can replay it."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ log = logging.getLogger(__name__)
 
 READ_INTERVAL_S: Final = 0.1
 RETRY_INTERVAL_S: Final = 0.5
-# How long after a final status the last events may still be written.
+# Seconds after the final status of a response within which its last events may still be stored.
 END_TIMEOUT_S: Final = 2.0
 FRAME_END: Final = b"\n\n"
 
 
 class StreamLog:
-    """Writes the frames of one response to the store. They are the same bytes as in the client's
-    own stream."""
+    """Writes the frames of one response's stream to the store: the same bytes that its client
+    receives."""
 
     def __init__(self, events: ResponseEvents, resource: Resource) -> None:
         self._events = events
@@ -43,8 +44,8 @@ class StreamLog:
         self._writing = asyncio.Lock()
 
     def add(self, event: Event) -> bool:
-        """Add an event. Returns True for the event that starts the stream; events before it are
-        part of the HTTP response and are not logged."""
+        """Add the frames of an event. Returns True for the event that starts the stream. Earlier
+        events belong to the HTTP response and are not recorded."""
         starts = not self._started and isinstance(event, RunStarted)
         self._started |= starts
         if self._started:
@@ -52,7 +53,8 @@ class StreamLog:
         return starts
 
     async def flush(self) -> None:
-        """Write the waiting frames. They stay waiting if the store fails."""
+        """Write the waiting frames. If the store fails, log the error and keep the frames
+        waiting."""
         async with self._writing:
             frames = self._waiting
             if not frames:
@@ -68,7 +70,7 @@ class StreamLog:
             self._waiting = self._waiting[len(frames) :]
 
     async def finish(self) -> None:
-        """Write all waiting frames, retrying until the store accepts them."""
+        """Write all waiting frames. If the store fails, retry until they are stored."""
         await self.flush()
         while self._waiting:
             await asyncio.sleep(RETRY_INTERVAL_S)
@@ -82,14 +84,15 @@ async def replay_stream(
     start: int,
     is_written: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the stored frames from the event numbered `start` on as they appear, and b"" while
-    there are none.
+    """Yield the stored frames of a response from event number `start` on, as they are stored, and
+    b"" after each read of the store.
 
-    If the owner died before the last event, it is made from the stored resource, with a number
-    that the reader has not seen. If the response is deleted, the stream ends. If the store cannot
-    be read, the replay waits.
+    If the owner died before it stored the last event, a last event is generated from the stored
+    response, with a number that the reader has not seen. If the response is deleted, the stream
+    ends. If the store cannot be read, the replay waits and retries.
 
-    is_written: tells whether this process is still writing the stream.
+    `get`: returns the stored response with an id, or None.
+    `is_written`: returns whether this process is still recording the stream.
     """
     number = 0
     ended_s: float | None = None
@@ -121,6 +124,7 @@ async def replay_stream(
 
 
 def _frames_from(chunk: EventChunk, start: int) -> bytes:
-    """Return the frames of a chunk from event `start` on, and the end frame if it has one."""
+    """Return the frames of a chunk from event number `start` on. If the chunk ends with the end
+    frame of the stream, the end frame is always included."""
     skipped = min(max(start - chunk.first, 0), chunk.following - chunk.first)
     return FRAME_END.join(chunk.frames.split(FRAME_END)[skipped:])

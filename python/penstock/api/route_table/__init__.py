@@ -1,1 +1,2 @@
-"""The route table: one entry per operation, from which routes and OpenAPI document are built."""
+"""The route table: one entry per operation. The routes and the OpenAPI document are built from
+it."""

@@ -38,7 +38,8 @@ RANKED: Final[dict[str, Any]] = {
     "query": "a river",
     "documents": ["the Rhine", "the Alps"],
 }
-# Path -> operation id of the same operation: clients of each reranking service use another path.
+# Path -> operation id. All paths are the same operation: different reranking services use different
+# paths.
 RERANK_PATHS: Final = {
     "/v1/rerank": "rerank",
     "/v2/rerank": "rerankV2",

@@ -16,20 +16,22 @@ TEXT: Final = "text/plain"
 FORM: Final = "multipart/form-data"
 ANY_MEDIA: Final = "*/*"
 
-# Operations that read a body: bad JSON or a bad field, a stalled body, a body that is too large,
-# too many bodies at once.
+# Error statuses of operations that read a body: bad JSON or a bad field, a stalled body, a body
+# that is too large, too many bodies at once.
 BODY_ERRORS: Final = (400, 408, 413, 429)
-# Operations that use an engine: unknown model, full queue, engine failure, starting or unloaded.
+# Error statuses of operations that use an engine: unknown model, full queue, engine failure, engine
+# starting or unloaded.
 ENGINE_ERRORS: Final = (404, 429, 500, 503)
-# Operations that load or unload adapters: the files of the folder, access to it, conflicts with
-# loaded adapters.
+# Error statuses of operations that load or unload adapters: unusable files in the folder, no access
+# to the folder, a conflict with loaded adapters.
 ADAPTER_ERRORS: Final = (400, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503)
-# Operations that read messages: a file that they name was not kept, or could not be made.
+# Error statuses of operations that read messages: a file named in a message was not kept, or is a
+# placeholder for an error.
 FILE_ERRORS: Final = (410, 422)
-# Operations that continue a session: it is busy, or the disk is full.
+# Error statuses of operations that continue a session: the session is busy, or the disk is full.
 SESSION_ERRORS: Final = (409, 507)
-# Operations on stored objects: a bad request, an unknown, elided or broken object, a body that is
-# too large, too many requests, an unavailable database, a full disk.
+# Error statuses of operations on stored objects: a bad request, an unknown, elided or broken
+# object, a body that is too large, too many requests, an unavailable database, a full disk.
 STORE_ERRORS: Final = (400, 404, 408, 410, 413, 422, 429, 503, 507)
 
 
@@ -55,28 +57,29 @@ ANTHROPIC_PAGES: Final = (
 
 
 def enabled_always(services: Services) -> bool:
-    """Serve an operation whatever the settings are."""
+    """Return True, for operations that every server has."""
     return True
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one path.
+    """One HTTP method of one path.
 
-    route: method and path, such as "GET /v1/files/{file_id}".
-    endpoint: builds the ASGI application that serves the operation.
-    id, tag, summary: the operation's OpenAPI fields.
-    request: the type of the request body, which is sent as `request_media`; None: no body.
-    example: a request body that the explorer sends unless it is edited.
-    response: the type of the JSON response; None: a response without a schema.
-    media: the content type of the response; None: a response without a body.
-    events: (component name, type) of the data of a streamed response's events.
-    errors: statuses of error responses.
-    error: the type of an error's JSON; None: errors are plain text.
-    query: the query parameters.
-    enabled: tells from the settings whether the server has this route.
+    `route`: method and path, such as "GET /v1/files/{file_id}".
+    `endpoint`: builds the ASGI application that serves the operation.
+    `id`, `tag`, `summary`: the operation's OpenAPI fields.
+    `request`: the type of the request body; None: no body.
+    `request_media`: the content type of the request body.
+    `example`: the request body that the API explorer proposes.
+    `response`: the type of the JSON response; None: the response has no schema.
+    `media`: the content type of the response; None: the response has no body.
+    `events`: (OpenAPI component name, type of the data) of each event in a streamed response.
+    `errors`: the statuses of error responses.
+    `error`: the type of an error's JSON; None: errors are plain text.
+    `query`: the query parameters.
+    `enabled`: returns whether the server has this route with its settings.
 
-    A tuple of types means any one of them.
+    `request`, `response` and an event's type may be a tuple of types: the JSON has one of them.
     """
 
     route: str

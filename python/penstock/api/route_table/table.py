@@ -7,7 +7,7 @@ from typing import Final
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import penstock.api.http.path_convertors  # noqa: F401 - registers a convertor that paths use
+import penstock.api.http.path_convertors  # noqa: F401 - registers the convertor `any`
 from penstock.api.route_table import (
     files_and_sessions,
     inference,
@@ -26,7 +26,7 @@ from penstock.system.facts import SystemInfo
 
 TAG: Final = "Operation"
 
-# Paths with parameters come after the fixed paths that they would also match.
+# Routes are matched in this order, so fixed paths precede the patterns that would also match them.
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *inference.OPERATIONS,
     *responses.OPERATIONS,
@@ -107,7 +107,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 
 
 def build_routes(services: Services) -> list[Route]:
-    """Return a route for each path whose operations are enabled, in the order of the table."""
+    """Return one route per path that has an enabled operation, in the order of the table."""
     endpoints: dict[str, dict[str, ASGIApp]] = {}
     for operation in OPERATIONS:
         if operation.enabled(services):
@@ -120,7 +120,8 @@ def build_routes(services: Services) -> list[Route]:
 
 
 class _ByMethod:
-    """Dispatches the requests of one path by method. HEAD is answered like GET."""
+    """Dispatches the requests for one path to the endpoint of their method. HEAD is answered like
+    GET."""
 
     def __init__(self, endpoints: dict[str, ASGIApp]) -> None:
         self._endpoints = endpoints

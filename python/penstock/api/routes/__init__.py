@@ -1,1 +1,1 @@
-"""The endpoints: ASGI applications, built from the Services."""
+"""The endpoints: ASGI applications that are built from the Services."""

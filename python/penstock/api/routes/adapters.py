@@ -1,4 +1,4 @@
-"""`/v1/lora_adapters`, `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`."""
+"""Endpoints of `/v1/lora_adapters`, `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ KIND: Final = "lora_adapter"
 
 
 class ListAdapters:
-    """GET /v1/lora_adapters: the aliases of a model, the engine's revisions of them, and the
-    limits. Lists source folders only if clients may load adapters. Raises NotFound for an unknown
-    model, AdapterRefused for a model without a LoRA runtime."""
+    """GET /v1/lora_adapters: returns a model's adapter aliases, the revisions in its engine, and
+    its LoRA limits. Source folders are included only if clients may load adapters. Raises NotFound
+    for an unknown model, AdapterRefused for a model without a LoRA runtime."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -38,8 +38,8 @@ class ListAdapters:
 
 
 class LoadAdapter:
-    """POST /v1/load_lora_adapter: load an adapter from a folder of the server. A disconnect of the
-    client does not stop the load."""
+    """POST /v1/load_lora_adapter: loads an adapter from a folder on the server. If the client
+    disconnects, the load continues."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -57,7 +57,8 @@ class LoadAdapter:
 
 
 class UnloadAdapter:
-    """POST /v1/unload_lora_adapter: remove an alias. Running requests keep its revision."""
+    """POST /v1/unload_lora_adapter: removes an adapter alias. Running requests keep the revision
+    that they use."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -74,7 +75,7 @@ class UnloadAdapter:
 
 
 def adapter_object(adapter: LoadedAdapter, *, source: bool) -> dict[str, Any]:
-    """Return the JSON object of a loaded adapter, with its source folder if `source`."""
+    """Return the JSON object of a loaded adapter. `source`: include its source folder."""
     fields = {
         "id": adapter.alias,
         "object": KIND,
@@ -86,11 +87,11 @@ def adapter_object(adapter: LoadedAdapter, *, source: bool) -> dict[str, Any]:
 
 
 async def listing(model: ServedModel, *, sources: bool) -> dict[str, Any]:
-    """Return the JSON list of a model's adapters and revisions, with source folders if
-    `sources`."""
+    """Return the JSON list of a model's adapters and revisions. `sources`: include source
+    folders."""
     states = {state.revision: state for state in await model.adapter_states()}
     adapters = model.adapters.all
-    for adapter in adapters:  # a disconnected engine reports no states
+    for adapter in adapters:  # an engine without a connection reports no states
         missing = AdapterState(adapter.revision, adapter.rank, adapter.size_bytes, resident=False)
         states.setdefault(adapter.revision, missing)
     resident = [state for state in states.values() if state.resident]
@@ -132,8 +133,8 @@ def _content_type(scope: Scope) -> bytes:
 
 
 def _set_model(services: Services, record: RequestRecord, model: str | None) -> None:
-    """Record the request's model and report its start. Raises NotFound, and AdapterRefused for a
-    model without a LoRA runtime."""
+    """Set the model in the request's record and report the start of the request. Raises NotFound,
+    and AdapterRefused for a model without a LoRA runtime."""
     record.model = services.resolve(model)
     services.observers.request_started(record)
     _model_with_lora(services, record.model)

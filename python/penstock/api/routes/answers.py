@@ -1,4 +1,4 @@
-"""Senders of complete responses, and parsers of the query."""
+"""Functions that send complete responses and parse query strings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False, "": Fals
 
 
 async def send_json(body: bytes, send: Send, *, status: int = 200) -> None:
-    """Send encoded JSON."""
+    """Send `body`, which is encoded JSON."""
     await send_text(body, send, status=status, content_type=JSON)
 
 
@@ -41,7 +41,7 @@ async def send_text(
 
 
 async def send_empty(send: Send) -> None:
-    """Send 200 without a body."""
+    """Send status 200 with an empty body."""
     headers = [(b"content-length", b"0")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body"})
@@ -50,7 +50,7 @@ async def send_empty(send: Send) -> None:
 async def with_stall_timeout(
     sending: Awaitable[None], scope: Scope, stall_timeout_s: float
 ) -> None:
-    """Await the sending of a piece of a response. If the client reads nothing for
+    """Await `sending`, which sends a part of a response. If the client reads nothing for
     `stall_timeout_s` seconds, close its connection and raise ClientDisconnected."""
     try:
         await asyncio.wait_for(sending, stall_timeout_s)
@@ -60,18 +60,19 @@ async def with_stall_timeout(
 
 
 def query_of(scope: Scope) -> dict[str, str]:
-    """Return the fields of the query. The last value of a repeated field wins."""
+    """Return the query parameters. If a parameter is repeated, its last value wins."""
     return {name: values[-1] for name, values in _query(scope).items()}
 
 
 def values_of(scope: Scope, name: str) -> list[str]:
-    """Return all values of a field that may be repeated, as `name` or as `name[]`."""
+    """Return all values of a query parameter that may be repeated, as `name` or as `name[]`."""
     query = _query(scope)
     return [*query.get(name, ()), *query.get(f"{name}[]", ())]
 
 
 def flag_of(query: Mapping[str, str], name: str) -> bool:
-    """Return the boolean `name` of the query, False if it is absent. Raises InvalidRequest."""
+    """Return the boolean query parameter `name`, or False if it is absent. Raises
+    InvalidRequest."""
     value = BOOLEANS.get(query.get(name, "").lower())
     if value is None:
         raise InvalidRequest(f"`{name}` must be true or false", field=name, code="invalid_type")

@@ -1,4 +1,4 @@
-"""Detection of Anthropic's clients, and the parts of their responses that differ from OpenAI's."""
+"""Detects clients of Anthropic's API, and formats the response fields that differ from OpenAI's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-ACTIVE: Final = "active"  # the `lifecycle` of every model and skill
+ACTIVE: Final = "active"  # value of `lifecycle` for every model and skill
 # Headers that only clients of Anthropic's API send.
 HEADERS: Final = (b"anthropic-version", b"anthropic-beta", b"compat-version", b"compat-beta")
 
@@ -18,6 +18,6 @@ def is_anthropic_client(scope: Scope) -> bool:
 
 
 def rfc3339(seconds: int) -> str:
-    """Return Unix seconds as an RFC 3339 time in UTC, the format of Anthropic's API."""
+    """Format Unix seconds as an RFC 3339 time in UTC, as Anthropic's API does."""
     moment = datetime.fromtimestamp(seconds, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""`/v1/agent/approvals/{approval_id}`."""
+"""Endpoint of `/v1/agent/approvals/{approval_id}`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.api.services import Services
 
 
 class DecideApproval:
-    """POST a decision on a pending tool call. 404 with status `not_found` if the approval is
-    unknown, expired or already decided."""
+    """POST: stores a decision on a pending tool call. Returns 404 with status `not_found` if the
+    approval is unknown, expired or already decided."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

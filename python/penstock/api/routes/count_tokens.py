@@ -1,4 +1,4 @@
-"""`/v1/messages/count_tokens`."""
+"""Endpoint of `/v1/messages/count_tokens`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.api.services import Services
 
 
 class CountTokens:
-    """POST a request of one dialect: returns the number of its prompt tokens, generates nothing."""
+    """POST: returns the number of prompt tokens of a request in one dialect. Generates nothing."""
 
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services

@@ -1,4 +1,5 @@
-"""`/docs` and `/api-doc/openapi.json`: the OpenAPI document and its explorer, usable offline."""
+"""Endpoints of `/docs` and `/api-doc/openapi.json`: the OpenAPI document and an explorer page that
+works offline."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from penstock.api.route_table.operation import Operation
 from penstock.base.errors import NotFound
 
 BUNDLE: Final = "openapi-ui-bundles"
-# Served file of the bundle -> its content type. The package's other files are not served.
+# File of the explorer's package that is served -> content type. Other files are not served.
 ASSETS: Final = {
     "swagger-ui.css": b"text/css; charset=utf-8",
     "swagger-ui-bundle.js": b"text/javascript; charset=utf-8",
@@ -57,14 +58,15 @@ SwaggerUIBundle({
 </body>
 </html>
 """
-# The page may load resources from this server only.
+# Content security policy: the page may load resources from this server only.
 POLICY: Final = (
     b"default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     b"img-src 'self' data:; frame-ancestors 'none'"
 )
 PAGE_HEADERS: Final = ((b"content-security-policy", POLICY),)
 HTML: Final = b"text/html; charset=utf-8"
-# The page and the document change with the server's version, the bundle with its package's.
+# Clients revalidate their copies: the page and the document change with the server's version, the
+# explorer's files with the version of their package.
 REVALIDATE: Final = b"no-cache"
 A_DAY: Final = b"public, max-age=86400"
 
@@ -81,15 +83,15 @@ class _StaticBody:
 
 
 class Docs:
-    """GET /docs: the explorer's page."""
+    """GET /docs: returns the explorer's page."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await _send(_StaticBody(PAGE, HTML, _tag(PAGE), REVALIDATE, PAGE_HEADERS), scope, send)
 
 
 class DocsAsset:
-    """GET /docs/{asset}: a file of the explorer, from the installed package. Redirects `/docs/` to
-    the page. Raises NotFound for any other path."""
+    """GET /docs/{asset}: returns a file of the explorer from its installed package, and redirects
+    `/docs/` to `/docs`. Raises NotFound for any other path."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name: str = scope["path_params"]["asset"]
@@ -104,14 +106,14 @@ class DocsAsset:
 
 
 class OpenApi:
-    """GET /api-doc/openapi.json: the OpenAPI document of `operations`."""
+    """GET /api-doc/openapi.json: returns the OpenAPI document of `operations`."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._operations = operations
         self._document = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._document:  # built on the first request, because a start should not wait for it
+        if not self._document:  # built on the first request, so as not to delay the start
             self._document = await asyncio.to_thread(self._encode)
         body = self._document
         await _send(_StaticBody(body, b"application/json", _tag(body), REVALIDATE), scope, send)
@@ -127,7 +129,7 @@ async def _redirect(send: Send, location: bytes) -> None:
 
 
 def _asset(name: str) -> tuple[bytes, bytes]:
-    """Return (content, entity tag) of a file of the bundle."""
+    """Return (content, entity tag) of a file of the explorer."""
     folder = files("openapi_ui_bundles") / "swagger_ui" / "vendor"
     return (folder / name).read_bytes(), b'"%b"' % version(BUNDLE).encode()
 
@@ -137,7 +139,7 @@ def _tag(body: bytes) -> bytes:
 
 
 async def _send(served: _StaticBody, scope: Scope, send: Send) -> None:
-    """Send 200 with the body, or 304 if the client's copy is current."""
+    """Send 200 with the body, or 304 if the entity tag in the request is current."""
     headers = [(b"etag", served.tag), (b"cache-control", served.cache_control), *served.headers]
     known = [value for name, value in scope["headers"] if name == b"if-none-match"]
     if any(served.tag in value for value in known):

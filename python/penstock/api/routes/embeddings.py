@@ -1,4 +1,4 @@
-"""`/v1/embeddings`."""
+"""Endpoint of `/v1/embeddings`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from penstock.api.routes.answers import send_json
 from penstock.api.routes.request_reader import RequestReader
 from penstock.api.services import Services
 
-# Larger responses are encoded in a thread, so that they do not block the event loop.
+# Responses with more bytes of vectors are encoded in a thread, so that they do not block the event
+# loop.
 THREAD_VECTOR_BYTES: Final = 64 * 1024
 
 
 class EmbeddingEndpoint:
-    """POST texts: returns their vectors. A disconnect of the client cancels the request."""
+    """POST: returns the embedding vectors of the texts in the request. If the client disconnects,
+    the request is cancelled."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -1,4 +1,4 @@
-"""`/v1/files` and its aliases under `/v1/containers`."""
+"""Endpoints of `/v1/files`, and of the files of a container under `/v1/containers`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_PURPOSE_CHARS: Final = 64
 MAX_TYPE_CHARS: Final = 200
 # Anthropic's clients upload files without a purpose.
 ANTHROPIC_DEFAULT_PURPOSE: Final = b"user_data"
-# Browsers must never run an uploaded file as a page of this server.
+# Prevent browsers from running an uploaded file as a page of this server.
 CONTENT_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"sandbox; default-src 'none'"),
@@ -34,8 +34,8 @@ CONTENT_HEADERS: Final = (
 
 
 class ListFiles:
-    """GET a page of the files. The query may select a `purpose` and `ids`; unknown ids are left
-    out."""
+    """GET: returns a page of the files. Query parameters may select a `purpose` and `ids`; unknown
+    ids are omitted."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -49,13 +49,14 @@ class ListFiles:
         if ids:
             files = [file for file in files if file.id in ids]
         answer = _list(files, query, _shape(scope))
-        if is_anthropic_client(scope):  # its clients use either way of paging
+        if is_anthropic_client(scope):  # Anthropic's clients use either way of paging
             answer["next_page"] = answer["last_id"] if answer["has_more"] else None
         await send_value(answer, send)
 
 
 class UploadFile:
-    """POST `file` and `purpose` as multipart. The file is written to the store as it arrives."""
+    """POST: stores the form field `file` with a `purpose`, from a multipart body. The file is
+    written to the store as it arrives."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -91,7 +92,7 @@ class UploadFile:
 
 
 class GetFile:
-    """GET the metadata of a file."""
+    """GET: returns the metadata of a file."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -101,7 +102,7 @@ class GetFile:
 
 
 class DeleteFile:
-    """DELETE a file."""
+    """DELETE: deletes a file."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -117,8 +118,8 @@ class DeleteFile:
 
 
 class GetFileContent:
-    """GET the content of a file, streamed from the store. 404: unknown or expired, 410: not kept,
-    422: the file is a placeholder for an error."""
+    """GET: returns the content of a file, streamed from the store. Errors: 404 unknown or expired,
+    410 content not kept, 422 placeholder for an error."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -141,7 +142,8 @@ class GetFileContent:
 
 
 class ListContainerFiles:
-    """GET a page of the files of a container. An unknown container has none."""
+    """GET: returns a page of the files of a container; the page is empty for an unknown
+    container."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -153,7 +155,8 @@ class ListContainerFiles:
 
 
 class GetContainerFile:
-    """GET the metadata of a file in the format of a container's. The container is not checked."""
+    """GET: returns the metadata of a file in the format of container files. The container id in the
+    path is ignored."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -163,7 +166,7 @@ class GetContainerFile:
 
 
 async def _file(services: Services, scope: Scope) -> StoredFile:
-    """Return the file with the id in the path, in any container. Raises NotFound."""
+    """Return the file with the id in the path, whichever container it is in. Raises NotFound."""
     id: str = scope["path_params"]["file_id"]
     file = await services.store.files.get(id)
     if file is None:
@@ -172,7 +175,8 @@ async def _file(services: Services, scope: Scope) -> StoredFile:
 
 
 def _append_purpose(purpose: bytes, data: bytes) -> bytes:
-    """Raises InvalidRequest if the field becomes too long."""
+    """Return `purpose` with `data` appended. Raises InvalidRequest if the field becomes too
+    long."""
     if len(purpose) + len(data) > MAX_FIELD_BYTES:
         raise InvalidRequest(
             f"`purpose` must be at most {MAX_PURPOSE_CHARS} characters", field="purpose"
@@ -208,7 +212,7 @@ def _new_file(head: PartHead | None, purpose: bytes) -> NewFile:
 
 
 def _mime_type(content_type: str | None) -> str | None:
-    """Return the type that the client sent, or None if it is absent, invalid or generic."""
+    """Return the content type that the client sent, or None if it is absent, invalid or generic."""
     kind = (content_type or "").strip()
     valid = kind.isascii() and kind.isprintable() and 0 < kind.find("/") < len(kind) - 1
     if not valid or len(kind) > MAX_TYPE_CHARS or kind == "application/octet-stream":
@@ -242,7 +246,7 @@ def _metadata(file: StoredFile) -> dict[str, Any]:
 
 
 def _anthropic_metadata(file: StoredFile) -> dict[str, Any]:
-    """Return the metadata with the fields and the time format of Anthropic's API."""
+    """Return a file's metadata with the field names and the time format of Anthropic's API."""
     return {
         **_metadata(file),
         "type": "file",
@@ -278,6 +282,7 @@ def _source(file: StoredFile) -> dict[str, Any]:
 
 
 def _disposition(name: str) -> bytes:
-    """Return Content-Disposition with the name in ASCII for old clients, and in full (RFC 6266)."""
+    """Return the value of Content-Disposition, with the file name in ASCII for old clients and in
+    full (RFC 6266)."""
     plain = "".join(c if c.isascii() and c not in '"\\%' else "_" for c in name)
     return f"inline; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}".encode("ascii")

@@ -1,4 +1,4 @@
-"""The endpoint that generates text, for every dialect."""
+"""The endpoint that generates text, for all dialects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.base.ids import new_id
 
 
 class GenerateEndpoint:
-    """POST a request of one dialect: returns JSON or a stream of events."""
+    """POST: answers a generation request in one dialect, with JSON or a stream of events."""
 
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services

@@ -1,4 +1,4 @@
-"""`/health`, `/` and `/metrics`."""
+"""Endpoints of `/health`, `/` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from penstock.api.services import Services
 
 
 class Health:
-    """GET: 200 while the server runs, whatever the state of its models."""
+    """GET: returns 200 while the server runs, whatever the state of its models."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_text(b"OK", send)
 
 
 class ExposeMetrics:
-    """GET the metrics of all API processes and engines, in Prometheus' text format."""
+    """GET: returns the metrics of all API processes and engines in Prometheus' text format."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

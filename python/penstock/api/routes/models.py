@@ -1,4 +1,4 @@
-"""`/v1/models`: the cards of models, and the routes that load and unload models."""
+"""Endpoints of `/v1/models`: the cards of models, and loading and unloading."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from penstock.models.loader.sampling_defaults import SamplingDefaults
 
 
 class ListModels:
-    """GET a page of cards: `default` first, then each model under each of its names, then each
-    adapter."""
+    """GET: returns a page of model cards: `default` first, then one card per name of each model,
+    then one per adapter."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -40,7 +40,7 @@ class ListModels:
 
 
 class GetModel:
-    """GET one card. Raises NotFound."""
+    """GET: returns the card of one model or adapter. Raises NotFound."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -51,8 +51,9 @@ class GetModel:
 
 
 class ModelOperation:
-    """POST `{"model_id"}`: applies `act` to the model and returns `{"model_id", "status"}`, with
-    `error` if its last load failed. Raises NotFound for a model that is not configured."""
+    """POST `{"model_id"}`: calls `act` with the model's id and returns `{"model_id", "status"}`,
+    with `error` if the last load of the model failed. Raises NotFound for a model that is not
+    configured."""
 
     def __init__(self, services: Services, act: Callable[[str], Awaitable[None]]) -> None:
         self._services = services
@@ -74,8 +75,8 @@ class ModelOperation:
 
 
 class TuneModel:
-    """POST: 409 for every model, after the request was checked. Tuning would choose how weights are
-    quantized while they load, and this build does not quantize."""
+    """POST: validates the request and answers 409 for every model. Tuning would choose how weights
+    are quantized while they load, and this build does not quantize weights."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -95,7 +96,7 @@ class TuneModel:
 
 
 def model_status(services: Services) -> ModelOperation:
-    """Return the endpoint that only reports the status."""
+    """Return the endpoint that reports a model's status and changes nothing."""
 
     async def do_nothing(model: str) -> None:
         return None
@@ -105,13 +106,13 @@ def model_status(services: Services) -> ModelOperation:
 
 def unload_model(services: Services) -> ModelOperation:
     """Return the endpoint that unloads a model. It responds once running requests have finished and
-    the memory is free. A disconnect of the client does not stop the unload."""
+    the memory is free. If the client disconnects, the unload continues."""
     return ModelOperation(services, services.control.unload)
 
 
 def reload_model(services: Services) -> ModelOperation:
-    """Return the endpoint that loads a model. It responds once the model serves; 503 if it cannot
-    be loaded."""
+    """Return the endpoint that loads a model. It responds once the model serves, or with 503 if the
+    model cannot be loaded."""
 
     async def load(model: str) -> None:
         await services.control.load(model)
@@ -121,7 +122,8 @@ def reload_model(services: Services) -> ModelOperation:
 
 
 def _card_for_client(name: str, services: Services, scope: Scope) -> dict[str, Any]:
-    """Return a card, with the fields of Anthropic's API for its clients. Raises NotFound."""
+    """Return the card called `name`, with the fields of Anthropic's API if the client uses that
+    API. Raises NotFound."""
     card = _card(name, services)
     if not is_anthropic_client(scope):
         return card
@@ -137,7 +139,8 @@ def _card_for_client(name: str, services: Services, scope: Scope) -> dict[str, A
 
 
 def _card(name: str, services: Services) -> dict[str, Any]:
-    """Return the card of a model, or of an adapter by its qualified id. Raises NotFound."""
+    """Return the card of a model (by id or alias) or of an adapter (by qualified id). Raises
+    NotFound."""
     adapter = services.models.cards.get(name)
     if adapter is not None:
         return {

@@ -1,4 +1,4 @@
-"""Paging of lists by the query parameters of OpenAI's and Anthropic's clients."""
+"""Selects a page of a list by the query parameters of OpenAI's and Anthropic's clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.base.errors import InvalidRequest
 
 MAX_LIMIT: Final = 10_000
 MAX_DIGITS: Final = 9
-# The parameters' names in OpenAI's API, then in current and older versions of Anthropic's.
+# Parameter names: in OpenAI's API, then in current and older versions of Anthropic's API.
 AFTER: Final = ("after", "after_id", "page")
 BEFORE: Final = ("before", "before_id")
 
@@ -17,8 +17,8 @@ _T = TypeVar("_T")
 
 
 def in_order(newest_first: Sequence[_T], query: Mapping[str, str]) -> Sequence[_T]:
-    """Return the items in the query's `order`: newest first for "desc" and by default, oldest first
-    for "asc". Raises InvalidRequest."""
+    """Return the items in the `order` that the query names: newest first for "desc" (the default),
+    oldest first for "asc". Raises InvalidRequest."""
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidRequest('`order` must be "asc" or "desc"', field="order")
@@ -33,19 +33,24 @@ def page_of(
     default_limit: int = MAX_LIMIT,
     max_limit: int = MAX_LIMIT,
 ) -> tuple[Sequence[_T], bool]:
-    """Return (a page of `items`, whether there are more items). The query has the `limit` and the
-    ids that the page lies `after`, `before` or between. Raises InvalidRequest."""
+    """Return (one page of `items`, whether there are more items). Raises InvalidRequest.
+
+    `query`: may contain the `limit` of items per page, and the ids of the items that the page comes
+    `after` and `before`.
+    `id_of`: returns the id of an item.
+    """
     limit = _limit(query.get("limit"), default_limit, max_limit)
     after, before = (_index(items, query, names, id_of) for names in (AFTER, BEFORE))
     start = 0 if after is None else after + 1
     end = len(items) if before is None else max(before, start)
-    if before is not None and after is None:  # the last items before it
+    if before is not None and after is None:  # the page is the last items before `before`
         return items[max(end - limit, 0) : end], limit < end
     return items[start : min(start + limit, end)], start + limit < end
 
 
 def envelope(page: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
-    """Return OpenAI's list object for a page of objects that have an `id`."""
+    """Return the JSON list object of OpenAI's API. `page`: objects that have an `id`. `more`: the
+    value of `has_more`."""
     return {
         "object": "list",
         "data": list(page),
@@ -67,8 +72,9 @@ def _limit(value: str | None, default: int, most: int) -> int:
 def _index(
     items: Sequence[_T], query: Mapping[str, str], names: Sequence[str], id_of: Callable[[_T], str]
 ) -> int | None:
-    """Return the index of the item whose id is the first of `names` in the query, or None if the
-    query has none of them. Raises InvalidRequest."""
+    """Return the index of an item. Its id is the value of the first of `names` that the query
+    contains; None if the query contains none of the names. Raises InvalidRequest for an unknown
+    id."""
     name = next((name for name in names if name in query), None)
     if name is None:
         return None

@@ -1,4 +1,5 @@
-"""Reads and decodes the body of a request, resolves its model, and fills its record."""
+"""Reads and decodes the body of a request, resolves its model, and sets the fields of its
+record."""
 
 from __future__ import annotations
 
@@ -29,23 +30,24 @@ _T = TypeVar("_T")
 
 
 async def run_decoder(decode: Callable[[bytes], _T], body: bytes) -> _T:
-    """Return `decode(body)`, computed in a thread if the body is large."""
+    """Return `decode(body)`. If the body is large, run `decode` in a thread."""
     if len(body) > THREAD_BODY_BYTES:
         return await asyncio.to_thread(decode, body)
     return decode(body)
 
 
 class RequestReader(Generic[Asked]):
-    """Reads requests of one dialect. `decode` raises InvalidRequest."""
+    """Reads requests of one dialect. `decode` parses a body and raises InvalidRequest."""
 
     def __init__(self, services: Services, decode: Callable[[bytes], Asked]) -> None:
         self._services = services
         self._decode_body: Callable[[bytes], Asked] = decode
 
     async def read(self, scope: Scope, receive: Receive) -> tuple[Asked, RequestRecord]:
-        """Return the decoded request and its record. The request has the resolved model, or the
-        alias that it used, and the adapter that it names as its model. Raises as `BodyReader.read`,
-        InvalidRequest, and NotFound for an unknown model."""
+        """Read the body and return (decoded request, its record). The request's `model` becomes the
+        resolved model id or alias; if the client named an adapter as the model, the request's
+        `adapter` is set. Raises NotFound for an unknown model, InvalidRequest, and the exceptions
+        of `BodyReader.read`."""
         services = self._services
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
@@ -73,7 +75,8 @@ class RequestReader(Generic[Asked]):
             raise
 
     async def _model_label(self, body: bytes) -> str:
-        """Return the model of a request that cannot be decoded, for metrics and the access log."""
+        """Return the model that a body names which cannot be decoded, for metrics and the access
+        log."""
         try:
             return self._services.models.select(await run_decoder(model_of, body)).model
         except ServiceError:
@@ -81,8 +84,8 @@ class RequestReader(Generic[Asked]):
 
 
 def _with_adapter(request: Request, alias: str) -> Request:
-    """Return the request with the adapter that it names as its model. Raises InvalidRequest if it
-    has an `adapter` too."""
+    """Return the request with its adapter set to `alias`, which it names as its model. Raises
+    InvalidRequest if the request already has an `adapter`."""
     if request.adapter is not None:
         raise InvalidRequest(
             "`model` already names an adapter; leave `adapter` out, or name the base model",

@@ -1,4 +1,4 @@
-"""`/v1/rerank`, `/v2/rerank` and `/rerank`."""
+"""Endpoint of `/v1/rerank`, `/v2/rerank` and `/rerank`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.api.services import Services
 
 
 class RerankEndpoint:
-    """POST a query and documents: returns the documents in order of relevance. A disconnect of the
-    client cancels the request."""
+    """POST: returns the documents of the request in order of their relevance to its query. If the
+    client disconnects, the request is cancelled."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -1,5 +1,5 @@
-"""Assembles the conversation of a Responses request: previous messages, this turn, instructions.
-Also `/v1/responses/input_tokens`, which counts its tokens."""
+"""Assembles the conversation of a Responses request: instructions, previous messages, new messages.
+Also the endpoint of `/v1/responses/input_tokens`, which counts the tokens of the conversation."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MAX_SHOWN_CHARS: Final = 80
 
 
 class CountInputTokens:
-    """POST a Responses request: returns the number of its prompt tokens; generates and
-    stores nothing."""
+    """POST: returns the number of prompt tokens of a Responses request. Generates and stores
+    nothing."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -53,7 +53,7 @@ class CountInputTokens:
 
 
 async def with_referenced_items(asked: ResponsesRequest, runs: ResponseRuns) -> ResponsesRequest:
-    """Replace item references by the stored items. Raises NotFound."""
+    """Return the request with its item references replaced by the stored items. Raises NotFound."""
     if not asked.references:
         return asked
     found: dict[str, Any] = {}
@@ -71,8 +71,9 @@ async def with_referenced_items(asked: ResponsesRequest, runs: ResponseRuns) -> 
 
 
 async def previous_messages(asked: ResponsesRequest, runs: ResponseRuns) -> tuple[Message, ...]:
-    """Return the messages up to `previous_response_id`. Raises NotFound, and InvalidRequest if that
-    response is unfinished."""
+    """Return the messages of the conversation up to and including the response
+    `previous_response_id`, or () if the request names none. Raises NotFound, and InvalidRequest if
+    that response is unfinished."""
     if asked.previous_id is None:
         return ()
     stored = await runs.get(asked.previous_id)
@@ -87,7 +88,7 @@ async def previous_messages(asked: ResponsesRequest, runs: ResponseRuns) -> tupl
 
 
 def with_instructions(asked: ResponsesRequest, turn: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the messages for the model: the request's instructions, then `turn`."""
+    """Return the messages for the model: the request's instructions, if any, followed by `turn`."""
     if asked.instructions is None:
         return turn
     return (Message("system", (Text(asked.instructions),)), *turn)
@@ -101,5 +102,5 @@ def raise_response_not_found(id: str, field: str | None = None) -> NoReturn:
 
 
 def shorten_id(id: str) -> str:
-    """Return an id for an error message, shortened if it is long."""
+    """Return an id for an error message, truncated if it is long."""
     return id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."

@@ -1,4 +1,4 @@
-"""`/v1/responses`: create a response; get, delete and cancel stored ones."""
+"""Endpoints of `/v1/responses`: create a response; get, delete and cancel stored responses."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ MAX_ITEMS: Final = 100
 
 
 class CreateResponse:
-    """POST: runs a response and returns it as JSON or as a stream, or runs it in the background."""
+    """POST /v1/responses: generates a response and returns it as JSON or as a stream, or starts it
+    in the background and returns at once."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -118,8 +119,8 @@ class CreateResponse:
         )
 
     async def _attached(self, request: GenerateRequest, model: str) -> tuple[Message, ...]:
-        """Return the messages with files replaced by texts, because the stored conversation
-        outlives the files."""
+        """Return the request's messages with attached files replaced by texts, because the stored
+        conversation outlives the files."""
         attached = await self._services.models[model].attach(request)
         assert attached.messages is not None
         return attached.messages
@@ -132,10 +133,10 @@ class CreateResponse:
         *,
         logged: bool,
     ) -> AsyncGenerator[Event, None]:
-        """Run in the background. If the first event is a failure, the request itself is wrong, and
-        FailedRun is raised for this HTTP request."""
+        """Run a response in the background and return its events. If the first event is a failure,
+        raise FailedRun, so that this HTTP request is answered with the error."""
         if not record.streaming:
-            current_record.set(None)  # do not count its tokens for this HTTP request
+            current_record.set(None)  # do not count the response's tokens for this HTTP request
         detached = self._runs.detach(events, resource, logged=logged)
         current_record.set(record)
         first = await anext(detached)
@@ -145,7 +146,7 @@ class CreateResponse:
 
 
 class DeleteResponse:
-    """DELETE /v1/responses/{response_id}. Raises NotFound."""
+    """DELETE /v1/responses/{response_id}: deletes a response and stops its run. Raises NotFound."""
 
     def __init__(self, services: Services) -> None:
         self._runs = services.runs
@@ -158,9 +159,13 @@ class DeleteResponse:
 
 
 class GetResponse:
-    """GET /v1/responses/{response_id}. With `stream` in the query, streams the events of a response
-    that was created with `background` and `stream`, also while it is running; `starting_after` is
-    the number of the last event that the client has. Raises NotFound and InvalidRequest."""
+    """GET /v1/responses/{response_id}: returns a stored response. Raises NotFound and
+    InvalidRequest.
+
+    With `stream` in the query, the events of a response that was created with `background` and
+    `stream` are streamed, even while the response is running. `starting_after` is the number of the
+    last event that the client already has.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -173,7 +178,7 @@ class GetResponse:
             raise_response_not_found(id)
         query = query_of(scope)
         check_include(values_of(scope, "include"))
-        flag_of(query, "include_obfuscation")  # validated and ignored: events are not padded
+        flag_of(query, "include_obfuscation")  # validated, then ignored: events are not padded
         start = _starting_after(query.get("starting_after")) + 1
         if not flag_of(query, "stream"):
             await send_json(stored.body, send)
@@ -190,8 +195,8 @@ class GetResponse:
     async def _send_stream(
         self, frames: AsyncGenerator[bytes, None], scope: Scope, send: Send
     ) -> None:
-        """Send all frames, and keep-alives while there are none. Raises ClientDisconnected if the
-        client stops reading."""
+        """Send all frames, and keep-alives while there are no frames. Raises ClientDisconnected if
+        the client stops reading."""
         settings = self._services.settings
         keep_alive_s, stall_s = settings.keep_alive_interval_ms / 1000, settings.stall_timeout_s
         await send({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEAD)})
@@ -207,7 +212,7 @@ class GetResponse:
 
 
 class ListInputItems:
-    """GET /v1/responses/{response_id}/input_items: a page of the input of a response."""
+    """GET /v1/responses/{response_id}/input_items: returns a page of the response's input items."""
 
     def __init__(self, services: Services) -> None:
         self._runs = services.runs
@@ -232,7 +237,8 @@ def _items_page(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
 
 
 class CancelResponse:
-    """POST /v1/responses/{response_id}/cancel. A response that has ended is returned unchanged."""
+    """POST /v1/responses/{response_id}/cancel: stops a background response and returns it. A
+    response that has ended is returned unchanged."""
 
     def __init__(self, services: Services) -> None:
         self._runs = services.runs
@@ -246,7 +252,8 @@ class CancelResponse:
 
 
 def _starting_after(value: str | None) -> int:
-    """Parse the number of an event; -1 if absent. Raises InvalidRequest."""
+    """Return the event number in the query parameter `starting_after`, or -1 if it is absent.
+    Raises InvalidRequest."""
     if value is None:
         return -1
     if not (value.isascii() and value.isdigit() and len(value) < MAX_DIGITS):
@@ -257,7 +264,7 @@ def _starting_after(value: str | None) -> int:
 
 
 async def _finish(events: AsyncGenerator[Event, None]) -> None:
-    """Consume the events to the end. Raises FailedRun."""
+    """Consume all events of a run. Raises FailedRun if the run fails."""
     async with aclosing(events):
         async for event in events:
             if isinstance(event, RunFailed):
@@ -272,7 +279,7 @@ async def _after(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenera
 
 
 def _check_background(id: str, stored: StoredResponse | None) -> StoredResponse:
-    """Return the response. Raises NotFound, and InvalidRequest if it is not a background
+    """Return `stored`. Raises NotFound if it is None, and InvalidRequest if it is not a background
     response."""
     if stored is None:
         raise_response_not_found(id)

@@ -1,4 +1,4 @@
-"""`/v1/sessions/{session_id}`: export, import, delete."""
+"""Endpoints of `/v1/sessions/{session_id}`: export, import, delete."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from penstock.store.client_names import check_session_id
 from penstock.store.errors import shorten
 from penstock.store.records import FileSource, NewFile, StoredFile
 
-# Larger files are exported without their content; clients get it from /v1/files/{file_id}/content.
+# Larger files are exported without their content; clients can get it from
+# /v1/files/{file_id}/content.
 INLINE_BYTES: Final = 8 * 1024 * 1024
-# Limit for the content of all files of an export, so that it can be imported again.
+# Limit on the content of all files in one export, so that the export can be imported again.
 EXPORT_BYTES: Final = 24 * 1024 * 1024
 PREVIEW_CHARS: Final = 1024
 
 
 class ExportSession:
-    """GET a session with its files. Raises NotFound."""
+    """GET: returns a session's messages and files. Raises NotFound."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -57,7 +58,8 @@ class ExportSession:
 
 
 class ImportSession:
-    """PUT a session, replacing any with the same id. A run of the replaced session is not saved."""
+    """PUT: stores a session, replacing any session with the same id. If a run of the replaced
+    session is in progress, its answer is not saved."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -76,7 +78,7 @@ class ImportSession:
 
 
 class DeleteSession:
-    """DELETE a session if it exists."""
+    """DELETE: deletes a session if it exists."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -103,7 +105,7 @@ def _new_file(file: ImportedFile, session: str) -> NewFile:
 
 
 def _file_object(file: StoredFile, body: bytes | None) -> dict[str, Any]:
-    """Return the JSON object of a file; `body` None: without its content."""
+    """Return the JSON object of a file. `body`: the content to include; None: no content."""
     source = file.source
     fields: dict[str, Any] = {
         "id": file.id,

@@ -1,4 +1,4 @@
-"""`/v1/skills` and skill versions, in the formats of OpenAI and Anthropic."""
+"""Endpoints of `/v1/skills` and of skill versions, in the formats of OpenAI and Anthropic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MAX_DIGITS: Final = 9
 
 
 class ListSkills:
-    """GET a page of the skills. The query may select a `source`; all skills are "custom"."""
+    """GET: returns a page of the skills. Query parameter `source`: "custom" selects all skills, any
+    other value selects none."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -48,7 +49,7 @@ class ListSkills:
 
 
 class CreateSkill:
-    """POST a skill as a zip archive or as the files of its folder."""
+    """POST: stores a skill, uploaded as a zip archive or as the files of its folder."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -62,7 +63,7 @@ class CreateSkill:
 
 
 class GetSkill:
-    """GET a skill. Raises NotFound."""
+    """GET: returns the metadata of a skill. Raises NotFound."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -78,7 +79,7 @@ class GetSkill:
 
 
 class DeleteSkill:
-    """DELETE a skill with all its versions."""
+    """DELETE: deletes a skill with all its versions."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -93,7 +94,8 @@ class DeleteSkill:
 
 
 class GetSkillVersion:
-    """GET a version of a skill, by its number, its id or `latest`."""
+    """GET: returns the metadata of a skill version. The path names its number, its id or
+    `latest`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -106,7 +108,7 @@ class GetSkillVersion:
 
 
 class DeleteSkillVersion:
-    """DELETE a version of a skill; 409 for the only one."""
+    """DELETE: deletes a version of a skill; 409 if it is the only version."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -123,7 +125,7 @@ class DeleteSkillVersion:
 
 
 class ListSkillVersions:
-    """GET a page of a skill's versions, always in Anthropic's format."""
+    """GET: returns a page of a skill's versions, always in Anthropic's format."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -142,7 +144,7 @@ class ListSkillVersions:
 
 
 class AddSkillVersion:
-    """POST a new version of a skill."""
+    """POST: stores a new version of a skill."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -186,7 +188,8 @@ async def _uploads(events: AsyncIterator[MultipartEvent]) -> list[tuple[str, byt
 
 
 def _named_version(scope: Scope) -> tuple[str, int | None]:
-    """Return (skill id, version number) of the path, with None for `latest`. Raises NotFound."""
+    """Return (skill id, version number) from the path; the number is None for `latest`. Raises
+    NotFound."""
     skill_id: str = scope["path_params"]["skill_id"]
     name: str = scope["path_params"]["version"]
     if name == LATEST:

@@ -1,4 +1,4 @@
-"""`/v1/system/info` and `/v1/system/doctor`."""
+"""Endpoints of `/v1/system/info` and `/v1/system/doctor`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from penstock.system.facts import system_info
 
 
 class GetSystemInfo:
-    """GET facts about the machine and the build."""
+    """GET: returns a description of the machine and the build."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(msgspec.json.encode(system_info(read_environment())), send)
 
 
 class Diagnose:
-    """POST: runs the checks of `penstock doctor` that apply while a server runs."""
+    """POST: runs those checks of `penstock doctor` that apply while a server runs, and returns
+    their results."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         diagnosis = await asyncio.to_thread(_diagnose)  # the checks read the disk

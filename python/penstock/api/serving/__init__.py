@@ -1,1 +1,2 @@
-"""The processes of a server: the parent, its API workers, their messages, and uvicorn."""
+"""The processes of a server: the parent, its API workers, the messages between them, and
+uvicorn."""

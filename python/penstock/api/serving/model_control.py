@@ -1,8 +1,8 @@
-"""Loading and unloading of models and adapters: directly in the process that owns the fleet, or, in
-one of several API workers, by commands to the parent over pipes.
+"""Loads and unloads models and adapters. The process that owns the engine fleet does it directly;
+one of several API workers sends commands to its parent process.
 
-The pipes are the worker's standard input and output; a message is a line of JSON. They need no
-name, no access control and no cleanup, and they break when either process ends.
+Commands and replies use the worker's standard input and output, one line of JSON per message. These
+pipes need no name, no access control and no cleanup, and they break when either process ends.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ Action = Literal["load", "unload"]
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
-    """From a worker: it serves. `sampling`: model id -> sampling defaults of each loaded model."""
+    """Sent by a worker that has started to serve.
+
+    `sampling`: model id -> sampling defaults, for each loaded model.
+    """
 
     sampling: dict[str, SamplingDefaults] = {}
 
 
 class WorkerFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """From a worker: it cannot serve and exits."""
+    """Sent by a worker that cannot serve and exits. `text`: the error message."""
 
     text: str
 
 
 class ModelCommand(msgspec.Struct, frozen=True, tag="model_command"):
-    """From a worker: load or unload a model. The reply has the same `number`."""
+    """Sent by a worker: load or unload a model. The parent's reply has the same `number`."""
 
     number: int
     action: Action
@@ -48,7 +51,7 @@ class ModelCommand(msgspec.Struct, frozen=True, tag="model_command"):
 
 
 class LoadAdapterCommand(msgspec.Struct, frozen=True, tag="load_adapter"):
-    """From a worker: load an adapter."""
+    """Sent by a worker: load an adapter of `model`. The parent's reply has the same `number`."""
 
     number: int
     model: str
@@ -56,7 +59,10 @@ class LoadAdapterCommand(msgspec.Struct, frozen=True, tag="load_adapter"):
 
 
 class UnloadAdapterCommand(msgspec.Struct, frozen=True, tag="unload_adapter"):
-    """From a worker: unload an adapter."""
+    """Sent by a worker: unload an adapter of `model`. The parent's reply has the same `number`.
+
+    `expected`: the revision that `alias` must have; None: any.
+    """
 
     number: int
     model: str
@@ -65,13 +71,13 @@ class UnloadAdapterCommand(msgspec.Struct, frozen=True, tag="unload_adapter"):
 
 
 class SyncCommand(msgspec.Struct, frozen=True, tag="sync"):
-    """From a worker: reply after all state changes so far have been sent."""
+    """Sent by a worker: reply once all engine state changes so far have been sent."""
 
     number: int
 
 
 class AdapterRefusal(msgspec.Struct, frozen=True):
-    """The fields of an AdapterRefused."""
+    """The fields of an AdapterRefused error."""
 
     code: str
     message: str
@@ -79,13 +85,21 @@ class AdapterRefusal(msgspec.Struct, frozen=True):
 
 
 class ModelStates(msgspec.Struct, frozen=True, tag="model_states"):
-    """To a worker: the states of all models."""
+    """Sent to a worker: the engine states of all models.
+
+    `states`: model id -> state.
+    """
 
     states: dict[str, ModelState]
 
 
 class CommandReply(msgspec.Struct, frozen=True, tag="command_reply"):
-    """To a worker: the result of a command. `adapter`: the adapter that was loaded or unloaded."""
+    """Sent to a worker: the result of the command with the same `number`.
+
+    `done`: True if the command succeeded.
+    `adapter`: the adapter that was loaded or unloaded.
+    `refusal`: the reason why the command on an adapter failed.
+    """
 
     number: int
     done: bool
@@ -94,7 +108,7 @@ class CommandReply(msgspec.Struct, frozen=True, tag="command_reply"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """To a worker: drain; the second time: stop at once."""
+    """Sent to a worker: drain. The second Stop stops the worker at once."""
 
 
 Command = ModelCommand | LoadAdapterCommand | UnloadAdapterCommand | SyncCommand
@@ -106,17 +120,18 @@ to_worker_decoder: msgspec.json.Decoder[ToWorker] = msgspec.json.Decoder(ToWorke
 
 
 def encode_message(message: msgspec.Struct) -> bytes:
-    """Encode a message as a line for the pipe."""
+    """Encode a message as one line for the pipe."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def load_failed(model: str) -> Unavailable:
-    """Return the error for a model whose engine did not start. The parent's log has the reason."""
+    """Return the error for a model whose engine did not start. The reason is in the parent's
+    log."""
     return Unavailable(f"the model '{model}' could not be loaded", code="model_load_failed")
 
 
 class FleetControl:
-    """ModelControl of an API process that also owns the fleet."""
+    """ModelControl of an API process that also owns the engine fleet."""
 
     def __init__(self, fleet: EngineFleet) -> None:
         self._fleet = fleet
@@ -138,11 +153,11 @@ class FleetControl:
         return await self._fleet.unload_adapter(model, alias, expected)
 
     async def sync(self) -> None:
-        """Do nothing, because this process applies changes at once."""
+        """Return at once: state changes are applied in this process without delay."""
 
 
 class PipeControl:
-    """ModelControl of an API worker. `write` sends a message to the parent."""
+    """ModelControl of an API worker: sends commands to the parent. `write` sends one message."""
 
     def __init__(self, write: Callable[[FromWorker], None]) -> None:
         self._write = write
@@ -170,7 +185,7 @@ class PipeControl:
         await self._call(SyncCommand)
 
     def resolve_reply(self, reply: CommandReply) -> None:
-        """Pass a reply of the parent to the call that waits for it."""
+        """Deliver a reply of the parent to the call that waits for it."""
         waiter = self._waiting.get(reply.number)
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
@@ -195,8 +210,8 @@ def _adapter_or_raise(reply: CommandReply) -> LoadedAdapter:
 
 
 async def execute_command(fleet: EngineFleet, command: Command) -> CommandReply:
-    """Execute a worker's command in the parent. Every error becomes a reply, because the worker
-    waits for one."""
+    """Execute a worker's command in the parent process. Returns a reply even for an error, because
+    the worker waits for one."""
     try:
         match command:
             case ModelCommand(number, "load", model):

@@ -1,4 +1,4 @@
-"""One API process: connections to the engines, the models' text side, the store and HTTP."""
+"""One API process: HTTP, connections to the engines, tokenizers and templates, and the store."""
 
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STORE_PAUSE_S: Final = 1.0
-"""Delay of opening the store, whose libraries take 0.25 s to load, so that it does not delay the
-first requests. A request that needs the store opens it earlier."""
+"""Seconds after the start at which the store is opened. Its libraries take 0.25 s to load, which
+would delay the first requests. A request that needs the store opens it earlier."""
 
 GC_THRESHOLDS: Final = (20_000, 1, 1)
-"""Thresholds of the garbage collector. A collection traverses all running requests, which leave
-almost no cycles. With Python's defaults it takes a tenth of the time and pauses all streams. Loaded
-objects are frozen, so a full collection costs little more than one of the youngest generation. Full
-collections are needed: without them the process grows by 70 bytes per request, because cycles that
-were in use during an earlier collection are never freed."""
+"""Thresholds of the garbage collector. Each collection traverses the objects of all running
+requests, which leave almost no cycles. With Python's default thresholds, collections take a tenth
+of the CPU time and pause all streams. Loaded objects are frozen, so a full collection costs little
+more than a collection of the youngest generation. Full collections are needed: without them the
+process grows by 70 bytes per request, because cycles that were in use during an earlier collection
+are never freed."""
 
 
 class ApiProcess:
-    """Serves the models of `task`. The caller applies engine states to `models` as they change; a
-    model connects while its engine loads."""
+    """Serves the models of `task`. The caller must apply engine states to `models` whenever they
+    change. A model connects to its engine while the engine is still loading."""
 
     def __init__(self, task: ApiTask, control: ModelControl) -> None:
         self._settings = task.server
@@ -66,14 +67,14 @@ class ApiProcess:
         self._attachments = Attachments(self._store.files, fetcher)
 
     async def check_store(self) -> None:
-        """Open the store unless it certainly can be opened later. `start` calls this too. Raises
-        SettingsError."""
+        """Open the store now, unless it is certain that it can be opened later. `start` calls this
+        too. Raises SettingsError."""
         if not await asyncio.to_thread(can_open_immediately, self._store_settings):
             await self._store.open()
 
     async def start(self) -> None:
-        """Check the store and wait until all models with a running engine are connected. Raises
-        ModelError and SettingsError."""
+        """Open the store if necessary and wait until all models with a running engine are
+        connected. Raises ModelError and SettingsError."""
         await asyncio.gather(
             self.check_store(), *(model.started() for model in self.models.values())
         )
@@ -85,10 +86,11 @@ class ApiProcess:
         *,
         handles_signals: bool = True,
     ) -> None:
-        """Serve until a signal (if `handles_signals`) or `HttpServer.stop`. Call `start` first.
+        """Serve HTTP until a signal arrives (if `handles_signals`) or `HttpServer.stop` is called.
+        `start` must have been called.
 
-        bound: the listening socket.
-        on_started: called with the server once it accepts connections.
+        `bound`: the listening socket.
+        `on_started`: called with the server once it accepts connections.
         """
         services = Services(
             models=self.models,
@@ -123,7 +125,7 @@ class ApiProcess:
         await asyncio.sleep(STORE_PAUSE_S)
         try:
             await self._store.open()
-        except SettingsError as error:  # may be temporary: it was fine a second ago
+        except SettingsError as error:  # may be temporary: the check succeeded a second ago
             log.error("%s; requests that need the store are answered with 503", error)
         gc.freeze()
 
@@ -141,8 +143,8 @@ class ApiProcess:
     async def _open_model(
         self, settings: EngineSettings, socket_path: str, adapters: AdapterView
     ) -> LoadedModel:
-        """Connect to an engine, and load the model's text side while the engine loads. Raises
-        ModelError."""
+        """Connect to an engine. Load the model's tokenizer and templates while the engine loads its
+        weights. Raises ModelError."""
         client = EngineClient(socket_path, RequestObserver(self._metrics))
         state = SharedState(self._attachments, self._store.sessions)
         try:
@@ -160,7 +162,8 @@ class ApiProcess:
 
 
 class _LazyFetcher:
-    """A Fetcher that is created for the first URL, because its HTTP client takes 0.1 s to load."""
+    """A Fetcher that is created when the first URL is fetched, because its HTTP client takes 0.1 s
+    to load."""
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self._allowed = allowed

@@ -1,6 +1,6 @@
-"""`run_server`: the engine and API processes of a server, from start to shutdown.
+"""Runs a server, from the start of its engine and API processes to their shutdown.
 
-The first engine is spawned before slow imports, so that it loads meanwhile.
+The first engine is spawned before the slow imports, so that it loads during them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ BIND_ERROR_HINTS: Final = {
 
 
 def run_server(settings: ServingSettings, say: Print = print) -> None:
-    """Serve until SIGTERM or SIGINT. Every model of `settings` must have an id. `say` prints the
+    """Serve until SIGTERM or SIGINT. `settings`: every model must have an id. `say`: prints the
     memory reports and the ready line.
 
     Raises ModelError if a model cannot be served, SettingsError if the store cannot be opened,
-    OSError if the address cannot be bound, KeyboardInterrupt if SIGINT arrives before it serves.
+    OSError if the address cannot be bound, KeyboardInterrupt if SIGINT arrives before the server is
+    ready.
     """
     bound = bind_socket(settings.server.host, settings.server.port)
     with bound:
@@ -72,7 +73,7 @@ async def _serve_here(
     api = ApiProcess(_api_task(settings, fleet), FleetControl(fleet))
     try:
         fleet.watch(api.models.apply)
-        await api.check_store()  # the engine loads meanwhile
+        await api.check_store()  # the engine loads during this check
         await _load_all(settings, fleet, say)
         await api.start()
         _say_sampling(settings.models, api.models.sampling, say)
@@ -101,7 +102,8 @@ async def _serve_by_workers(
 
 
 async def _load_all(settings: ServingSettings, fleet: EngineFleet, say: Print) -> None:
-    """Load all models that are not on demand, and print their memory reports. Raises ModelError."""
+    """Load all models that are not loaded on demand, and print their memory reports. Raises
+    ModelError."""
     several = len(settings.models) > 1
     for model in settings.models:
         if model.on_demand:
@@ -132,7 +134,9 @@ def ready_line(
 ) -> str:
     """Return the line that tells operators and scripts that the server is ready.
 
-    infos: one per model; None: the model is not loaded.
+    `models`: the models of the server.
+    `infos`: one per model; None: the model is not loaded.
+    `bound`: the listening socket.
     """
     cores = models[0].engine.threads or available_cores()
     if len(models) == 1 and infos[0] is not None:
@@ -144,8 +148,8 @@ def ready_line(
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen yet. Raises OSError, whose message names the
-    address."""
+    """Return a socket that is bound to the address and does not listen yet. Raises OSError, whose
+    message names the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -160,7 +164,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def url_of(bound: socket.socket) -> str:
-    """Return the URL of the socket for clients on this machine."""
+    """Return the URL at which clients on this machine reach the socket."""
     host, port = bound.getsockname()[:2]
     if host in ALL_ADDRESSES:
         host = "127.0.0.1"
@@ -168,8 +172,7 @@ def url_of(bound: socket.socket) -> str:
 
 
 def _listening_note(bound: socket.socket) -> str:
-    """Return a note for the ready line if the socket listens on all addresses, else an empty
-    one."""
+    """Return a note for the ready line if the socket listens on all addresses, else ""."""
     host, port = bound.getsockname()[:2]
     if host not in ALL_ADDRESSES:
         return ""
@@ -178,8 +181,8 @@ def _listening_note(bound: socket.socket) -> str:
 
 @contextlib.contextmanager
 def _cancelled_by_signals() -> Iterator[None]:
-    """Cancel the start on SIGTERM and SIGINT, until the HTTP server installs its own handlers.
-    After SIGINT, KeyboardInterrupt is raised."""
+    """Context manager that cancels the current task on SIGTERM and SIGINT while the server starts.
+    The HTTP server then installs its own handlers. After SIGINT, KeyboardInterrupt is raised."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     received: list[signal.Signals] = []

@@ -1,4 +1,4 @@
-"""The tasks that a server's parent process gives to its API processes."""
+"""The tasks that the parent process of a server gives to its API processes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from penstock.config import ModelSettings, ServerSettings
 
 
 class ModelTask(msgspec.Struct, frozen=True):
-    """A model to serve, and the Unix socket of its engine while the engine runs."""
+    """A model to serve.
+
+    `socket_path`: the Unix socket on which the model's engine listens while it runs.
+    """
 
     settings: ModelSettings
     socket_path: str
 
 
 class ApiTask(msgspec.Struct, frozen=True):
-    """The task of one API process. `metrics_dir`: a folder shared with the other API processes;
-    None: there are none."""
+    """The task of one API process.
+
+    `models`: the models to serve.
+    `default_model_id`: the model of requests for "default"; None: see `ModelCatalog`.
+    `server`: the settings of the HTTP server.
+    `metrics_dir`: the folder of metrics files, shared with the other API processes; None if there
+    is only one process.
+    """
 
     models: tuple[ModelTask, ...]
     default_model_id: str | None
@@ -25,8 +34,11 @@ class ApiTask(msgspec.Struct, frozen=True):
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
-    """The task of an API worker. `listener`: the inherited file descriptor of the socket that
-    reserves the address; the worker binds its own socket to the same address."""
+    """The task of an API worker.
+
+    `listener`: the inherited file descriptor of the socket that reserves the address. The worker
+    binds its own socket to the same address.
+    """
 
     api: ApiTask
     listener: int

@@ -1,4 +1,4 @@
-"""Serves an application on a socket: uvicorn with our limits and our signal handling."""
+"""Serves an application on a socket with uvicorn, with our limits and signal handling."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from penstock.config import ServerSettings
 log = logging.getLogger(__name__)
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-# Longer than the idle timeout of common client pools, so that the client closes first.
+# Seconds. Longer than the idle timeout of common client connection pools, so that the client closes
+# an idle connection first.
 IDLE_TIMEOUT_S: Final = 75
 
 
 class HttpServer(uvicorn.Server):
     """The HTTP server of one API process. The first SIGTERM or SIGINT drains it: it accepts no new
-    connections, and open requests may continue for `drain_timeout_s`. The second stops it at once.
+    connections, and open requests may continue for `drain_timeout_s` seconds. The second signal
+    stops it at once.
 
-    handles_signals: False: the parent process handles signals and causes calls of `stop`.
+    `on_started`: called once the server accepts connections.
+    `handles_signals`: if False, no signal handlers are installed, and the owner calls `stop`.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class HttpServer(uvicorn.Server):
             self._on_started()
 
     def stop(self) -> None:
-        """Drain; the second time: close all connections."""
+        """Drain the server. The second call closes all connections at once."""
         if self.should_exit:
             self.force_exit = True
             for connection in list(self.server_state.connections):
@@ -78,7 +81,8 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Replace uvicorn's handlers, which ignore a second SIGTERM."""
+        """Handle signals with `stop` until the block ends, if `handles_signals`. uvicorn's own
+        handlers ignore a second SIGTERM."""
         on_main_thread = threading.current_thread() is threading.main_thread()
         if not (self._handles_signals and on_main_thread):
             yield
@@ -94,7 +98,7 @@ class HttpServer(uvicorn.Server):
 
 
 def log_draining(drain_timeout_s: float) -> None:
-    """Log that the server drains, and what a second signal does."""
+    """Log that the server drains, and that a second signal stops it at once."""
     log.info(
         "stopping: open requests have %g s to finish; a second Ctrl-C or SIGTERM ends them at once",
         drain_timeout_s,
@@ -102,7 +106,7 @@ def log_draining(drain_timeout_s: float) -> None:
 
 
 def _forward_uvicorn_log() -> None:
-    """Write uvicorn's warnings with the handlers of our own log."""
+    """Send uvicorn's warnings to the handlers of our own log."""
     uvicorn_log = logging.getLogger("uvicorn")
     uvicorn_log.handlers[:] = logging.getLogger("penstock").handlers
     uvicorn_log.setLevel(logging.WARNING)

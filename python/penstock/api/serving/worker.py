@@ -1,7 +1,7 @@
-"""One of several API processes: `python -m penstock.api.serving.worker`.
+"""One of several API processes of a server: `python -m penstock.api.serving.worker`.
 
-It reads the WorkerTask and then messages from standard input, and exits at the end of that input.
-It writes its messages to standard output. `model_control` defines the messages.
+The worker reads a WorkerTask and then messages from standard input, and exits when that input ends.
+It writes its own messages to standard output. `model_control` defines the messages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from penstock.config import SettingsError, limit_malloc_arenas
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Limit of a line, which may describe very many adapters."""
+"""Limit of one message, which may describe very many adapters."""
 
 
 def main() -> int:
@@ -74,7 +74,7 @@ async def _serve() -> None:
     parent = _ParentConnection(lines, api, control, main_task)
     with contextlib.suppress(asyncio.CancelledError):
         try:
-            await parent.receive()  # the first states: without them no model would connect
+            await parent.receive()  # the first engine states, which models need to connect
             listening = asyncio.create_task(parent.follow())
             await api.start()
 
@@ -95,8 +95,7 @@ async def _serve() -> None:
 
 
 def _reserve_metrics(task: WorkerTask) -> WorkerTask:
-    """Preallocate the metrics files. Returns the task, with metrics disabled if the disk is
-    full."""
+    """Preallocate the metrics files. Returns `task`, with metrics disabled if the disk is full."""
     folder = task.api.metrics_dir
     if folder is None or task.api.server.disable_metrics:
         return task
@@ -110,9 +109,9 @@ def _reserve_metrics(task: WorkerTask) -> WorkerTask:
 
 
 def _bind_worker_socket(reserved: socket.socket) -> socket.socket:
-    """Return a socket of this worker at the parent's address. With a socket per worker the kernel
-    distributes the connections; with one shared socket, the first worker to wake takes all waiting
-    connections."""
+    """Return a new socket of this worker, bound to the address of `reserved`. With one socket per
+    worker, the kernel distributes the connections; with one shared socket, the first worker to wake
+    would take all waiting connections."""
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     own = socket.socket(reserved.family, reserved.type)
     for level, option in (
@@ -126,7 +125,8 @@ def _bind_worker_socket(reserved: socket.socket) -> socket.socket:
 
 
 class _ParentConnection:
-    """The messages of the parent process. `is_gone`: it has closed the pipe or ended."""
+    """Receives the messages of the parent process. `is_gone`: True once the parent has closed the
+    pipe or exited."""
 
     def __init__(
         self,
@@ -143,7 +143,8 @@ class _ParentConnection:
         self.is_gone = False
 
     async def receive(self) -> bool:
-        """Handle one message. Returns False if the parent, and so every engine, has ended."""
+        """Handle one message. Returns False if the parent has exited, which also ends all
+        engines."""
         line = await self._lines.readline()
         if not line:
             self.is_gone = True
@@ -158,8 +159,8 @@ class _ParentConnection:
         return True
 
     async def follow(self) -> None:
-        """Handle messages until there are no more, then stop: without its parent a worker knows
-        neither which models are served nor when to stop."""
+        """Handle messages until the parent closes the pipe, then stop the server: a worker without
+        a parent learns neither which models are loaded nor when to stop."""
         try:
             while await self.receive():
                 pass
@@ -168,7 +169,7 @@ class _ParentConnection:
         self._stop()
 
     def _stop(self) -> None:
-        """Drain the server, or cancel the start."""
+        """Drain the server, or cancel its start."""
         if self.server is not None:
             self.server.stop()
         else:

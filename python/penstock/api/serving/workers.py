@@ -1,4 +1,4 @@
-"""Runs several API processes at one address over the same engines."""
+"""Runs several API processes that share one address and the same engines."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ log = logging.getLogger(__name__)
 
 RESTART_PAUSE_S = 1.0
 STOP_TIMEOUT_S = 10.0
-"""Time that a worker may take to exit, in addition to the drain timeout."""
+"""Seconds that a worker may take to exit, in addition to the drain timeout."""
 STATUS_LINE_BYTES = 1024 * 1024
 
 
 class WorkerGroup:
-    """Starts the workers, restarts those that die, executes their commands, and stops them.
+    """Starts the API workers, restarts workers that die, executes their commands, and stops them.
 
-    Workers run in their own sessions, so that Ctrl-C reaches only this process.
+    Each worker runs in its own session, so that Ctrl-C reaches only this process.
 
-    listener: the file descriptor of the socket that reserves the address.
-    sampling: the sampling defaults of the last `WorkerReady`.
+    `listener`: the file descriptor of the socket that reserves the address.
+    `sampling`: model id -> sampling defaults, from the last WorkerReady.
     """
 
     def __init__(self, task: ApiTask, fleet: EngineFleet, listener: int) -> None:
@@ -63,7 +63,7 @@ class WorkerGroup:
         self._killing: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Start to spawn all workers, without waiting for them."""
+        """Begin to spawn all workers, without waiting for them."""
         loop = asyncio.get_running_loop()
         self._fleet.watch(self._send_states)
         for index in range(self._task.api.server.workers):
@@ -71,18 +71,18 @@ class WorkerGroup:
             self._keepers.append(asyncio.create_task(self._keep_running(index)))
 
     async def wait_ready(self) -> None:
-        """Return once all workers serve. Raises ModelError if one cannot."""
+        """Return once all workers serve. Raises ModelError if a worker cannot."""
         await asyncio.gather(*self._ready)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
 
     async def wait_stopped(self) -> None:
-        """Return once all workers have exited after a signal."""
+        """Return once all workers have exited after `stop`."""
         await asyncio.gather(*self._keepers)
 
     def stop(self) -> None:
-        """Drain the workers; the second time: stop them at once. Workers that do not exit in time
+        """Drain the workers. The second call stops them at once. Workers that do not exit in time
         are killed."""
         drain_timeout_s = 0.0 if self._stopping else self._task.api.server.drain_timeout_s
         if not self._stopping:
@@ -96,7 +96,7 @@ class WorkerGroup:
         self._killing = loop.call_later(drain_timeout_s + STOP_TIMEOUT_S, self._kill)
 
     async def close(self) -> None:
-        """Kill workers that still run, and remove the metrics folder."""
+        """Kill the workers that still run, and remove the metrics folder."""
         if self._killing is not None:
             self._killing.cancel()
         tasks = [*self._keepers, *self._commands]
@@ -123,11 +123,11 @@ class WorkerGroup:
                 await asyncio.sleep(RESTART_PAUSE_S)
 
     async def _run(self, index: int, ready: asyncio.Future[None]) -> str:
-        """Run one worker and return a description of its end. The first worker of an index resolves
-        `ready`."""
+        """Run one worker until it exits, and return how it ended. The first worker of an index
+        resolves `ready`: with a result once it serves, with ModelError if it cannot."""
         try:
             process = await self._spawn(index)
-        except OSError as error:  # such as no free descriptor
+        except OSError as error:  # for example, no free file descriptor
             failure = f"cannot be started: {error}"
             if not ready.done():
                 ready.set_exception(ModelError(f"an API worker {failure}"))
@@ -151,20 +151,20 @@ class WorkerGroup:
         )
         self._processes[index] = process
         assert process.stdin is not None
-        with contextlib.suppress(ConnectionError):  # it has died, which `_follow` notices
+        with contextlib.suppress(ConnectionError):  # the worker has died; `_follow` notices it
             process.stdin.write(
                 encode_message(self._task) + encode_message(ModelStates(self._fleet.states))
             )
             await process.stdin.drain()
-        if self._stopping:  # `stop` came while it was spawned
+        if self._stopping:  # `stop` was called while the worker was spawned
             _send(process, Stop())
         return process
 
     async def _follow(
         self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]
     ) -> str:
-        """Handle a worker's messages until it exits. Returns the error message in case it exits
-        before it is ready."""
+        """Handle a worker's messages until it exits. Returns the message of the error to report if
+        the worker exits before it is ready."""
         assert process.stdout is not None
         failure = "an API worker ended while it started"
         try:
@@ -194,7 +194,7 @@ class WorkerGroup:
             _send(process, message)
 
     def _forget_metrics(self, pid: int) -> None:
-        """Remove the gauges of a dead worker from the metrics; its counters stay."""
+        """Remove the gauges of an ended worker from the metrics. Its counters stay."""
         from prometheus_client.multiprocess import mark_process_dead
 
         mark_process_dead(pid, self._metrics_dir)  # type: ignore[no-untyped-call]
@@ -202,9 +202,9 @@ class WorkerGroup:
 
 
 def _send(process: asyncio.subprocess.Process, message: ToWorker) -> None:
-    """Send a message to a worker, unless its pipe is closed. Stop is a message and not a signal,
-    because the sender of a signal may have signalled the worker too, and the worker would take a
-    second one as a command to stop at once."""
+    """Send a message to a worker, unless its pipe is closed. To stop a worker, a message is used
+    instead of a signal: an operator's signal may have reached the worker too, and a second signal
+    would stop it at once."""
     assert process.stdin is not None
     if not process.stdin.is_closing():  # uvloop raises if it is
         process.stdin.write(encode_message(message))

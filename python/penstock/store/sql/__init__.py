@@ -1,1 +1,1 @@
-"""The database: connections, tables, migrations, and the translation of its errors."""
+"""The database: connections, tables, migrations, and the translation of database errors."""

@@ -1,9 +1,9 @@
-"""The database: one SQLAlchemy engine, used from dedicated threads.
+"""The database: an SQLAlchemy engine that is used from dedicated threads.
 
-SQLite allows one writer at a time, so each process writes from one thread: its own writes queue
-here in order, and SQLite's lock is only contended by other processes. A commit is on the disk when
-it returns (`synchronous=FULL`), so acknowledged writes survive a power failure. A commit takes the
-disk milliseconds, so waiting writes share one.
+SQLite allows one writer at a time, so each process writes from one thread: the writes of the
+process queue in order, and only other processes compete for SQLite's lock. With `synchronous=FULL`
+a commit is on the disk when it returns, so acknowledged writes survive a power failure. A commit
+takes the disk milliseconds, so waiting writes share a commit.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from penstock.config import SettingsError
 from penstock.store.sql.faults import translated_faults
 
 READERS: Final = 4
-# How long a write waits for the writes of other processes, or for a connection.
+# Seconds that a write waits for the writes of other processes, or for a connection.
 LOCK_TIMEOUT_S: Final = 10.0
-# The most writes in one commit.
+# The maximum number of writes in one commit.
 MAX_BATCH: Final = 64
 WAL_PAUSE_S: Final = 0.02
 WRITES: Final = "penstock_writes"
-# PostgreSQL's codes for a deadlock and for a serialization failure.
+# PostgreSQL's error codes for a deadlock and for a serialization failure.
 RACES: Final = ("40P01", "40001")
 DRIVERS: Final = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 
@@ -40,11 +40,11 @@ _Write = tuple[Callable[[Connection], Any], "Future[Any]"]
 
 
 class Database:
-    """Runs functions of a Connection, each in one transaction."""
+    """Runs functions that get a Connection, each in one transaction."""
 
     def __init__(self, url: str) -> None:
-        """Does not connect yet. Raises SettingsError for a URL of neither SQLite nor PostgreSQL,
-        and OSError if the folder of an SQLite database cannot be created."""
+        """Create the engine, without connecting. Raises SettingsError for a URL that is neither
+        SQLite nor PostgreSQL, and OSError if the folder of an SQLite database cannot be created."""
         parsed = parse_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         try:
@@ -59,7 +59,7 @@ class Database:
         self._waiting: deque[_Write] = deque()
 
     async def read(self, work: Callable[[Connection], _T]) -> _T:
-        """Return the result of `work`, which must only read. Raises StorageUnavailable."""
+        """Run `work`, which must only read, and return its result. Raises StorageUnavailable."""
         return await self._call(self._readers, self._read, work)
 
     async def write(self, work: Callable[[Connection], _T]) -> _T:
@@ -95,7 +95,8 @@ class Database:
             return work(connection)
 
     def _write_waiting(self) -> None:
-        """Run all waiting writes in one transaction, or one by one if any of them fails."""
+        """Run all waiting writes in one transaction. If any of them fails, run each in its own
+        transaction."""
         batch: list[_Write] = []
         while self._waiting and len(batch) < MAX_BATCH:
             work, done = self._waiting.popleft()
@@ -125,7 +126,7 @@ class Database:
 
 
 def _resolve(done: Future[_T], call: Callable[[], _T]) -> None:
-    """Set a future to the result or the exception of a call, like an executor."""
+    """Set the future to the result or the exception of `call()`, as an executor does."""
     try:
         result = call()
     except BaseException as error:
@@ -135,7 +136,7 @@ def _resolve(done: Future[_T], call: Callable[[], _T]) -> None:
 
 
 def write_in(connection: Connection, work: Callable[[Connection], _T]) -> _T:
-    """Run `work` in a transaction that holds the write lock from its start."""
+    """Return the result of `work`, run in a transaction that has the write lock from its start."""
     connection.execution_options(**{WRITES: True})
     with connection.begin():
         return work(connection)
@@ -143,7 +144,8 @@ def write_in(connection: Connection, work: Callable[[Connection], _T]) -> _T:
 
 def _lost_a_race(error: DBAPIError) -> bool:
     """Tell whether a concurrent writer caused the error (a duplicate id, a deadlock or a
-    serialization failure), so that a retry sees the result of that writer."""
+    serialization failure). The transaction can then be retried and sees the changes of that
+    writer."""
     return isinstance(error, IntegrityError) or _sqlstate(error) in RACES
 
 
@@ -152,7 +154,7 @@ def _sqlstate(error: DBAPIError) -> str | None:
 
 
 def parse_url(text: str) -> URL:
-    """Parse a database URL and select our driver for it. Raises SettingsError."""
+    """Parse a database URL and select the driver for it. Raises SettingsError."""
     wrong = SettingsError("[store] url must be sqlite:///FILE or postgresql://USER@HOST/DATABASE")
     try:
         url = make_url(text)
@@ -165,7 +167,7 @@ def parse_url(text: str) -> URL:
 
 
 def url_without_password(text: str) -> str:
-    """Return a database URL for logs, without its password. Raises SettingsError."""
+    """Return a database URL without its password, for logs. Raises SettingsError."""
     url = parse_url(text)
     if url.get_backend_name() == "sqlite":
         assert url.database is not None, "parse_url"
@@ -207,8 +209,8 @@ def _prepare(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
 
 
 def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
-    """Switch to WAL mode, which a new database does once. Retries, because SQLite does not wait for
-    the lock here."""
+    """Switch the database to WAL mode, which is necessary once for a new database. Retries until
+    `timeout_s`, because SQLite does not wait for the lock here."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -221,7 +223,7 @@ def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    """Start a transaction. A write takes the lock at once, because a transaction that reads first
-    may fail to get it later."""
+    """Begin a transaction. A transaction that writes takes the write lock now, because it may be
+    unable to get the lock after it has read."""
     writes = connection.get_execution_options().get(WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

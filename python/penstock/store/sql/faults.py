@@ -1,4 +1,4 @@
-"""Translates errors of the database and the disk into errors for clients, and logs the cause."""
+"""Translates errors of the database and the disk into errors for clients, and logs the causes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from penstock.store.errors import StorageFull, StorageUnavailable
 log = logging.getLogger(__name__)
 
 FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
-# The messages of SQLite and PostgreSQL, and PostgreSQL's code, for a full disk.
+# Parts of the messages of SQLite and PostgreSQL for a full disk, and PostgreSQL's error code.
 FULL_TEXTS: Final = ("database or disk is full", "No space left on device")
 FULL_SQLSTATE: Final = "53100"
 
 
 @contextmanager
 def translated_faults() -> Iterator[None]:
-    """Raise StorageFull or StorageUnavailable for errors of the database and the disk in the
-    block."""
+    """Context manager that converts errors of the database and the disk in its block into
+    StorageFull or StorageUnavailable."""
     try:
         yield
     except DBAPIError as error:

@@ -1,5 +1,5 @@
-"""Creates the tables of `schema` in a new database, and migrates an older one step by step, each
-step in one transaction. Several processes may start at the same time."""
+"""Creates the tables of `schema` in a new database, and migrates an older database step by step,
+with one transaction per step. Several processes may do this at the same time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _add_response_events(connection: Connection) -> None:
 
 
 def _add_sizes(connection: Connection) -> None:
-    """Add `size_bytes`. It stays 0 for existing skills."""
+    """Add the columns `size_bytes`. The value stays 0 for existing skills."""
     for table in (responses, skill_versions):
         connection.execute(
             text(f"ALTER TABLE {table.name} ADD COLUMN size_bytes BIGINT DEFAULT 0 NOT NULL")
@@ -43,7 +43,8 @@ def _add_sizes(connection: Connection) -> None:
 
 
 def _name_bodies(connection: Connection) -> None:
-    """Add the names of bodies, which were the ids of their files before."""
+    """Add columns for the names of bodies in Blobs; in older versions the name was the id of the
+    file."""
     connection.execute(text("ALTER TABLE files ADD COLUMN body VARCHAR(192) DEFAULT '' NOT NULL"))
     connection.execute(text("UPDATE files SET body = 'files/' || id"))
 
@@ -51,14 +52,16 @@ def _name_bodies(connection: Connection) -> None:
 # STEPS[k] migrates version k + 1 to version k + 2.
 STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes, _name_bodies)
 assert len(STEPS) + 1 == VERSION
-# The key of our PostgreSQL advisory lock.
+# The key of Penstock's advisory lock in PostgreSQL.
 LOCK_KEY: Final = 0x70656E73746F636B
 
 
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
     """Create or migrate the tables. Returns the id of the store.
 
-    Raises SQLAlchemyError, and SettingsError for a database of a newer version.
+    `steps`: the migrations, in order; `steps[k]` migrates version k + 1 to k + 2.
+
+    Raises SQLAlchemyError, and SettingsError if a newer Penstock created the database.
     """
     newest = len(steps) + 1
     with database.engine.connect() as connection:
@@ -69,7 +72,8 @@ def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
 
 
 def _advance(connection: Connection, steps: tuple[Step, ...]) -> int:
-    """Create the tables or run one step. Returns the new version."""
+    """Create the tables of a new database, or run the next migration step. Returns the version of
+    the tables afterwards."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK_KEY})
     newest = len(steps) + 1

@@ -1,8 +1,9 @@
-"""Checks, without the store's libraries, whether a store can be opened later without work.
+"""Checks quickly, without importing SQLAlchemy, whether it is certain that the store can be opened
+later.
 
-Importing SQLAlchemy takes 0.25 s of CPU time, half of the start of a small model. A writable store
-that an earlier start created is opened while the server already serves; any other is opened before
-the server reports that it is ready.
+Importing SQLAlchemy takes 0.25 s of CPU time, half of the start time with a small model. A local,
+writable store with current tables is therefore opened after the server has started to serve; any
+other store is opened before the server reports that it is ready.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from penstock.base.ids import new_id
 from penstock.config import StoreSettings
 
 VERSION: Final = 4
-"""The version of the tables; see `migrations`."""
+"""The current version of the tables; see `migrations`."""
 SQLITE: Final = "sqlite:///"
 LOCK_TIMEOUT_S: Final = 0.5
 
 
 def can_open_immediately(settings: StoreSettings) -> bool:
-    """Tell whether the store is local, has current tables, and its database and folders are
-    writable. False on any error: opening the store then reports the cause."""
+    """Tell whether the store is a local database with current tables, and its database and folders
+    are writable. Returns False on any error: opening the store then reports the cause."""
     assert settings.url and settings.blobs and settings.skills_dir, "StoreSettings.with_defaults"
     try:
         store_id = _read_store_id(settings.url)
@@ -38,8 +39,8 @@ def can_open_immediately(settings: StoreSettings) -> bool:
 
 
 def _read_store_id(url: str) -> str | None:
-    """Return the store's id, or None for another kind or version of database. Raises OSError and
-    sqlite3.Error, also if the database is not writable."""
+    """Return the id of the store, or None if it is not an SQLite database or its tables have
+    another version. Raises OSError and sqlite3.Error, also if the database is not writable."""
     if not url.startswith(SQLITE):
         return None
     address = Path(url.removeprefix(SQLITE)).absolute().as_uri() + "?mode=rw"
@@ -54,7 +55,7 @@ def _read_store_id(url: str) -> str | None:
 
 
 def _check_writable(folder: Path) -> None:
-    """Create and delete a file. Raises OSError if the folder is not writable."""
+    """Create and delete a temporary file. Raises OSError if the folder is not writable."""
     place = folder / new_id("try-")
     os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     place.unlink()

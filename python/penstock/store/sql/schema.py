@@ -1,4 +1,4 @@
-"""The tables. A change here needs a step in `migrations` for existing databases."""
+"""The tables of the database. A change here needs a step in `migrations` for existing databases."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ metadata: Final = MetaData()
 
 
 class Text(TypeDecorator[str]):
-    """Text of a client. U+0000, which PostgreSQL does not accept, is replaced; an id that contains
-    it then matches nothing."""
+    """A text from a client. Replaces U+0000, which PostgreSQL does not accept; an id that contains
+    U+0000 therefore matches no row."""
 
     impl = String
     cache_ok = True
@@ -34,12 +34,13 @@ class Text(TypeDecorator[str]):
 
 
 def _sequence() -> Column[int]:
-    """Return a column that increases with every new row and so gives the order of insertion."""
+    """Return a column whose value increases with every new row, so that it gives the order of
+    insertion."""
     kind = BigInteger().with_variant(Integer, "sqlite")
     return Column("sequence", kind, primary_key=True, autoincrement=True)
 
 
-# One row. `store_id` never changes: it is the name of the folder of this database's blobs.
+# A table with one row. `store_id` never changes; it names the folder of this database's blobs.
 identity: Final = Table(
     "penstock_store",
     metadata,
@@ -47,7 +48,7 @@ identity: Final = Table(
     Column("version", Integer, nullable=False),
 )
 
-# `size_bytes`: the size of body, conversation and events.
+# `size_bytes`: the total size of body, conversation and events.
 responses: Final = Table(
     "responses",
     metadata,
@@ -66,13 +67,14 @@ responses: Final = Table(
     Index("responses_by_status", "status", "heartbeat_at"),
     Index("responses_by_expiry", "expires_at"),
 )
-# Covers the query that counts bytes, in the order of deletion.
+# Covers the query that sums the sizes of responses in the order in which they are deleted.
 responses_by_age: Final = Index(
     "responses_by_age",
     *(responses.c[name] for name in ("created_at", "id", "size_bytes", "status")),
 )
 
-# The frames of a stream in chunks: events from number `first` up to, not including, `following`.
+# The frames of a response's stream in chunks. A chunk has the events numbered `first` to
+# `following` - 1.
 response_events: Final = Table(
     "response_events",
     metadata,
@@ -82,8 +84,8 @@ response_events: Final = Table(
     Column("frames", LargeBinary, nullable=False),
 )
 
-# `body`: the name of the body in Blobs. It is not the id, because an id may be used again while the
-# body of the deleted file with that id is still being deleted.
+# `body`: the name of the content in Blobs. It differs from the id, because an id may be used again
+# while the content of a deleted file with that id is still being deleted.
 files: Final = Table(
     "files",
     metadata,
@@ -111,7 +113,7 @@ files: Final = Table(
 )
 
 # `used` orders sessions by their last use. `messages` is null until the first run is saved. While a
-# run has the lease, no other run may start until the lease is released or expires.
+# run has the lease, no other run can start until the lease is released or expires.
 sessions: Final = Table(
     "sessions",
     metadata,
