@@ -1,7 +1,7 @@
 // Dot products of bf16 pairs accumulated in float32: the micro-kernel primitives of dense products
 // with bf16 weights, and of attention over a float16 cache, on ISAs with VDPBF16PS.
 //
-//   constexpr bool kBf16Pairs             whether this ISA has them (else none of those below)
+//   constexpr bool kBf16Pairs             whether this ISA has VDPBF16PS; the rest exists only then
 //   struct Bf16Pairs                      two bf16 in each of kLanes lanes
 //   load_bf16_pairs(p)                    2 * kLanes bf16
 //   broadcast_bf16_pair(p)                p[0] and p[1] in every lane
