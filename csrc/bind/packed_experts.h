@@ -28,8 +28,7 @@ class PackedExperts {
   private:
     std::shared_ptr<PackedWeights> gate_up_;
     std::shared_ptr<PackedWeights> down_;
-    // `column` of each part set to its first column within its expert; empty if the parts need no
-    // change
+    // The parts of the layers, copied so that `column` can be the first column within the expert.
     std::vector<cpu::PackedMatrix> gate_up_parts_;
     std::vector<cpu::PackedMatrix> down_parts_;
     cpu::ExpertWeights packed_tiles_;

@@ -24,19 +24,20 @@ Family family_of(std::string_view kernel);
 std::optional<Family> family_named(std::string_view name);
 
 // Returns whether `a` and `b` give the same bits for the affine parts of a layer. ISAs differ in
-// paired scales, and in minima multiplied by tiles.
+// FMA, in paired scales, and in minima multiplied by tiles.
 bool affine_bit_exact(const LinearWeights& packed_tiles, Isa a, Isa b);
 
-// Returns whether `a` and `b` give the same bits for the dense parts of a layer. ISAs differ for
-// bf16 weights.
+// Returns whether `a` and `b` give the same bits for the dense parts of a layer. ISAs differ in
+// FMA, and for bf16 weights in pairs and tiles.
 bool dense_bit_exact(const LinearWeights& packed_tiles, Isa a, Isa b);
 
-// Returns whether `a` and `b` give the same bits for attention. `shared_halves`: the cache is
-// float16, and several query heads share a KV head.
+// Returns whether `a` and `b` give the same bits for attention. ISAs differ as in all other
+// kernels, and with `shared_halves` (a float16 cache, and several query heads per KV head) also in
+// bf16 products.
 bool attention_bit_exact(bool shared_halves, Isa a, Isa b);
 
-// Returns whether `a` and `b` give the same bits in all other kernels. ISAs differ in the number of
-// lanes that hold partial sums.
+// Returns whether `a` and `b` give the same bits in all other kernels. ISAs differ in FMA, and in
+// the number of lanes that hold partial sums.
 bool other_bit_exact(Isa a, Isa b);
 
 } // namespace penstock::cpu

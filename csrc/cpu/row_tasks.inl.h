@@ -16,7 +16,7 @@ inline size_t no_workspace(const Arguments&) {
     return 0;
 }
 
-// Tasks of whole rows with about `kNumbers` elements each and at least one row: some microseconds
+// Divides rows into tasks of about `kNumbers` elements each and at least one row: some microseconds
 // of work, since waking a thread does not pay for less. `width`: elements per row.
 template <int64_t kNumbers>
 struct RowTasks {

@@ -6,11 +6,13 @@
 //                              float32); 6 out [T, H * D] float32; 7 partials [n] float32 scratch
 //                    integers: H, K, D, window (0: none)
 //                    reals:    scale
-//   sink_attention   as paged_attention, with 8 sinks [H] float32: exp(sinks[h]) is added to the softmax sum
+//   sink_attention   as paged_attention, with 8 sinks [H] float32: exp(sinks[h]) is added to
+//                    the softmax sum
 //   bidirectional_attention  as paged_attention without partials: a token also sees the tokens
 //                    after it; with a window w, those at a distance below w
-//   biased_attention  as bidirectional_attention, with 7 bias [H, 2 M + 1] float32: a key d positions after a token
-//                    (or -d before it) has bias[h, M + d] added to its score, with d clamped to M
+//   biased_attention  as bidirectional_attention, with 7 bias [H, 2 M + 1] float32: bias[h, M + d]
+//                    is added to the score of a key d positions after the token (-d before it),
+//                    with d clamped to -M..M
 //
 // P is a multiple of kLanes and divides 64 or is a multiple of it; D is any multiple of 8. Block
 // table entries without a visible key are not read; slots without a visible key do not affect a

@@ -8,7 +8,8 @@
 //   kStep                       k per step of a product: 1, or 2 for pairs
 //   kScoredRows                 rows whose scores and weights are kept at a time
 //   kDepthUnit                  D is padded to this with zeros, in queries and in keys of a tile
-//   CacheProducts, TileProducts Products (attention_tile.inl.h) that read the cache, or a converted tile
+//   CacheProducts               Products (attention_tile.inl.h) that read the cache
+//   TileProducts                Products that read a converted tile
 //   pack(to, a, n)              stores n lanes of a query
 //   convert(to, from, stride, n)  converts a step of a tile: kStep vectors of n lanes, which are
 //                               `stride` apart
@@ -118,8 +119,7 @@ struct TileRows {
     const Task<Cached>& task;
     const Step& step;
     const Buffers<Numerics>& buffer;
-    // first row of the current block; scores and weights of this block only are stored
-    int64_t first = 0;
+    int64_t first = 0; // first row of the block that is being computed
 
     // Computes all rows with one tile of keys and prefetches the next tile meanwhile: with every
     // load if the cache is read in place, else some lines before each block of rows.

@@ -40,8 +40,7 @@ constexpr int wide_vectors(int) {
 struct Prefetcher {
     const char* const* piece = nullptr; // the current piece
     const char* const* end = nullptr;
-    // bytes of each piece; offset of the next line in the current piece
-    int64_t bytes = 0, offset = 0;
+    int64_t bytes = 0, offset = 0; // bytes of each piece; next offset in the current one
 
     void step() {
         if (piece == end)
