@@ -31,7 +31,7 @@ struct RowsIsa {
 
 class KernelSet {
   public:
-    // Per kernel family: (maximum rows or None for no limit, ISA), in ascending order.
+    // By kernel family: (maximum rows or None for no limit, ISA), in ascending order of rows.
     using ByRows =
         std::map<std::string, std::vector<std::pair<std::optional<int64_t>, std::string>>>;
 

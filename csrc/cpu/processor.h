@@ -8,7 +8,7 @@ namespace penstock::cpu {
 
 enum class Processor : uint8_t {
     other,
-    amd,  // up to Zen 4
+    amd,  // AMD processors up to Zen 4
     zen5, // and later
 };
 

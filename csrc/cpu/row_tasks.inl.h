@@ -1,4 +1,5 @@
-// Helpers for single-phase kernels that compute each row independently. Included by the ISA files.
+// Helpers for kernels with one phase that compute each row independently. Included by the ISA
+// files.
 #pragma once
 
 #include "cpu/simd/half.h"

@@ -1,5 +1,5 @@
-// Places the buffers of a plan in one arena: first fit over their lifetimes. Depends on the
-// standard library only.
+// Assigns the buffers of a plan to offsets in one arena: first fit over the buffers' lifetimes.
+// Depends on the standard library only.
 #pragma once
 
 #include <cstddef>

@@ -25,7 +25,7 @@ class Plan {
     // Returns the memory of an input or of the output of this plan, at the size set by `resize`.
     TensorView view(const PlanTensor& tensor) const;
 
-    // Sets the free extents. Each must be within 0..largest. Do not call during a run.
+    // Sets the free extents. Each must be within 0..largest(). Do not call during a run.
     void resize(const StepSize& size);
 
     // Runs all steps under `lease`, which must have been acquired with workspace_bytes().
@@ -68,7 +68,7 @@ class Plan {
     std::vector<size_t> offsets_; // of the buffers in the arena
     RowBlocks blocks_;
     Segments segments_;
-    size_t slab_bytes_ = 0;       // per thread, at the start of its workspace
+    size_t slab_bytes_ = 0;       // per thread, at the start of the thread's workspace
     size_t kernel_bytes_ = 0;     // workspace of the kernels, after the slab
     std::vector<double> seconds_; // per step, summed over timed_runs_ runs
     int64_t timed_runs_ = 0;

@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t spin_ns = 40'000;      // then sleep, so that an idle pool uses no CPU
+constexpr int64_t spin_ns = 40'000;      // then sleep: an idle pool uses no CPU
 constexpr int spins_per_look = 32;       // spins between two reads of the clock
 constexpr int64_t groups_per_worker = 8; // few claims, but groups small enough to steal
 

@@ -54,9 +54,9 @@ class ThreadPool {
     // `workspace_bytes` while the lease is held.
     Lease acquire(size_t workspace_bytes);
 
-    // Calls body(task) for each task in [0, tasks), in any order, on any worker. The first
-    // exception that a body throws is rethrown here after all running bodies have ended; bodies
-    // that have not started by then are skipped.
+    // Calls body(task) for each task in [0, tasks), in any order, on any worker. Rethrows the first
+    // exception that a body throws, after all running bodies have ended; bodies that have not
+    // started by then are skipped.
     template <class Body>
     void parallel_for(int64_t tasks, const Body& body) {
         struct Call {

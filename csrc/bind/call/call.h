@@ -45,7 +45,7 @@ struct CallArguments {
     py::object object;
 };
 
-// Check the arguments of a call to kernel `name`. Each tensor is a numpy array or a PlanTensor.
+// Checks the arguments of a call to kernel `name`. Each tensor is a numpy array or a PlanTensor.
 // Raises TypeError or ValueError naming the kernel and the argument, and KeyError for an unknown
 // kernel. Does not read tensor values.
 CheckedCall check_call(const KernelSet& kernels, const std::string& name,

@@ -62,8 +62,8 @@ struct StepPlan {
     // disagree or exceed the recorded maximum.
     StepSize measure(const PerInput<TensorView>& given) const;
 
-    // Copies the inputs into the arena, checks the copies (so that the caller cannot change them
-    // between check and use) and runs the plan. Not thread-safe.
+    // Copies the inputs into the arena, checks the copies and runs the plan. Checking copies
+    // ensures that the caller cannot change inputs between check and use. Not thread-safe.
     void run(ThreadPool::Lease& lease, const StepSize& size, const PerInput<TensorView>& given);
 
   private:

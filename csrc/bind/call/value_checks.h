@@ -31,7 +31,7 @@ class DistinctCheck {
 // are allowed.
 void check_starts(const TensorView& starts, int64_t end, const std::string& where);
 
-// Rows of a tensor grouped by adapter; see AdapterRows in kernels/ops_interface.py.
+// The rows of a tensor, grouped by adapter; see AdapterRows in kernels/ops_interface.py.
 struct GroupViews {
     TensorView order;  // [T]
     TensorView starts; // [R + 1]
@@ -44,7 +44,7 @@ struct GroupViews {
 void check_groups(const GroupViews& groups, int64_t capacity, DistinctCheck& distinct,
                   const std::string& where);
 
-// The shape of the KV cache that block tables index.
+// Sizes of the KV cache to which block tables refer.
 struct CacheExtent {
     int64_t blocks = 0;
     int64_t block_size = 0;

@@ -69,7 +69,7 @@ PENSTOCK_INLINE void add_span(const float* sums, int64_t padded, float* total, f
     }
 }
 
-// Merges a span's result into a row's total.
+// Merges a span's result into a row's total. `start`: the span is the row's first.
 PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t padded,
                            float* total_sums, float& total_highest, float& total_mass, bool start) {
     const float top = start || highest > total_highest ? highest : total_highest;

@@ -27,13 +27,13 @@ struct AmxNumerics : Bf16Numerics {
 };
 
 struct AmxRows {
-    static constexpr int64_t kBlock = 16; // rows of a matrix tile
+    static constexpr int64_t kBlock = 16; // rows of a block, the rows of a matrix tile
     static constexpr int kUnitK = AmxNumerics::kDepthUnit;
     static constexpr int kMaxVectors = 4; // vectors of sums computed together
     const Task<uint16_t>& task;
     const Step& step;
     const Buffers<AmxNumerics>& buffer;
-    // row count that the matrix tiles are configured for; 0: not configured
+    // number of rows for which the matrix tiles are configured; 0: not configured
     int64_t configured = 0;
 
     ~AmxRows() {

@@ -37,7 +37,7 @@ PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
     return shift;
 }
 
-// Whether a token sees keys up to its own position only, or also those after it.
+// The keys that a token sees: only up to its own position, or also later keys.
 enum class Reach : uint8_t { back, both };
 
 // The shape of a step and its division into tasks.

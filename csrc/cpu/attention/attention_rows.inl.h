@@ -183,8 +183,8 @@ struct TileRows {
                                                   false, no_prefetch);
     }
 
-    // Adds the weighted values of keys [begin, end) of the tile, in whole steps, to rows [row, row
-    // + count).
+    // Adds the weighted values of keys [begin, end) of the tile to rows [row, row + count). The
+    // keys must be whole steps.
     void add_steps(int64_t tile, int64_t row, int count, int begin, int end,
                    Prefetcher& prefetcher) const {
         constexpr int kMax = 1024 / kLanes;
@@ -215,7 +215,7 @@ struct TileRows {
         }
     }
 
-    // Like add_steps, for keys that begin or end within a step.
+    // Does the same as add_steps, for keys that may begin or end within a step.
     void add_values(int64_t tile, int64_t row, int count, int begin, int end,
                     Prefetcher& prefetcher) const {
         if constexpr (kStep == 2) {

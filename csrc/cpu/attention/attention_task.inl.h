@@ -18,7 +18,7 @@ constexpr float kLog2e = 1.44269504088896341f;
 // chunk's many tasks loads it from memory.
 constexpr int64_t kL2Bytes = 1 << 20;
 
-// A task over a cache with elements of one type.
+// An attention task over a cache with elements of type `Element`.
 template <class Element>
 struct Task {
     const Arguments& call;

@@ -12,7 +12,7 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace attention {
 
-constexpr int kTile = 64; // keys, aligned to absolute positions
+constexpr int kTile = 64; // keys of a tile; tiles are aligned to absolute positions
 constexpr int kTileVectors = kTile / kLanes;
 
 // Block sizes that fit the register file, which holds rows x vectors accumulators, the vectors and

@@ -52,8 +52,8 @@ PENSTOCK_INLINE __m256i widen_pairs(__m256i sums) {
     return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
 }
 
-// Keeps the compiler from reassociating a chain of integer sums into a tree, whose leaves it
-// spills.
+// Keeps the compiler from reassociating a chain of integer sums into a tree, whose leaves the
+// compiler would spill.
 PENSTOCK_INLINE __m256i in_order(__m256i sum) {
     asm("" : "+x"(sum));
     return sum;

@@ -152,7 +152,7 @@ struct BlockProduct {
     int64_t begin;
     int64_t end;
     MinimumBuffers minima;
-    bool split; // whether `minima` already holds the split minima of the only packed tile
+    bool split; // `minima` already holds the split minima: one tile, not the first rows
 };
 
 template <Encoding kEncoding, int kGroup, Minima kMinima, int kRows, int kPackedTiles>

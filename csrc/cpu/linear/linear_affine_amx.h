@@ -62,8 +62,8 @@ PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride,
     store_tile<c>(sums, 4 * kPackedTileRows);
 }
 
-// Adds the dots of one group to the accumulators, like multiply_packed_tiles. Row pointers past the
-// block repeat its last row.
+// Adds the dots of one group to the accumulators, in the same way as multiply_packed_tiles. Row
+// pointers past the block point to the block's last row.
 template <int kGroup>
 PENSTOCK_INLINE void add_group(const UnpackedUnit<8, kGroup>* unpacked, int64_t group,
                                const PackedMatrix& of, const uint8_t* const* row,

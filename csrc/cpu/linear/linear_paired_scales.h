@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kPairedRows = kRegisterRows < 4 ? kRegisterRows : 4;
 
-// A quantized activation row.
+// One quantized activation row.
 struct PairedRow {
     const QuantizedUnit* units;
     const PairedRowUnits* paired;
@@ -116,7 +116,7 @@ void multiply_paired_rows(const AffineOperands& operands, const PackedMatrix& pa
         F32 acc[kRows][kPackedTiles];
         set_zero(acc);
         multiply_pairs<kMinimum>(tiles.data, depth / kUnit, rows, prefetcher, acc);
-        // unrolled, so that accumulators stay in registers
+        // Unrolled, so that accumulators stay in registers.
         unrolled<kRows * kPackedTiles>([&](auto i) {
             constexpr int m = decltype(i)::value / kPackedTiles;
             constexpr int j = decltype(i)::value % kPackedTiles;

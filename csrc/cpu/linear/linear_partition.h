@@ -35,7 +35,7 @@ constexpr int kPackedTileVectors = kPackedTileRows / kLanes;
 constexpr int kDensePackedTiles = kPackedTileVectors == 1 ? 2 : 1;
 constexpr int kPackedTilesAtOnce = kTiles ? 1 : kDensePackedTiles;
 // Maximum rows that share each load of integer packed tiles: their accumulators fill the registers.
-// Arrays have no registers to fill, only code to compile.
+// For arrays a small number limits the code to compile.
 #if defined(PENSTOCK_SIMD_ARRAY)
 constexpr int kRegisterRows = 2;
 #else

@@ -40,7 +40,7 @@ PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
     return rows >= 16;
 }
 
-// Buffers of one task.
+// Memory of one task: accumulators of its rows, and unpacked units.
 template <int kBits, int kGroup>
 struct UnpackedBuffers {
     alignas(64) float sums[kRowBlock][kPackedTilesAtOnce * kPackedTileRows];
@@ -271,7 +271,7 @@ void multiply_unpacked_units(UnpackedProduct<kBits, kGroup> product, const uint8
     }
 }
 
-// Multiplies all rows of a task, at most kRowBlock.
+// Multiplies all rows of a task, which are at most kRowBlock, by unpacking the weights.
 template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const LinearTask& task,
                                        Workspace& workspace) {

@@ -20,10 +20,7 @@ struct UnpackedUnit {
     static constexpr int kGroups = kUnit / kGroup;
     alignas(64) Words quants[kUnit / UnpackedDot<kBits>::kWordValues][kPackedTileVectors];
     alignas(64) float scale[kGroups][kPackedTileRows];
-    alignas(64) float minimum[kGroups]
-                             // [kPackedTileRows]; unset if no minima are stored, or if tiles sum
-                             // them
-                             [kPackedTileRows];
+    alignas(64) float minimum[kGroups][kPackedTileRows]; // unset if not stored, or summed by tiles
 };
 
 // Returns the bytes of an unpacked tile, which are enough for any group size.

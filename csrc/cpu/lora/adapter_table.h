@@ -23,7 +23,7 @@ constexpr int kAdapterOutputTile = 32;
 constexpr int kAdapterTile = 32;
 constexpr int kAdapterRanks = 8;
 
-// Ranks per task of the first phase, outputs per task of the second.
+// Ranks per task of the first phase; outputs per task of the second.
 constexpr int kAdapterTaskRanks = 16;
 constexpr int kAdapterTaskRows = 512;
 

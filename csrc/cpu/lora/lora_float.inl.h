@@ -1,7 +1,7 @@
 // LoRA products with float factors. Included by lora.inl.h.
 //
-// (A x)[r] sums lane by lane over k in order, then the lanes in reduce_add's order; (B inner)[n] is
-// fma over r in order, then added to y once.
+// (A x)[r] is summed over k in order within each lane, then over the lanes in reduce_add's order.
+// (B inner)[n] is a chain of fma over r in order, and is then added to y.
 #pragma once
 
 #include "cpu/lora/lora_task.h"
@@ -87,8 +87,7 @@ PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_
         F32 value[kRows];
         unrolled<kRows>([&](auto m) { value[m.value] = broadcast(from[m.value][r]); });
         for (int p = 0; p < kPackedTiles;
-             // a lambda would not work: GCC 12 would drop the prefetch as a call without effect
-             ++p)
+             ++p) // not in a lambda, from which GCC 12 drops the prefetch
             prefetch_ahead<kAdapterOutputTile * int64_t{sizeof(Stored)}>(b + p * packed_tile_items +
                                                                          r * kAdapterOutputTile);
         unrolled<kVectors>([&](auto v) {

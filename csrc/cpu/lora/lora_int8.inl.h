@@ -66,7 +66,7 @@ PENSTOCK_INLINE float largest_of(const float* from, int64_t n) {
 
 // Quantizes n numbers into row m of `to`.
 PENSTOCK_INLINE void narrow_row(const float* from, int64_t n, const Narrow& to, int64_t m) {
-    constexpr float kMax = 32767.0f, kLeast = 1e-30f; // below this the inverse would overflow
+    constexpr float kMax = 32767.0f, kLeast = 1e-30f; // a smaller maximum has no finite inverse
     constexpr int64_t kStep = 2 * kLanes;
     const float largest = largest_of(from, n);
     const bool usable = largest > kLeast;
@@ -153,8 +153,7 @@ PENSTOCK_INLINE void expand_exactly(const Arguments& call, const Task& task, con
             value[row.value] = broadcast_pair(from + row.value * inner.columns + r);
         });
         for (int p = 0; p < kPackedTiles;
-             // a lambda would not work: GCC 12 would drop the prefetch as a call without effect
-             ++p)
+             ++p) // not in a lambda, from which GCC 12 drops the prefetch
             prefetch_ahead<2 * kAdapterOutputTile>(b + p * packed_tile_items +
                                                    r * kAdapterOutputTile);
         unrolled<kVectors>([&](auto v) {

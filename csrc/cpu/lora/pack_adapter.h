@@ -1,4 +1,4 @@
-// Packs LoRA adapters, and holds them in slots. Layout: adapter_table.h.
+// Packs LoRA adapters and holds them in slots. adapter_table.h documents the layout.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class PackedAdapter {
     size_t size_bytes_ = 0;
     std::vector<AdapterSlice> slices_;
     AdapterDType dtype_;
-    std::vector<int64_t> extents_; // depth and rows of each slice
+    std::vector<int64_t> extents_; // depth, and rows of each slice
 };
 
 // A fixed number of adapter slots. `install` and `clear` must not run during a step.

@@ -5,6 +5,7 @@
 //   experts        tensors: x [T, W], chosen [T, C] in 0..E-1, shares [T, C], out [T, W]; scratch:
 //                  rows u8 [T, C * X], gate_up f32 [T, C * 2 F], inner u8 [T, C * Y], y f32
 //                  [T, C * W], lists i32 [T, 4 * C], counts i32 [E + 1]
+//                  X, Y: bytes of a row in the form that products read, of x and between the layers
 //                  integer[0]: threads, as for linear_affine; object: ExpertWeights
 //
 // Pair i = t * C + c is token t with its chosen expert number c. Pairs are sorted by expert;
@@ -280,8 +281,7 @@ PENSTOCK_INLINE void combine_token(const Call& call, const Arguments& arguments,
     }
 }
 
-// Multiplies one block of rows with one chunk of packed tiles. `x` and `out` point to their first
-// rows.
+// Multiplies one block of rows with one chunk of packed tiles. `x` and `out` point to row 0.
 PENSTOCK_INLINE void multiply(const Call& call, const ExpertLayer& layer, int64_t threads,
                               int64_t index, uint8_t* x, int64_t row_bytes, float* out,
                               Workspace& workspace) {

@@ -7,7 +7,7 @@ namespace penstock::cpu {
 
 constexpr int64_t kExpertLine = 64;
 
-// Return the position of floats in an activation row of a layer, and the bytes of the row:
+// Return the offset of the floats in an activation row of a layer, and the bytes of the row:
 // quantized units if a matrix of the layer is affine, then floats if a matrix is dense.
 constexpr int64_t expert_float_offset(bool affine, int64_t depth) {
     return affine ? quantized_row_bytes(depth) : 0;
@@ -27,14 +27,14 @@ struct ExpertLayer {
     bool dense = false;
 };
 
-// silu: silu(gate) * up. swiglu_oai: (up + 1) * gate * sigmoid(1.702 * gate), with gate clamped to
-// at most 7 and up to +-7.
+// silu computes silu(gate) * up. swiglu_oai computes (up + 1) * gate * sigmoid(1.702 * gate), with
+// gate clamped to at most 7 and up to -7..7.
 enum class ExpertActivation : uint8_t { silu, swiglu_oai };
 
 struct ExpertWeights {
     int64_t count = 0;
     ExpertActivation activation = ExpertActivation::silu;
-    ExpertLayer gate_up; // parts: gate, up
+    ExpertLayer gate_up; // two parts per expert: gate, up
     ExpertLayer down;
 };
 

@@ -14,8 +14,8 @@
 
 namespace penstock::cpu {
 
-// One matrix [rows, depth] as kernels/weights.py describes it. All arrays are C-contiguous and
-// borrowed: they must stay valid until the last pack_tiles call has returned.
+// One matrix [rows, depth]; kernels/weights.py describes its quantization. All arrays are
+// C-contiguous and borrowed: they must stay valid until the last pack_tiles call has returned.
 struct MatrixSource {
     int64_t rows = 0;
     int64_t depth = 0;
@@ -35,7 +35,7 @@ struct MatrixSource {
     DType minimum_dtype = DType::f16; // f16, f32 with direct scales; i8, u8 with two-level scales
     int zero_point = 0;               // 0..255
     const uint16_t* super_scale = nullptr;   // f16 [rows, ceil(depth / 256)], two-level only
-    const uint16_t* super_minimum = nullptr; // likewise, if `minimum` is given
+    const uint16_t* super_minimum = nullptr; // the same for the minima, if `minimum` is given
 };
 
 // The use of packed matrices. For `products`, scales may be packed in a form that is not exact;
@@ -57,7 +57,7 @@ std::string refusal(std::span<const MatrixSource> parts);
 // tiles.
 class PackedLinear {
   public:
-    // Chooses the encoding and allocates memory. Reads the quants of 8-bit parts once, to see
+    // Chooses the encoding and allocates memory. Reads the quants of 8-bit parts once, to find
     // whether 6 bits or the indices of a table can hold them. `bias`: [sum rows] float32 or null;
     // copied.
     PackedLinear(std::span<const MatrixSource> parts, const float* bias, Isa isa,

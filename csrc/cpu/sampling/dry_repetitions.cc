@@ -98,8 +98,8 @@ void DryRepetitions::extend(int32_t token) {
     whole_ = added;
 }
 
-// Returns a new state with the strings of `target` that are no longer than the strings of `state`
-// plus `token`; removes them from `target`.
+// Moves the strings of `target` that are no longer than the strings of `state` plus `token` to a
+// new state, and returns it.
 int32_t DryRepetitions::split(int32_t state, int32_t token, int32_t target) {
     const State old = states_[static_cast<size_t>(target)];
     const int32_t shorter = add_state(states_[static_cast<size_t>(state)].length + 1, old.link);

@@ -71,7 +71,7 @@ class DryRepetitions {
     int32_t whole_ = 0;          // the state of the whole sequence
 
     int32_t longest_;
-    int32_t suffix_ = 0; // the state of the last `suffix_length_` tokens, which a match may span
+    int32_t suffix_ = 0; // state of the last `suffix_length_` tokens, which a match may span
     int32_t suffix_length_ = 0;
 
     std::vector<int32_t> single_breakers_; // ascending

@@ -126,8 +126,8 @@ PENSTOCK_INLINE int64_t sample_interval(const Row& row, const LogitInterval& int
     return count;
 }
 
-// Chooses pivots from a sample of the interval: the estimated end of the prefix, exactly that
-// value, and two standard deviations to either side.
+// Chooses pivots from a sample of the interval: just above the estimated end of the prefix, exactly
+// at that logit, and two standard deviations to either side.
 template <class Measure>
 PENSTOCK_INLINE void choose_pivots(const Row& row, Measure measure, const LogitInterval& interval,
                                    double wanted, float* pivots) {

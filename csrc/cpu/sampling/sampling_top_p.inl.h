@@ -7,7 +7,8 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace sampling {
 
-// The best token's weight is 1, so a small total mass means that few tokens hold most of it.
+// The best token's weight is 1, so a total mass below this means that few tokens hold most of the
+// mass.
 constexpr double kPeakedMass = 64.0;
 
 // Returns the shortest prefix whose mass reaches `wanted`. Weights have been computed for logits

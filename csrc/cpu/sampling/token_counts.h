@@ -13,10 +13,11 @@ class TokenCounts {
     // Adds a prompt token to the seen tokens, without counting it.
     void see(int32_t token) { place_of(token); }
 
-    // Adds the next token of the answer.
+    // Adds the next token of the answer and counts it.
     void append(int32_t token) { ++counts_[place_of(token)]; }
 
-    // Return the distinct tokens in order of first appearance, and the count of each in the answer.
+    // Return the distinct tokens in order of first appearance, and their counts in the answer in
+    // the same order.
     const std::vector<int32_t>& tokens() const { return tokens_; }
     const std::vector<int32_t>& counts() const { return counts_; }
 

@@ -264,7 +264,7 @@ PENSTOCK_INLINE F32 fold_each(const F32 (&rows)[8], Fold fold) {
         const __m512 a = half[2 * i], b = half[2 * i + 1];
         quarter[i] = fold(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
     }
-    // Block j of four lanes: row j in the lower two, row j + 4 in the upper two.
+    // Block j of four lanes has row j in the lower two lanes and row j + 4 in the upper two.
     const __m512 two = fold(_mm512_shuffle_ps(quarter[0], quarter[1], 0x44),
                             _mm512_shuffle_ps(quarter[0], quarter[1], 0xee));
     const __m512 one = fold(_mm512_shuffle_ps(two, two, 0x88), _mm512_shuffle_ps(two, two, 0xdd));

@@ -31,7 +31,7 @@ PENSTOCK_INLINE Mask first(int n) {
     return {vcltq_s32(vld1q_s32(lanes), count), vcltq_s32(vld1q_s32(lanes + 4), count)};
 }
 
-// A buffer for partial vectors, since NEON has no masked move.
+// A buffer for partial vectors: NEON has no masked move.
 template <class Element>
 struct Tail {
     Element v[kLanes];

@@ -1,4 +1,4 @@
-// Loops over compile-time counters.
+// Loops whose counters are compile-time constants.
 #pragma once
 
 #include "cpu/simd/simd.h"
