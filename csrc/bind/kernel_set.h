@@ -37,8 +37,9 @@ class KernelSet {
 
     // `isa` sets the arithmetic of matrix products and the format of packed weights. `attention`
     // and `other` set the ISA of attention and of all other kernels; empty means `isa`. `by_rows`
-    // lists, per kernel family, ISAs that serve calls of so few rows if they give the same bits as
-    // the family's own ISA. Raises ValueError like resolve_isa, and for ranges that do not ascend.
+    // lists, per kernel family, ISAs that serve calls up to a number of rows if they give the same
+    // bits as the family's own ISA. Raises ValueError like resolve_isa, and for ranges that do not
+    // ascend.
     KernelSet(const std::string& isa, const std::string& attention, const std::string& other,
               const ByRows& by_rows);
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t extent_limit = int64_t{1} << 24;
 
-// Records calls like Recorder, and keeps the Python objects that they use alive.
+// Records calls like Recorder, and keeps the Python objects that the calls use alive.
 class PyRecorder {
   public:
     PyRecorder(std::shared_ptr<KernelSet> kernels, int64_t max_tokens, int64_t max_rows,
@@ -61,8 +61,8 @@ class PyRecorder {
         return recorder_.temporary(dtype_named(dtype), like.axis, {&columns, 1});
     }
 
-    // Creates a tensor with one row per sequence: row r is the interval from starts[r] to starts[r
-    // + 1].
+    // Creates a tensor with one row per sequence: row r belongs to the interval from starts[r] to
+    // starts[r + 1].
     PlanTensor between(const PlanTensor& starts, int64_t columns) {
         if (starts.axis != Axis::row_starts) {
             throw py::value_error("starts: must be query_starts");

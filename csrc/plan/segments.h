@@ -21,8 +21,8 @@ struct RowBlocks {
     int64_t rows = 0; // maximum rows of a block; 0: no blocks
     int threads = 1;  // threads that share the blocks
 
-    // Returns the largest number of tokens of a step that runs kernel by kernel, since it has at
-    // most one block per thread.
+    // Returns the largest number of tokens for which a step runs kernel by kernel: at most one
+    // block per thread.
     int64_t least() const { return rows * threads; }
 };
 

@@ -18,7 +18,7 @@ class StallGuard {
     static constexpr int64_t first_pause_ns = 4'000'000;
     static constexpr int64_t longest_pause_ns = 200'000'000;
     static constexpr int64_t tolerated_wait_ns = 300'000;
-    // A wait of length t is acceptable after a time of this many t without a wait.
+    // A wait is acceptable if there was no other wait for this many times its length before.
     static constexpr int64_t tolerated_gap_in_waits = 2;
 
     // Returns whether the caller should work alone now. Reads `now_ns` only during a pause.

@@ -48,8 +48,8 @@ class KernelSet:
     `attention`: ISA of the attention kernels; "" means `isa`.
     `other`: ISA of all other kernels; "" means `isa`.
     `by_rows`: for a kernel family ("affine", "dense", "experts", "attention", "other") pairs of
-        maximum rows per call (ascending; None: no limit) and an ISA. This ISA serves calls of at
-        most so few rows if it gives the same bits as the family's ISA above; otherwise the
+        maximum rows per call (ascending; None: no limit) and an ISA. This ISA serves calls of up
+        to that many rows if it gives the same bits as the family's ISA above; otherwise the
         family's ISA serves them.
 
     Raises ValueError for an ISA that the machine lacks.

@@ -185,8 +185,8 @@ std::pair<uintptr_t, uintptr_t> memory_of(const PlanTensor& tensor) {
                : std::pair{start, start + static_cast<uintptr_t>(last + 1) * size_of(view.dtype)};
 }
 
-// Checks that no array that the call writes overlaps another of its arrays. Arena tensors are not
-// compared: windows of one arena buffer may interleave.
+// Checks that no array that the call writes overlaps another array of the call. Arena tensors are
+// not compared: windows of one arena buffer may interleave.
 void check_overlap(const CheckedCall& call) {
     for (size_t i = 0; i < call.tensors.size(); ++i) {
         if (call.signature->tensors[i].access != Access::write) {

@@ -35,7 +35,8 @@ DType dtype_of(const py::array& array, const std::string& where) {
     throw py::type_error(where + ": no kernel supports " + std::string(py::str(dtype)));
 }
 
-// Checks that only the first dimension is strided: kernels use the stride of no other dimension.
+// Checks that no dimension except the first is strided: kernels step by the stride of the first
+// dimension only.
 void check_layout(const TensorView& view, const std::string& where) {
     const auto last = static_cast<size_t>(view.rank - 1);
     if (view.shape[last] > 1 && view.stride[last] != 1) {

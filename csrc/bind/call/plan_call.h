@@ -21,7 +21,7 @@ enum class StepInput : uint8_t {
     context_lens,
     block_tables,
     sample_rows,
-    adapter_slots, // this and the following only in plans with adapters
+    adapter_slots, // this and all following inputs exist only in plans with adapters
     adapter_order,
     adapter_starts,
     sampled_order,

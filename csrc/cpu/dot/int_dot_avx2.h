@@ -85,7 +85,7 @@ constexpr bool kDotsAlike = false;
 template <int kBits>
 struct Dot;
 
-// 8 steps x 2 x 15 x 127 = 30480 fits an int16, which accumulates a whole group.
+// 8 steps x 2 x 15 x 127 = 30480 fits an int16, so that int16 accumulates a whole group.
 template <>
 struct Dot<4> {
     static constexpr int kVectors = 2;

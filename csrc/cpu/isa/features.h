@@ -10,8 +10,8 @@
 namespace penstock::cpu {
 
 struct Feature {
-    // the lowest ISA that needs the feature; higher ISAs need it too, except that only avx_vnni
-    // needs its own
+    // the lowest ISA that needs the feature; all higher ISAs need it too, unless it is a feature of
+    // avx_vnni
     Isa isa;
     std::string_view name; // spelled as in /proc/cpuinfo
     bool present;

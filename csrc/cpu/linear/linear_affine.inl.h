@@ -60,8 +60,8 @@ PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPackedTiles],
     });
 }
 
-// Whether minima are stored: none and stored are known at compile time, where the speed justifies
-// the code size; asked is read from the part at run time.
+// Whether minima are stored. `none` and `stored` are constants at compile time, used for cases in
+// which the speed justifies the code size; with `asked`, the part is read at run time.
 enum class Minima { none, stored, asked };
 
 // Multiplies kRows rows with kPackedTiles packed tiles over all units, without the minima that
@@ -152,7 +152,9 @@ struct BlockProduct {
     int64_t begin;
     int64_t end;
     MinimumBuffers minima;
-    bool split; // `minima` already holds the split minima: one tile, not the first rows
+    // whether `minima` already holds the split minima: the product has one packed tile, and earlier
+    // rows have split its minima
+    bool split;
 };
 
 template <Encoding kEncoding, int kGroup, Minima kMinima, int kRows, int kPackedTiles>

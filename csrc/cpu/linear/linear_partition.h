@@ -63,14 +63,14 @@ PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
     return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
 }
 
-// The smallest result of prefetch_min_rows on AVX-512 processors other than Zen 5.
+// The smallest result of prefetch_min_rows on AVX-512 processors except Zen 5.
 constexpr int kMinPrefetchRows = 4;
 
 // Returns the number of rows from which software prefetch pays: computing with one packed tile then
 // takes about as long as loading the next. With fewer rows a product only waits for memory, and the
 // hardware prefetcher alone streams best. Exceptions: with software prefetch, Zen 5 waits a third
-// less for one row of 4-bit weights, and Zen 3 (AVX2) waits 5 to 20 % less for one to three rows of
-// integer weights. Measured on two cores.
+// less for one row of 4-bit weights, and Zen 3, which has AVX2, waits 5 to 20 % less for one to
+// three rows of integer weights. Measured on two cores, with AVX-512 except on Zen 3.
 PENSTOCK_INLINE int64_t prefetch_min_rows(Encoding encoding) {
     if (processor() == Processor::zen5)
         return encoding == Encoding::dense_f32 ? 4 : 1;

@@ -109,7 +109,7 @@ PENSTOCK_INLINE void unpacked_dots(const UnpackedTiles<kBits, kGroup>& packed_ti
                                    I32 (&dot)[kRows][kVectors]) {
     using D = UnpackedDot<kBits>;
     constexpr int kWords = D::kStepWords, kSteps = kGroup / (kWords * D::kWordValues);
-    constexpr bool kBeginsWithZero = kZero && kDotsAlike; // then Sum has the type of a dot
+    constexpr bool kBeginsWithZero = kZero && kDotsAlike; // kDotsAlike: Sum has the type of a dot
     typename D::Sum sum[kRows][kVectors];
     unrolled<kSteps>([&](auto s) {
         constexpr int step = decltype(s)::value, word = (group * kSteps + step) * kWords;

@@ -54,7 +54,7 @@ PENSTOCK_INLINE UnitSumsX8 round_units_x8(const float* const (&x)[8],
     const __m512i in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     const __m512i zero = _mm512_setzero_si512(), ones = _mm512_set1_epi8(1);
     F32 matched[8];
-    __m512i squares[4], sums[4]; // of two units; four lanes each sum 16 values
+    __m512i squares[4], sums[4]; // of two units each; every four lanes sum 16 values of one unit
 #pragma GCC unroll 4
     for (int two = 0; two < 4; ++two) {
         __m512i words[2];

@@ -20,7 +20,8 @@ struct UnpackedUnit {
     static constexpr int kGroups = kUnit / kGroup;
     alignas(64) Words quants[kUnit / UnpackedDot<kBits>::kWordValues][kPackedTileVectors];
     alignas(64) float scale[kGroups][kPackedTileRows];
-    alignas(64) float minimum[kGroups][kPackedTileRows]; // unset if not stored, or summed by tiles
+    alignas(64) float minimum[kGroups]
+                             [kPackedTileRows]; // unset if none are stored, or if tiles sum them
 };
 
 // Returns the bytes of an unpacked tile, which are enough for any group size.

@@ -30,7 +30,7 @@ struct Silu {
     }
 };
 
-// x * 0.5 (1 + tanh(u)) = x / (1 + exp(-2 u)), with u = sqrt(2 / pi) (x + 0.044715 x^3).
+// Computes x * 0.5 (1 + tanh(u)) as x / (1 + exp(-2 u)), with u = sqrt(2 / pi) (x + 0.044715 x^3).
 struct GeluTanh {
     template <class Vector>
     PENSTOCK_INLINE Vector of(Vector x) {
@@ -39,8 +39,8 @@ struct GeluTanh {
     }
 };
 
-// x P(X <= x) for a standard normal X. P(X > |x|) is computed by Abramowitz and Stegun 7.1.26,
-// whose absolute error of erf is 1.5e-7; for x >= 0 the result uses 1 - P(X > |x|).
+// Computes x P(X <= x) for a standard normal X. P(X > |x|) is computed by Abramowitz and Stegun
+// 7.1.26, whose absolute error of erf is 1.5e-7; for x >= 0 the result uses 1 - P(X > |x|).
 struct Gelu {
     template <class Vector>
     PENSTOCK_INLINE Vector of(Vector x) {
@@ -65,7 +65,7 @@ struct Tanh {
     }
 };
 
-// Computes one row, times `up` if `gated`.
+// Applies the activation to one row, and multiplies the result by `up` if `gated`.
 template <class Activation, bool gated>
 PENSTOCK_INLINE void activate_row(const float* x, const float* up, int64_t width, float* to) {
     using Several = Interleaved<kInterleaved>;

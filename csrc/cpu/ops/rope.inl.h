@@ -64,7 +64,7 @@ PENSTOCK_INLINE void rotate_lanes(const float* x, const float* cosine, int64_t h
     store_lanes(to + half + i, fma(a, s, b * c), n);
 }
 
-// Rotates the components of one head. `to` must not be `x`.
+// Rotates one head of a token; components past `rotated` are copied. `to` must not be `x`.
 PENSTOCK_INLINE void rotate(const float* x, const float* cosine, int64_t rotated, int64_t dim,
                             float* to) {
     const int64_t half = rotated / 2;

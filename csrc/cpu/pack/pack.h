@@ -38,8 +38,8 @@ struct MatrixSource {
     const uint16_t* super_minimum = nullptr; // the same for the minima, if `minimum` is given
 };
 
-// The use of packed matrices. For `products`, scales may be packed in a form that is not exact;
-// `rows` that are gathered from a matrix equal the source's rows.
+// The use of packed matrices. For `products`, scales may be packed in a form that is not exact.
+// With `rows`, rows gathered from a matrix equal the source's rows.
 enum class Use : uint8_t { products, rows };
 
 // Returns why these matrices cannot be packed together, naming the part, or an empty string if they

@@ -148,8 +148,8 @@ constexpr int64_t quantized_units_bytes(int64_t depth) {
     return (depth / kUnit * static_cast<int64_t>(sizeof(QuantizedUnit)) + 63) / 64 * 64;
 }
 
-// Bytes of the PairedRowUnits header. The PairedUnits need no more memory than the sums that ISAs
-// with tiles store.
+// Bytes of the PairedRowUnits header. The PairedUnits that follow fit into the bytes that ISAs with
+// tiles use for sums.
 constexpr int64_t kPairedHeadBytes = 64;
 static_assert(sizeof(PairedRowUnits) <= kPairedHeadBytes);
 

@@ -1,5 +1,6 @@
-// Memory for packed weights, in huge pages. A decode step reads all of it once; with pages of 4
-// KiB, address translation would limit the speed instead of memory: 21 GB/s per core instead of 31.
+// Memory for packed weights, in huge pages. A decode step reads all packed weights once; with pages
+// of 4 KiB, address translation instead of memory would limit the speed, to 21 GB/s per core
+// instead of 31.
 #pragma once
 
 #include <cstddef>

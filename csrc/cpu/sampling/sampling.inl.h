@@ -148,7 +148,7 @@ PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
         return choose_token(row, {-kInfinity, INT64_MAX, settings.min_p}, settings.uniform * total);
     }
     const double all = weigh(row, scale, 0.0f);
-    // Lower logits have a weight of zero, which was not computed.
+    // Logits below this have a weight of zero, which was not computed.
     Kept kept{scale.logit(-127.0f), INT64_MAX, 0.0f};
     if (limited)
         kept = narrower(kept, best(row, highest, settings.top_k));

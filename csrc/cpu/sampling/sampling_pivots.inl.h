@@ -76,8 +76,8 @@ PENSTOCK_INLINE float next_above(float x) {
 }
 
 // An interval of logits within which a measure reaches its target: the measure of the logits at or
-// above `high` is below the target; the measure of those at or above `low` is at least the target,
-// or is that of the whole row.
+// above `high` is below the target; the measure of the logits at or above `low` is at least the
+// target, or `low` includes the whole row.
 struct LogitInterval {
     float low, high;
     double above;   // the measure at or above `high`

@@ -117,8 +117,8 @@ PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, Candidate*
     return count;
 }
 
-// Turns logits into weights: 2^((x - highest) * slope) with slope = log2(e) / temperature, the
-// probability relative to the highest logit's.
+// Turns logits into weights: 2^((x - highest) * slope) with slope = log2(e) / temperature. A weight
+// is the token's probability divided by the best token's.
 struct Scale {
     float highest, slope;
 

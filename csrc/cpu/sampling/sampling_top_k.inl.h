@@ -11,7 +11,8 @@ namespace sampling {
 // the k-th token.
 constexpr int64_t kSmallTopK = 512;
 
-// Returns the tokens that top-k keeps, k >= 1: all finite ones if there are fewer than k.
+// Returns the tokens that top-k keeps, k >= 1: all tokens with finite logits if there are fewer
+// than k.
 PENSTOCK_INLINE Kept best(const Row& row, float highest, int64_t k) {
     const auto all = static_cast<double>(row.vocabulary);
     const LogitInterval interval{-__FLT_MAX__, next_above(highest), 0.0, all};

@@ -30,8 +30,8 @@ struct Workspace {
 };
 
 // One kernel. It works in phases with a barrier after each. The tasks of a phase are independent
-// and may run in any order on any thread; neither may affect the result. The result of a row must
-// not depend on the other rows of the call, nor on their number.
+// and may run in any order on any thread; order and threads must not affect the result. The result
+// of a row must not depend on the other rows of the call, nor on their number.
 struct Kernel {
     const char* name;
     int (*phases)(const Arguments&);
