@@ -1,11 +1,12 @@
-# Sources of the CPU kernels, and the compiler flags of each ISA's file. CMakeLists.txt includes this
-# file and adds PENSTOCK_CPU_ISA_SOURCES to the target; PENSTOCK_BASELINE applies to all other files.
+# Sources of the CPU kernels, and the compiler flags of each ISA's file. CMakeLists.txt includes
+# this file and adds PENSTOCK_CPU_ISA_SOURCES to the target. PENSTOCK_BASELINE applies to all other
+# files.
 
 set(PENSTOCK_CPU_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(PENSTOCK_CPU_ISA_SOURCES ${PENSTOCK_CPU_DIR}/isa/isa.cc ${PENSTOCK_CPU_DIR}/pack/pack.cc
     ${PENSTOCK_CPU_DIR}/pack/pack_tile.cc ${PENSTOCK_CPU_DIR}/pack/weight_memory.cc)
 
-# Fused multiply-adds only in expressions that call fma: the order of roundings is part of a kernel's contract.
+# Fused multiply-adds only in calls of fma: the order of roundings is part of a kernel's contract.
 # Kernels do not throw, and an ISA's file must not export symbols for exceptions.
 set(PENSTOCK_ISA_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-exceptions
     -Wno-psabi)
