@@ -1,4 +1,4 @@
-// Python binding for the size of attention's scratch memory.
+// Python binding of `attention_partial_floats`.
 #include "bind/bindings.h"
 #include "cpu/attention/attention_split.h"
 

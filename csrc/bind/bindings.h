@@ -1,4 +1,5 @@
-// One function per part of the Python module `penstock._native`.
+// One function per part of the Python module `penstock._native`; each adds its classes and
+// functions to the module.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// The set of kernels that serves a model (one ISA or several), and packed weights.
+// The kernels that serve a model (from one or several ISAs), and packed weights.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -19,11 +19,11 @@
 
 namespace penstock::bind {
 
-// Resolves "auto" or the name of an ISA. Raises ValueError for an unknown name, and for an ISA that
-// this machine cannot run, naming the missing CPU feature.
+// Returns the ISA with this name; "auto" is the widest ISA of the machine. Raises ValueError for an
+// unknown name, and for an ISA that this machine cannot run, naming the missing CPU feature.
 cpu::Isa resolve_isa(const std::string& name);
 
-// The ISA for calls of at most `max_rows` rows.
+// An ISA that serves calls of at most `max_rows` rows.
 struct RowsIsa {
     int64_t max_rows = 0;
     cpu::Isa isa = cpu::Isa::scalar;
@@ -31,19 +31,20 @@ struct RowsIsa {
 
 class KernelSet {
   public:
-    // Per kernel family: (maximum rows or None for no limit, ISA), in ascending order.
+    // By kernel family: (maximum rows or None for no limit, ISA), in ascending order of rows.
     using ByRows =
         std::map<std::string, std::vector<std::pair<std::optional<int64_t>, std::string>>>;
 
     // `isa` sets the arithmetic of matrix products and the format of packed weights. `attention`
     // and `other` set the ISA of attention and of all other kernels; empty means `isa`. `by_rows`
-    // lists ISAs that may serve a call if they give the same bits as these. Raises ValueError like
-    // resolve_isa, and for ranges that do not ascend.
+    // lists, per kernel family, ISAs that serve calls up to a number of rows if they give the same
+    // bits as the family's own ISA. Raises ValueError like resolve_isa, and for ranges that do not
+    // ascend.
     KernelSet(const std::string& isa, const std::string& attention, const std::string& other,
               const ByRows& by_rows);
 
     cpu::Isa isa() const { return products_; }
-    // The ISA that defines the arithmetic of a kernel family.
+    // Returns the ISA that defines the arithmetic of a kernel family.
     cpu::Isa isa(cpu::Family family) const;
     const std::vector<RowsIsa>& by_rows(cpu::Family family) const {
         return by_rows_[static_cast<size_t>(family)];
@@ -56,10 +57,10 @@ class KernelSet {
     std::array<std::vector<RowsIsa>, 5> by_rows_;
 };
 
-// The kernel of that name. Raises KeyError if the ISA has none.
+// Returns the kernel with this name. Raises KeyError if the ISA does not have it.
 const Kernel& find_kernel(cpu::Isa isa, const std::string& name);
 
-// A packed linear layer and the ISA whose format it has.
+// A packed linear layer, and the ISA for which it is packed.
 struct PackedWeights {
     PackedWeights(std::span<const cpu::MatrixSource> parts, const float* bias, cpu::Isa packed_for,
                   cpu::Use use)

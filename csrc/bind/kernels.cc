@@ -1,4 +1,4 @@
-// Python binding of KernelSet: eager kernel calls on one ISA.
+// Python binding of KernelSet, which also runs single kernel calls.
 #include <pybind11/stl.h>
 
 #include <map>
@@ -65,7 +65,7 @@ void call_now(const KernelSet& kernels, ThreadPool& pool, const std::string& nam
     pool.acquire(kernel.workspace_bytes(arguments)).run(kernel, arguments);
 }
 
-// True if kernels of `isa` give the same bits as the family's own ISA.
+// Returns whether the kernels of `isa` give the same bits as the family's own ISA.
 bool serves(const KernelSet& kernels, const std::string& family_name, const std::string& isa_name,
             const py::object& object, bool shared_halves) {
     const auto family = cpu::family_named(family_name);

@@ -11,8 +11,8 @@ namespace penstock::bind {
 
 class PackedExperts {
   public:
-    // `gate_up` holds gate and up of each expert in turn, `down` one part per expert; each may have
-    // biases. Throws std::invalid_argument if the parts differ in shape.
+    // `gate_up` has two parts per expert, gate and up; `down` has one. Each may have biases. Throws
+    // std::invalid_argument if the parts differ in shape.
     PackedExperts(std::shared_ptr<PackedWeights> gate_up, std::shared_ptr<PackedWeights> down,
                   cpu::ExpertActivation activation);
 
@@ -21,14 +21,14 @@ class PackedExperts {
 
     const cpu::ExpertWeights& packed_tiles() const { return packed_tiles_; }
     cpu::Isa isa() const { return gate_up_->isa; }
-    int64_t row_bytes() const;   // of one quantized row of x
-    int64_t inner_bytes() const; // of one row between the two layers
+    int64_t row_bytes() const;   // bytes of a quantized row of x
+    int64_t inner_bytes() const; // bytes of a quantized row between the two layers
     size_t size_bytes() const;
 
   private:
     std::shared_ptr<PackedWeights> gate_up_;
     std::shared_ptr<PackedWeights> down_;
-    // parts of the layers, if they differ in columns
+    // The parts of the layers, copied so that `column` can be the first column within the expert.
     std::vector<cpu::PackedMatrix> gate_up_parts_;
     std::vector<cpu::PackedMatrix> down_parts_;
     cpu::ExpertWeights packed_tiles_;

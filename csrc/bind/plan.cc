@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t extent_limit = int64_t{1} << 24;
 
-// A Recorder that keeps the Python objects of its calls alive.
+// Records calls like Recorder, and keeps the Python objects that the calls use alive.
 class PyRecorder {
   public:
     PyRecorder(std::shared_ptr<KernelSet> kernels, int64_t max_tokens, int64_t max_rows,
@@ -31,8 +31,8 @@ class PyRecorder {
         }
     }
 
-    // Makes the inputs of a step; may be called once. `adapters` adds the inputs of a step with
-    // adapters.
+    // Creates the inputs of a step; may be called once. `adapters` adds the inputs of adapter
+    // groups.
     std::vector<PlanTensor> inputs(int64_t max_blocks, bool adapters) {
         if (has_inputs_) {
             throw py::value_error("inputs: may be called only once");
@@ -53,7 +53,7 @@ class PyRecorder {
         return {inputs_.begin(), inputs_.begin() + static_cast<std::ptrdiff_t>(num_inputs_)};
     }
 
-    // A new tensor whose dimension 0 has the axis of `like`.
+    // Creates a tensor whose dimension 0 has the axis of `like`.
     PlanTensor empty(const PlanTensor& like, int64_t columns, const std::string& dtype) {
         if (like.axis == Axis::fixed || like.axis == Axis::row_starts) {
             throw py::value_error("like: its first dimension must be tokens, rows or samples");
@@ -61,7 +61,8 @@ class PyRecorder {
         return recorder_.temporary(dtype_named(dtype), like.axis, {&columns, 1});
     }
 
-    // A new tensor with one row per sequence: the spans between neighbours of `starts`.
+    // Creates a tensor with one row per sequence: row r belongs to the interval from starts[r] to
+    // starts[r + 1].
     PlanTensor between(const PlanTensor& starts, int64_t columns) {
         if (starts.axis != Axis::row_starts) {
             throw py::value_error("starts: must be query_starts");
@@ -69,7 +70,7 @@ class PyRecorder {
         return recorder_.temporary(DType::f32, Axis::rows, {&columns, 1});
     }
 
-    // A new tensor of `extent` elements in every step.
+    // Creates a vector that has `extent` elements in every step.
     PlanTensor scratch(int64_t extent, const std::string& dtype) {
         PlanTensor tensor = recorder_.temporary(dtype_named(dtype), Axis::fixed, {&extent, 1});
         tensor.view.rank = 1;
@@ -114,8 +115,8 @@ class PyRecorder {
         alive_.append(object);
     }
 
-    // `shared`: a plan whose arena this one may use, if it is large enough. The two plans must not
-    // run at the same time.
+    // Builds the plan. `shared`: a plan whose arena the new plan may use, if it is large enough.
+    // The two plans must not run at the same time.
     std::shared_ptr<StepPlan> finish(const PlanTensor& output, int threads,
                                      const StepPlan* shared) {
         if (!has_inputs_ || output.buffer == PlanTensor::external) {
@@ -141,7 +142,8 @@ class PyRecorder {
                               ": must be an input of the recorder");
     }
 
-    // Values that a kernel wrote below the limit need no check; inputs from outside do.
+    // Adds `bound` to the limits of a step input. Values that a kernel wrote below the limit need
+    // no check.
     void limit(const CheckedCall& call, const ValueBound& bound) {
         const auto written = written_below_.find(call.tensors[bound.index].buffer);
         if (written != written_below_.end() && written->second == bound.limit) {
@@ -184,11 +186,11 @@ class PyRecorder {
     size_t num_inputs_ = 0;
     bool has_inputs_ = false;
     InputLimits limits_;
-    std::map<int32_t, Extent> written_below_; // by buffer
+    std::map<int32_t, Extent> written_below_; // limit of the values, by buffer
     py::list alive_;
 };
 
-// A plan, its thread pool, and the objects that its calls point to.
+// A plan, its thread pool, and the Python objects that its calls use.
 struct PyPlan {
     std::shared_ptr<StepPlan> step;
     std::shared_ptr<ThreadPool> pool;
@@ -237,7 +239,7 @@ py::array run_plan(const py::object& self, const py::array& tokens, const py::ar
                      {output.stride[0] * item, item}, output.data, self);
 }
 
-// Kernel name -> (seconds, calls).
+// Returns (seconds, calls) by kernel name.
 std::map<std::string, std::pair<double, int64_t>> profile_of(const PyPlan& held) {
     std::map<std::string, std::pair<double, int64_t>> by_kernel;
     const Plan& plan = held.step->plan;

@@ -12,7 +12,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Mean seconds per phase of `tasks` empty tasks. Used by the thread pool benchmark.
+// Returns the mean seconds of a phase of `tasks` empty tasks. Used by the thread pool benchmark.
 double phase_overhead_s(ThreadPool& pool, int64_t tasks, int64_t rounds) {
     const py::gil_scoped_release release;
     const auto started = std::chrono::steady_clock::now();

@@ -1,6 +1,6 @@
-// Per-row token state for sampling (counts, DRY matches), and the lists of a whole batch in one
-// call: between steps the weights have evicted the processor's caches, so Python code per row would
-// cost more than the work itself.
+// Python bindings of the per-row token state for sampling (counts, DRY matches). One call builds
+// the lists of a whole batch: between steps the weights have evicted the processor's caches, so
+// Python code per row would cost more than the work itself.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -64,7 +64,7 @@ void extend(State& state, const Ints& tokens) {
     }
 }
 
-// Append tokens[i] to states[i]; skips states that are None and negative tokens.
+// Appends tokens[i] to states[i]; skips None states and negative tokens.
 template <class State>
 void append_each(const py::list& states, const Ints& tokens) {
     const auto values = tokens.unchecked<1>();
@@ -83,7 +83,7 @@ Ints array_of(const std::vector<int32_t>& values) {
     return Ints(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-// (starts of each state, tokens, counts).
+// Returns (starts of each state, tokens, counts).
 Lists count_lists(const py::list& states) {
     std::vector<int32_t> starts{0}, tokens, counts;
     for (const py::handle item : states) {
@@ -97,7 +97,8 @@ Lists count_lists(const py::list& states) {
     return {array_of(starts), array_of(tokens), array_of(counts)};
 }
 
-// (starts of each state, tokens, lengths) of each state's matches of at least least[i] tokens.
+// Returns (starts of each state, tokens, lengths) of each state's matches of at least least[i]
+// tokens.
 Lists match_lists(const py::list& states, const Ints& least) {
     const auto leasts = least.unchecked<1>();
     if (py::len(states) != static_cast<size_t>(leasts.shape(0))) {

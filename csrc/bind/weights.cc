@@ -14,12 +14,12 @@
 namespace penstock::bind {
 namespace {
 
-// A source and the numpy arrays whose memory it borrows.
+// A MatrixSource, and the numpy arrays whose memory it borrows.
 struct HeldSource {
     cpu::MatrixSource source;
     std::vector<py::array> arrays;
 
-    // Borrows the data of a C-contiguous [rows, columns] array of one of `dtypes`.
+    // Returns a view of a C-contiguous [rows, columns] array whose element type is one of `dtypes`.
     TensorView take(const py::array& array, const char* name, int64_t rows, int64_t columns,
                     std::initializer_list<DType> dtypes) {
         const TensorView view = array_operand(array, name).view;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kFamilies[] = {"affine", "dense", "experts", "attention", "other"};
 
-// The scalar ISA rounds a multiply-add twice.
+// Returns whether the ISA rounds a multiply-add once. The scalar ISA rounds it twice.
 bool uses_fma(Isa isa) {
     return isa != Isa::scalar;
 }

@@ -1,8 +1,8 @@
-// Tells which ISAs give the same bits for a call. Depends on the standard library only.
+// Decides which ISAs give the same bits for a call. Depends on the standard library only.
 //
-// All ISAs add in the same order wherever their instructions allow it; the exceptions are listed
-// here. An ISA may serve a call in place of another if both give the same bits, which implies that
-// both read the same packed weights.
+// All ISAs add in the same order wherever their instructions allow it; this file lists the
+// exceptions. An ISA may serve a call in place of another if both give the same bits, which implies
+// that both read the same packed weights.
 #pragma once
 
 #include <optional>
@@ -13,25 +13,31 @@
 
 namespace penstock::cpu {
 
-// Kernels whose ISA is chosen together. `affine`: quantize_rows and linear_affine, since one writes
-// what the other reads.
+// Groups of kernels that use the same ISA. `affine`: quantize_rows and linear_affine, since
+// linear_affine reads the rows that quantize_rows writes.
 enum class Family : uint8_t { affine, dense, experts, attention, other };
 
 Family family_of(std::string_view kernel);
 
-// "affine", "dense", "experts", "attention" or "other"; nullopt for another name.
+// Returns the family named "affine", "dense", "experts", "attention" or "other"; nullopt for
+// another name.
 std::optional<Family> family_named(std::string_view name);
 
-// Affine parts of a layer: they differ in paired scales, and in minima multiplied by tiles.
+// Returns whether `a` and `b` give the same bits for the affine parts of a layer. ISAs differ in
+// FMA, in paired scales, and in minima multiplied by tiles.
 bool affine_bit_exact(const LinearWeights& packed_tiles, Isa a, Isa b);
 
-// Dense parts of a layer: they differ for bf16 weights.
+// Returns whether `a` and `b` give the same bits for the dense parts of a layer. ISAs differ in
+// FMA, and for bf16 weights in pairs and tiles.
 bool dense_bit_exact(const LinearWeights& packed_tiles, Isa a, Isa b);
 
-// Attention. `shared_halves`: the cache is float16, and several query heads share a KV head.
+// Returns whether `a` and `b` give the same bits for attention. ISAs differ as in all other
+// kernels, and with `shared_halves` (a float16 cache, and several query heads per KV head) also in
+// bf16 products.
 bool attention_bit_exact(bool shared_halves, Isa a, Isa b);
 
-// All other kernels: they differ in the number of lanes that hold partial sums.
+// Returns whether `a` and `b` give the same bits in all other kernels. ISAs differ in FMA, and in
+// the number of lanes that hold partial sums.
 bool other_bit_exact(Isa a, Isa b);
 
 } // namespace penstock::cpu

@@ -1,11 +1,12 @@
-# Sources of the CPU kernels, and the compiler flags of each ISA's file. Include from CMakeLists.txt
-# and add PENSTOCK_CPU_ISA_SOURCES to the target; PENSTOCK_BASELINE applies to all other files.
+# Sources of the CPU kernels, and the compiler flags of each ISA's file. CMakeLists.txt includes
+# this file and adds PENSTOCK_CPU_ISA_SOURCES to the target. PENSTOCK_BASELINE applies to all other
+# files.
 
 set(PENSTOCK_CPU_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(PENSTOCK_CPU_ISA_SOURCES ${PENSTOCK_CPU_DIR}/isa/isa.cc ${PENSTOCK_CPU_DIR}/pack/pack.cc
     ${PENSTOCK_CPU_DIR}/pack/pack_tile.cc ${PENSTOCK_CPU_DIR}/pack/weight_memory.cc)
 
-# Fused multiply-adds only where written: the order of roundings is part of a kernel's contract.
+# Fused multiply-adds only in calls of fma: the order of roundings is part of a kernel's contract.
 # Kernels do not throw, and an ISA's file must not export symbols for exceptions.
 set(PENSTOCK_ISA_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-exceptions
     -Wno-psabi)
@@ -26,8 +27,8 @@ else()
   set(PENSTOCK_CPU_ISAS scalar)
 endif()
 
-# `host` builds faster, for the build machine only: the ISAs that this processor has (a measurement
-# chooses among them), without avx_vnni if it has AVX-512.
+# `host` builds faster, and only for the build machine: it selects the ISAs of this processor (a
+# measurement chooses among them at run time), without avx_vnni if the processor has AVX-512.
 set(PENSTOCK_ISAS "all" CACHE STRING "Instruction sets to build: all or host")
 if(PENSTOCK_ISAS STREQUAL "host")
   file(STRINGS /proc/cpuinfo flags REGEX "^(flags|Features)" LIMIT_COUNT 1)
@@ -79,7 +80,8 @@ penstock_add_isa(avx512 ${PENSTOCK_AVX512_FLAGS})
 penstock_add_isa(avx512_bf16 ${PENSTOCK_AVX512_FLAGS} -mavx512bf16)
 penstock_add_isa(amx ${PENSTOCK_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
 
-# For tests on machines without the wide instructions: slow to compile, never selected otherwise.
+# Emulated ISAs, for tests on machines without the wide instructions: slow to compile, and selected
+# only by tests.
 option(PENSTOCK_EMULATED "Build the emulated ISAs" OFF)
 if(PENSTOCK_EMULATED AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   list(APPEND PENSTOCK_CPU_ISAS emulated_avx512 emulated_avx512_bf16 emulated_amx)

@@ -1,5 +1,5 @@
-// Identifies processors whose best loop order differs although their instruction sets are equal.
-// Results do not depend on it in any bit.
+// Identifies processors whose best loop order differs although they have the same instruction sets.
+// The processor affects no bit of a result.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@ namespace penstock::cpu {
 
 enum class Processor : uint8_t {
     other,
-    amd,  // up to Zen 4
-    zen5, // and its successors
+    amd,  // AMD processors up to Zen 4
+    zen5, // and later
 };
 
-// This machine's processor, by CPUID; `other` on other architectures.
+// Returns the processor of this machine, identified by CPUID; `other` on other architectures.
 Processor processor();
 
 } // namespace penstock::cpu

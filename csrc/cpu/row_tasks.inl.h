@@ -1,4 +1,5 @@
-// Helpers for single-phase kernels that compute each row independently. Included by the ISA files.
+// Helpers for kernels with one phase that compute each row independently. Included by the ISA
+// files.
 #pragma once
 
 #include "cpu/simd/half.h"
@@ -16,7 +17,7 @@ inline size_t no_workspace(const Arguments&) {
     return 0;
 }
 
-// Tasks of whole rows with about `kNumbers` elements each and at least one row: some microseconds
+// Divides rows into tasks of about `kNumbers` elements each and at least one row: some microseconds
 // of work, since waking a thread does not pay for less. `width`: elements per row.
 template <int64_t kNumbers>
 struct RowTasks {

@@ -1,5 +1,5 @@
-// Division of sizes, which are not negative. They nearly always fit 32 bits, and Intel processors
-// before Ice Lake divide 32 bits in about 25 cycles, 64 bits in 40 to 90.
+// Quotients and remainders of sizes, which are not negative. Sizes nearly always fit 32 bits, and
+// Intel processors before Ice Lake divide 32 bits in about 25 cycles, but 64 bits in 40 to 90.
 #pragma once
 
 #include <cstdint>

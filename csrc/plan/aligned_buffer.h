@@ -14,7 +14,8 @@ constexpr size_t round_up(size_t bytes, size_t step) {
     return (bytes + step - 1) / step * step;
 }
 
-// Contents are undefined. Throws std::bad_alloc. Untouched pages use no physical memory.
+// Owns memory whose contents are initially undefined. Throws std::bad_alloc. Untouched pages use no
+// physical memory.
 class AlignedBuffer {
   public:
     AlignedBuffer() = default;

@@ -21,7 +21,7 @@ ArenaLayout place(std::span<const Lifetime> lifetimes) {
                      [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
 
     ArenaLayout layout{std::vector<size_t>(lifetimes.size()), 0};
-    std::vector<size_t> placed; // sorted by offset
+    std::vector<size_t> placed; // indices of the placed buffers, sorted by offset
     for (const size_t buffer : order) {
         const size_t bytes = round_up(lifetimes[buffer].bytes, alignment_bytes);
         size_t offset = 0;

@@ -1,5 +1,5 @@
-// Places the buffers of a plan in one arena: first fit over their lifetimes. Depends on the
-// standard library only.
+// Assigns the buffers of a plan to offsets in one arena: first fit over the buffers' lifetimes.
+// Depends on the standard library only.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ struct ArenaLayout {
     size_t bytes = 0;
 };
 
-// Two buffers share bytes only if no step needs both. Larger buffers are placed first, each at the
-// lowest offset that is free for its whole lifetime.
+// Returns an offset for each buffer. Two buffers share bytes only if no step needs both. Larger
+// buffers are placed first, each at the lowest offset that is free for the buffer's whole lifetime.
 ArenaLayout place(std::span<const Lifetime> lifetimes);
 
 } // namespace penstock

@@ -15,8 +15,8 @@ int64_t nanoseconds_since(Clock::time_point start) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
-// Widens a buffer's lifetime to whole segments: blocks of rows are at different steps of a segment
-// at the same time.
+// Returns a buffer's lifetime, widened to whole segments: blocks of rows are at different steps of
+// a segment at the same time.
 Lifetime widened(const PlanBuffer& buffer, const std::vector<Segment>& segments) {
     Lifetime life{std::max(buffer.first_step, 0), std::max(buffer.last_step, 0), buffer.bytes};
     for (const Segment& segment : segments) {
@@ -30,7 +30,8 @@ Lifetime widened(const PlanBuffer& buffer, const std::vector<Segment>& segments)
     return life;
 }
 
-// A buffer in the slabs needs arena memory only for steps that run kernel by kernel.
+// Lays out the arena. A buffer in the slabs needs arena memory only for steps that run kernel by
+// kernel.
 ArenaLayout layout_of(const Recorder& recorder, int32_t output, const Segments& segments,
                       const RowBlocks& blocks) {
     std::vector<Lifetime> lifetimes;
@@ -102,7 +103,7 @@ void Plan::resize(const StepSize& size) {
     }
 }
 
-// The arguments of `step` for rows [first, first + count), with the slab of a thread.
+// Returns the arguments of `step` for rows [first, first + count), with buffers in a thread's slab.
 Arguments Plan::arguments_for_rows(const PlanStep& step, int64_t first, int64_t count,
                                    std::byte* slab) const {
     Arguments call = step.arguments;
@@ -148,7 +149,7 @@ void Plan::run_block(const SegmentRun& segment_run, int64_t block,
     }
 }
 
-// Runs a segment as a kernel: one task per block.
+// Presents a segment as a kernel with one task per block.
 const Kernel Plan::segment_kernel{
     "segment", [](const Arguments&) { return 1; },
     [](const Arguments& call, int) {

@@ -16,23 +16,24 @@ namespace penstock {
 class Plan {
   public:
     // Lays out the arena. `output` stays valid after the last step. Steps of more than
-    // blocks.least() tokens pass through each segment in blocks of rows. The memory of `shared` is
-    // used if it is large enough; then the two plans must not run at the same time, and each
-    // invalidates the output of the other.
+    // blocks.least() tokens pass through each segment in blocks of rows. The plan uses the memory
+    // of `shared` if that is large enough; the two plans must then not run at the same time, and a
+    // run of either invalidates the output of the other.
     Plan(const Recorder& recorder, const PlanTensor& output, const RowBlocks& blocks = {},
          std::shared_ptr<AlignedBuffer> shared = nullptr);
 
-    // The memory of an input or the output of this plan, at the size set by `resize`.
+    // Returns the memory of an input or of the output of this plan, at the size set by `resize`.
     TensorView view(const PlanTensor& tensor) const;
 
-    // Sets the free extents. Each must be within 0..largest. Do not call during a run.
+    // Sets the free extents. Each must be within 0..largest(). Do not call during a run.
     void resize(const StepSize& size);
 
     // Runs all steps under `lease`, which must have been acquired with workspace_bytes().
     void run(ThreadPool::Lease& lease);
 
-    // Like `run`, and adds the time of each step to `seconds()`: wall time for a step that runs
-    // alone, else the time of its blocks divided by the threads that share them.
+    // Does the same as `run`, and adds the time of each step to `seconds()`: wall time for a step
+    // that runs alone, else the time of the step's blocks divided by the number of threads that
+    // share them.
     void run_timed(ThreadPool::Lease& lease);
 
     const StepSize& largest() const { return largest_; }
@@ -45,7 +46,8 @@ class Plan {
     int64_t timed_runs() const { return timed_runs_; }
 
   private:
-    // Shared by the tasks of a segment. `nanoseconds` is indexed by step, or null.
+    // One run of a segment, which the segment's tasks share. `nanoseconds` is indexed by step;
+    // null: no timing.
     struct SegmentRun {
         const Plan& plan;
         const Segment& segment;
@@ -63,11 +65,11 @@ class Plan {
     StepSize largest_;
     StepSize size_;
     std::vector<PlanStep> steps_;
-    std::vector<size_t> offsets_; // of the buffers, in the arena
+    std::vector<size_t> offsets_; // of the buffers in the arena
     RowBlocks blocks_;
     Segments segments_;
-    size_t slab_bytes_ = 0;       // per thread, at the start of its workspace
-    size_t kernel_bytes_ = 0;     // of one kernel, after the slab
+    size_t slab_bytes_ = 0;       // per thread, at the start of the thread's workspace
+    size_t kernel_bytes_ = 0;     // workspace of the kernels, after the slab
     std::vector<double> seconds_; // per step, summed over timed_runs_ runs
     int64_t timed_runs_ = 0;
     std::shared_ptr<AlignedBuffer> arena_;

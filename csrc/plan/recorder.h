@@ -1,4 +1,5 @@
-// Records a step as a list of kernel calls over tensors that have no memory yet. No Python.
+// Records a step as a list of kernel calls over tensors that have no memory yet. Does not use
+// Python.
 //
 // A plan is recorded once and replayed for steps of any size up to the largest: the extent of
 // dimension 0 of a tensor may be free (tokens, rows, rows + 1, samples) and is filled in per run.
@@ -13,7 +14,7 @@
 
 namespace penstock {
 
-// The meaning of a tensor's dimension 0.
+// The quantity that dimension 0 of a tensor counts; `fixed` if it is the same in every step.
 enum class Axis : uint8_t { fixed, tokens, rows, row_starts, samples };
 
 struct StepSize {
@@ -23,7 +24,7 @@ struct StepSize {
     bool operator==(const StepSize&) const = default;
 };
 
-// The extent of a free axis in a step; `fixed` if the axis is not free.
+// Returns the extent of a free axis in a step, or `fixed` if the axis is not free.
 constexpr int64_t extent(Axis axis, const StepSize& step, int64_t fixed) {
     switch (axis) {
     case Axis::fixed: return fixed;
@@ -35,11 +36,11 @@ constexpr int64_t extent(Axis axis, const StepSize& step, int64_t fixed) {
     return fixed;
 }
 
-// A tensor of a plan: either external memory (`buffer` -1, view.data set) or a window of an arena
-// buffer, whose address is known once the plan is finished.
+// A tensor of a plan. It is either external memory (`buffer` is -1 and view.data is set) or a
+// window of an arena buffer, whose address is known when the plan is finished.
 struct PlanTensor {
     static constexpr int32_t external = -1;
-    TensorView view; // extents at the largest step
+    TensorView view; // with the extents of the largest step
     Axis axis = Axis::fixed;
     int32_t buffer = external;
     int64_t offset = 0; // in elements from the start of the buffer
@@ -52,7 +53,7 @@ struct PlanStep {
 };
 
 struct PlanBuffer {
-    size_t bytes = 0; // at the largest step
+    size_t bytes = 0; // for the largest step
     size_t row_bytes = 0;
     bool is_input = false;
     int32_t first_step = -1; // -1: not written yet
@@ -63,15 +64,15 @@ class Recorder {
   public:
     explicit Recorder(const StepSize& largest) : largest_(largest) {}
 
-    // A tensor that the caller fills before each run.
+    // Creates a tensor that the caller fills before each run.
     PlanTensor input(DType dtype, Axis axis, std::span<const int64_t> trailing);
 
-    // A tensor that a recorded call must write before others read it.
+    // Creates a tensor that a recorded call must write before another call reads it.
     PlanTensor temporary(DType dtype, Axis axis, std::span<const int64_t> trailing);
 
     // Records one call. Bit i of `written` means that the call writes tensor i. Throws
-    // std::logic_error if the call reads a temporary that no call has written. The kernels, their
-    // object and external tensors must outlive the plan.
+    // std::logic_error if the call reads a temporary that no call has written. The kernels,
+    // `object` and external tensors must outlive the plan.
     void record(const KernelChoice& kernels, std::span<const PlanTensor> tensors, uint32_t written,
                 std::span<const int64_t> integers, std::span<const float> reals,
                 const void* object);

@@ -36,7 +36,7 @@ std::vector<Segment> runs_of(const std::vector<PlanStep>& steps) {
     return runs;
 }
 
-// Places the buffers that only `segment` uses in its slab.
+// Places the buffers that only `segment` uses in the segment's slab.
 void place_slab(const Recorder& recorder, int32_t output, int64_t rows, Segment& segment,
                 std::vector<size_t>& offsets) {
     std::vector<Lifetime> lifetimes;

@@ -8,20 +8,20 @@
 
 namespace penstock {
 
-// A helper that is descheduled in the middle of a task makes every thread wait until it runs again:
-// for a burst of another process, or a whole time slice (3-4 ms), hundreds of times the length of a
-// phase. Since the helpers do work of their own between stalls, occasional waits are acceptable. If
-// waits take more than a third of the time, the caller is faster alone: it then works alone for a
-// pause, which doubles if the stall recurs at once.
+// A helper that is descheduled in the middle of a task makes every thread wait until the helper
+// runs again: for a burst of another process, or for a whole time slice (3-4 ms), hundreds of times
+// the length of a phase. Occasional waits are acceptable, since helpers are useful between stalls.
+// If waits take more than a third of the time, the caller is faster alone: it then works alone for
+// a pause, which doubles if the stall recurs at once.
 class StallGuard {
   public:
     static constexpr int64_t first_pause_ns = 4'000'000;
     static constexpr int64_t longest_pause_ns = 200'000'000;
     static constexpr int64_t tolerated_wait_ns = 300'000;
-    // a wait is acceptable after this many times its length without one
+    // A wait is acceptable if there was no other wait for this many times its length before.
     static constexpr int64_t tolerated_gap_in_waits = 2;
 
-    // True while the caller should work alone. Reads `now_ns` only during a pause.
+    // Returns whether the caller should work alone now. Reads `now_ns` only during a pause.
     template <class Now>
     bool alone(Now&& now_ns) {
         if (alone_until_ns_ == 0) {
@@ -36,8 +36,8 @@ class StallGuard {
         return false;
     }
 
-    // Records that a barrier took `waited_ns` longer than the caller's own work, in which each
-    // group took `group_ns`: a helper that is running needs about that long for its last group.
+    // Records that at a barrier the caller waited `waited_ns` after its own work, in which each
+    // group took `group_ns` on average: a running helper needs about `group_ns` for its last group.
     void waited(int64_t now_ns, int64_t waited_ns, int64_t group_ns) {
         if (waited_ns < tolerated_wait_ns + 8 * group_ns) {
             return;

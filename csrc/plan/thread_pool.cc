@@ -9,21 +9,21 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t spin_ns = 40'000;      // then sleep, so that an idle pool uses no CPU
-constexpr int spins_per_look = 32;       // between two reads of the clock
-constexpr int64_t groups_per_worker = 8; // few claims, but pieces small enough to steal
+constexpr int64_t spin_ns = 40'000;      // then sleep: an idle pool uses no CPU
+constexpr int spins_per_look = 32;       // spins between two reads of the clock
+constexpr int64_t groups_per_worker = 8; // few claims, but groups small enough to steal
 
 int64_t now_ns() {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// Spin-wait hint for the processor.
+// Tells the processor that the thread spins.
 inline void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    // stalls about as long as PAUSE; YIELD is a no-op on most cores
+    // ISB stalls about as long as PAUSE on x86; YIELD is a no-op on most cores
     asm volatile("isb" ::: "memory");
 #endif
 }
@@ -59,7 +59,7 @@ ThreadPool::~ThreadPool() {
         stop();
         return;
     }
-    for (auto& helper : helpers_) { // in a fork child: the threads exist only in the parent
+    for (auto& helper : helpers_) { // in a child after fork: the threads exist only in the parent
         helper.detach();
     }
 }
@@ -115,9 +115,9 @@ void ThreadPool::run_alone(const Job& job) {
     }
 }
 
-// A ticket is stored before `parked` is read, and a helper sets `parked` before it reads the
-// ticket, all sequentially consistent: at least one of the two sees the other's store, so no
-// wake-up is lost.
+// Gives each worker its range of the job's groups, and wakes parked helpers. The ticket is stored
+// before `parked` is read, and a helper sets `parked` before it reads the ticket, all sequentially
+// consistent: at least one of the two threads sees the other's store, so no wake-up is lost.
 void ThreadPool::publish(const Job& job) {
     const auto threads = static_cast<uint64_t>(threads_),
                groups = static_cast<uint64_t>(job.groups);
@@ -135,7 +135,8 @@ void ThreadPool::publish(const Job& job) {
     }
 }
 
-// Run groups until all ranges are empty; returns the number of groups run.
+// Runs groups from this worker's range, then from the ranges of all other workers, until no group
+// is left. Returns the number of groups that this worker ran.
 uint32_t ThreadPool::drain(int self) {
     uint32_t finished = 0;
     for (int i = 0; i < threads_; ++i) {
@@ -148,7 +149,8 @@ uint32_t ThreadPool::drain(int self) {
                                                      std::memory_order_relaxed)) {
                 continue;
             }
-            // The group is claimed, so the job beside the ticket is valid until this group is done.
+            // This thread has claimed the group, so `victim.job` stays valid until the group is
+            // done.
             const Job& job = victim.job;
             const auto group = static_cast<int64_t>(ticket >> 32);
             const int64_t last = job.first_task(group + 1);
@@ -206,7 +208,8 @@ void ThreadPool::help(int self) {
     }
 }
 
-// Spin until this worker's range has work (true) or the spin time is over (false).
+// Spins until this worker's range has a group (returns true) or the spin time is over (returns
+// false).
 bool ThreadPool::idle(Worker& own) {
     const int64_t since_ns = now_ns();
     do {

@@ -3,10 +3,10 @@
 //
 // The caller is worker 0. It publishes a phase by giving every worker a range of task groups. A
 // worker empties its own range (the same rows every time, so that they stay in its cache), then
-// steals from the others. A range is one 64-bit ticket (next group, end): the thread that advances
-// it owns the group, and only then reads the job beside it. A helper that wakes late finds no
-// groups to claim, and the barrier waits only for groups that were claimed and are not finished.
-// Helpers spin briefly between phases, then sleep on a futex.
+// steals from the ranges of other workers. A range is one 64-bit ticket (next group, end): the
+// thread that advances the ticket owns the group, and only then reads the worker's job. A helper
+// that wakes late finds no groups to claim, and the barrier waits only for groups that were claimed
+// and are not finished. Helpers spin briefly between phases, then sleep on a futex.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ class ThreadPool {
 
     int threads() const { return threads_; }
 
-    // Number of barriers that waited for a descheduled helper since the pool was made.
+    // Returns the number of barriers that waited for a descheduled helper since the pool was made.
     int64_t stalls() const { return stalls_.load(std::memory_order_relaxed); }
 
     // The exclusive right to run phases. Other threads wait in `acquire`.
@@ -50,12 +50,13 @@ class ThreadPool {
         std::unique_lock<std::mutex> lock_;
     };
 
-    // Every worker's workspace has at least `workspace_bytes` while the lease is held.
+    // Waits for the exclusive right to run phases. Every worker's workspace has at least
+    // `workspace_bytes` while the lease is held.
     Lease acquire(size_t workspace_bytes);
 
-    // Calls body(task) for each task in [0, tasks), in any order, on any worker. The first
-    // exception that a body throws is rethrown here after all running bodies have ended; bodies
-    // that have not started by then are skipped.
+    // Calls body(task) for each task in [0, tasks), in any order, on any worker. Rethrows the first
+    // exception that a body throws, after all running bodies have ended; bodies that have not
+    // started by then are skipped.
     template <class Body>
     void parallel_for(int64_t tasks, const Body& body) {
         struct Call {
@@ -93,13 +94,13 @@ class ThreadPool {
         const Arguments* arguments = nullptr;
         int phase = 0;
         int64_t tasks = 0;
-        int64_t groups = 1; // number of groups, nearly equal in tasks
+        int64_t groups = 1; // number of groups, which have nearly equal numbers of tasks
 
-        // The first task of a group; the number of tasks for the group after the last.
+        // Returns the first task of a group, or the number of tasks for the group after the last.
         int64_t first_task(int64_t group) const { return tasks * group / groups; }
     };
 
-    // 128: current CPUs prefetch cache lines in pairs.
+    // 128 bytes, because current CPUs prefetch cache lines in pairs.
     struct alignas(128) Worker {
         std::atomic<uint64_t> ticket{0}; // next group in the high half, end in the low half
         Job job;
@@ -125,7 +126,7 @@ class ThreadPool {
     std::atomic<int64_t> stalls_{0};
     const int64_t process_id_;
     bool forked_ = false;
-    uint32_t helpers_target_ = 0; // groups that helpers must have finished, over all phases so far
+    uint32_t helpers_target_ = 0; // groups that helpers must have finished since the pool was made
     alignas(128) std::atomic<uint32_t> helpers_done_{0};
     alignas(128) std::atomic<bool> stopping_{false};
 };

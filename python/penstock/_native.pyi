@@ -1,7 +1,8 @@
 """The C++ extension module: CPU kernels, plans and the thread pool. See csrc/bind.
 
-Arrays are numpy arrays. Every argument is checked, and errors name it: TypeError for a wrong
-element type, ValueError for a wrong shape, layout or index value, KeyError for an unknown kernel.
+Arrays are numpy arrays. All functions check their arguments and name the wrong argument in the
+error: TypeError for a wrong element type, ValueError for a wrong shape, layout or index value,
+KeyError for an unknown kernel.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,33 +18,41 @@ def signatures() -> dict[str, str]:
     """Return the signature of each kernel as text; see csrc/bind/call/signature.h."""
 
 def supported_isas() -> list[str]:
-    """Return the ISAs that this build has and this machine can run, including emulated ones."""
+    """Return the ISAs, including emulated ISAs, that this build has and this machine can run."""
 
 def attention_partial_floats(heads: int, kv_heads: int, dim: int, max_context: int) -> int:
-    """Return the extent of the `partials` tensor of `paged_attention`."""
+    """Return the number of floats in the `partials` tensor of the kernel `paged_attention`.
+
+    `dim`: head dimension. `max_context`: most tokens that a block table can hold.
+    """
 
 def phase_overhead_s(pool: ThreadPool, tasks: int, rounds: int) -> float:
-    """Return the mean seconds of a phase of empty tasks. Used by the thread pool benchmark."""
+    """Return the mean seconds of a phase of `tasks` empty tasks, over `rounds` phases. Used by the
+    thread pool benchmark."""
 
 class ThreadPool:
-    """Persistent kernel threads. `threads` includes the caller. Idle threads sleep."""
+    """Persistent threads that run kernels. `threads` includes the caller. Idle threads sleep."""
 
     def __init__(self, threads: int) -> None: ...
     @property
     def threads(self) -> int: ...
     @property
     def stalls(self) -> int:
-        """Number of barriers that waited for a thread descheduled by the system."""
+        """Number of barriers that waited for a thread that the system had descheduled."""
 
 class KernelSet:
-    """The kernels that serve a model: those of one ISA, or of several.
+    """The kernels that serve a model, from one or several ISAs.
 
-    `isa` sets the arithmetic of matrix products and the format of packed weights; "auto" is the
-    widest ISA of the machine. `attention` and `other` set the ISA of attention and of all other
-    kernels; "" means `isa`. `by_rows` maps a kernel family ("affine", "dense", "experts",
-    "attention", "other") to pairs of maximum rows per call (None: no limit), ascending, and an ISA
-    that serves such calls if it gives the same bits; otherwise the family's own ISA serves. Raises
-    ValueError for an ISA that the machine lacks.
+    `isa`: ISA of matrix products, which sets their arithmetic and the format of packed weights;
+        "auto" is the widest ISA of the machine.
+    `attention`: ISA of the attention kernels; "" means `isa`.
+    `other`: ISA of all other kernels; "" means `isa`.
+    `by_rows`: for a kernel family ("affine", "dense", "experts", "attention", "other") pairs of
+        maximum rows per call (ascending; None: no limit) and an ISA. This ISA serves calls of up
+        to that many rows if it gives the same bits as the family's ISA above; otherwise the
+        family's ISA serves them.
+
+    Raises ValueError for an ISA that the machine lacks.
     """
 
     def __init__(
@@ -62,8 +71,12 @@ class KernelSet:
         object: PackedLinear | None = None,
         shared_halves: bool = False,
     ) -> bool:
-        """Return whether `isa` gives the same bits as the family's own ISA: products with `object`,
-        or attention; `shared_halves`: over a float16 cache with shared KV heads."""
+        """Return whether the kernels of `isa` give the same bits as the family's own ISA.
+
+        `object`: the weights of the products; required for "affine", "dense" and "experts".
+        `shared_halves`: for "attention", whether the cache is float16 and several query heads
+            share a KV head.
+        """
     def call(
         self,
         pool: ThreadPool,
@@ -73,8 +86,8 @@ class KernelSet:
         reals: Sequence[float] = (),
         object: PackedLinear | PackedExperts | None = None,
     ) -> None:
-        """Run one kernel now, with the GIL released. csrc/bind/call/signature.cc lists the
-        arguments."""
+        """Run one kernel now, with the GIL released. csrc/bind/call/signature.cc lists each
+        kernel's arguments."""
 
 class PackedAdapter:
     """A LoRA adapter packed by `AdapterSlots.pack`."""
@@ -83,9 +96,15 @@ class PackedAdapter:
     def size_bytes(self) -> int: ...
 
 class AdapterSlots:
-    """The operand of the LoRA kernels: see `kernels.lora_slots`. `dtype`: "f32", "f16" or "i8".
-    `linears`: for each linear layer its columns, and the rows of each slice. Raises ValueError for
-    sizes that are not supported."""
+    """A fixed number of slots for LoRA adapters, which the kernel `lora` reads; see
+    `kernels.lora_slots`.
+
+    `capacity`: number of slots.
+    `dtype`: storage type of the factors, "f32", "f16" or "i8".
+    `linears`: for each linear layer its input columns, and the output rows of each slice.
+
+    Raises ValueError for sizes that are not supported.
+    """
 
     def __init__(
         self,
@@ -95,23 +114,28 @@ class AdapterSlots:
         linears: Sequence[tuple[int, Sequence[int]]],
     ) -> None: ...
     def pack(self, factors: Sequence[tuple[Array, Array] | None]) -> PackedAdapter:
-        """Pack the factors (a, b) of each slice, with the GIL released. Raises ValueError for
-        factors that do not fit."""
+        """Pack the factors (a [Q, C], b [N, Q]) of each slice, with the GIL released. None: the
+        adapter does not change the slice. Raises ValueError for factors that do not fit."""
 
     def install(self, slot: int, adapter: PackedAdapter) -> None:
-        """Raises ValueError for a slot out of range, or an adapter packed for other shapes."""
+        """Put a packed adapter into a slot. Raises ValueError for a slot out of range, or for an
+        adapter packed for other shapes."""
 
     def clear(self, slot: int) -> None: ...
     def inner_columns(self, linear: int) -> int: ...
 
 class DryRepetitions:
-    """Repetition state of one sequence for the DRY sampler; see
+    """Finds the repetitions of one sequence for the DRY sampler; see
     csrc/cpu/sampling/dry_repetitions.h.
 
-    A match ends at the end of the sequence and begins after the last breaker in it. `breakers` are
-    pairs of heads, [n] int32, and a tail, [n] int32: each head followed by the tail is a breaker.
-    Lengths above `longest` count as `longest`. Raises ValueError for heads that do not ascend.
-    `size_bytes` is at most `bytes_per_token` per token of a long sequence.
+    A repetition ends at the end of the sequence and begins after the last breaker in the sequence.
+
+    `breakers`: pairs of heads, [n] int32 ascending, and a tail, [m] int32. Each head followed by
+        the tail is a breaker.
+    `longest`: repetitions of more tokens count as this many tokens.
+    `size_bytes`: memory of the state; at most `bytes_per_token` per token of a long sequence.
+
+    Raises ValueError for heads that do not ascend.
     """
 
     bytes_per_token: int
@@ -124,13 +148,16 @@ class DryRepetitions:
         """Append tokens[i] to states[i]; skip None states and negative tokens."""
     @staticmethod
     def lists(states: list[DryRepetitions | None], least: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return starts [S + 1], tokens [N] and lengths [N]: for each state the tokens, ascending,
-        that would extend a repetition of at least least[i] >= 1 tokens, and the length of the
-        longest one. Single-token breakers are left out."""
+        """Return the tokens that would extend a repetition of at least least[i] >= 1 tokens.
+
+        Returns starts [S + 1], tokens [N] and lengths [N]. State i has the entries starts[i] to
+        starts[i + 1] - 1: tokens in ascending order, and the length of the longest repetition
+        that each would extend. Single-token breakers are left out.
+        """
 
 class TokenCounts:
-    """The distinct tokens of one sequence and their counts in the answer. Tokens of `prompt` count
-    as seen, with count 0."""
+    """Counts the tokens of one sequence's answer. The tokens of `prompt`, [n] int32, are listed
+    too; occurrences in the prompt are not counted."""
 
     def __init__(self, prompt: Ints) -> None: ...
     def extend(self, tokens: Ints) -> None:
@@ -140,11 +167,11 @@ class TokenCounts:
         """Append tokens[i] to states[i]; skip None states and negative tokens."""
     @staticmethod
     def lists(states: list[TokenCounts | None]) -> tuple[Ints, Ints, Ints]:
-        """Return starts [S + 1], tokens [N] and counts [N] of each state, in order of first
-        appearance."""
+        """Return starts [S + 1], tokens [N] and counts [N]. State i has the entries starts[i] to
+        starts[i + 1] - 1: its distinct tokens in order of first appearance, and their counts."""
 
 class MatrixSource:
-    """A matrix to pack. Borrows its C-contiguous arrays. See `kernels.weights`."""
+    """A matrix to pack, which borrows its C-contiguous arrays. See `kernels.weights`."""
 
     @staticmethod
     def dense(data: Array, dtype: str) -> MatrixSource: ...
@@ -161,10 +188,15 @@ class MatrixSource:
     ) -> MatrixSource: ...
 
 class PackedExperts:
-    """The packed experts of a mixture-of-experts layer. `gate_up` holds gate and up of each expert
-    in turn, `down` one part per expert; each may have biases. `activation`: "silu" or "swiglu_oai".
-    Raises ValueError if the parts differ in shape. `row_bytes` and `inner_bytes`: bytes of a
-    quantized input row of `gate_up` and of `down`."""
+    """The packed experts of a mixture-of-experts layer.
+
+    `gate_up`: two parts per expert, gate and up; may have biases.
+    `down`: one part per expert; may have biases.
+    `activation`: "silu" or "swiglu_oai".
+    `row_bytes`, `inner_bytes`: bytes of a quantized input row of `gate_up` and of `down`.
+
+    Raises ValueError if the parts differ in shape.
+    """
 
     row_bytes: int
     inner_bytes: int
@@ -177,8 +209,13 @@ class PackedExperts:
         """(E, F, W): experts, feed-forward width, model width."""
 
 class PackedLinear:
-    """Weights packed for an ISA, in parallel and with the GIL released. `rows`: the kernel
-    `embedding` may gather rows from them."""
+    """A linear layer or an embedding table, packed for the ISA of `kernels`. Packing runs in
+    parallel, with the GIL released.
+
+    `parts`: matrices that share their input; their output columns are concatenated.
+    `bias`: [N] float32 of all parts.
+    `rows`: whether the kernel `embedding` may gather rows from the weights.
+    """
 
     def __init__(
         self,
@@ -200,29 +237,31 @@ class PackedLinear:
     def size_bytes(self) -> int: ...
 
 class PlanTensor:
-    """A tensor of a plan. Its memory is assigned by `Recorder.finish`."""
+    """A tensor of a plan. `Recorder.finish` assigns its memory."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape at the largest step."""
+        """Shape in the largest step."""
     @property
     def dtype(self) -> str: ...
 
 class Recorder:
-    """Records kernel calls into a plan for steps of at most these sizes."""
+    """Records kernel calls into a plan, for steps of at most the given tokens, rows and samples."""
 
     def __init__(
         self, kernels: KernelSet, max_tokens: int, max_rows: int, max_samples: int
     ) -> None: ...
     def inputs(self, max_blocks: int, adapters: bool = False) -> list[PlanTensor]:
         """Create the seven inputs of a step, in the order of `kernels.ops_interface.StepInputs`,
-        and with `adapters` the five inputs of adapter groups. May be called only once."""
+        and with `adapters` also the five inputs of adapter groups. May be called only once."""
     def empty(self, like: PlanTensor, columns: int, dtype: str = "float32") -> PlanTensor:
-        """Create a [rows of `like`, columns] tensor, undefined until a call writes it."""
+        """Create a [rows of `like`, columns] tensor. A call must write the tensor before another
+        call reads it."""
     def between(self, starts: PlanTensor, columns: int) -> PlanTensor:
-        """Create a float32 tensor with a row per sequence, i.e. per interval of `starts`."""
+        """Create a float32 tensor with a row per sequence: row r belongs to the interval from
+        starts[r] to starts[r + 1]."""
     def scratch(self, extent: int, dtype: str = "float32") -> PlanTensor:
-        """Create a vector whose extent is the same in every step."""
+        """Create a vector that has `extent` elements in every step."""
     def call(
         self,
         kernel: str,
@@ -231,16 +270,19 @@ class Recorder:
         reals: Sequence[float] = (),
         object: PackedLinear | PackedExperts | None = None,
     ) -> None:
-        """Record one call. Arrays are constants or caches that the kernel updates; the plan keeps
-        them alive.
+        """Record one kernel call. An array is a constant, or a cache that the kernel updates; the
+        plan keeps the array alive. csrc/bind/call/signature.cc lists each kernel's arguments.
 
-        Raises RuntimeError if the call reads a tensor that no recorded call has written."""
+        Raises RuntimeError if the call reads a tensor that no recorded call has written.
+        """
     def finish(self, pool: ThreadPool, output: PlanTensor, shared: Plan | None = None) -> Plan:
-        """Build the plan. It uses the memory of `shared` if that is large enough; the two plans
-        must then not run at the same time. May be called again."""
+        """Build the plan, whose `run` returns `output`. The plan uses the memory of `shared` if
+        that is large enough; the two plans must then not run at the same time. May be called
+        again."""
 
 class Plan:
-    """A recorded step. Concurrent runs wait for each other."""
+    """A recorded step. Concurrent calls of `run` wait for each other. `profiling`: whether runs
+    measure the time of each kernel."""
 
     profiling: bool
     def run(
@@ -257,7 +299,7 @@ class Plan:
         """Run the step and return its output, a view that the next run overwrites. Releases the
         GIL for the whole step."""
     def profile(self) -> dict[str, tuple[float, int]]:
-        """Return (seconds, calls) per kernel, of all runs with `profiling` on."""
+        """Return (seconds, calls) by kernel name, over all runs with `profiling` on."""
     @property
     def arena_bytes(self) -> int: ...
     @property

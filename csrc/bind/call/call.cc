@@ -48,7 +48,8 @@ PlanTensor operand_of(const py::handle& given, const Parameter& parameter,
         throw py::value_error(where + ": expected " + std::to_string(parameter.extents.size()) +
                               " dimensions, got " + std::to_string(tensor.view.rank));
     }
-    // uint8 tensors hold quantized units, which kernels load by whole cache lines.
+    // uint8 tensors hold quantized units, which kernels load by whole cache lines: they must be
+    // aligned.
     if (tensor.view.dtype == DType::u8 &&
         reinterpret_cast<uintptr_t>(tensor.view.data) % alignment_bytes != 0) {
         throw py::value_error(where + ": must start on a multiple of 64 bytes");
@@ -86,7 +87,8 @@ void check_extents(const CheckedCall& call, Symbols& symbols) {
     }
 }
 
-// Returns the slot table and defines the extents of the linear layer that the call names.
+// Returns the adapter table of `given.object`. Sets in `symbols` the extents of the linear layer
+// whose index is the first integer of the call.
 const void* check_adapters(const Signature& signature, const CallArguments& given,
                            Symbols& symbols) {
     if (!py::isinstance<cpu::AdapterSlots>(given.object)) {
@@ -167,7 +169,7 @@ void check_count(const Signature& signature, const char* what, size_t given, siz
     }
 }
 
-// Half-open byte range that an external tensor covers; empty for an arena tensor.
+// Returns the half-open byte range that an external tensor covers; empty for an arena tensor.
 std::pair<uintptr_t, uintptr_t> memory_of(const PlanTensor& tensor) {
     const TensorView& view = tensor.view;
     int64_t last = 0;
@@ -183,7 +185,8 @@ std::pair<uintptr_t, uintptr_t> memory_of(const PlanTensor& tensor) {
                : std::pair{start, start + static_cast<uintptr_t>(last + 1) * size_of(view.dtype)};
 }
 
-// Windows of one arena buffer may interleave, so only external arrays are compared.
+// Checks that no array that the call writes overlaps another array of the call. Arena tensors are
+// not compared: windows of one arena buffer may interleave.
 void check_overlap(const CheckedCall& call) {
     for (size_t i = 0; i < call.tensors.size(); ++i) {
         if (call.signature->tensors[i].access != Access::write) {

@@ -17,7 +17,8 @@ namespace penstock::bind {
 
 namespace py = pybind11;
 
-// The values of tensor `index` must be below `limit`, or ascend from 0 to it.
+// A limit on the values of tensor `index`: each must be below `limit` (in `bounds`), or they must
+// ascend from 0 to `limit` (in `runs`).
 struct ValueBound {
     size_t index = 0;
     Extent limit;
@@ -44,13 +45,13 @@ struct CallArguments {
     py::object object;
 };
 
-// Check the arguments of a call to kernel `name`. Each tensor is a numpy array or a PlanTensor.
+// Checks the arguments of a call to kernel `name`. Each tensor is a numpy array or a PlanTensor.
 // Raises TypeError or ValueError naming the kernel and the argument, and KeyError for an unknown
 // kernel. Does not read tensor values.
 CheckedCall check_call(const KernelSet& kernels, const std::string& name,
                        const CallArguments& given);
 
-// The tensor with that parameter name, which the signature must have.
+// Returns the tensor of the parameter `name`, which the signature must have.
 const PlanTensor& tensor_named(const CheckedCall& call, const std::string& name);
 
 } // namespace penstock::bind

@@ -1,4 +1,5 @@
-// Evaluates extent expressions such as "[T, H * D]" from the named extents of one call. No Python.
+// Evaluates extent expressions such as "[T, H * D]" from the named extents of one call. Does not
+// use Python.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,12 @@ class Symbols {
   public:
     void set(const std::string& name, Extent extent) { extents_[name] = extent; }
 
-    // True if the expression is a single name: such an expression may define the name, all others
-    // only use names.
+    // True if the expression is a single name. Only such an expression may define a name; all
+    // others use names that are already defined.
     static bool is_name(std::string_view expression);
 
     // Evaluates a sum of products of names and numbers without spaces, e.g. "2*K*D+H*D". Returns
-    // nullopt if a name is unknown. "R+1" over the axis `rows` has the axis `row_starts`; other
+    // nullopt if a name is unknown. "R+1" has the axis `row_starts` if R has the axis `rows`; other
     // expressions of several terms or factors have a fixed extent.
     std::optional<Extent> evaluate(std::string_view expression) const;
 

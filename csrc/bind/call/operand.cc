@@ -9,7 +9,7 @@ namespace {
 struct DTypeEntry {
     DType dtype;
     const char* name;
-    const char* numpy; // kind and item size, as numpy spells them
+    const char* numpy; // kind and item size in numpy's notation
 };
 
 constexpr std::array<DTypeEntry, 7> dtypes{{{DType::f32, "float32", "f4"},
@@ -35,7 +35,8 @@ DType dtype_of(const py::array& array, const std::string& where) {
     throw py::type_error(where + ": no kernel supports " + std::string(py::str(dtype)));
 }
 
-// Only the first dimension may be strided: kernels step through it by its stride.
+// Checks that no dimension except the first is strided: kernels step by the stride of the first
+// dimension only.
 void check_layout(const TensorView& view, const std::string& where) {
     const auto last = static_cast<size_t>(view.rank - 1);
     if (view.shape[last] > 1 && view.stride[last] != 1) {

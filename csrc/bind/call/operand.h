@@ -11,17 +11,17 @@ namespace penstock::bind {
 
 namespace py = pybind11;
 
-// The name used in error messages and by PlanTensor.dtype: "float32", "bfloat16", ...
+// Returns the name used in error messages and by PlanTensor.dtype: "float32", "bfloat16", ...
 const char* dtype_name(DType dtype);
 
-// The element type of that name. Raises ValueError for an unknown name.
+// Returns the element type with this name. Raises ValueError for an unknown name.
 DType dtype_named(const std::string& name);
 
-// The numpy type that stores `dtype`; bfloat16 is stored as its bits in uint16.
+// Returns the numpy type that stores `dtype`; bfloat16 is stored as uint16 with the same bits.
 py::dtype numpy_dtype(DType dtype);
 
-// Returns `array` as an external tensor that borrows its memory. `where` names the argument in
-// errors. Raises TypeError for an element type that no kernel supports, and ValueError for more
+// Returns `array` as an external tensor that borrows the array's memory. `where` names the argument
+// in errors. Raises TypeError for an element type that no kernel supports, and ValueError for more
 // than four dimensions, misaligned or byte-swapped data, or a last dimension that is not
 // contiguous. Arrays of three or four dimensions may be strided in the first dimension only.
 PlanTensor array_operand(const py::array& array, const std::string& where);

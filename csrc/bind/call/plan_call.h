@@ -1,4 +1,5 @@
-// A finished plan with its step inputs, and the input checks of a run. No Python.
+// A finished plan with its step inputs, and the checks of these inputs before a run. Does not use
+// Python.
 #pragma once
 
 #include <array>
@@ -20,7 +21,7 @@ enum class StepInput : uint8_t {
     context_lens,
     block_tables,
     sample_rows,
-    adapter_slots, // from here on: only in plans with adapters
+    adapter_slots, // this and all following inputs exist only in plans with adapters
     adapter_order,
     adapter_starts,
     sampled_order,
@@ -36,7 +37,7 @@ constexpr std::array<const char*, num_step_inputs> step_input_names{
 template <class T>
 using PerInput = std::array<T, num_step_inputs>;
 
-// Limits that the recorded calls put on the values of the inputs.
+// Limits on the values of the inputs, which follow from the recorded calls.
 struct InputLimits {
     PerInput<std::optional<Extent>> below{};
     std::optional<CacheExtent> cache;
@@ -44,7 +45,7 @@ struct InputLimits {
     int64_t adapter_slots = 0;
 };
 
-// Keep the smaller of two bounds. All bounds of one input have the same axis.
+// Sets `bound` to the smaller of `bound` and `other`. All bounds of one input have the same axis.
 void narrow(std::optional<Extent>& bound, const Extent& other);
 
 struct StepPlan {
@@ -61,8 +62,8 @@ struct StepPlan {
     // disagree or exceed the recorded maximum.
     StepSize measure(const PerInput<TensorView>& given) const;
 
-    // Copies the inputs into the arena, checks the copies (so that the caller cannot change them
-    // between check and use) and runs the plan. Not thread-safe.
+    // Copies the inputs into the arena, checks the copies and runs the plan. Checking copies
+    // ensures that the caller cannot change inputs between check and use. Not thread-safe.
     void run(ThreadPool::Lease& lease, const StepSize& size, const PerInput<TensorView>& given);
 
   private:

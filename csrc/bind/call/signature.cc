@@ -65,7 +65,8 @@ std::string count_refusal(const Symbols& symbols, int) {
     return value(symbols, "count") > value(symbols, "V") ? "count: exceeds the vocabulary" : "";
 }
 
-// Cuts the text before the first `separator` off `rest`, or all of it.
+// Removes and returns the text of `rest` before the first `separator`, or all of `rest` if there is
+// none.
 std::string_view cut(std::string_view& rest, std::string_view separator) {
     const size_t at = rest.find(separator);
     const std::string_view head = rest.substr(0, at);
@@ -150,10 +151,11 @@ std::vector<Row> row_kernels() {
     };
 }
 
-// The object gives further extents. A packed_linear [N, C]: C, N (also as V) and `row_bytes`, the
-// bytes of a quantized row of C numbers. packed_experts: E, F, W, and the bytes of a quantized row
-// of W numbers (`row_bytes`) and of F numbers (`inner_bytes`). adapter_slots: C and N of the layer
-// `linear`, and `inner_columns`, the columns of its scratch.
+// The extents that the `object` argument of a call defines. packed_linear [N, C]: C, N (also as V)
+// and `row_bytes`, the bytes of a quantized row of C numbers. packed_experts: E, F, W, and the
+// bytes of a quantized row of W numbers (`row_bytes`) and of F numbers (`inner_bytes`).
+// adapter_slots: C and N of the layer `linear`, and `inner_columns`, the columns of the scratch
+// tensor `inner`.
 std::vector<Row> weight_kernels() {
     return {
         {"embedding", "tokens int32 [T] below V; write out float32 [T, C]; real scale",

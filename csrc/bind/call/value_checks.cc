@@ -29,7 +29,8 @@ void check_row_of_blocks(const ChunkViews& chunks, int64_t row, int64_t blocks_u
 void check_below(const TensorView& values, int64_t below, const std::string& where) {
     const int64_t rows = values.rank > 1 ? values.shape[0] : 1;
     const int64_t columns = values.rank > 1 ? values.shape[1] : values.shape[0];
-    // As unsigned, a negative number is too large: one comparison, which vectorizes.
+    // Converted to unsigned, a negative number is too large: one comparison suffices, and it
+    // vectorizes.
     uint32_t largest = 0;
     for (int64_t row = 0; row < rows; ++row) {
         const auto* value = values.row<int32_t>(row);

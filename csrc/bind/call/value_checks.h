@@ -1,5 +1,5 @@
-// Checks the values of index tensors before a kernel uses them as addresses. No Python: violations
-// throw std::invalid_argument, which pybind11 turns into ValueError.
+// Checks the values of index tensors before a kernel uses them as addresses. Does not use Python:
+// violations throw std::invalid_argument, which pybind11 turns into ValueError.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +11,40 @@
 
 namespace penstock::bind {
 
-// Every element of `values` [n] or [m, n] int32 is in 0..below - 1.
+// Checks that every element of `values` [n] or [m, n] int32 is in 0..below - 1.
 void check_below(const TensorView& values, int64_t below, const std::string& where);
 
-// Checks that the elements of `values` [n] int32 are distinct, since two threads would otherwise
-// write to one address. Elements must have been bounded before. Keeps four bytes per value up to
-// the largest one seen.
+// Checks that the elements of `values` [n] int32 are distinct, since otherwise two threads would
+// write to one address. The elements must have passed check_below. Keeps four bytes per value up to
+// the largest value seen.
 class DistinctCheck {
   public:
     void operator()(const TensorView& values, const std::string& where);
 
   private:
-    // indexed by value: number of the last call that contained it
+    // indexed by value: number of the last call whose tensor contained the value
     std::vector<uint32_t> last_call_;
     uint32_t call_ = 0;
 };
 
-// The elements of `starts` [n] int32, n >= 1, ascend from 0 to `end`; equal neighbours are allowed.
+// Checks that the elements of `starts` [n] int32, n >= 1, ascend from 0 to `end`. Equal neighbours
+// are allowed.
 void check_starts(const TensorView& starts, int64_t end, const std::string& where);
 
-// Rows of a tensor grouped by adapter; see AdapterRows in kernels/ops_interface.py.
+// The rows of a tensor, grouped by adapter; see AdapterRows in kernels/ops_interface.py.
 struct GroupViews {
     TensorView order;  // [T]
     TensorView starts; // [R + 1]
     TensorView slots;  // [R]
 };
 
-// `starts` ascends from 0 to at most the rows of `order`; the elements of `order` up to there are
-// distinct rows; every non-empty group has a slot below `capacity`.
+// Checks that `starts` ascends from 0 to at most the number of rows in `order`, that the elements
+// of `order` before the last start are distinct rows, and that every non-empty group has a slot
+// below `capacity`.
 void check_groups(const GroupViews& groups, int64_t capacity, DistinctCheck& distinct,
                   const std::string& where);
 
-// The shape of the KV cache that block tables index.
+// Sizes of the KV cache to which block tables refer.
 struct CacheExtent {
     int64_t blocks = 0;
     int64_t block_size = 0;
@@ -55,8 +57,9 @@ struct ChunkViews {
     TensorView block_tables; // [R, max_blocks]
 };
 
-// Chunks are not empty and cover tokens 0..tokens - 1 in order; each fits into its context, its
-// context into its block table, and the entries for the context are valid blocks of the cache.
+// Checks that no chunk is empty and that the chunks cover tokens 0..tokens - 1 in order; that each
+// chunk fits into its context and each context into its block table; and that the block table
+// entries of the context are blocks of the cache.
 void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& cache);
 
 } // namespace penstock::bind

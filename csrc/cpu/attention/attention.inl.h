@@ -6,25 +6,29 @@
 //                              float32); 6 out [T, H * D] float32; 7 partials [n] float32 scratch
 //                    integers: H, K, D, window (0: none)
 //                    reals:    scale
-//   sink_attention   the same and 8 sinks [H] float32: exp(sinks[h]) is added to the softmax sum
+//   sink_attention   as paged_attention, with 8 sinks [H] float32: exp(sinks[h]) is added to
+//                    the softmax sum
 //   bidirectional_attention  as paged_attention without partials: a token also sees the tokens
 //                    after it; with a window w, those at a distance below w
-//   biased_attention  the same with 7 bias [H, 2 M + 1] float32: a key d positions after a token
-//                    (or -d before it) has bias[h, M + d] added to its score, with d clamped to M
+//   biased_attention  as bidirectional_attention, with 7 bias [H, 2 M + 1] float32: bias[h, M + d]
+//                    is added to the score of a key d positions after the token (-d before it),
+//                    with d clamped to -M..M
 //
 // P is a multiple of kLanes and divides 64 or is a multiple of it; D is any multiple of 8. Block
-// table entries without a visible key are not read, and slots without one do not affect a result.
-// `partials` holds attention_partial_floats(...) floats; with fewer, steps are not split.
+// table entries without a visible key are not read; slots without a visible key do not affect a
+// result. `partials` holds attention_partial_floats(...) floats; if it holds fewer, steps are not
+// split.
 //
-// The arithmetic of one (token, query head) does not depend on the rest of the step: spans of 256
-// keys aligned to absolute positions; in a span, tiles of 64 keys with an online softmax (base 2),
-// its sum kept per vector lane; spans merged in order. All in float32, except over a float16 cache
-// with shared heads (H > K) on ISAs with bf16 products: there the operands are rounded to bf16 and
-// a step takes several keys, see attention_bf16.inl.h and attention_amx.inl.h. Keys that a row does
-// not see have no part in its sums, even if they are NaN or share a step with keys that it sees.
+// The arithmetic of one (token, query head) does not depend on the rest of the step. Keys are
+// divided into spans of 256, aligned to absolute positions. Within a span, tiles of 64 keys pass
+// through an online softmax (base 2), whose sum is kept per vector lane. Spans are merged in order.
+// All is computed in float32, except over a float16 cache with shared heads (H > K) on ISAs with
+// bf16 products: there the operands are rounded to bf16, and one step of a product takes several
+// keys; see attention_bf16.inl.h and attention_amx.inl.h. Keys that a row does not see do not
+// change its sums, even if they are NaN or in one step with keys that the row sees.
 //
-// A task computes a block of a chunk's tokens for the query heads of one KV head, over all spans;
-// in steps of few tasks, one token and one span, and phase 1 merges them.
+// A task computes a block of a chunk's tokens for the query heads of one KV head, over all spans.
+// In steps of few tasks, a task computes one token over one span, and phase 1 merges the spans.
 #pragma once
 
 #include "cpu/attention/attention_amx.inl.h"
@@ -54,7 +58,7 @@ using SharedHalves = F32Numerics<uint16_t>;
 constexpr int kSinks = 8; // index of the sinks tensor
 
 // Multiplies a row's accumulated sums by `keep` and adds one span's sums times `add`. The first
-// span is stored as it is.
+// span (`start`) is stored as it is.
 PENSTOCK_INLINE void add_span(const float* sums, int64_t padded, float* total, float keep,
                               float add, bool start) {
     for (int64_t i = 0; i < padded; i += kLanes) {
@@ -65,7 +69,7 @@ PENSTOCK_INLINE void add_span(const float* sums, int64_t padded, float* total, f
     }
 }
 
-// Merges a span's result into a row's total.
+// Merges a span's result into a row's total. `start`: the span is the row's first.
 PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t padded,
                            float* total_sums, float& total_highest, float& total_mass, bool start) {
     const float top = start || highest > total_highest ? highest : total_highest;
@@ -76,8 +80,8 @@ PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t
     total_highest = top;
 }
 
-// The factor that turns a row's sums, weighted by 2^(score - highest), into its result. A sink adds
-// to the softmax sum but has no value.
+// Returns the factor that turns a row's sums, weighted by 2^(score - highest), into its result. A
+// sink adds to the softmax sum but has no value.
 PENSTOCK_INLINE float share_of_sums(const Arguments& call, int64_t head, float highest,
                                     float mass) {
     if (!call.tensor[kSinks].data)
@@ -96,7 +100,7 @@ PENSTOCK_INLINE void write_out(const float* sums, float share, int64_t dim, floa
     }
 }
 
-// One task's pass over its keys.
+// Computes one task: all of its spans of keys, in order.
 template <class Numerics>
 struct Walk {
     using Cached = typename Numerics::Cached;
@@ -122,7 +126,7 @@ struct Walk {
             buffer.sums[i] = 0.0f;
     }
 
-    // Computes one span for all rows, into sums, lane_mass and highest.
+    // Computes one span for all rows, into `sums`, `lane_mass` and `highest`.
     void span(int64_t index) {
         reset();
         const int64_t seen = step.end_visible(job.row, position + job.count - 1);
@@ -176,7 +180,8 @@ struct Walk {
         }
     }
 
-    // Merges a span for up to kMerged rows, whose scales and sums are computed together.
+    // Merges a span into the totals of up to kMerged rows, whose scales and sums are computed
+    // together.
     static constexpr int kMerged = 8;
     void merge_rows(int64_t row, int count, int64_t index) const {
         F32 lanes[kMerged];

@@ -1,10 +1,10 @@
-// Attention of the rows of a task over one tile of keys, in AMX tiles instead of TileRows. For a
-// float16 cache on ISAs with matrix tiles. Included by attention.inl.h.
+// Attention of the rows of a task over one tile of keys, in AMX tiles instead of TileRows. Used for
+// a float16 cache on ISAs with matrix tiles. Included by attention.inl.h.
 //
-// Operands are rounded as in attention_bf16.inl.h, but a product takes steps of 32 k and sums the
-// even and the odd k of each step separately before adding both to the result. Within a step, keys
+// Operands are rounded as in attention_bf16.inl.h, but a product takes steps of 32 k, and sums the
+// even and the odd k of each step separately before it adds both to the result. Within a step, keys
 // that a row does not see have weight zero, which changes no bit as long as their values are
-// finite; if some are not, rows are computed separately.
+// finite; if some values are not finite, rows are computed separately.
 #pragma once
 
 #include "cpu/attention/attention_bf16.inl.h"
@@ -23,17 +23,17 @@ struct AmxRows;
 struct AmxNumerics : Bf16Numerics {
     using Rows = AmxRows;
     static constexpr int kDepthUnit = 32;  // k per step of a product
-    static constexpr int kScoredRows = 64; // four blocks
+    static constexpr int kScoredRows = 64; // four blocks of 16 rows
 };
 
 struct AmxRows {
-    static constexpr int64_t kBlock = 16; // rows of a matrix tile
+    static constexpr int64_t kBlock = 16; // rows of a block, the rows of a matrix tile
     static constexpr int kUnitK = AmxNumerics::kDepthUnit;
     static constexpr int kMaxVectors = 4; // vectors of sums computed together
     const Task<uint16_t>& task;
     const Step& step;
     const Buffers<AmxNumerics>& buffer;
-    // row count that the matrix tiles are configured for; 0: not configured
+    // number of rows for which the matrix tiles are configured; 0: not configured
     int64_t configured = 0;
 
     ~AmxRows() {
@@ -41,14 +41,15 @@ struct AmxRows {
             release_tiles();
     }
 
-    // Index of a row's scores and weights, which are kept until its block has passed all stages.
+    // Returns the index of a row's scores and weights, which are kept until the row's block has
+    // passed all stages.
     static int64_t place(int64_t row) { return row % AmxNumerics::kScoredRows; }
 
     int64_t depth() const { return round_up(step.dim, kUnitK); }
 
-    // Computes all rows with one tile of keys, prefetching the next one during conversion. Blocks
-    // of rows pass through three stages, each one block behind the previous stage, so that neither
-    // the matrix unit nor the vector unit waits for the other's latest result.
+    // Computes all rows with one tile of keys, and prefetches the next tile during conversion.
+    // Blocks of rows pass through three stages, each one block behind the previous stage, so that
+    // neither the matrix unit nor the vector unit waits for the other's latest result.
     void add(int64_t tile, Prefetcher& prefetcher) {
         const Seen all = seen_by_some(tile, 0, task.rows);
         convert_keys(tile, all, prefetcher);
@@ -66,7 +67,7 @@ struct AmxRows {
     }
 
   private:
-    // Keys [begin, end) of a tile.
+    // The keys [begin, end) of a tile that some rows see.
     struct Seen {
         int begin, end;
 
@@ -77,7 +78,8 @@ struct AmxRows {
         int steps() const { return (end - 1) / kUnitK + 1 - first_step(); }
     };
 
-    // Keys seen by at least one, and by all, of rows [row, row + count).
+    // Return the keys that at least one of the rows [row, row + count) sees, or that all of them
+    // see.
     Seen seen_by_some(int64_t tile, int64_t row, int64_t count) const {
         const int64_t first = row / step.group, last = (row + count - 1) / step.group;
         return {task.visible_from(first, tile), task.visible_to(last, tile)};
@@ -89,7 +91,7 @@ struct AmxRows {
 
     int64_t rows_of(int64_t block) const { return smaller(kBlock, task.rows - block * kBlock); }
 
-    // Tiles 0 .. 3: sums; 4, 5: left operand; 6, 7: right operand.
+    // Configures the matrix tiles. 0 .. 3: sums; 4, 5: left operand; 6, 7: right operand.
     void configure(int64_t rows) {
         if (rows == configured)
             return;
@@ -98,7 +100,7 @@ struct AmxRows {
         configure_tiles({{m, 64}, {m, 64}, {m, 64}, {m, 64}, {m, 64}, {m, 64}, {16, 64}, {16, 64}});
     }
 
-    // Converts whole vectors of keys, with zeros if D ends within a step.
+    // Converts whole vectors of keys. If D ends within a step, the rest of the step is zeros.
     void convert_keys(int64_t tile, const Seen& seen, Prefetcher& prefetcher) const {
         const int64_t stride = task.call.tensor[4].stride[2];
         for (int v = seen.begin / kLanes; v * kLanes < seen.end; ++v) {
@@ -113,7 +115,7 @@ struct AmxRows {
         }
     }
 
-    // Converts whole steps of values, with zeros for keys that are not seen.
+    // Converts whole steps of values. Keys that no row sees become zeros.
     void convert_values(int64_t tile, const Seen& seen, Prefetcher& prefetcher) const {
         const int first = seen.first_step() * kUnitK;
         for (int key = first; key < first + seen.steps() * kUnitK; key += 2) {
@@ -134,7 +136,7 @@ struct AmxRows {
         }
     }
 
-    // Converts a pair of values of which at most `key` is seen.
+    // Converts a pair of values of which no key except `key` is seen.
     void convert_half(int64_t tile, int key, const Seen& seen, uint16_t* to) const {
         for (int64_t d = 0; d < step.dim; d += kLanes) {
             if (!seen.has(key)) {
@@ -147,7 +149,7 @@ struct AmxRows {
         }
     }
 
-    // True if all values written by convert_values are finite.
+    // Returns whether all values written by convert_values are finite.
     bool finite_values(const Seen& seen) const {
         constexpr uint16_t kExponent = 0x7f80;
         const int64_t first = seen.first_step() * kUnitK * kLanes;
@@ -161,8 +163,8 @@ struct AmxRows {
         return not_finite == 0;
     }
 
-    // A product of rows of `a` and vectors of `b` in `steps` steps, added to `c` or stored there.
-    // The vectors of `b` in a step are b_stride apart, as rows of pairs.
+    // A product of rows of `a` and vectors of `b` in `steps` steps. The result is added to `c` or
+    // replaces it. In `b`, the vectors of one step are `b_stride` apart, each as rows of pairs.
     struct Product {
         const uint16_t* a;
         int64_t a_stride;
@@ -257,7 +259,7 @@ struct AmxRows {
                        static_cast<int>(task.padded / kLanes));
     }
 
-    // Adds values token by token, each with only the values that it sees.
+    // Adds the values for each token separately, and only those of the keys that the token sees.
     void add_values_by_token(int64_t tile, int64_t block) {
         const int64_t end = block * kBlock + rows_of(block);
         for (int64_t row = block * kBlock; row < end;) {

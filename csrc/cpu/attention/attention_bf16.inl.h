@@ -3,9 +3,9 @@
 //
 // Scaled queries, keys, values and softmax weights are rounded to bf16, with a relative error of at
 // most 2^-8. A score sums pairs of d, an output sums pairs of keys that start at even positions. If
-// a row sees only one key of a pair, the other's weight and value both count as 0. The softmax sum
-// is that of the rounded weights, so that they are normalized: lane i sums pairs i, i + 16 ... of a
-// tile.
+// a row sees only one key of a pair, the weight and the value of the other key count as 0. The
+// softmax sum adds the rounded weights, so that the weights used are normalized: lane i sums pairs
+// i, i + 16 ... of a tile.
 #pragma once
 
 #include "cpu/attention/attention_rows.inl.h"
@@ -20,7 +20,7 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace attention {
 
-// Products with converted pairs of a tile.
+// Products that read pairs from a converted tile.
 struct PairProducts {
     using Factor = uint16_t;
     using Stored = uint16_t;
@@ -36,7 +36,7 @@ struct PairProducts {
     }
 };
 
-// Products with float16 from the cache; the two elements of a pair are `stride` apart.
+// Products that read float16 from the cache; the two elements of a pair are `stride` apart.
 struct CachedPairProducts : PairProducts {
     PENSTOCK_INLINE Bf16Pairs column(const uint16_t* b, int64_t k, int64_t stride) {
         const uint16_t* first = b + 2 * k * stride;
@@ -46,13 +46,13 @@ struct CachedPairProducts : PairProducts {
 
 struct Bf16Numerics {
     using Cached = uint16_t;
-    using Packed = uint16_t; // queries, weights, and keys and values of a tile
+    using Packed = uint16_t; // type of queries and weights, and of keys and values of a tile
     using Rows = TileRows<Bf16Numerics>;
     static constexpr int kStep = 2, kDepthUnit = 2, kScoredRows = kMaxRows;
     using CacheProducts = CachedPairProducts;
     using TileProducts = PairProducts;
 
-    // Rounds the first n lanes; writes all.
+    // Rounds and stores all lanes.
     PENSTOCK_INLINE void pack(uint16_t* to, F32 a, int) { round_bf16(to, a); }
 
     // Converts the first n lanes of one step of a tile.
@@ -62,7 +62,7 @@ struct Bf16Numerics {
         store_bf16_pairs(to, interleaved_bf16(first, second));
     }
 
-    // The first n lanes of a pair of which only one key is seen.
+    // Returns the first n lanes of a pair of which only one key (`which`) is seen; the other is 0.
     PENSTOCK_INLINE Bf16Pairs half_column(const uint16_t* from, int n, int which) {
         const F32 zero = broadcast(0.0f), value = n == kLanes ? load_f16(from) : load_f16(from, n);
         return which == 0 ? interleaved_bf16(value, zero) : interleaved_bf16(zero, value);

@@ -23,7 +23,7 @@ PENSTOCK_INLINE F32 load_element(const uint16_t* p, int n) {
     return load_f16(p, n);
 }
 
-// One fused multiply-add per step.
+// Products with one fused multiply-add per step.
 template <class Element>
 struct FloatProducts {
     using Factor = float;
@@ -41,7 +41,7 @@ struct FloatProducts {
 template <class Element>
 struct F32Numerics {
     using Cached = Element;
-    using Packed = float; // queries, weights, and keys and values of a tile
+    using Packed = float; // type of queries and weights, and of keys and values of a tile
     using Rows = TileRows<F32Numerics>;
     static constexpr int kStep = 1, kDepthUnit = 1, kScoredRows = kMaxRows;
     using CacheProducts = FloatProducts<Element>;

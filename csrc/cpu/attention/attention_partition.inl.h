@@ -13,8 +13,8 @@ namespace {
 namespace attention {
 
 constexpr int64_t kSpan = kAttentionSpan;
-// Maximum rows of a task, and their elements of one operand: a tile is converted once for all rows,
-// and the task's own data stays in the L2 cache.
+// Maximum rows of a task, and maximum elements of these rows in one operand: a tile is converted
+// once for all rows, and the task's own data stays in the L2 cache.
 constexpr int64_t kBlockRows = kLanes == 16 ? 256 : 128;
 constexpr int64_t kBlockElements = kBlockRows * 128;
 
@@ -28,7 +28,7 @@ PENSTOCK_INLINE int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-// A task takes 1 << result query tokens, unless the step is small.
+// Returns log2 of the query tokens of a task, unless the step is small.
 PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
     const int64_t rows = smaller(kBlockRows, larger(kBlockElements / dim, 1));
     int shift = 0;
@@ -37,16 +37,16 @@ PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
     return shift;
 }
 
-// Whether a token sees keys up to its own position only, or also those after it.
+// The keys that a token sees: only up to its own position, or also later keys.
 enum class Reach : uint8_t { back, both };
 
-// Shape of a step and its division into tasks.
+// The shape of a step and its division into tasks.
 struct Step {
     int64_t heads, kv_heads, dim, group, window, block_size, rows, tokens;
     const int32_t *starts, *contexts;
-    int64_t max_spans; // of any token
+    int64_t max_spans; // maximum over the tokens
     int shift;         // a task takes 1 << shift tokens
-    bool split;        // tasks are single spans of single tokens
+    bool split;        // each task is one span of one token
     Reach reach;
 
     Step(const Arguments& call, Reach reach) : reach(reach) {
@@ -74,12 +74,12 @@ struct Step {
     }
 
     int64_t chunk_tokens(int64_t row) const { return starts[row + 1] - starts[row]; }
-    // Position of the first token of the row's chunk.
+    // Returns the position of the first token of the row's chunk.
     int64_t chunk_position(int64_t row) const { return contexts[row] - chunk_tokens(row); }
     int64_t first_visible(int64_t position) const {
         return window > 0 ? larger(0, position - window + 1) : 0;
     }
-    // End of the keys that a token of the row sees.
+    // Returns the end of the keys that a token of the row sees.
     int64_t end_visible(int64_t row, int64_t position) const {
         if (reach == Reach::back)
             return position + 1;
@@ -95,9 +95,9 @@ struct Job {
     int64_t row, first, count, kv_head, span, span_end;
 };
 
-// Visits rows in descending order, since the scheduler puts prompts last, and their blocks in
-// descending order, since the last one sees the most keys: long tasks come first. Calls `visit(row,
-// tasks)` until it returns true.
+// Visits rows in descending order, since the scheduler puts prompts last, and blocks of a row in
+// descending order, since the last block sees the most keys: long tasks come first. Calls
+// `visit(row, tasks)` until it returns true.
 template <class Visit>
 PENSTOCK_INLINE void for_each_row(const Step& step, Visit visit) {
     for (int64_t row = step.rows - 1; row >= 0; --row) {

@@ -2,12 +2,14 @@
 // attention.inl.h.
 //
 // Numerics selects the arithmetic (attention_f32.inl.h, attention_bf16.inl.h):
-//   Cached, Packed              elements of the cache; of queries, weights and converted tiles
+//   Cached                      element type of the cache
+//   Packed                      element type of queries, weights and converted tiles
 //   Rows                        the implementation: TileRows or AmxRows
 //   kStep                       k per step of a product: 1, or 2 for pairs
 //   kScoredRows                 rows whose scores and weights are kept at a time
 //   kDepthUnit                  D is padded to this with zeros, in queries and in keys of a tile
-//   CacheProducts, TileProducts Products (attention_tile.inl.h) of the cache, of a converted tile
+//   CacheProducts               Products (attention_tile.inl.h) that read the cache
+//   TileProducts                Products that read a converted tile
 //   pack(to, a, n)              stores n lanes of a query
 //   convert(to, from, stride, n)  converts a step of a tile: kStep vectors of n lanes, which are
 //                               `stride` apart
@@ -22,7 +24,7 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace attention {
 
-// Buffers of one task. Row = token of the block * G + query head.
+// The buffers of one task. Row = (token within the block) * G + query head.
 template <class Numerics>
 struct Buffers {
     using Packed = typename Numerics::Packed;
@@ -62,7 +64,7 @@ struct Buffers {
     }
 };
 
-// Writes the scaled queries of all rows, zeros past D.
+// Writes the scaled queries of all rows, with zeros past D.
 template <class Numerics>
 void pack_queries(const Task<typename Numerics::Cached>& task, const Buffers<Numerics>& buffer) {
     const int64_t dim = task.step.dim, depth = round_up(dim, Numerics::kDepthUnit);
@@ -80,8 +82,8 @@ void pack_queries(const Task<typename Numerics::Cached>& task, const Buffers<Num
     }
 }
 
-// Turns the scores of rows [row, row + count), stored from index `place` on, into weights; at most
-// kMaxRows rows.
+// Turns the scores of rows [row, row + count) into weights. Both are stored from index `place` on;
+// `count` is at most kMaxRows.
 template <class Numerics>
 void weigh_rows(const Task<typename Numerics::Cached>& task, const Buffers<Numerics>& buffer,
                 int64_t tile, int64_t row, int count, int64_t place) {
@@ -117,10 +119,10 @@ struct TileRows {
     const Task<Cached>& task;
     const Step& step;
     const Buffers<Numerics>& buffer;
-    int64_t first = 0; // of the current block of rows; only its scores and weights are stored
+    int64_t first = 0; // first row of the block that is being computed
 
-    // Computes all rows with one tile of keys. Meanwhile prefetches: with every load if the cache
-    // is read in place, else some lines before each block of rows.
+    // Computes all rows with one tile of keys and prefetches the next tile meanwhile: with every
+    // load if the cache is read in place, else some lines before each block of rows.
     void add(int64_t tile, Prefetcher& prefetcher) {
         if (!task.direct)
             convert(tile, task.visible_from(0, tile), task.visible_to(task.job.count - 1, tile));
@@ -137,7 +139,7 @@ struct TileRows {
         }
     }
 
-    // Converts keys and values from tile + begin to tile + end, and those that share a step with
+    // Converts keys and values from tile + begin to tile + end, and the keys that share a step with
     // them.
     void convert(int64_t tile, int begin, int end) const {
         const int64_t key_stride = task.call.tensor[4].stride[2];
@@ -157,7 +159,7 @@ struct TileRows {
         }
     }
 
-    // Scores of rows [row, row + count) with the tile's keys from `begin` to `end`.
+    // Computes the scores of rows [row, row + count) with the tile's keys from `begin` to `end`.
     void score(int64_t tile, int64_t row, int count, int begin, int end,
                Prefetcher& prefetcher) const {
         const Packed* queries = buffer.queries + row * step.dim;
@@ -181,8 +183,8 @@ struct TileRows {
                                                   false, no_prefetch);
     }
 
-    // Adds the weighted values of keys [begin, end) of the tile, in whole steps, to rows [row, row
-    // + count).
+    // Adds the weighted values of keys [begin, end) of the tile to rows [row, row + count). The
+    // keys must be whole steps.
     void add_steps(int64_t tile, int64_t row, int count, int begin, int end,
                    Prefetcher& prefetcher) const {
         constexpr int kMax = 1024 / kLanes;
@@ -213,7 +215,7 @@ struct TileRows {
         }
     }
 
-    // Like add_steps, for keys that begin or end within a step.
+    // Does the same as add_steps, for keys that may begin or end within a step.
     void add_values(int64_t tile, int64_t row, int count, int begin, int end,
                     Prefetcher& prefetcher) const {
         if constexpr (kStep == 2) {
@@ -228,7 +230,7 @@ struct TileRows {
             add_steps(tile, row, count, begin, end, prefetcher);
     }
 
-    // Adds a pair of which these rows see only `key`: the other key counts as 0, whatever its
+    // Adds a pair of which these rows see only `key`; the other key counts as 0, whatever its
     // value.
     void add_half_step(int64_t tile, int64_t row, int count, int key) const {
         for (int64_t d = 0; d < task.padded; d += kLanes) {
@@ -244,9 +246,9 @@ struct TileRows {
         }
     }
 
-    // Computes rows [row, row + count) with one tile: scores, weights, values. Steps that all of
-    // these rows see are added for all rows together; the other keys of each row are added before
-    // and after.
+    // Computes rows [row, row + count) with one tile: scores, weights, values. The steps that all
+    // of these rows see are added for all rows together; the remaining keys of each row are added
+    // before and after these steps.
     void add_block(int64_t tile, int64_t row, int count, Prefetcher& prefetcher) const {
         const int64_t first_token = quotient(row, step.group);
         const int64_t last_token = quotient(row + count - 1, step.group);
@@ -268,7 +270,7 @@ struct TileRows {
             own_values(tile, row, count, shared_to, kTile, prefetcher);
     }
 
-    // Adds the values of the keys within [low, high) of the tile that each row sees.
+    // For each row, adds the values of the keys within [low, high) of the tile that the row sees.
     void own_values(int64_t tile, int64_t row, int count, int64_t low, int64_t high,
                     Prefetcher& prefetcher) const {
         const int64_t end = row + count;

@@ -5,20 +5,22 @@
 
 namespace penstock::cpu {
 
-// Keys are summed in spans of this length, aligned to absolute positions, whose results are merged
-// in order. Spans are part of the arithmetic; their assignment to tasks is not.
+// Keys are summed in spans of this length, aligned to absolute positions; the results of spans are
+// merged in order. The division into spans affects the result; the assignment of spans to tasks
+// does not.
 constexpr int64_t kAttentionSpan = 256;
 
-// A step with fewer tasks (token x KV head) than this is also split over spans.
+// A step with fewer tasks (token x KV head) than this is also divided by spans.
 constexpr int64_t kAttentionSplitBelow = 32;
 
-// Floats of one span's result for one query head: D sums (padded), highest score, softmax sum.
+// Returns the floats of one span's result for one query head: D sums (padded), highest score,
+// softmax sum.
 constexpr int64_t attention_partial_stride(int64_t dim) {
     return (dim + 15) / 16 * 16 + 16;
 }
 
-// Size in floats of the `partials` tensor of `paged_attention`, enough for every step that should
-// be split. `max_context` is the longest context: max_blocks * P.
+// Returns the size in floats of the `partials` tensor of `paged_attention`, enough for every step
+// that should be split. `max_context` is the longest context: max_blocks * P.
 constexpr int64_t attention_partial_floats(int64_t heads, int64_t kv_heads, int64_t dim,
                                            int64_t max_context) {
     const int64_t spans = (max_context + kAttentionSpan - 1) / kAttentionSpan;

@@ -1,5 +1,5 @@
-// One attention task: its rows, the keys that they see, and the addresses of those in the cache.
-// Included by attention.inl.h, which documents the arguments.
+// One attention task: its rows, the keys that these rows see, and the addresses of the keys in the
+// cache. Included by attention.inl.h, which documents the arguments.
 #pragma once
 
 #include "cpu/attention/attention_partition.inl.h"
@@ -14,21 +14,22 @@ namespace attention {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
-// If a KV head's context fits, all but the first of a chunk's many tasks find it in the L2 cache.
+// The L2 cache that a task may count on. If the context of a KV head fits, only the first of a
+// chunk's many tasks loads it from memory.
 constexpr int64_t kL2Bytes = 1 << 20;
 
-// A task over a cache with elements of one type.
+// An attention task over a cache with elements of type `Element`.
 template <class Element>
 struct Task {
     const Arguments& call;
     const Step& step;
     const Job& job;
     const int32_t* table;
-    int64_t position; // of the block's first token
+    int64_t position; // position of the block's first token
     int64_t padded;   // D in whole vectors
     int64_t rows;     // count * G
-    bool direct;      // few rows: the cache is converted as it is read
-    bool prefetches;  // prefetches the next tile
+    bool direct;      // few rows: cache elements are converted each time they are read
+    bool prefetches;  // whether to prefetch the next tile
     bool biased;
 
     Task(const Arguments& call, const Step& step, const Job& job)
@@ -38,10 +39,11 @@ struct Task {
           prefetches(direct || token_bytes() * step.kv_heads * step.contexts[job.row] > kL2Bytes),
           biased(step.reach == Reach::both && call.tensor[7].data) {}
 
-    // Bytes of one key and one value of one KV head.
+    // Returns the bytes of one key and one value of one KV head.
     int64_t token_bytes() const { return 2 * step.dim * static_cast<int64_t>(sizeof(Element)); }
 
-    // Visible keys of the block's token i, within the 64 keys from `tile` on.
+    // Return the first and the end of the keys that the block's token i sees, within the 64 keys
+    // from `tile` on.
     int visible_from(int64_t i, int64_t tile) const {
         return static_cast<int>(larger(0, step.first_visible(position + i) - tile));
     }
@@ -60,15 +62,15 @@ struct Task {
                job.kv_head * values.stride[1] + remainder(key, step.block_size) * values.stride[2];
     }
 
-    // The query heads of the block's token i, [G, D], in a tensor (queries or result) of token
-    // rows.
+    // Returns the query heads of the block's token i, [G, D], in a tensor with one row per token
+    // (queries or result).
     float* heads_of(const TensorView& rows, int64_t i) const {
         return rows.row<float>(step.starts[job.row] + job.first + i) +
                job.kv_head * step.group * step.dim;
     }
     F32 query_scale() const { return broadcast(call.real[0] * kLog2e); }
 
-    // Addresses of the KV blocks that are read after the tile at `tile`: those of the next tile, or
+    // Addresses of the KV blocks to prefetch during the tile at `tile`: those of the next tile, or
     // of the next KV head's first tile.
     struct Pieces {
         const char* start[2 * kTile / kLanes];
@@ -98,7 +100,7 @@ struct Task {
         return pieces;
     }
 
-    // Adds the bias to the scores [kTile] of row i for the tile's keys from `begin` to `end`, in
+    // Adds the bias to the scores [kTile] of row i, for the tile's keys from `begin` to `end` in
     // whole vectors.
     void add_bias(int64_t tile, int64_t i, int begin, int end, float* row_scores) const {
         const TensorView& bias = call.tensor[7];

@@ -1,7 +1,7 @@
 // Products of a few attention rows with a tile of keys. Included by attention.inl.h.
 //
 // Every output element is one chain of additions over ascending k, for any number of rows and
-// vectors computed together, so that all ways of blocking give the same bits.
+// vectors computed together, so that all block sizes give the same bits.
 #pragma once
 
 #include "cpu/simd/math.inl.h"
@@ -12,11 +12,11 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace attention {
 
-constexpr int kTile = 64; // keys, aligned to absolute positions
+constexpr int kTile = 64; // keys of a tile; tiles are aligned to absolute positions
 constexpr int kTileVectors = kTile / kLanes;
 
-// Block sizes that fit the register file: rows x vectors accumulators, the vectors and one
-// broadcast.
+// Block sizes that fit the register file, which holds rows x vectors accumulators, the vectors and
+// one broadcast.
 #if defined(PENSTOCK_SIMD_AVX512)
 constexpr int kMaxRows = 8;
 constexpr int wide_vectors(int rows) {
@@ -34,13 +34,13 @@ constexpr int wide_vectors(int) {
 }
 #endif
 
-// Prefetches pieces of memory line by line during a product, into the L2 cache, which has twice as
-// many outstanding misses as L1. KV blocks are scattered, so the hardware prefetcher cannot predict
-// the next one; prefetching all lines at once would stall the loads.
+// Prefetches pieces of memory line by line during a product, into the L2 cache, which allows twice
+// as many outstanding misses as L1. KV blocks are scattered, so the hardware prefetcher cannot
+// predict the next one; prefetching all lines at once would stall the loads.
 struct Prefetcher {
     const char* const* piece = nullptr; // the current piece
     const char* const* end = nullptr;
-    int64_t bytes = 0, offset = 0; // bytes of a piece; offset of the next line in it
+    int64_t bytes = 0, offset = 0; // bytes of each piece; next offset in the current one
 
     void step() {
         if (piece == end)
@@ -64,14 +64,15 @@ struct NoPrefetch {
 };
 
 // c[r][v] = (accumulate ? c[r][v] : 0) + sum over k < n of a[r][k] * b[v][k], per lane. Row r of c
-// is at c + r * c_stride, its vector v at + v * kLanes; row r of a at a + r * a_stride. The
-// prefetcher advances by the bytes that are read of b.
+// starts at c + r * c_stride and vector v of a row at v * kLanes in it; row r of a starts at a + r
+// * a_stride. The prefetcher advances by the bytes that are read from b.
 //
 // Products defines a step of k:
-//   Factor, Stored          elements of a and b; kFactors of a, kLoaded bytes of each b[v]
-//   factor(a) -> Factors    in every lane
-//   column(b, k, stride)    of step k
-//   add(sum, factor, column)
+//   Factor, Stored          element types of a and b; a step reads kFactors elements of a and
+//                           kLoaded bytes of each b[v]
+//   factor(a) -> Factors    loads elements of a into every lane
+//   column(b, k, stride)    loads the elements of b in step k
+//   add(sum, factor, column) adds the products of one step
 template <int rows, int vectors, class Products, class Fetch>
 [[gnu::noinline]] void multiply_block(const typename Products::Factor* a, int64_t a_stride,
                                       const typename Products::Stored* const* b, int64_t b_stride,
@@ -89,7 +90,7 @@ template <int rows, int vectors, class Products, class Fetch>
         for (int v = 0; v < vectors; ++v)
             sum[r][v] = accumulate ? load(old + v * kLanes) : broadcast(0.0f);
     }
-    Fetch fetch = prefetcher; // in registers
+    Fetch fetch = prefetcher; // a copy, which stays in registers
     constexpr int lines = (vectors * Products::kLoaded + 63) / 64;
     for (int64_t k = 0; k < n; ++k) {
 #pragma GCC unroll 8
@@ -98,7 +99,8 @@ template <int rows, int vectors, class Products, class Fetch>
         const auto factor = [&](int r) {
             return Products::factor(a + r * a_stride + k * Products::kFactors);
         };
-        // The shorter side is held in registers; the other is loaded one at a time.
+        // The shorter side of the block is held in registers; the longer side is loaded one element
+        // at a time.
         if constexpr (rows < vectors) {
             decltype(factor(0)) factors[rows];
 #pragma GCC unroll 8
@@ -125,7 +127,7 @@ template <int rows, int vectors, class Products, class Fetch>
             }
         }
     }
-    // Otherwise the compiler keeps all addresses of c in vector registers during the product.
+    // Keeps the compiler from holding all addresses of c in vector registers during the product.
     __asm__("" : "+r"(c));
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r, c += c_stride) {
@@ -156,7 +158,7 @@ void multiply_rows(const typename Products::Factor* a, int64_t a_stride,
     }
 }
 
-// multiply_rows for 1 <= rows <= kMaxRows.
+// Calls multiply_rows for 1 <= rows <= kMaxRows.
 template <class Products, class Fetch>
 PENSTOCK_INLINE void multiply(int rows, const typename Products::Factor* a, int64_t a_stride,
                               const typename Products::Stored* const* b, int vectors,
@@ -169,7 +171,7 @@ PENSTOCK_INLINE void multiply(int rows, const typename Products::Factor* a, int6
 }
 
 PENSTOCK_INLINE F32 exp2_below(F32 x, F32 highest) {
-    // 1 if both are -inf, too.
+    // equal also catches two -inf, whose weight is 1.
     return select(equal(x, highest), broadcast(1.0f), exp2_nonpositive(x - highest));
 }
 PENSTOCK_INLINE float exp2_below(float x, float highest) {
@@ -180,14 +182,14 @@ PENSTOCK_INLINE float exp2_below(float x, float highest) {
     return result[0];
 }
 
-// The scores of a few rows with a tile, of which row r sees keys [from, to), and the rows' softmax
-// state within the span, in units of log2.
+// The scores of a few rows with a tile of keys, and the rows' softmax state within the span, in
+// units of log2. Row r sees keys [from[r], to[r]) of the tile.
 template <class Weight>
 struct Scored {
     int count;
     int from[kMaxRows], to[kMaxRows];
     float* scores;   // [count][kTile]; modified
-    Weight* weights; // [count][kTile]; may be `scores`
+    Weight* weights; // [count][kTile]; may be the memory of `scores`
     float* highest;  // [count]
     float* mass;     // [count][kLanes]
     float* sums;     // [count][vectors]: the weighted sums of values so far
@@ -195,7 +197,7 @@ struct Scored {
 
     bool sees_all(int r) const { return from[r] == 0 && to[r] == kTile; }
 
-    // Calls f(v) for the vectors of keys of which row r sees at least one.
+    // Calls f(v) for the vectors of keys of which row r sees at least one key.
     template <class Function>
     void for_seen_vectors(int r, const Function& f) const {
         if (sees_all(r)) {
@@ -208,7 +210,7 @@ struct Scored {
             f(v);
     }
 
-    // Rescales the sums of row r to a higher maximum.
+    // Multiplies the sums of row r by `factor`, after its highest score has grown.
     void shrink(int r, float factor) const {
         if (factor == 1.0f)
             return;
@@ -219,7 +221,7 @@ struct Scored {
     }
 };
 
-// The highest score per lane that row r sees; scores of hidden keys become -inf.
+// Returns, per lane, the highest score that row r sees; sets the scores of hidden keys to -inf.
 template <class Weight>
 PENSTOCK_INLINE F32 top_of(const Scored<Weight>& tile, int r) {
     const F32 hidden = broadcast(-__builtin_inff());
@@ -241,9 +243,10 @@ PENSTOCK_INLINE F32 top_of(const Scored<Weight>& tile, int r) {
     return top;
 }
 
-// Updates the rows' maxima and calls weigh_row(r, reference, shrink) for the rows that see a key:
-// its weights are 2^(score - reference), and its sums so far are multiplied by `shrink`. The maxima
-// of all rows are computed together, so that their dependency chains hide each other's latency.
+// Updates the rows' maxima and calls weigh_row(r, reference, shrink) for each row that sees a key.
+// The row's weights are 2^(score - reference), and its previous sums must be multiplied by
+// `shrink`. The maxima of all rows are computed together, so that their dependency chains hide each
+// other's latency.
 template <class Weight, class WeighRow>
 PENSTOCK_INLINE void weigh_seen(const Scored<Weight>& tile, const WeighRow& weigh_row) {
     static_assert(kMaxRows <= 8 && kMaxRows <= kLanes);

@@ -1,7 +1,7 @@
 // Dot products of bf16 pairs accumulated in float32: the micro-kernel primitives of dense products
 // with bf16 weights, and of attention over a float16 cache, on ISAs with VDPBF16PS.
 //
-//   constexpr bool kBf16Pairs             whether this ISA has them (else none of those below)
+//   constexpr bool kBf16Pairs             whether this ISA has VDPBF16PS; the rest exists only then
 //   struct Bf16Pairs                      two bf16 in each of kLanes lanes
 //   load_bf16_pairs(p)                    2 * kLanes bf16
 //   broadcast_bf16_pair(p)                p[0] and p[1] in every lane
@@ -46,7 +46,7 @@ PENSTOCK_INLINE Bf16Pairs adjacent_bf16(F32 a, F32 b) {
     return {reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v))};
 }
 PENSTOCK_INLINE Bf16Pairs interleaved_bf16(F32 a, F32 b) {
-    // Word 2 i is source word i, word 2 i + 1 is source word 16 + i.
+    // Selects word i of the source as word 2 i, and word 16 + i as word 2 i + 1.
     const __m512i first = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i order = _mm512_or_si512(
         first, _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(16)), 16));

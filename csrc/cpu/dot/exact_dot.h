@@ -1,5 +1,5 @@
 // Dot for instruction sets whose byte products accumulate in int32 exactly. Included by the
-// implementations of int_dot.h that have
+// implementations of int_dot.h that define
 //
 //   add_products(I32 sum, w, x) -> I32      adds the products of the four bytes of each lane
 #pragma once

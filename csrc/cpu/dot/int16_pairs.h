@@ -1,7 +1,8 @@
 // Dot products of int16 pairs accumulated exactly in int32. Products with paired scales use them to
 // apply the scales of two units to their dots at once. Only on ISAs that pack paired scales.
 //
-//   constexpr bool kPairedScales           whether this ISA does (else none of those below)
+//   constexpr bool kPairedScales           whether this ISA packs paired scales; otherwise
+//                                          this is the only definition
 //   struct Int16Pairs                      two int16 in each of kLanes lanes
 //   load_int16_pairs(p)                    2 * kLanes int16
 //   broadcast_int16_pair(p)                p[0] and p[1] in every lane

@@ -1,6 +1,6 @@
 // Exact dot products of int8 LoRA factors and int16 activations, a pair per lane: the micro-kernel
-// primitives of lora with 8-bit factors. One implementation per instruction set; all give the same
-// integers.
+// primitives of the kernel `lora` with 8-bit factors. One implementation per instruction set; all
+// give the same integers.
 //
 //   struct Pairs                two int16 in each of kLanes lanes
 //   load_i16_pairs(p)           2 * kLanes int16
@@ -64,7 +64,7 @@ PENSTOCK_INLINE I32 add_pairs(I32 sum, Pairs a, Pairs b) {
     return sum;
 }
 PENSTOCK_INLINE void store_i16(int16_t* p, I32 a, I32 b) {
-    constexpr int kInOrder = 0xd8; // quarters 0, 2, 1, 3
+    constexpr int kInOrder = 0xd8; // puts the quarters 0, 2, 1, 3 into order
     const __m256i halves = _mm256_packs_epi32(a.v, b.v);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(halves, kInOrder));
 }

@@ -5,17 +5,17 @@
 //   struct Words                        one word of 4 bytes per lane
 //   load_words(p)                       kLanes words
 //   broadcast_word(p)                   the 4 int8 activations at p, in every lane
-//   low_nibbles(w), high_nibbles(w)     of each byte
+//   low_nibbles(w), high_nibbles(w)     the low or high 4 bits of each byte
 //   table_lookup(table, w)              table[byte] for each byte, which is 0 .. 15
 //   two_bits<i>(w)                      bits 2 i and 2 i + 1 of each byte, moved to bits 4 and 5
 //   join(a, b)                          a | b
 //   sums_times(p, first, second) -> I32 p[0] * first + p[1] * second for the two int16 at p
 //
-//   kDotsAlike                          whether Dot is the same for all bits
+//   kDotsAlike                          whether Dot is the same type for all `bits`
 //   Dot<bits>: weights are 0 .. 2^bits - 1 (bits 4, 6 or 8); a group is 4 or 8 words.
 //     kVectors                vectors of a packed tile whose accumulators fit the registers
 //     kStepWords              words of a step, 1 or 2
-//     Weight prepare(Words)   a word of weights as mac takes it
+//     Weight prepare(Words)   converts a word of weights for mac
 //     Sum                     accumulators of one group
 //     mac<step>(Sum&, w, x)   adds a step: Weights and Words of activations; step 0 resets the Sum
 //     finish(Sum) -> I32      sum of q * x over the group

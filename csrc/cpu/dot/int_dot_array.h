@@ -45,7 +45,7 @@ PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) 
     return broadcast(static_cast<int32_t>(p[0] * first + p[1] * second));
 }
 
-// Not inlined, since inlining these loops at every step adds minutes of compile time.
+// Not inlined: inlining these loops at every step would add minutes of compile time.
 __attribute__((noinline)) inline I32 add_products(I32 sum, const Words& w, const Words& x) {
     for (int i = 0; i < kLanes; ++i) {
         int32_t products = 0;

@@ -1,8 +1,8 @@
 // Integer dot products in AVX2. Included by int_dot.h, which documents every function.
 //
 // VPMADDUBSW multiplies u8 by s8 and adds neighbours into int16 with saturation: it is exact only
-// while the pair fits. Without AVX-VNNI, the number of such pairs that fit an int16 decides the
-// scheme for each bit width.
+// while the sum of a pair fits an int16. Without AVX-VNNI, the number of such sums that fit an
+// int16 decides the scheme for each bit width.
 #pragma once
 
 namespace penstock::cpu::PENSTOCK_ISA {
@@ -52,8 +52,8 @@ PENSTOCK_INLINE __m256i widen_pairs(__m256i sums) {
     return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
 }
 
-// Keeps the compiler from reassociating a chain of integer sums into a tree, whose leaves it
-// spills.
+// Keeps the compiler from reassociating a chain of integer sums into a tree, whose leaves the
+// compiler would spill.
 PENSTOCK_INLINE __m256i in_order(__m256i sum) {
     asm("" : "+x"(sum));
     return sum;
@@ -85,7 +85,7 @@ constexpr bool kDotsAlike = false;
 template <int kBits>
 struct Dot;
 
-// 8 steps x 2 x 15 x 127 = 30480 fits: a whole group accumulates in int16.
+// 8 steps x 2 x 15 x 127 = 30480 fits an int16, so that int16 accumulates a whole group.
 template <>
 struct Dot<4> {
     static constexpr int kVectors = 2;
@@ -104,9 +104,9 @@ struct Dot<4> {
     PENSTOCK_INLINE I32 finish(Sum sum) { return {widen_pairs(sum.v)}; }
 };
 
-// 2 words x 2 x 63 x 127 = 32004 fits: every second sum is widened to int32. A step multiplies both
-// words, which leaves one accumulator per row and vector, so that each load of activations serves
-// two vectors.
+// 2 words x 2 x 63 x 127 = 32004 fits an int16: every second sum is widened to int32. A step
+// multiplies both words, which leaves one accumulator per row and vector, so that each load of
+// activations serves two vectors.
 template <>
 struct Dot<6> {
     static constexpr int kVectors = 2;
@@ -127,8 +127,8 @@ struct Dot<6> {
     PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
 };
 
-// 2 x 255 x 127 does not fit, so the two nibbles are multiplied separately: this needs no more
-// multiplications than any other exact way, and the additions between them run on every port.
+// 2 x 255 x 127 does not fit an int16, so the two nibbles are multiplied separately: this needs as
+// few multiplications as any exact method, and the additions between them run on every port.
 template <>
 struct Dot<8> {
     static constexpr int kVectors = 1;

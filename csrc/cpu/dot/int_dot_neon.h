@@ -1,8 +1,8 @@
 // Integer dot products in NEON with SDOT. Included by int_dot.h, which documents every function.
 //
 // SDOT adds four int8 products to an int32 exactly. Weights of 4 and 6 bits are valid int8 values.
-// 128 is subtracted from weights of 8 bits, and 128 times the sum of activations is added at the
-// end.
+// For 8-bit weights, 128 is subtracted before the products, and 128 times the sum of the
+// activations is added at the end.
 #pragma once
 
 #include <type_traits>

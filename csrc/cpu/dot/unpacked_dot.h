@@ -4,15 +4,15 @@
 //     kVectors                vectors of a packed tile whose accumulators fit the registers
 //     kWordValues             k per word of unpacked quants, and of activations
 //     kStepWords              words of a step
-//     kCentred                whether unpack subtracts the zero point, so that sums do not need to
-//     Row                     a unit of an activation row as steps read it: value, scale,
-//                             scaled_sum and sum as in QuantizedUnit
+//     kCentred                whether unpack already subtracts the zero point
+//     Row                     the form in which steps read a unit of an activation row; value,
+//                             scale, scaled_sum and sum as in QuantizedUnit
 //     unpack<i>(words, zero)  unpacked word i of a packed tile's word of 4 k
 //     Sum                     accumulators of one group
 //     mac<step>(Sum&, w, x)   adds the words of a step; step 0 resets the accumulators
 //     finish(Sum) -> I32      sum of q * x, or (q - zero) * x, over the group
 //
-// If Row is not QuantizedUnit, read_row(unit) converts one to it.
+// If Row is not QuantizedUnit, read_row(unit) converts a QuantizedUnit to a Row.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +22,7 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Multiplies quants in the form that packed tiles have.
+// Multiplies quants in the form in which packed tiles hold them.
 template <int kBits>
 struct UnpackedDot {
     using D = Dot<kBits>;
@@ -46,8 +46,8 @@ struct UnpackedDot {
 
 #if defined(PENSTOCK_SIMD_AVX2) && !defined(PENSTOCK_AVX_VNNI)
 
-// Products of two int16 accumulated in int32: as many multiplications and additions as Dot<8>, but
-// half the accumulators, no zero point, and no reduction at the end of a group.
+// Multiplies pairs of int16 and accumulates in int32: as many multiplications and additions as
+// Dot<8>, but half the accumulators, no zero point, and no reduction at the end of a group.
 template <>
 struct UnpackedDot<8> {
     static constexpr int kVectors = 2;
@@ -97,7 +97,7 @@ struct UnpackedDot<8> {
 template <int kBits>
 using UnpackedRow = typename UnpackedDot<kBits>::Row;
 
-// Whether activation rows are read as they are.
+// Whether products read activation rows without conversion.
 template <int kBits>
 constexpr bool kReadsRows = std::is_same_v<UnpackedRow<kBits>, QuantizedUnit>;
 

@@ -1,4 +1,4 @@
-// Kernels for AVX-512 with VNNI and BF16, and AMX tiles.
+// Kernels for AVX-512 with VNNI, BF16 and AMX tiles.
 #define PENSTOCK_ISA amx
 #define PENSTOCK_SIMD_AVX512
 #define PENSTOCK_BF16_PAIRS

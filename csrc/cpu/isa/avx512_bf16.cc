@@ -1,6 +1,7 @@
-// Kernels for AVX-512 with BF16: the avx512 ISA, except products of bf16 weights, attention over a
-// float16 cache, and products of integers with the quantization of their rows, which use paired
-// scales and on AMD processors of this ISA another loop order.
+// Kernels for AVX-512 with BF16. The products of bf16 weights, attention over a float16 cache, the
+// products of integers and the quantization of rows are compiled here; all other kernels are those
+// of the avx512 ISA. Products of integers use paired scales, and another loop order on AMD
+// processors of this ISA.
 #define PENSTOCK_ISA avx512_bf16
 #define PENSTOCK_SIMD_AVX512
 #define PENSTOCK_BF16_PAIRS

@@ -1,4 +1,5 @@
-// Kernels for AVX2 with AVX-VNNI: the avx2 ISA, except products of integers.
+// Kernels for AVX2 with AVX-VNNI. Only the products of integers are compiled here; all other
+// kernels are those of the avx2 ISA.
 #define PENSTOCK_ISA avx_vnni
 #define PENSTOCK_SIMD_AVX2
 #define PENSTOCK_AVX_VNNI

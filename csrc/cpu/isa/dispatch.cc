@@ -5,7 +5,8 @@
 namespace penstock::cpu {
 namespace {
 
-// The ISA that an ISA's code is compiled for: emulated ones are float arrays compiled for avx2.
+// Returns the ISA for which the code of `isa` is compiled: emulated ISAs are float arrays compiled
+// for avx2.
 Isa compiled_for(Isa isa) {
     switch (isa) {
     case Isa::emulated_avx512:

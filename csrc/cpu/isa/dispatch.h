@@ -9,16 +9,16 @@
 
 namespace penstock::cpu {
 
-// Returns the first requirement of `isa` that this machine lacks: a CPU feature as Linux spells it
-// in /proc/cpuinfo ("avx512_vnni"), an architecture, or a build option; empty if the ISA can run.
-// For `amx`, the first call requests the process's permission to use tiles: call it before starting
-// threads that use them.
+// Returns the first requirement of `isa` that this machine lacks: a CPU feature in the spelling of
+// /proc/cpuinfo ("avx512_vnni"), an architecture, or a build option; empty if the ISA can run. For
+// `amx`, the first call requests the process's permission to use tiles: call this function before
+// starting threads that use tiles.
 std::string_view missing_feature(Isa isa);
 
-// The widest ISA that can run here; never an emulated one.
+// Returns the widest ISA that can run here; never an emulated ISA.
 Isa best_isa();
 
-// The ISA of that name, or nullopt.
+// Returns the ISA with this name, or nullopt.
 std::optional<Isa> find_isa(std::string_view name);
 
 } // namespace penstock::cpu

@@ -1,4 +1,4 @@
-// The amx ISA over arrays of 16 lanes and tiles of arrays. For tests.
+// The amx ISA with vectors of 16-lane arrays, and tiles of arrays. For tests.
 #define PENSTOCK_ISA emulated_amx
 #define PENSTOCK_SIMD_ARRAY 16
 #define PENSTOCK_BF16_PAIRS

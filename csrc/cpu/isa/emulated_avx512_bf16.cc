@@ -1,4 +1,5 @@
-// The avx512_bf16 ISA over arrays of 16 lanes: its differences from emulated_avx512. For tests.
+// The avx512_bf16 ISA with vectors of 16-lane arrays; only kernels that differ from emulated_avx512
+// are compiled. For tests.
 #define PENSTOCK_ISA emulated_avx512_bf16
 #define PENSTOCK_SIMD_ARRAY 16
 #define PENSTOCK_BF16_PAIRS

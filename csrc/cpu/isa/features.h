@@ -10,13 +10,15 @@
 namespace penstock::cpu {
 
 struct Feature {
-    // the lowest real ISA that needs it; higher ones need it too, except that avx_vnni is alone
+    // the lowest ISA that needs the feature; all higher ISAs need it too, unless it is a feature of
+    // avx_vnni
     Isa isa;
-    std::string_view name; // as Linux spells it in /proc/cpuinfo
+    std::string_view name; // spelled as in /proc/cpuinfo
     bool present;
 };
 
-// All features; detected once. Requests the permission to use tiles: see `missing_feature`.
+// Returns all features, which are detected once. Requests the permission to use tiles: see
+// `missing_feature`.
 std::span<const Feature> features();
 
 } // namespace penstock::cpu

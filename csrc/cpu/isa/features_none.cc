@@ -1,4 +1,4 @@
-// No features, for architectures without an ISA of their own.
+// An empty feature list, for architectures that have only the scalar ISA.
 #if !defined(__x86_64__) && !defined(__aarch64__)
 
 #include "cpu/isa/features.h"

@@ -1,4 +1,4 @@
-// Features of x86-64: CPUID for instructions, XCR0 for the registers that the operating system
+// Features of x86-64: CPUID reports instructions, XCR0 the registers that the operating system
 // saves.
 #if defined(__x86_64__)
 
@@ -23,7 +23,7 @@ Registers cpuid(unsigned leaf, unsigned subleaf) {
     return r;
 }
 
-// XCR0: the register state saved at a context switch; 0 without OSXSAVE.
+// Returns XCR0, the register state that is saved at a context switch; 0 without OSXSAVE.
 uint64_t saved_state(const Registers& leaf1) {
     constexpr unsigned osxsave = 1U << 27;
     if ((leaf1.ecx & osxsave) == 0) {
@@ -42,8 +42,8 @@ constexpr uint64_t ymm_state = 0x6;
 constexpr uint64_t zmm_state = 0xe6;
 constexpr uint64_t tile_state = 0x60000;
 
-// Requests permission to use the AMX tile data registers from the kernel, once per process and
-// before threads start. Returns false if the kernel refuses: then the amx ISA must not be used.
+// Requests permission to use the AMX tile data registers from the Linux kernel, once per process
+// and before threads start. Returns false if Linux refuses; the amx ISA must not be used then.
 bool request_amx_tiles() {
     constexpr long kRequestPermission = 0x1023; // ARCH_REQ_XCOMP_PERM
     constexpr long kTileData = 18;              // XFEATURE_XTILEDATA

@@ -16,7 +16,7 @@ const Kernel* KernelTable::find(std::string_view name) const {
 
 namespace {
 
-// Null for an ISA that isa.cmake left out of this build.
+// Returns the kernels of an ISA, or null for an ISA that isa.cmake left out of this build.
 const KernelTable* table(Isa isa) {
     switch (isa) {
 #ifdef PENSTOCK_HAS_SCALAR

@@ -9,12 +9,12 @@
 //     }  // namespace
 //     }  // namespace penstock::cpu::PENSTOCK_ISA
 //
-// and no code outside that namespace. It includes only simd.h, interfaces of include/penstock and
-// headers whose functions are PENSTOCK_INLINE. It calls no inline or template function of the
-// standard library that is not constexpr-trivial: such a function, compiled here with wide
-// instructions, could be linked in place of the baseline's copy. all_kernels.inl.h includes the
-// families; <isa>.cc defines the ISA and includes all_kernels.inl.h; isa.cmake holds each file's
-// flags. All other code is compiled for the baseline.
+// and contains no code outside that namespace. A family includes only simd.h, interfaces of
+// include/penstock and headers whose functions are PENSTOCK_INLINE. It calls no inline or template
+// function of the standard library, except those that are constexpr and trivial: other such
+// functions, compiled here with wide instructions, could be linked in place of the baseline's copy.
+// all_kernels.inl.h includes the families; <isa>.cc defines the ISA and includes all_kernels.inl.h;
+// isa.cmake holds each file's flags. All other code is compiled for the baseline.
 #pragma once
 
 #include <array>
@@ -49,18 +49,18 @@ constexpr std::array<Isa, 10> kIsas{Isa::scalar,
                                     Isa::emulated_avx512_bf16,
                                     Isa::emulated_amx};
 
-// The kernels of one ISA, by family. Kernels that it lacks are found in `base`. Static storage;
+// The kernels of one ISA, by family. `base` has the kernels that this table lacks. Static storage;
 // never changes.
 struct KernelTable {
     std::array<std::span<const Kernel>, 16> families{};
     const KernelTable& (*base)() = nullptr;
 
-    // The kernel of that name, or null.
+    // Returns the kernel with this name, or null.
     const Kernel* find(std::string_view name) const;
 };
 
-// The table that each ISA's file exports. Calling a kernel of an ISA that the CPU lacks is
-// undefined; the emulated ISAs need AVX2, FMA and F16C.
+// Return the table of an ISA; each ISA's file exports one. Calling a kernel of an ISA that the CPU
+// lacks is undefined behaviour; the emulated ISAs need AVX2, FMA and F16C.
 const KernelTable& kernels_scalar();
 const KernelTable& kernels_neon();
 const KernelTable& kernels_avx2();
@@ -72,37 +72,38 @@ const KernelTable& kernels_emulated_avx512();
 const KernelTable& kernels_emulated_avx512_bf16();
 const KernelTable& kernels_emulated_amx();
 
-// False for an ISA of another architecture, and for one that the build options PENSTOCK_ISAS or
-// PENSTOCK_EMULATED leave out.
+// Returns whether this build contains the ISA: false for an ISA of another architecture, and for an
+// ISA that the build options PENSTOCK_ISAS or PENSTOCK_EMULATED leave out.
 bool is_built(Isa isa);
 
-// The kernels of an ISA, which must be built.
+// Returns the kernels of an ISA, which this build must contain.
 const KernelTable& kernels(Isa isa);
 
 std::string_view isa_name(Isa isa);
 
-// Lanes of the ISA's float vector.
+// Returns the lanes of the ISA's float vector.
 constexpr int lanes(Isa isa) {
     return isa <= Isa::avx_vnni ? 8 : 16;
 }
 
-// True if bf16 weights are multiplied in pairs (VDPBF16PS).
+// Returns whether bf16 weights are multiplied in pairs (VDPBF16PS).
 constexpr bool has_bf16_pairs(Isa isa) {
     return isa == Isa::avx512_bf16 || isa == Isa::emulated_avx512_bf16;
 }
 
-// True if 4-bit weights are packed with paired scales, except tables that rows are gathered from.
+// Returns whether 4-bit weights are packed with paired scales. Embedding tables never are.
 constexpr bool has_paired_scales(Isa isa) {
     return has_bf16_pairs(isa);
 }
 
-// True if bf16 weights are packed for, and multiplied in, bf16 tiles.
+// Returns whether bf16 weights are packed for bf16 tiles and multiplied in them.
 constexpr bool has_bf16_tiles(Isa isa) {
     return isa == Isa::amx || isa == Isa::emulated_amx;
 }
 
-// Rows that a thread takes through a segment of kernels: few enough that intermediate results stay
-// in its L2 cache, yet enough to amortize reading the weights again (and unpacking them to tiles).
+// Returns how many rows a thread takes through a segment of kernels: few enough that intermediate
+// results stay in its L2 cache, yet enough to amortize reading the weights again (and unpacking
+// them to tiles).
 constexpr int64_t rows_per_block(Isa isa) {
     return has_bf16_tiles(isa) ? 96 : 64;
 }

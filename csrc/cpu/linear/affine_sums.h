@@ -1,4 +1,4 @@
-// Sums of activations that every product of affine weights needs. Included by linear_affine.inl.h.
+// Sums of activations that all products of affine weights need. Included by linear_affine.inl.h.
 // `Unit` is QuantizedUnit or a type with the same scale and sums.
 #pragma once
 
@@ -8,13 +8,13 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// The scaled sum of a group's values, by which its minimum is multiplied.
+// Returns the scaled sum of a group's values, by which the group's minimum is multiplied.
 template <int kGroup, int group, class Unit>
 PENSTOCK_INLINE float scaled_sum(const Unit& unit) {
     return kGroup == kUnit ? unit.scaled_sum : unit.scale * static_cast<float>(unit.sum[group]);
 }
 
-// The sum of a group's values times `factor`.
+// Returns the sum of a group's values times `factor`, in every lane.
 template <int kGroup, int group, class Unit>
 PENSTOCK_INLINE I32 zero_sums(const Unit& unit, int32_t factor) {
     constexpr bool kWhole = kGroup == kUnit;

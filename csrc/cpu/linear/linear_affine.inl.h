@@ -9,9 +9,9 @@
 //   dot = sum of (q - zero_point) * value, exact in int32 (zero_point 0 if minima are stored)
 //   acc = fma(float(dot), unit.scale * scale, acc)
 //   acc = fma(minimum, scaled sum of the group's values, acc), if minima are stored
-// then out = acc + bias. float(dot) is exact: |dot| <= 32 * 255 * 127 < 2^24. On ISAs with tiles
-// the minima of groups of 32 are summed separately (linear_minima.h): out = (acc + sum) + bias.
-// Weights with paired scales have the arithmetic of linear_paired_scales.h.
+// then out = acc + bias. The conversion float(dot) is exact: |dot| <= 32 * 255 * 127 < 2^24. On
+// ISAs with tiles the minima of groups of 32 are summed separately (linear_minima.h): out = (acc +
+// sum) + bias. Weights with paired scales have the arithmetic of linear_paired_scales.h.
 #pragma once
 
 #include "cpu/dot/bf16_pairs.h"
@@ -27,8 +27,8 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// The dots of one group: kRows rows times vectors first .. first + count - 1 of adjacent packed
-// tiles.
+// Computes the dots of one group: kRows rows times vectors first .. first + count - 1 of adjacent
+// packed tiles.
 template <Encoding kEncoding, int kGroup, int group, int first, int count, int kPackedTiles,
           int kRows>
 PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPackedTiles],
@@ -60,12 +60,12 @@ PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPackedTiles],
     });
 }
 
-// Whether minima are stored: a compile-time constant where the speed justifies the code size, else
-// read from the part at run time.
+// Whether minima are stored. `none` and `stored` are constants at compile time, used for cases in
+// which the speed justifies the code size; with `asked`, the part is read at run time.
 enum class Minima { none, stored, asked };
 
-// Products of kRows rows with kPackedTiles packed tiles, accumulated over all units, without minima
-// that tiles multiply. `x` is the first row.
+// Multiplies kRows rows with kPackedTiles packed tiles over all units, without the minima that
+// matrix tiles multiply. `x` is the first row.
 template <Encoding kEncoding, int kGroup, Minima kMinima, int kRows, int kPackedTiles>
 PENSTOCK_INLINE void
 multiply_packed_tiles(const PackedMatrix& part, const uint8_t* (&packed_tile)[kPackedTiles],
@@ -132,11 +132,10 @@ multiply_packed_tiles(const PackedMatrix& part, const uint8_t* (&packed_tile)[kP
     }
 }
 
-// Rows that share each load of a packed tile. Four if registers must hold more than accumulators:
-// groups of 16 have twice the scales (and are common at 6 bits only), and nibbles are unpacked as
-// they are used. AMD processors issue at most two VPDPBUSD per cycle with a latency of four cycles,
-// so that eight dependency chains keep them busy; Intel processors of the ISAs without BF16 need
-// more.
+// Rows that share each load of a packed tile. Four if registers hold more than accumulators: groups
+// of 16 have twice the scales (and are common at 6 bits only), and nibbles are unpacked when they
+// are used. AMD processors issue at most two VPDPBUSD per cycle with a latency of four cycles, so
+// that eight dependency chains keep them busy; Intel processors of the ISAs without BF16 need more.
 constexpr int kFourRows = kRegisterRows < 4 ? kRegisterRows : 4;
 template <Encoding kEncoding, int kGroup>
 constexpr int kMaxRows =
@@ -145,7 +144,7 @@ constexpr int kMaxRows =
         ? kFourRows
         : kRegisterRows;
 
-// Rows from `row` on and packed tiles [begin, end) of a part.
+// The product of rows from `row` on with packed tiles [begin, end) of a part.
 struct BlockProduct {
     const AffineOperands* operands;
     const PackedMatrix* part;
@@ -153,7 +152,9 @@ struct BlockProduct {
     int64_t begin;
     int64_t end;
     MinimumBuffers minima;
-    bool split; // whether `minima` already holds the split minima of the only packed tile
+    // whether `minima` already holds the split minima: the product has one packed tile, and earlier
+    // rows have split its minima
+    bool split;
 };
 
 template <Encoding kEncoding, int kGroup, Minima kMinima, int kRows, int kPackedTiles>
@@ -211,8 +212,8 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
         });
 }
 
-// Multiplies many rows in tile blocks if the ISA has tiles, or with unpacked weights; the remaining
-// rows in small blocks.
+// Multiplies the rows of a task. Many rows are multiplied in tile blocks if the ISA has tiles, or
+// with unpacked weights; the remaining rows are multiplied in small blocks.
 template <Encoding kEncoding, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     if constexpr (kUnpacks) {
@@ -254,7 +255,7 @@ inline int64_t linear_affine_tasks(const Arguments& arguments, int) {
     return LinearPartition::tasks(LinearPartition::make(arguments, true));
 }
 
-// Runs any task of the affine parts.
+// Runs one task of the affine parts.
 inline void multiply_affine(const AffineOperands& operands, const LinearTask& task,
                             Workspace& workspace) {
     if (kPairedScales && task.part->scale_form == ScaleForm::paired)

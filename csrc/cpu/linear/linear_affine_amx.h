@@ -1,5 +1,5 @@
 // Products of affine weights in int8 AMX tiles, for blocks of many rows. They give the same
-// integers and the same float sums as multiply_packed_tiles, so that the choice between them
+// integers and the same float sums as multiply_packed_tiles, so that choosing one or the other
 // changes no bit of a row.
 //
 // A packed tile is unpacked once, to bytes and float32 scales, for all row blocks of a task.
@@ -15,15 +15,15 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
 constexpr int64_t kTileBlockRows = 16;
-// With fewer rows, a tile idles more than VPDPBUSD loses.
+// Minimum rows of a tile block. With fewer rows, a tile idles more than VPDPBUSD loses.
 constexpr int64_t kMinTileRows = 8;
 
-// Groups whose dots are computed in turn, each in a tile of its own, while the vector unit adds
-// those of the four groups before.
+// Groups whose dots are computed in turn, each in its own tile, while the vector unit adds the dots
+// of the previous four groups.
 constexpr int kDotTiles = 4;
 constexpr int64_t kTileSums = kTileBlockRows * kPackedTileRows;
 
-// Minima, the unpacked tile, and the int32 sums of two times four groups.
+// Returns the bytes of the minima, the unpacked tile, and the int32 sums of two times four groups.
 PENSTOCK_INLINE size_t affine_tiles_workspace_bytes(const LinearWeights& linear) {
     return minima_workspace_bytes(linear) + unpacked_tile_bytes(linear.depth) +
            2 * kDotTiles * kTileSums * sizeof(int32_t);
@@ -31,7 +31,7 @@ PENSTOCK_INLINE size_t affine_tiles_workspace_bytes(const LinearWeights& linear)
 
 #if defined(PENSTOCK_TILES_AMX) || defined(PENSTOCK_TILES_ARRAY)
 
-// Tiles 0 .. 3: sums of four dots; 4, 5: activations; 6, 7: weights.
+// Configures the tiles. 0 .. 3: sums of four dots; 4, 5: activations; 6, 7: weights.
 PENSTOCK_INLINE void configure_int8(int64_t rows, int group) {
     const auto m = static_cast<uint8_t>(rows);
     const auto row_bytes = static_cast<uint8_t>(group);
@@ -62,8 +62,8 @@ PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride,
     store_tile<c>(sums, 4 * kPackedTileRows);
 }
 
-// Adds the dots of one group to the accumulators, like multiply_packed_tiles. Row pointers past the
-// block repeat its last row.
+// Adds the dots of one group to the accumulators, in the same way as multiply_packed_tiles. Row
+// pointers past the block point to the block's last row.
 template <int kGroup>
 PENSTOCK_INLINE void add_group(const UnpackedUnit<8, kGroup>* unpacked, int64_t group,
                                const PackedMatrix& of, const uint8_t* const* row,
@@ -125,7 +125,7 @@ PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit<8, kGroup>* unpacked
     unrolled<static_cast<int>(kTileBlockRows)>([&](auto m) { out[m.value] = acc[m.value]; });
 }
 
-// Calls f(row, rows) for the blocks of rows [begin, end), 16 each; the last may be shorter.
+// Calls f(row, rows) for blocks of 16 rows within [begin, end); the last block may be shorter.
 template <class Function>
 PENSTOCK_INLINE void for_tile_blocks(int64_t begin, int64_t end, const Function& f) {
     for (int64_t row = begin; row < end; row += kTileBlockRows)
@@ -148,7 +148,7 @@ PENSTOCK_INLINE void sum_minima(const AffineOperands& operands, const PackedMatr
     });
 }
 
-// Multiplies rows [task.row_begin, row_end) of a task. Leaves tiles configured.
+// Multiplies rows [task.row_begin, row_end) of a task. Leaves the tiles configured.
 template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const LinearTask& task,
                                     int64_t row_end, Workspace& workspace) {

@@ -1,8 +1,8 @@
-// Products of bf16 weights in pairs (VDPBF16PS).
+// Products of bf16 weights in pairs (VDPBF16PS). Included by linear_dense.inl.h.
 //
 // Activations are rounded to bf16, half to even, for any number of rows. The arithmetic is the same
-// for every M: even = add_bf16_pairs over pairs of k 0, 2, 4 ..., odd over pairs 1, 3, 5 ..., each
-// in order; out = (even + odd) + bias. Included by linear_dense.inl.h.
+// for every M: even = add_bf16_pairs over the pairs of k number 0, 2, 4 ..., odd = add_bf16_pairs
+// over the pairs number 1, 3, 5 ..., each in order; out = (even + odd) + bias.
 #pragma once
 
 #include "cpu/dot/bf16_pairs.h"
@@ -16,7 +16,7 @@ namespace {
 // their dependency chains hide each other's latency.
 constexpr int kMaxPairRows = 12;
 
-// Pairs per prefetch step: no registers are left for more frequent ones.
+// Pairs of k per prefetch step. More frequent steps would need registers that are not free.
 constexpr int64_t kPairsEach = 16;
 
 PENSTOCK_INLINE size_t pairs_workspace_bytes(const LinearWeights& linear) {
@@ -56,14 +56,14 @@ PENSTOCK_INLINE void multiply_pairs(const uint16_t* packed_tile, int64_t pairs,
         add(pair, Index<0>{});
 }
 
-// Operands of a block of rows.
+// Operands of a product with a block of rows.
 struct PairOperands {
     const LinearWeights* linear;
     const float* x;
     int64_t x_stride;
     float* out;
     int64_t out_stride;
-    uint16_t* rounded; // kMaxPairRows rows
+    uint16_t* rounded; // kMaxPairRows rows of activations in bf16
 };
 
 // Multiplies rows [row, row + kRows) of a task. Returns kRows.
@@ -99,8 +99,8 @@ int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task,
     return kRows;
 }
 
-// Multiplies a block of the largest size that fits the remaining rows: few sizes keep the code
-// small.
+// Multiplies the next block of rows and returns its rows: the largest block size that fits the
+// remaining rows. Few sizes keep the code small.
 PENSTOCK_INLINE int64_t multiply_pair_block(const PairOperands& operands, const LinearTask& task,
                                             int64_t row) {
     const int64_t left = task.row_end - row;

@@ -1,8 +1,7 @@
-// Products of bf16 weights in bf16 AMX tiles.
+// Products of bf16 weights in bf16 AMX tiles. Included by linear_dense.inl.h.
 //
 // Activations are rounded to bf16, half to even, for any number of rows, so that all batch sizes
-// share one arithmetic: out = bias + the tile products of steps of 32 k, added in order. Included
-// by linear_dense.inl.h.
+// have the same arithmetic: out = bias + the tile products of steps of 32 k, added in order.
 #pragma once
 
 #include "cpu/linear/linear_partition.h"
@@ -15,7 +14,7 @@ namespace {
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kBf16BlockRows = 2 * kTileRows;
 
-// Rounded activations of a block, then one tile of sums.
+// Returns the bytes of a block's rounded activations and of one tile of sums.
 PENSTOCK_INLINE size_t bf16_workspace_bytes(const LinearWeights& linear) {
     return static_cast<size_t>(kBf16BlockRows * bf16_row_bytes(linear.depth) +
                                2 * kTileRows * 4 * kPackedTileRows);
@@ -34,14 +33,15 @@ PENSTOCK_INLINE void round_row(const float* x, int64_t depth, uint8_t* to) {
     }
 }
 
-// Tiles 0, 1: sums of up to 32 rows; 2, 3: their activations; 4: weights.
+// Configures the tiles. 0, 1: sums of up to 32 rows; 2, 3: activations of these rows; 4: weights.
 PENSTOCK_INLINE void configure_bf16(int64_t rows) {
     const auto first = static_cast<uint8_t>(rows < kTileRows ? rows : kTileRows);
     const auto second = static_cast<uint8_t>(rows > kTileRows ? rows - kTileRows : 1);
     configure_tiles({{first, 64}, {second, 64}, {first, 64}, {second, 64}, {16, 64}, {}, {}, {}});
 }
 
-// kTall: more than 16 rows. Stores the accumulators to `sums`, 16 float32 per row.
+// Multiplies a block of rows with one packed tile. Stores the sums to `sums`, 16 float32 per row.
+// kTall: the block has more than 16 rows.
 template <bool kTall>
 PENSTOCK_INLINE void multiply_bf16_packed_tile(const uint8_t* packed_tile, int64_t steps,
                                                const uint8_t* x, int64_t x_stride,

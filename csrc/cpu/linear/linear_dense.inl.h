@@ -21,7 +21,7 @@ namespace {
 // Maximum rows that share one load of packed tiles: their accumulators just fit the registers.
 constexpr int kMaxDenseRows = kLanes == 8 ? 3 : 6;
 
-// The weights of one k for the rows of vector `p` of a packed tile; `parity` is that of k.
+// Returns the weights at one k for the rows of vector `p` of a packed tile; `parity` is k % 2.
 template <Encoding encoding, int parity, int p>
 PENSTOCK_INLINE F32 dense_weights(const uint8_t* packed_tile, int64_t k) {
     if constexpr (encoding == Encoding::dense_f32) {
@@ -37,7 +37,7 @@ PENSTOCK_INLINE F32 dense_weights(const uint8_t* packed_tile, int64_t k) {
 }
 
 // Adds the products of one k for all rows. Even and odd k alternate, so that only the accumulators,
-// one vector of weights per packed tile part and one activation are live.
+// one vector of weights per packed tile vector and one activation are live.
 template <Encoding encoding, int parity, int kRows>
 PENSTOCK_INLINE void add_products_of(const uint8_t* const (&packed_tile)[kDensePackedTiles],
                                      int64_t k, const float* const (&row)[kRows],
@@ -110,7 +110,8 @@ void multiply_dense_rows(const DenseOperands& operands, const PackedMatrix& part
     }
 }
 
-// Rows in blocks of the largest size, then in twos: few sizes keep the code small.
+// Multiplies the rows of a task in blocks of the largest size, then in twos: few sizes keep the
+// code small.
 template <Encoding encoding>
 void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) {
     constexpr int64_t kMax = kMaxDenseRows;
@@ -143,7 +144,7 @@ inline int64_t linear_dense_tasks(const Arguments& arguments, int) {
     return LinearPartition::tasks(LinearPartition::make(arguments, false));
 }
 
-// Runs any task of the dense parts, from the rows of `x` to those of `out`.
+// Runs one task of the dense parts, from the rows of `x` to those of `out`.
 inline void multiply_dense(const LinearWeights& linear, const LinearTask& task, const TensorView& x,
                            const TensorView& out, Workspace& workspace) {
     const DenseOperands operands{&linear, static_cast<const float*>(x.data), x.stride[0],
@@ -169,7 +170,7 @@ inline void linear_dense_run(const Arguments& arguments, int, int64_t index, Wor
     multiply_dense(*cut.linear, task, arguments.tensor[0], arguments.tensor[1], workspace);
 }
 
-// For rounded activations.
+// Returns the bytes of a thread's rounded activations.
 PENSTOCK_INLINE size_t dense_workspace_bytes(const LinearWeights& linear) {
     return kTiles ? bf16_workspace_bytes(linear) : kBf16Pairs ? pairs_workspace_bytes(linear) : 0;
 }

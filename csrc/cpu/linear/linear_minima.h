@@ -1,10 +1,10 @@
-// Stored minima of affine weights, multiplied by bf16 tiles: their part of a product is itself a
-// matrix product, of the scaled sums of a row's units and the minima of the units. Included by
+// Products of stored minima in bf16 tiles. The minima's contribution to a product is itself a
+// matrix product: the scaled sums of a row's units times the minima of the units. Included by
 // linear_affine.inl.h; used on ISAs with tiles, if a group is a whole unit.
 //
-// Each number is split into two bf16, the nearest one and that of the remainder, which together
-// hold 16 bits of it: all of a float16. For each 32 units, in order, three tile products are
-// accumulated: high * high, high * low, low * high (of row, minimum).
+// Each number is split into two bf16: the nearest bf16, and the bf16 nearest to the remainder.
+// Together they hold 16 bits, which is enough for every float16. For each 32 units, in order, three
+// tile products are accumulated: high * high, high * low, low * high (row * minimum).
 #pragma once
 
 #include "cpu/dot/bf16_pairs.h"
@@ -29,7 +29,8 @@ PENSTOCK_INLINE size_t minima_workspace_bytes(const LinearWeights& linear) {
            kRowBlock * kPackedTileRows * sizeof(float);
 }
 
-// Split minima of a packed tile, and their sums for up to a block of rows, [rows][kPackedTileRows].
+// The split minima of a packed tile, and the sums of minima for up to a block of rows,
+// [rows][kPackedTileRows].
 struct MinimumBuffers {
     void* memory;
     int64_t depth;
@@ -54,7 +55,7 @@ PENSTOCK_INLINE void store_minimum_pair(MinimumStep* steps, int64_t pair, F32 fi
     store_bf16_pairs(step.part[1][row], interleaved_bf16(first - high[0], second - high[1]));
 }
 
-// Splits the minima of a packed tile; zeros past its last unit.
+// Splits the minima of a packed tile into high and low parts, with zeros past the last unit.
 template <Encoding kEncoding>
 PENSTOCK_INLINE void split_minima(const PackedMatrix& part, const uint8_t* packed_tile,
                                   int64_t units, MinimumStep* steps) {
@@ -77,13 +78,15 @@ PENSTOCK_INLINE void split_minima(const PackedMatrix& part, const uint8_t* packe
     }
 }
 
-// Tile 0: sums; 4, 5: high and low parts of rows; 6, 7: of minima.
+// Configures the tiles. 0: sums; 4, 5: high and low parts of rows; 6, 7: high and low parts of
+// minima.
 PENSTOCK_INLINE void configure_minima(int64_t rows) {
     const auto m = static_cast<uint8_t>(rows);
     configure_tiles({{m, 64}, {}, {}, {}, {m, 64}, {m, 64}, {16, 64}, {16, 64}});
 }
 
-// Multiplies up to 16 rows, as configured, from `x` on with the minima of one packed tile.
+// Multiplies the configured number of rows, up to 16, from `x` on with the minima of one packed
+// tile.
 PENSTOCK_INLINE void multiply_minima(const MinimumStep* steps, int64_t depth, const uint8_t* x,
                                      int64_t x_stride, float* sums) {
     constexpr int64_t kStepBytes = kSumStep * sizeof(uint16_t);

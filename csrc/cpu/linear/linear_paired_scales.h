@@ -1,15 +1,16 @@
 // Products of 4-bit weights with paired scales (packed_tile.h), for any number of rows. Included by
 // linear_affine.inl.h.
 //
-// Per unit, AVX-512 issues three operations on the multiplier ports for scales and minima, besides
-// eight for its 32 products. Here two units need three: their dots fit 16 bits once the quants are
-// centred, so that one instruction scales both. For every two units, in order, all in integers:
+// For one unit with ordinary scales, AVX-512 issues eight operations on the multiplier ports for
+// the 32 products and three more for scales and minima. With paired scales these three serve two
+// units: the dots fit 16 bits once the quants are centred, so that one instruction scales two dots.
+// For every two units, in order, all in integers:
 //   dot[i] = sum of (q - 8) * value, |dot[i]| <= 32 * 8 * 127 < 2^15
 //   sum = minimum[0] * in.sum[0] + minimum[1] * in.sum[1]
 //       + dot[0] * scaled(scale[0], in.scale[0]) + dot[1] * scaled(scale[1], in.scale[1])
 //   acc = acc + float(sum)
 // then out = (acc * step) * in.step + bias. The sum does not overflow: factors of a packed tile are
-// below 2^15; those of a row, their `scaled` products and in.sum are at most 16383.
+// below 2^15; factors of a row, the `scaled` products and in.sum are at most 16383.
 #pragma once
 
 #include "cpu/dot/int16_pairs.h"
@@ -24,7 +25,7 @@ namespace {
 
 constexpr int kPairedRows = kRegisterRows < 4 ? kRegisterRows : 4;
 
-// A quantized activation row.
+// One quantized activation row.
 struct PairedRow {
     const QuantizedUnit* units;
     const PairedRowUnits* paired;
@@ -33,7 +34,7 @@ struct PairedRow {
         : units(reinterpret_cast<const QuantizedUnit*>(row)), paired(paired_units(row, depth)) {}
 };
 
-// The dots of one of two units: kRows rows with adjacent packed tiles.
+// Computes the dots of one of two units: kRows rows with adjacent packed tiles.
 template <int kRows, int kPackedTiles>
 PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPackedTiles],
                                  const PairedRow* rows, int64_t unit,
@@ -57,12 +58,12 @@ PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPackedTiles],
     });
 }
 
-// Products of kRows rows with adjacent packed tiles, before multiplication by the steps.
+// Multiplies kRows rows with adjacent packed tiles; the result is not yet multiplied by the steps.
 template <bool kMinimum, int kRows, int kPackedTiles>
 PENSTOCK_INLINE void multiply_pairs(const uint8_t* (&packed_tile)[kPackedTiles], int64_t units,
                                     const PairedRow* rows, PrefetchLines& prefetcher,
                                     F32 (&acc)[kRows][kPackedTiles]) {
-    PrefetchLines own = prefetcher; // in registers
+    PrefetchLines own = prefetcher; // a copy, which stays in registers
     constexpr int64_t kPairBytes = 2 * kPackedTileRows * sizeof(int16_t);
     for (int64_t unit = 0; unit < units; unit += 2) {
         own.step();
@@ -115,7 +116,7 @@ void multiply_paired_rows(const AffineOperands& operands, const PackedMatrix& pa
         F32 acc[kRows][kPackedTiles];
         set_zero(acc);
         multiply_pairs<kMinimum>(tiles.data, depth / kUnit, rows, prefetcher, acc);
-        // unrolled, so that accumulators stay in registers
+        // Unrolled, so that accumulators stay in registers.
         unrolled<kRows * kPackedTiles>([&](auto i) {
             constexpr int m = decltype(i)::value / kPackedTiles;
             constexpr int j = decltype(i)::value % kPackedTiles;

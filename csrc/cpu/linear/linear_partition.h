@@ -1,5 +1,5 @@
 // Divides a product into tasks: over chunks of packed tiles, and over blocks of rows if there are
-// many. Never over K: one task sums each output, in one order.
+// many rows. K is never divided: one task sums each output, in one order.
 #pragma once
 
 #include "cpu/pack/packed_tile.h"
@@ -15,27 +15,27 @@ namespace {
 
 // Maximum rows that share one pass over a chunk of weights. A multiple of 6 and of 16.
 constexpr int64_t kRowBlock = 96;
-// Row blocks are multiples of this and nearly equal, so that threads finish together. Tiles take
-// whole blocks, and the remainder.
+// Row blocks have a multiple of this many rows and nearly equal sizes, so that threads finish
+// together. With matrix tiles, every block except the last has kRowBlock rows.
 constexpr int64_t kRowStep = kTiles ? kRowBlock : 12;
-// A chunk stays in the L2 cache while a row block passes over it.
+// Maximum bytes of a chunk, which stays in the L2 cache while a row block passes over it.
 constexpr int64_t kMaxChunkBytes = 256 * 1024;
-// A smaller task costs less than dispatching it.
+// Minimum bytes of a chunk: a smaller task would cost less than dispatching it.
 constexpr int64_t kMinChunkBytes = 12 * 1024;
 constexpr int64_t kTasksPerThread = 8;
 constexpr int64_t kDefaultThreads = 4;
 
-// Float vectors of a packed tile's 16 rows.
+// Number of float vectors that hold one value for each of a packed tile's 16 rows.
 constexpr int kPackedTileVectors = kPackedTileRows / kLanes;
 
-// Number of adjacent packed tiles per inner loop; two if registers hold two sets of accumulators.
-// Float products then share each load of activations; integer products hide each other's latency
-// (Intel processors issue two VPDPBUSD per cycle with a latency of five). Minima in tiles are
-// computed for one packed tile at a time.
+// Number of adjacent packed tiles that an inner loop multiplies; two if registers hold two sets of
+// accumulators. Float products then share each load of activations; integer products hide each
+// other's latency (Intel processors issue two VPDPBUSD per cycle with a latency of five). With
+// matrix tiles, minima are computed for one packed tile at a time.
 constexpr int kDensePackedTiles = kPackedTileVectors == 1 ? 2 : 1;
 constexpr int kPackedTilesAtOnce = kTiles ? 1 : kDensePackedTiles;
 // Maximum rows that share each load of integer packed tiles: their accumulators fill the registers.
-// Arrays have no registers to fill, only code to compile.
+// For arrays a small number limits the code to compile.
 #if defined(PENSTOCK_SIMD_ARRAY)
 constexpr int kRegisterRows = 2;
 #else
@@ -50,26 +50,27 @@ struct LinearTask {
     int64_t packed_tile_end;
     int64_t row_begin;
     int64_t row_end;
-    // The first packed tile of the next task, which the same thread will probably run; null if
-    // there is none.
+    // The first packed tile of the next task, which the same thread will probably run; null if no
+    // task follows.
     const uint8_t* next = nullptr;
     int64_t next_packed_tiles = 0;
     int64_t next_packed_tile_bytes = 0;
 };
 
-// Bytes of an activation row rounded to bf16, padded to whole vectors. The extra line spreads rows
-// over the cache sets.
+// Returns the bytes of an activation row rounded to bf16: whole vectors, and one cache line more,
+// which spreads rows over the cache sets.
 PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
     return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
 }
 
-// The minimum of prefetch_min_rows, except on Zen 5.
+// The smallest result of prefetch_min_rows on AVX-512 processors except Zen 5.
 constexpr int kMinPrefetchRows = 4;
 
-// Number of rows from which computing with one packed tile takes about as long as loading the next.
-// Products of fewer rows only wait, and the hardware prefetcher streams best, except on Zen 5: with
-// software prefetch it waits a third less for one row of 4-bit weights. Measured with AVX-512 on
-// two cores. Zen 3, which has AVX2, waits 5 to 20 % less for one to three rows of integer weights.
+// Returns the number of rows from which software prefetch pays: computing with one packed tile then
+// takes about as long as loading the next. With fewer rows a product only waits for memory, and the
+// hardware prefetcher alone streams best. Exceptions: with software prefetch, Zen 5 waits a third
+// less for one row of 4-bit weights, and Zen 3, which has AVX2, waits 5 to 20 % less for one to
+// three rows of integer weights. Measured on two cores, with AVX-512 except on Zen 3.
 PENSTOCK_INLINE int64_t prefetch_min_rows(Encoding encoding) {
     if (processor() == Processor::zen5)
         return encoding == Encoding::dense_f32 ? 4 : 1;
@@ -91,8 +92,8 @@ PENSTOCK_INLINE bool should_prefetch(const LinearTask& task) {
 }
 
 // Calls f(Index<kPackedTiles>) with the number of adjacent integer packed tiles for kRows rows of a
-// task. One if rows are too few for prefetching and wait for memory: two tiles are two streams,
-// which are slower.
+// task. The number is 1 if the rows are too few for prefetching, so that the product waits for
+// memory: two tiles are two streams, which are slower.
 template <int kRows, class Function>
 PENSTOCK_INLINE void with_packed_tiles(const LinearTask& task, const Function& f) {
     if constexpr (kPackedTilesAtOnce > 1 && kRows < kMinPrefetchRows) {
@@ -102,7 +103,7 @@ PENSTOCK_INLINE void with_packed_tiles(const LinearTask& task, const Function& f
     f(Index<kPackedTilesAtOnce>{});
 }
 
-// The division of the affine, or of the dense, parts of a product of `rows` rows.
+// The division of either the affine or the dense parts of a product of `rows` rows.
 struct LinearPartition {
     const LinearWeights* linear;
     bool affine;
@@ -110,7 +111,7 @@ struct LinearPartition {
     int64_t row_blocks;
     int64_t chunk_bytes;
 
-    // For a call of linear_affine or linear_dense.
+    // Returns the division for a call of linear_affine or linear_dense.
     PENSTOCK_INLINE LinearPartition make(const Arguments& call, bool affine) {
         const auto& linear = *static_cast<const LinearWeights*>(call.object);
         const int64_t rows = call.tensor[0].shape[0], threads = call.integer[0];
@@ -161,7 +162,8 @@ struct LinearPartition {
     }
 
   private:
-    // Row blocks vary fastest, so that concurrent threads share chunks in the outer cache.
+    // Returns the task without the fields `next...`. Row blocks vary fastest, so that concurrent
+    // threads share chunks in the outer cache.
     PENSTOCK_INLINE LinearTask task_alone(const LinearPartition& cut, int64_t index) {
         const int64_t block = remainder(index, cut.row_blocks);
         int64_t chunk = quotient(index, cut.row_blocks);
@@ -178,7 +180,7 @@ struct LinearPartition {
         return {&part, begin, end, first_row(cut, block), first_row(cut, block + 1)};
     }
 
-    // The first row of a block; the number of rows for the block after the last one.
+    // Returns the first row of a block, or the number of rows for the block after the last one.
     PENSTOCK_INLINE int64_t first_row(const LinearPartition& cut, int64_t block) {
         const int64_t steps = ceil_div(cut.rows, kRowStep);
         const int64_t row = quotient(steps * block, cut.row_blocks) * kRowStep;
@@ -187,7 +189,7 @@ struct LinearPartition {
 };
 
 // Adjacent packed tiles of a part from `packed_tile` on, before `end`. If too few are left, the
-// first one is repeated: it is multiplied and stored twice.
+// first tile is repeated: it is multiplied and stored twice.
 template <int kPackedTiles>
 struct PackedTileGroup {
     int64_t index[kPackedTiles];

@@ -2,8 +2,8 @@
 //
 // A product of a few rows waits for each packed tile once, then computes with it for about as long.
 // The hardware prefetcher stops at page boundaries, so memory and arithmetic would take turns.
-// Prefetching a few lines of the next packed tile at each step overlaps them. Lines go to the L2
-// cache, which has twice as many outstanding misses as L1.
+// Prefetching a few lines of the next packed tile at each step overlaps memory and arithmetic.
+// Lines go to the L2 cache, which allows twice as many outstanding misses as L1.
 #pragma once
 
 #include "cpu/linear/linear_partition.h"
@@ -14,10 +14,10 @@ namespace {
 // A range of cache lines, prefetched a few at a time during computation.
 class PrefetchLines {
   public:
-    // No lines.
+    // An empty range.
     PrefetchLines() = default;
 
-    // All of [begin, begin + bytes) in `steps` steps.
+    // The cache lines of [begin, begin + bytes), divided among `steps` steps.
     PrefetchLines(const uint8_t* begin, int64_t bytes, int64_t steps)
         : line_(begin), end_(begin + bytes),
           lines_each_(ceil_div(ceil_div(bytes, kLineBytes), steps < 1 ? 1 : steps)) {}
@@ -27,8 +27,8 @@ class PrefetchLines {
             prefetch_l2(line_);
     }
 
-    // One step of several ranges of equal size, alternating line by line: makes a product 4 %
-    // faster than range by range.
+    // Does one step of several ranges of equal size, alternating line by line. This makes a product
+    // 4 % faster than prefetching range by range.
     template <int count>
     static void step(PrefetchLines (&ranges)[count]) {
         const PrefetchLines& first = ranges[0];
@@ -46,9 +46,9 @@ class PrefetchLines {
     int64_t lines_each_ = 0;
 };
 
-// The packed tiles that follow `count` tiles of a task from `first` on, for prefetch during the
-// `steps` steps of multiplying those: `count` tiles, or the remaining ones. Empty if prefetching
-// does not pay.
+// Returns the cache lines to prefetch while `count` packed tiles of a task, from `first` on, are
+// multiplied in `steps` steps: the next `count` packed tiles, or the remaining ones. Empty if
+// prefetching does not pay.
 PENSTOCK_INLINE PrefetchLines prefetch_next_tiles(const LinearTask& task, int64_t first,
                                                   int64_t count, int64_t steps) {
     if (!should_prefetch(task))
@@ -63,13 +63,13 @@ PENSTOCK_INLINE PrefetchLines prefetch_next_tiles(const LinearTask& task, int64_
     return {task.next, packed_tiles * task.next_packed_tile_bytes, steps};
 }
 
-// Calls multiply(packed_tile_begin, packed_tile_end, row, rows, prefetcher) for all packed tiles of
-// a task and its rows from `row_begin` on. `tiles`: packed tiles per inner loop; `block(left)`: how
-// many of the remaining rows to multiply next; `steps`: number of prefetcher.step() calls by all
-// rows for that many packed tiles.
+// Calls multiply(packed_tile_begin, packed_tile_end, row, rows, prefetcher) until the rows of a
+// task from `row_begin` on are multiplied with all of its packed tiles. `tiles`: packed tiles per
+// inner loop. `block(left)`: number of rows to multiply next if `left` rows remain. `steps`: number
+// of prefetcher.step() calls that all rows make for `tiles` packed tiles.
 //
-// If prefetching pays, all rows are multiplied with one group of packed tiles while the next one is
-// loaded; else each block of rows stays in cache and passes over all packed tiles.
+// If prefetching pays, all rows are multiplied with one group of packed tiles while the next group
+// is loaded. Otherwise each block of rows stays in cache and passes over all packed tiles.
 template <class Block, class Multiply>
 PENSTOCK_INLINE void multiply_with_prefetch(const LinearTask& task, int64_t row_begin,
                                             int64_t steps, int64_t tiles, const Block& block,

@@ -1,11 +1,11 @@
-// Products of affine weights unpacked for blocks of many rows, on ISAs without tiles. They give the
-// same integers and the same float sums as multiply_packed_tiles, so that the choice between them
-// changes no bit of a row.
+// Products of affine weights that are unpacked for blocks of many rows, on ISAs without tiles. They
+// give the same integers and the same float sums as multiply_packed_tiles, so that choosing one or
+// the other changes no bit of a row. Included by linear_affine.inl.h.
 //
 // A few units of two packed tiles are unpacked into the L1 cache and multiplied with all rows of a
 // task, then the next units; accumulators are kept in memory between units. The inner loop consists
 // only of the products and the float operations that every variant needs, and all registers hold
-// accumulators. Included by linear_affine.inl.h.
+// accumulators.
 #pragma once
 
 #include "cpu/dot/bf16_pairs.h"
@@ -20,16 +20,17 @@ namespace {
 
 constexpr bool kUnpacks = !kTiles;
 constexpr int kVectorsAtOnce = kPackedTilesAtOnce * kPackedTileVectors;
-// Unpacked units fill half of an L1 cache.
+// Bytes of the unpacked units, which fill half of an L1 cache.
 constexpr int64_t kUnpackedBytes = 16 * 1024;
 template <int kBits, int kGroup>
 constexpr int64_t kMaxUnits =
     kUnpackedBytes /
     (kPackedTilesAtOnce * static_cast<int64_t>(sizeof(UnpackedUnit<kBits, kGroup>)));
 
-// Whether this many rows amortize the unpacking. Intel processors unpack on the ports that
-// multiply. AMD processors use other ports: there it pays only if packed tiles otherwise share few
-// rows. AVX2 needs twice the instructions, and above 4 bits has faster products afterwards.
+// Returns whether this many rows amortize the unpacking. Intel processors unpack on the ports that
+// multiply. AMD processors unpack on other ports: on them unpacking pays only if few rows would
+// share each load of a packed tile. AVX2 needs twice the instructions for unpacking, but above 4
+// bits its products are faster afterwards.
 template <int kBits, int kGroup>
 PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
     if (kBf16Pairs && processor() != Processor::other)
@@ -39,7 +40,7 @@ PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
     return rows >= 16;
 }
 
-// Buffers of one task.
+// Memory of one task: accumulators of its rows, and unpacked units.
 template <int kBits, int kGroup>
 struct UnpackedBuffers {
     alignas(64) float sums[kRowBlock][kPackedTilesAtOnce * kPackedTileRows];
@@ -51,7 +52,8 @@ constexpr size_t kUnpackedBuffersBytes =
 static_assert(sizeof(UnpackedBuffers<4, kUnit>) <= kUnpackedBuffersBytes);
 static_assert(sizeof(UnpackedBuffers<8, kUnit / 2>) <= kUnpackedBuffersBytes);
 
-// UnpackedBuffers, then widened rows if products do not read quantized rows as they are.
+// Returns the bytes of UnpackedBuffers, and of the widened rows if products do not read quantized
+// rows as they are.
 PENSTOCK_INLINE size_t unpacked_workspace_bytes(const LinearWeights& linear) {
     bool reads_rows = true;
     for (int32_t i = 0; i < linear.num_parts; ++i) {
@@ -63,7 +65,7 @@ PENSTOCK_INLINE size_t unpacked_workspace_bytes(const LinearWeights& linear) {
     return kUnpackedBuffersBytes + (reads_rows ? 0 : kRowBlock * units * sizeof(UnpackedRow<8>));
 }
 
-// The activation rows of a task in the form that its products read.
+// The activation rows of a task, in the form that its products read.
 template <int kBits>
 struct UnpackedRows {
     const uint8_t* first;
@@ -74,7 +76,8 @@ struct UnpackedRows {
     }
 };
 
-// The rows of a task, widened if products do not read them as they are.
+// Returns the rows of a task. If products do not read quantized rows as they are, the rows are
+// widened into `wide`.
 template <int kBits>
 PENSTOCK_INLINE UnpackedRows<kBits> rows_of(const AffineOperands& operands, const LinearTask& task,
                                             UnpackedRow<kBits>* wide) {
@@ -94,19 +97,19 @@ PENSTOCK_INLINE UnpackedRows<kBits> rows_of(const AffineOperands& operands, cons
     }
 }
 
-// Adjacent packed tiles, unpacked.
+// Adjacent packed tiles after unpacking.
 template <int kBits, int kGroup>
 using UnpackedTiles = const UnpackedUnit<kBits, kGroup>* const[kPackedTilesAtOnce];
 
-// The dots of one group, each plus zero * its row's sum: kRows rows times vectors first .. first +
-// kVectors - 1 of adjacent packed tiles.
+// Computes the dots of one group: kRows rows times vectors first .. first + kVectors - 1 of
+// adjacent packed tiles. With kZero, `zero` times the sum of the row's values is added to each dot.
 template <int kBits, int kGroup, bool kZero, int group, int first, int kVectors, int kRows>
 PENSTOCK_INLINE void unpacked_dots(const UnpackedTiles<kBits, kGroup>& packed_tile, int64_t unit,
                                    int32_t zero, const UnpackedRow<kBits>* const (&in)[kRows],
                                    I32 (&dot)[kRows][kVectors]) {
     using D = UnpackedDot<kBits>;
     constexpr int kWords = D::kStepWords, kSteps = kGroup / (kWords * D::kWordValues);
-    constexpr bool kBeginsWithZero = kZero && kDotsAlike; // if Sum has the type of a dot
+    constexpr bool kBeginsWithZero = kZero && kDotsAlike; // kDotsAlike: Sum has the type of a dot
     typename D::Sum sum[kRows][kVectors];
     unrolled<kSteps>([&](auto s) {
         constexpr int step = decltype(s)::value, word = (group * kSteps + step) * kWords;
@@ -140,7 +143,7 @@ PENSTOCK_INLINE void unpacked_dots(const UnpackedTiles<kBits, kGroup>& packed_ti
     });
 }
 
-// Adds the products of `units` units to the accumulators.
+// Adds the products of `units` units to the accumulators `acc`.
 template <int kBits, int kGroup, bool kMinimum, int kRows>
 PENSTOCK_INLINE void add_units(const UnpackedTiles<kBits, kGroup>& packed_tile, int64_t units,
                                int32_t zero, const UnpackedRow<kBits>* const (&in)[kRows],
@@ -177,8 +180,8 @@ PENSTOCK_INLINE void add_units(const UnpackedTiles<kBits, kGroup>& packed_tile, 
     }
 }
 
-// Unpacked units [unit, unit + units) of a task's packed tiles [first, first + packed_tiles), and
-// its rows from `row` on.
+// A product of unpacked units [unit, unit + units) of a task's packed tiles [first, first +
+// packed_tiles) with the task's rows from `row` on.
 template <int kBits, int kGroup>
 struct UnpackedProduct {
     const AffineOperands* operands;
@@ -230,8 +233,8 @@ void multiply_unpacked_rows(const UnpackedProduct<kBits, kGroup>& product) {
     }
 }
 
-// The units to unpack next: those at `from`, or at the end of a packed tile the first units of the
-// packed tiles that follow.
+// Returns the units to unpack next: the units at `from`, or at the end of a packed tile the first
+// units of the packed tiles that follow.
 template <int kBits, int kGroup>
 PENSTOCK_INLINE const uint8_t* units_after(const UnpackedProduct<kBits, kGroup>& product,
                                            const uint8_t* from) {
@@ -243,7 +246,7 @@ PENSTOCK_INLINE const uint8_t* units_after(const UnpackedProduct<kBits, kGroup>&
                                                 : product.task->next;
 }
 
-// Multiplies all rows of a task with unpacked units; the units at `from` are prefetched.
+// Multiplies all rows of a task with unpacked units. Meanwhile prefetches the units at `from`.
 template <int kBits, int kGroup>
 void multiply_unpacked_units(UnpackedProduct<kBits, kGroup> product, const uint8_t* from) {
     const LinearTask& task = *product.task;
@@ -260,7 +263,7 @@ void multiply_unpacked_units(UnpackedProduct<kBits, kGroup> product, const uint8
         const int64_t end = task.row_begin + quotient(rows * (block + 1), blocks);
         PrefetchLines::step(prefetcher);
         with_count<kRegisterRows>(end - product.row, [&](auto count) {
-            // A packed tile has minima or a zero point, not both.
+            // A packed tile has minima or a zero point, never both.
             part.stored_minimum
                 ? multiply_unpacked_rows<kBits, kGroup, true, count.value>(product)
                 : multiply_unpacked_rows<kBits, kGroup, false, count.value>(product);
@@ -268,7 +271,7 @@ void multiply_unpacked_units(UnpackedProduct<kBits, kGroup> product, const uint8
     }
 }
 
-// Multiplies all rows of a task, at most kRowBlock.
+// Multiplies all rows of a task, which are at most kRowBlock, by unpacking the weights.
 template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const LinearTask& task,
                                        Workspace& workspace) {

@@ -1,4 +1,4 @@
-// Reads affine packed tiles unit by unit, as the vectors and words that products take. Included by
+// Reads affine packed tiles unit by unit, as the vectors and words that products use. Included by
 // linear_affine.inl.h.
 #pragma once
 
@@ -8,7 +8,7 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Operands of a task.
+// Operands of the tasks of one product.
 struct AffineOperands {
     const LinearWeights* linear;
     const uint8_t* x;
@@ -17,7 +17,7 @@ struct AffineOperands {
     int64_t out_stride; // in floats
 };
 
-// The words of the 4 k of a step, for the rows of vector `p` of a packed tile.
+// Returns the words that hold the 4 k of a step, for the rows of vector `p` of a packed tile.
 template <Encoding kEncoding, int step, int p>
 PENSTOCK_INLINE Words step_words(const uint8_t* quants) {
     constexpr int kStepBytes = 4 * kPackedTileRows;
@@ -40,7 +40,7 @@ PENSTOCK_INLINE Words step_words(const uint8_t* quants) {
     }
 }
 
-// kLanes scales or minima of a packed tile.
+// Returns kLanes scales or minima of a packed tile.
 PENSTOCK_INLINE F32 load_values(const uint8_t* from, ScaleForm form, const F32& super) {
     switch (form) {
     case ScaleForm::f16: return load_f16(reinterpret_cast<const uint16_t*>(from));
@@ -57,7 +57,7 @@ struct PackedTileScales {
     F32 super[kPackedTileVectors] = {};
     F32 value[kGroups][kPackedTileVectors] = {};
 
-    // Both functions return the position of the next bytes of the packed tile.
+    // read_super and read return the position after the bytes that they read.
     PENSTOCK_INLINE const uint8_t* read_super(PackedTileScales& scales, const uint8_t* from) {
         unrolled<kPackedTileVectors>([&](auto p) {
             scales.super[p.value] =

@@ -5,11 +5,11 @@
 //              then their sums in bf16 if the ISA has tiles, or PairedRowUnits for paired scales
 //
 // value = x * (127 / max|x|), rounded half to even; scale = sum(x value) / sum(value^2), the
-// least-squares scale for these integers: its error is a thirtieth below that of max|x| / 127. The
-// first sum has 16 partial sums, k and k + 16 in order, which are then added by halves; the second
-// is exact. A group of zeros (or so small that 127 / max|x| overflows) becomes zeros. A NaN in a
-// group makes its scale NaN, an infinity makes it infinite: the row's products are then not finite,
-// instead of silently wrong.
+// least-squares scale for these integers, whose error is a thirtieth less than with the scale
+// max|x| / 127. The sum of x value has 16 partial sums, each over k and k + 16 in order, which are
+// then added by halves; the sum of value^2 is exact. A group of zeros (or so small that 127 /
+// max|x| overflows) becomes zeros. A NaN in a group makes its scale NaN, an infinity makes the
+// scale infinite: the row's products are then not finite, instead of silently wrong.
 #pragma once
 
 #include "cpu/dot/int16_pairs.h"
@@ -31,7 +31,7 @@ PENSTOCK_INLINE F32 largest_lanes(const float* x) {
     return largest;
 }
 
-// Eight units; if there are fewer, the last one is repeated.
+// Eight units to quantize together; if fewer are left, the last unit is repeated.
 struct UnitsX8 {
     const float* x[8];
     QuantizedUnit* unit[8];
@@ -45,7 +45,7 @@ PENSTOCK_INLINE void find_inverses(UnitsX8& eight) {
     store(eight.inverse, broadcast(127.0f) / reduce_max_each(largest));
 }
 
-// Quantizes a unit whose values no finite factor scales to 127.
+// Quantizes a unit that no finite factor scales to a largest value of 127: values are zero.
 PENSTOCK_INLINE void clear_unit(const float* x, QuantizedUnit& unit) {
     Mask ordered = first(kLanes);
     for (int i = 0; i < kUnit; i += kLanes)
@@ -64,7 +64,7 @@ PENSTOCK_INLINE void quantize_units_x8(const UnitsX8& eight) {
     write_fields(eight.unit, scale, scale * sum, join_halves(sums.first, sums.last),
                  to_int(broadcast(float{-kPairedCentre}) * sum));
     const Mask finite = less(broadcast(0.0f), factor) & less(factor, broadcast(__builtin_inff())) &
-                        equal(scale, scale); // false if a NaN among the values makes the scale NaN
+                        equal(scale, scale); // false if a NaN among the values made the scale NaN
     if ((bits(finite) & 0xffU) == 0xffU)
         return;
     for (int i = 0; i < 8; ++i) {
@@ -73,9 +73,9 @@ PENSTOCK_INLINE void quantize_units_x8(const UnitsX8& eight) {
     }
 }
 
-// Quantizes `units` >= 1 units. `place(from, to)` yields the source and destination of the next
+// Quantizes `units` >= 1 units. `place(from, to)` sets the source and the destination of the next
 // unit. The inverses of the next eight units are computed before the current eight are rounded, so
-// that neither waits for the other.
+// that neither computation waits for the other.
 template <class Place>
 PENSTOCK_INLINE void quantize_units(int64_t units, const Place& place) {
     UnitsX8 eights[2];
@@ -99,7 +99,8 @@ PENSTOCK_INLINE void quantize_units(int64_t units, const Place& place) {
     }
 }
 
-// Splits the scaled sums of units [begin, end) of a row for products of minima.
+// Splits the scaled sums of units [begin, end) of a row into high and low bf16 parts, for products
+// with minima.
 PENSTOCK_INLINE void split_sums(uint8_t* row, int64_t depth, int64_t begin, int64_t end) {
     const auto* units = reinterpret_cast<const QuantizedUnit*>(row);
     const int64_t padded = sum_steps(depth) * kSumStep;
@@ -118,12 +119,13 @@ PENSTOCK_INLINE void split_sums(uint8_t* row, int64_t depth, int64_t begin, int6
     }
 }
 
-// Writes the PairedRowUnits of a quantized row. An odd last unit has no pair.
+// Writes the PairedRowUnits of a quantized row. If the number of units is odd, the last unit is in
+// no pair.
 PENSTOCK_INLINE void pair_units(uint8_t* row, int64_t depth) {
     const auto* units = reinterpret_cast<const QuantizedUnit*>(row);
     auto* paired = reinterpret_cast<PairedRowUnits*>(row + quantized_units_bytes(depth));
     const int64_t count = depth / kUnit;
-    I32 bits = broadcast(0); // of the largest scale; those of a NaN are larger still
+    I32 bits = broadcast(0); // of the largest scale; a NaN has larger bits than any number
     for (int64_t unit = 0; unit < count; unit += kLanes) {
         const UnitScales of = read_scales(units + unit, count - unit);
         bits = max(bits, as_int(of.scale) & broadcast(0x7fffffff));
@@ -131,7 +133,7 @@ PENSTOCK_INLINE void pair_units(uint8_t* row, int64_t depth) {
     const float largest = bits_float(static_cast<uint32_t>(reduce_max(bits)));
     const float factor = kPairedLargest / largest;
     const F32 inverse = broadcast(factor > 0.0f && factor < __builtin_inff() ? factor : 0.0f);
-    paired->step = largest * (32768.0f / kPairedLargest); // not finite if a product must not be
+    paired->step = largest * (32768.0f / kPairedLargest); // NaN or infinite if a scale is
     paired->padding = 0;
     for (int64_t unit = 0; unit + 2 <= count; unit += kLanes) {
         const UnitScales of = read_scales(units + unit, count - unit);
@@ -144,8 +146,8 @@ PENSTOCK_INLINE void pair_units(uint8_t* row, int64_t depth) {
 // Units per task, counted across rows: about a microsecond of work.
 constexpr int64_t kQuantizeTaskUnits = 128;
 
-// Units per task for rows of `row_units` units: whole rows if the data after a row's units depends
-// on all of them.
+// Returns the units per task for rows of `row_units` units. Tasks contain whole rows if the data
+// after a row's units depends on all units of the row.
 PENSTOCK_INLINE int64_t quantize_task_units(int64_t row_units) {
     if (!kPairedScales)
         return kQuantizeTaskUnits;

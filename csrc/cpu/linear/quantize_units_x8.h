@@ -1,5 +1,5 @@
-// Quantizes eight units at a time, so that their horizontal sums share shuffles: done unit by unit,
-// those take longer than all the rest.
+// Quantizes eight units at a time, so that their horizontal sums share shuffles: unit by unit, the
+// horizontal sums would take longer than everything else.
 //
 //   struct UnitSumsX8                lane i < 8 is of unit i: sum of quotient times value, and
 //                                    exact sums of squares, of the first and of the last 16 values
@@ -11,8 +11,8 @@
 //   write_pairs(paired, joined, n)  scales and sums in lanes 2 i and 2 i + 1, joined, to pair i,
 //                                   for at most n pairs
 //
-// The sum of quotients times values has 16 partial sums, k and k + 16 in order, which are then
-// added by halves. All ISAs give the same bits.
+// The sum of quotients times values has 16 partial sums, each over k and k + 16 in order, which are
+// then added by halves. All ISAs give the same bits.
 #pragma once
 
 #include "cpu/pack/packed_tile.h"
@@ -36,7 +36,7 @@ PENSTOCK_INLINE I32 join_halves(I32 a, I32 b) {
 
 #if defined(PENSTOCK_SIMD_AVX512)
 
-// Lane 4 b + i is the sum of lanes 4 b .. 4 b + 3 of rows[i].
+// Returns the sums of four lanes: lane 4 b + i is the sum of lanes 4 b .. 4 b + 3 of rows[i].
 PENSTOCK_INLINE __m512i add_fours(const __m512i (&rows)[4]) {
     __m512i two[2];
     for (int i = 0; i < 2; ++i) {
@@ -50,11 +50,11 @@ PENSTOCK_INLINE __m512i add_fours(const __m512i (&rows)[4]) {
 PENSTOCK_INLINE UnitSumsX8 round_units_x8(const float* const (&x)[8],
                                           const float (&inverse)[kLanes],
                                           QuantizedUnit* const (&unit)[8]) {
-    // Packing interleaves words k of both units with words k + 16.
+    // Restores the order of values: packing interleaves words k of both units with words k + 16.
     const __m512i in_order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     const __m512i zero = _mm512_setzero_si512(), ones = _mm512_set1_epi8(1);
     F32 matched[8];
-    __m512i squares[4], sums[4]; // of two units, by fours: their first 16, their last 16
+    __m512i squares[4], sums[4]; // of two units each; every four lanes sum 16 values of one unit
 #pragma GCC unroll 4
     for (int two = 0; two < 4; ++two) {
         __m512i words[2];

@@ -1,5 +1,5 @@
-// An affine packed tile unpacked once for many rows: quants as products take them, and float32
-// scales.
+// An affine packed tile unpacked once for many rows: quants in the form that products use, and
+// float32 scales.
 #pragma once
 
 #include "cpu/dot/unpacked_dot.h"
@@ -9,27 +9,28 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Bits of the unpacked quants of an encoding.
+// The number of bits for which quants of an encoding are unpacked.
 template <Encoding kEncoding>
 constexpr int kUnpackedBits = kDotsAlike ? 8 : quant_bits(kEncoding);
 
-// A unit: quants in words as UnpackedDot<kBits> takes them; scales and minima of its groups.
+// One unit: quants in the words that UnpackedDot<kBits> reads, and the scales and minima of the
+// unit's groups.
 template <int kBits, int kGroup>
 struct UnpackedUnit {
     static constexpr int kGroups = kUnit / kGroup;
     alignas(64) Words quants[kUnit / UnpackedDot<kBits>::kWordValues][kPackedTileVectors];
     alignas(64) float scale[kGroups][kPackedTileRows];
     alignas(64) float minimum[kGroups]
-                             [kPackedTileRows]; // unset if there are none, or if tiles sum them
+                             [kPackedTileRows]; // unset if none are stored, or if tiles sum them
 };
 
-// Bytes of an unpacked tile of any group size.
+// Returns the bytes of an unpacked tile, which are enough for any group size.
 PENSTOCK_INLINE size_t unpacked_tile_bytes(int64_t depth) {
     return static_cast<size_t>(depth / kUnit) * sizeof(UnpackedUnit<8, kUnit / 2>);
 }
 
-// Unpacks `units` units at `packed_tile`, starting with the first unit of the tile or of a super
-// scale. Returns the position of the next unit.
+// Unpacks `units` units at `packed_tile`, the first of which is the first unit of the tile or of a
+// super scale. Returns the position of the next unit.
 template <Encoding kEncoding, int kBits, int kGroup>
 PENSTOCK_INLINE const uint8_t* unpack_tile(const PackedMatrix& part, const uint8_t* packed_tile,
                                            int64_t units, UnpackedUnit<kBits, kGroup>* to) {

@@ -1,17 +1,18 @@
-// LoRA adapters as the kernel `lora` reads them: packed by pack_adapter.cc into a fixed number of
-// slots, so that a recorded plan also serves adapters installed later. Depends on the standard
-// library only.
+// LoRA adapters in the form that the kernel `lora` reads. pack_adapter.cc packs them into a fixed
+// number of slots, so that a recorded plan also serves adapters installed later. Depends on the
+// standard library only.
 //
 // One slice is one matrix of a linear layer (q of q, k, v): y += B (A x) with A [R, K], B [N, R].
-// Each rank r has a scale: A's row r and B's column r are each stored divided by a number;
-// `scale[r]`, the product of both numbers, multiplies (A x)[r].
+// Each rank r has a scale: A's row r and B's column r are stored after division by one number each,
+// and `scale[r]`, the product of both numbers, multiplies (A x)[r].
 //
 //   A  blocks of 8 ranks, in tiles of 32 k, [8][32] each; zeros past R and past K
 //   B  packed tiles of 32 outputs, [R][32] each, or in 8 bits [R / 2][32][2]; zeros past N and R
 //
-// Both are read forwards, once for all rows of a group. All A of a linear layer precede all B.
-// Stored as f32 (scale 1), as f16 (scales are powers of two: the largest element of a row is in
-// 1..2) or as int8 (the largest is 127).
+// Both are read forwards, once for all rows of a group. The A of all slices of a linear layer
+// precede the B of all slices. Elements are stored as f32 (scale 1), as f16 (scales are powers of
+// two that bring the largest element of a row to 1..2) or as int8 (scales bring the largest element
+// to 127).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ constexpr int kAdapterOutputTile = 32;
 constexpr int kAdapterTile = 32;
 constexpr int kAdapterRanks = 8;
 
-// Ranks per task of the first phase, outputs per task of the second.
+// Ranks per task of the first phase; outputs per task of the second.
 constexpr int kAdapterTaskRanks = 16;
 constexpr int kAdapterTaskRows = 512;
 
@@ -36,7 +37,7 @@ constexpr int64_t padded_to(int64_t count, int64_t unit) {
     return (count + unit - 1) / unit * unit;
 }
 
-// One slice of one slot; rank 0 if the adapter does not change it.
+// The factors of one slice of one slot. Rank 0: the adapter does not change the slice.
 struct AdapterSlice {
     const void* a = nullptr;
     const void* b = nullptr;
@@ -46,7 +47,7 @@ struct AdapterSlice {
 
 struct AdapterSliceShape {
     int64_t rows = 0;   // N
-    int64_t column = 0; // its first output column
+    int64_t column = 0; // first output column of the slice
 };
 
 // A linear layer: slices that share their input.
@@ -57,13 +58,13 @@ struct AdapterLinear {
     int32_t num_slices = 0;
 };
 
-// Number of tasks of a linear layer of a slot, for one block of rows, in each phase.
+// Number of tasks in each phase, for one block of rows and one linear layer of a slot.
 struct AdapterTasks {
     int32_t of_phase[2] = {0, 0};
 };
 
-// Arguments::object points to this. Slice s of a slot is slices[slot * num_slices + s]; the tasks
-// of its linear layer i are tasks[slot * num_linears + i].
+// The adapters in all slots; Arguments::object points to this. Slice s of a slot is slices[slot *
+// num_slices + s]; the tasks of linear layer i of a slot are tasks[slot * num_linears + i].
 struct AdapterTable {
     const AdapterLinear* linears = nullptr;
     const AdapterSliceShape* shapes = nullptr;
@@ -87,7 +88,8 @@ constexpr int64_t padded_rank(int64_t rank) {
     return padded_to(rank, kAdapterRanks);
 }
 
-// Columns of (A x) of all slices of a linear layer at the maximum rank, in whole cache lines.
+// Returns the columns of (A x) for all slices of a linear layer at the maximum rank, in whole cache
+// lines.
 constexpr int64_t inner_columns(const AdapterTable& table, int64_t linear) {
     return padded_to(table.linears[linear].num_slices * padded_rank(table.max_rank), 16);
 }

@@ -7,9 +7,9 @@
 //         integer[0] the linear layer; integer[1] number of threads that will run the call (0:
 //                  unknown), affects task sizes only; object: AdapterTable
 //
-// inner = (A x) * scale, then y += B inner: in two phases, or in one task each if there are enough
-// blocks of rows for all threads. A row's arithmetic is the same in both cases and does not depend
-// on its group. Rows without an adapter are not changed.
+// Computes inner = (A x) * scale, then y += B inner: in two phases, or in one phase whose tasks do
+// both, if there are enough blocks of rows for all threads. A row's arithmetic is the same in both
+// cases and does not depend on the row's group. Rows without an adapter are not changed.
 #pragma once
 
 #include "cpu/lora/adapter_table.h"
@@ -22,10 +22,10 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace lora {
 
-// Row blocks per thread from which one phase suffices: no thread is then idle for long.
+// Minimum row blocks per thread for a call in one phase: no thread is then idle for long.
 constexpr int64_t kBlocksPerThread = 2;
 
-// The slices of a call's linear layer, and its groups of rows.
+// The linear layer of a call, and the call's groups of rows.
 struct Call {
     const AdapterTable* table;
     const AdapterLinear* linear;
@@ -77,7 +77,7 @@ int64_t tasks(const Arguments& arguments, int phase) {
     return count;
 }
 
-// Block `block` of the rows of a group, at the first slice and chunk 0.
+// Returns the task of a group's rows in block `block`, at the first slice and chunk 0.
 PENSTOCK_INLINE Task block_of(const Call& call, int64_t group, int64_t block) {
     const int64_t begin = call.starts[group] + block * kBlockRows;
     const int64_t last = call.starts[group + 1];
@@ -96,8 +96,8 @@ PENSTOCK_INLINE void go_to_next_slice(Task& task) {
     ++task.shape;
 }
 
-// A task of a two-phase call. Blocks of rows vary slowest: neighbouring tasks read neighbouring
-// weights.
+// Returns a task of a two-phase call. Blocks of rows vary slowest, so that neighbouring tasks read
+// neighbouring weights.
 PENSTOCK_INLINE Task part_of(const Call& call, int phase, int64_t index) {
     int64_t group = 0, chunks = 0;
     for (;; ++group) {
@@ -118,7 +118,7 @@ PENSTOCK_INLINE Task part_of(const Call& call, int phase, int64_t index) {
     return task;
 }
 
-// Calls f(task) for each task of a phase in the block that starts with `task`.
+// Calls f(task) for each task of a phase that has the rows of `task`.
 template <class Function>
 PENSTOCK_INLINE void each_part(const Call& call, Task task, int phase, const Function& f) {
     for (int32_t s = 0; s < call.linear->num_slices; ++s) {

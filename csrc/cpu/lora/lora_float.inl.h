@@ -1,7 +1,7 @@
 // LoRA products with float factors. Included by lora.inl.h.
 //
-// (A x)[r] sums lane by lane over k in order, then the lanes in reduce_add's order; (B inner)[n] is
-// fma over r in order, then added to y once.
+// (A x)[r] is summed over k in order within each lane, then over the lanes in reduce_add's order.
+// (B inner)[n] is a chain of fma over r in order, and is then added to y.
 #pragma once
 
 #include "cpu/lora/lora_task.h"
@@ -18,7 +18,7 @@ PENSTOCK_INLINE F32 widen(const uint16_t* p) {
     return load_f16(p);
 }
 
-// sum[m][r] += row m of x with ranks first + r of a block of A, over one tile.
+// Adds products over one tile: sum[m][r] += row m of x times rank first + r of a block of A.
 template <int kRows, int kRanks, class Load, class Stored>
 PENSTOCK_INLINE void add_tile(const Load& x, const Stored* tile, F32 (&sum)[kRows][kRanks]) {
     unrolled<kAdapterTile / kLanes>([&](auto v) {
@@ -35,7 +35,7 @@ PENSTOCK_INLINE void add_tile(const Load& x, const Stored* tile, F32 (&sum)[kRow
     });
 }
 
-// (A x) for ranks first .. first + kRanks - 1 of a block of A and kRows rows.
+// Computes (A x) for ranks first .. first + kRanks - 1 of a block of A and kRows rows.
 template <int kRows, int kRanks, class Stored>
 PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_t at, int64_t index,
                                  int first) {
@@ -69,7 +69,7 @@ PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_
     }
 }
 
-// Adds the products of kPackedTiles packed tiles from `packed_tile` on to kRows rows.
+// Adds to y the products of kRows rows with kPackedTiles packed tiles from `packed_tile` on.
 template <int kRows, int kPackedTiles, class Stored>
 PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_t at,
                                  int64_t packed_tile) {
@@ -87,7 +87,7 @@ PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_
         F32 value[kRows];
         unrolled<kRows>([&](auto m) { value[m.value] = broadcast(from[m.value][r]); });
         for (int p = 0; p < kPackedTiles;
-             ++p) // in a lambda, GCC 12 drops it as a call without effect
+             ++p) // not in a lambda, from which GCC 12 drops the prefetch
             prefetch_ahead<kAdapterOutputTile * int64_t{sizeof(Stored)}>(b + p * packed_tile_items +
                                                                          r * kAdapterOutputTile);
         unrolled<kVectors>([&](auto v) {
@@ -113,11 +113,11 @@ PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_
     }
 }
 
-// The products of the kernel for factors stored as `Stored`.
+// The products of the kernel `lora` for factors stored as `Stored`.
 template <class Stored>
 struct Products {
-    // Called before `shrink` for tasks of these rows, with the same workspace. No-op: x is read as
-    // float32.
+    // Prepares the input of tasks of these rows. Does nothing: float products read x as float32.
+    // Called before `shrink`, with the same workspace.
     static void take_input(const Arguments&, int64_t, int64_t, Workspace&) {}
 
     static void shrink(const Arguments& call, const Task& task, Workspace&) {

@@ -1,9 +1,9 @@
 // LoRA products with int8 factors: activations and `inner` are quantized to int16 with one scale
 // per row, and products are exact. Included by lora.inl.h.
 //
-// Each integer accumulator adds at most kExactRanks products per lane, then is converted to float,
-// scaled and added in order. (A x)[r] adds the lanes in reduce_add's order. A row that is not
-// finite gives NaN.
+// Each integer accumulator adds at most kExactRanks products per lane; the sum is then converted to
+// float, scaled and added in order. For (A x)[r] the lanes are added in reduce_add's order. A row
+// that contains a NaN or an infinity gives NaN.
 #pragma once
 
 #include "cpu/dot/int8_int16_dot.h"
@@ -15,12 +15,12 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace lora {
 
-constexpr int64_t kNarrowUnit = 32;  // rows of int16 are padded to this with zeros
+constexpr int64_t kNarrowUnit = 32;  // rows of int16 are padded with zeros to a multiple of this
 constexpr int64_t kExactRanks = 512; // 512 * 127 * 32767 < 2^31
 constexpr int64_t kExactTiles = kExactRanks * kLanes / kAdapterTile;
 static_assert(kNarrowUnit % kAdapterTile == 0 && kNarrowUnit % (2 * kLanes) == 0);
 
-// Rows of int16 in a thread's workspace; row m is its values times scale[m].
+// int16 rows in a thread's workspace. The values of row m must be multiplied by scale[m].
 struct Narrow {
     float* scale;
     int16_t* values;
@@ -49,9 +49,9 @@ PENSTOCK_INLINE Narrow narrow_inner(const Arguments& call, const Workspace& work
     return narrow_at(static_cast<std::byte*>(workspace.data) + before, rank);
 }
 
-// The largest magnitude of n numbers; NaN if one is infinite or NaN.
+// Returns the largest magnitude of n numbers, or NaN if one of them is infinite or NaN.
 PENSTOCK_INLINE float largest_of(const float* from, int64_t n) {
-    // orders like the float, with NaN largest
+    // integers in the order of the magnitudes, with NaN largest
     const I32 magnitude = broadcast(int32_t{0x7fffffff});
     I32 largest = broadcast(int32_t{0});
     int64_t i = 0;
@@ -64,9 +64,9 @@ PENSTOCK_INLINE float largest_of(const float* from, int64_t n) {
                                                               : reduce_max(as_floats);
 }
 
-// Quantizes n numbers to row m of `to`.
+// Quantizes n numbers into row m of `to`.
 PENSTOCK_INLINE void narrow_row(const float* from, int64_t n, const Narrow& to, int64_t m) {
-    constexpr float kMax = 32767.0f, kLeast = 1e-30f; // below this the inverse would overflow
+    constexpr float kMax = 32767.0f, kLeast = 1e-30f; // a smaller maximum has no finite inverse
     constexpr int64_t kStep = 2 * kLanes;
     const float largest = largest_of(from, n);
     const bool usable = largest > kLeast;
@@ -88,15 +88,16 @@ PENSTOCK_INLINE void narrow_row(const float* from, int64_t n, const Narrow& to, 
     to.scale[m] = usable ? largest / kMax : largest < kLeast ? 0.0f : largest;
 }
 
-// Calls f(range) for consecutive ranges of at most `most` elements of 0 .. count.
+// Divides 0 .. count into consecutive ranges of at most `most` elements and calls f(range) for
+// each.
 template <class Function>
 PENSTOCK_INLINE void each_range(int64_t count, int64_t most, const Function& f) {
     for (int64_t i = 0; i < count; i += most)
         f(Range{i, i + most < count ? i + most : count});
 }
 
-// (A x) for ranks first .. first + kRanks - 1 of a block of A and kRows rows from row `m` of `x`
-// on, over a range of the tiles.
+// Computes (A x) for ranks first .. first + kRanks - 1 of a block of A and kRows rows from row `m`
+// of `x` on, over a range of the tiles.
 template <int kRows, int kRanks>
 PENSTOCK_INLINE void shrink_exactly(const Arguments& call, const Task& task, const Narrow& x,
                                     int64_t m, int64_t index, int first, Range part) {
@@ -134,8 +135,8 @@ PENSTOCK_INLINE void shrink_exactly(const Arguments& call, const Task& task, con
     }
 }
 
-// Adds the products of a range of ranks and of kPackedTiles packed tiles from `packed_tile` on to
-// kRows rows, starting with row `m` of `inner`.
+// Adds to y the products of kRows rows, from row `m` of `inner` on, with kPackedTiles packed tiles
+// from `packed_tile` on, over a range of ranks.
 template <int kRows, int kPackedTiles>
 PENSTOCK_INLINE void expand_exactly(const Arguments& call, const Task& task, const Narrow& inner,
                                     int64_t m, int64_t packed_tile, Range part) {
@@ -152,7 +153,7 @@ PENSTOCK_INLINE void expand_exactly(const Arguments& call, const Task& task, con
             value[row.value] = broadcast_pair(from + row.value * inner.columns + r);
         });
         for (int p = 0; p < kPackedTiles;
-             ++p) // in a lambda, GCC 12 drops it as a call without effect
+             ++p) // not in a lambda, from which GCC 12 drops the prefetch
             prefetch_ahead<2 * kAdapterOutputTile>(b + p * packed_tile_items +
                                                    r * kAdapterOutputTile);
         unrolled<kVectors>([&](auto v) {

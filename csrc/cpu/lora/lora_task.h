@@ -1,4 +1,4 @@
-// Shared by the products of the kernel `lora`: the tasks, and the prefetch of factors. Included by
+// Tasks of the kernel `lora` and prefetch of its factors, for float and int8 products. Included by
 // lora.inl.h.
 #pragma once
 
@@ -12,12 +12,14 @@ namespace {
 namespace lora {
 
 constexpr int64_t kBlockRows = 16; // rows per task
-// The factors of an adapter are in memory in the order of the step. They are prefetched twice: at a
-// short distance, and far enough ahead to arrive from memory while the base model computes.
+// Distances of prefetch. The factors of an adapter are in memory in the order of the step. They are
+// prefetched twice: at a short distance, and far enough ahead to arrive from memory while the base
+// model computes.
 constexpr int64_t kAheadBytes = 4096;
 constexpr int64_t kFarAheadBytes = 96 * 1024;
 
-// Rows order[begin .. end) of one slice, ranks or packed tiles from `chunk` on.
+// The work of one task: rows order[begin .. end) and one slice, with the ranks or packed tiles from
+// chunk `chunk` on.
 struct Task {
     const AdapterSlice* slice;
     const AdapterSliceShape* shape;
@@ -32,14 +34,14 @@ struct Range {
     int64_t end;
 };
 
-// The blocks of ranks of a task of the first phase.
+// Returns the blocks of ranks that a task of the first phase computes.
 PENSTOCK_INLINE Range rank_blocks(const Task& task) {
     constexpr int64_t kBlocks = kAdapterTaskRanks / kAdapterRanks;
     const int64_t begin = task.chunk * kBlocks, all = ceil_div(task.slice->rank, kAdapterRanks);
     return {begin, begin + kBlocks < all ? begin + kBlocks : all};
 }
 
-// The packed tiles of outputs of a task of the second phase.
+// Returns the packed tiles of outputs that a task of the second phase computes.
 PENSTOCK_INLINE Range packed_tiles_of(const Task& task) {
     constexpr int64_t kPackedTiles = kAdapterTaskRows / kAdapterOutputTile;
     const int64_t begin = task.chunk * kPackedTiles,

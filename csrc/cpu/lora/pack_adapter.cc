@@ -11,7 +11,7 @@ namespace {
 
 constexpr float max_i8 = 127.0f;
 
-// The number that a rank's row or column is divided by, given its largest magnitude.
+// Returns the number by which a rank's row or column is divided, given its largest magnitude.
 float unit_of(AdapterDType dtype, float largest) {
     if (dtype == AdapterDType::f32 || largest == 0.0f) {
         return 1.0f;
@@ -51,7 +51,7 @@ struct SliceBytes {
     size_t a, b, scale;
 };
 
-// Number of ranks stored per packed tile of B.
+// Returns the number of ranks stored per packed tile of B.
 int64_t stored_ranks(AdapterDType dtype, int64_t rank) {
     return dtype == AdapterDType::i8 ? padded_to(rank, 2) : rank;
 }
@@ -63,7 +63,7 @@ SliceBytes bytes_of(AdapterDType dtype, int64_t rank, int64_t depth, int64_t row
             line_bytes(padded_rank(rank), sizeof(float))};
 }
 
-// Index of A's element (r, k).
+// Returns the index of A's element (r, k).
 int64_t place_in_a(int64_t r, int64_t k, int64_t depth) {
     const int64_t block = r / kAdapterRanks, tile = k / kAdapterTile;
     const int64_t tiles = padded_to(depth, kAdapterTile) / kAdapterTile;
@@ -71,7 +71,7 @@ int64_t place_in_a(int64_t r, int64_t k, int64_t depth) {
            k % kAdapterTile;
 }
 
-// Index of B's element (n, r).
+// Returns the index of B's element (n, r).
 int64_t place_in_b(AdapterDType dtype, int64_t n, int64_t r, int64_t rank) {
     const int64_t packed_tile =
         n / kAdapterOutputTile * stored_ranks(dtype, rank) * kAdapterOutputTile;

@@ -1,4 +1,4 @@
-// Packs LoRA adapters, and holds them in slots. Layout: adapter_table.h.
+// Packs LoRA adapters and holds them in slots. adapter_table.h documents the layout.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@
 
 namespace penstock::cpu {
 
-// The factors of one slice, borrowed: a [rank, K], b [N, rank], C order. Rank 0: no factors.
+// The factors of one slice, borrowed: a [rank, K], b [N, rank], C order. Rank 0: the slice has no
+// factors.
 struct AdapterFactors {
     const float* a = nullptr;
     const float* b = nullptr;
@@ -24,12 +25,12 @@ class AdapterSlots;
 // One packed adapter. Immutable.
 class PackedAdapter {
   public:
-    // `factors`: one per slice of `slots`, with its shape and finite values.
+    // `factors`: one per slice of `slots`, with the slice's shape and finite values.
     PackedAdapter(const AdapterSlots& slots, std::span<const AdapterFactors> factors);
 
     size_t size_bytes() const { return size_bytes_; }
 
-    // Whether it was packed for slots of these shapes.
+    // Returns whether the adapter was packed for slots of these shapes.
     bool fits(const AdapterSlots& slots) const;
 
     std::span<const AdapterSlice> slices() const { return slices_; }
@@ -39,13 +40,13 @@ class PackedAdapter {
     size_t size_bytes_ = 0;
     std::vector<AdapterSlice> slices_;
     AdapterDType dtype_;
-    std::vector<int64_t> extents_; // depth and rows of each slice
+    std::vector<int64_t> extents_; // depth, and rows of each slice
 };
 
 // A fixed number of adapter slots. `install` and `clear` must not run during a step.
 class AdapterSlots {
   public:
-    // `depth`, and the rows of each slice.
+    // Depth and rows of one slice.
     struct Shape {
         int64_t depth;
         std::vector<int64_t> rows;
@@ -61,7 +62,7 @@ class AdapterSlots {
     const AdapterTable& table() const { return table_; }
     int64_t depth_of(int64_t slice) const { return depths_.at(static_cast<size_t>(slice)); }
 
-    // Depth and rows of each slice.
+    // Returns the depth and rows of each slice.
     std::vector<int64_t> extents() const;
 
   private:

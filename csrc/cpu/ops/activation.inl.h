@@ -4,8 +4,8 @@
 //   gelu_mul, gelu_tanh_mul  likewise
 //   gelu, tanh     tensors: x [T, F], out [T, F]; float32
 //
-// silu(g) = g / (1 + exp(-g)). gelu(x) = x Phi(x), Phi the normal distribution; gelu_tanh is its
-// approximation by a tanh. Elements are independent; rows may be strided.
+// silu(g) = g / (1 + exp(-g)). gelu(x) = x Phi(x) with the normal distribution function Phi;
+// gelu_tanh approximates gelu by a tanh. Elements are independent; rows may be strided.
 #pragma once
 
 #include "cpu/row_tasks.inl.h"
@@ -30,7 +30,7 @@ struct Silu {
     }
 };
 
-// 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
+// Computes x * 0.5 (1 + tanh(u)) as x / (1 + exp(-2 u)), with u = sqrt(2 / pi) (x + 0.044715 x^3).
 struct GeluTanh {
     template <class Vector>
     PENSTOCK_INLINE Vector of(Vector x) {
@@ -39,8 +39,8 @@ struct GeluTanh {
     }
 };
 
-// The tail of the normal distribution beyond |x| by Abramowitz and Stegun 7.1.26, whose absolute
-// error of 1.5e-7 is relative to the exponential here; the other side is its complement.
+// Computes x P(X <= x) for a standard normal X. P(X > |x|) is computed by Abramowitz and Stegun
+// 7.1.26, whose absolute error of erf is 1.5e-7; for x >= 0 the result uses 1 - P(X > |x|).
 struct Gelu {
     template <class Vector>
     PENSTOCK_INLINE Vector of(Vector x) {
@@ -65,7 +65,7 @@ struct Tanh {
     }
 };
 
-// Computes one row, multiplied by `up` if `gated`.
+// Applies the activation to one row, and multiplies the result by `up` if `gated`.
 template <class Activation, bool gated>
 PENSTOCK_INLINE void activate_row(const float* x, const float* up, int64_t width, float* to) {
     using Several = Interleaved<kInterleaved>;

@@ -1,11 +1,11 @@
-// embedding: gathers and dequantizes rows of a packed matrix, which may be the packed LM head.
+// embedding: gathers and dequantizes rows of a packed matrix, which may also be the LM head.
 //
 //   tensor[0]  tokens [T] int32, each in 0 .. V - 1
 //   tensor[1]  out [T, K] float32
-//   real[0]    multiplies the values, after they are rounded
+//   real[0]    factor of the values, applied after they are rounded
 //   object     LinearWeights of one part, [V, K]
 //
-// Values are those of the source: scale * q + minimum, computed in float64 and rounded once.
+// Values equal the source's: scale * q + minimum, computed in float64 and rounded once.
 #pragma once
 
 #include "cpu/linear/linear_partition.h"
@@ -26,7 +26,7 @@ PENSTOCK_INLINE float half_at(const uint8_t* from) {
     return f16_to_f32(half);
 }
 
-// Unpacks the quants of one row in one unit; `words` is the row's word of the first step.
+// Unpacks the quants of one row in one unit; `words` points to the row's word of the first step.
 PENSTOCK_INLINE void unpack_quants(Encoding encoding, const uint8_t* words, uint8_t* q) {
     constexpr int kStepBytes = 4 * kPackedTileRows;
     if (encoding == Encoding::affine8) {
@@ -55,7 +55,8 @@ PENSTOCK_INLINE void unpack_quants(Encoding encoding, const uint8_t* words, uint
     }
 }
 
-// The scale or the minimum of one row for one group. `super` multiplies the two-level form.
+// Returns the scale or the minimum of one row for one group. Two-level values are multiplied by
+// `super`.
 PENSTOCK_INLINE float value_at(ScaleForm form, const uint8_t* values, int64_t row, float super) {
     switch (form) {
     case ScaleForm::f16: return half_at(values + 2 * row);

@@ -1,16 +1,18 @@
 // Mixture of experts: routing and the experts' feed-forward layers. Included by the ISA files.
 //
 //   route_experts  tensors: logits [T, E] float32, chosen [T, C] int32, shares [T, C] float32
-//                  integer[0]: 1 to normalize shares over the chosen experts, 0 over all
+//                  integer[0]: 1 to normalize shares over the chosen experts, 0 over all experts
 //   experts        tensors: x [T, W], chosen [T, C] in 0..E-1, shares [T, C], out [T, W]; scratch:
 //                  rows u8 [T, C * X], gate_up f32 [T, C * 2 F], inner u8 [T, C * Y], y f32
 //                  [T, C * W], lists i32 [T, 4 * C], counts i32 [E + 1]
+//                  X, Y: bytes of a row in the form that products read, of x and between the layers
 //                  integer[0]: threads, as for linear_affine; object: ExpertWeights
 //
-// The choices of a step are numbered token by token: i = t * C + c. Choices are sorted by expert,
-// and each has a place in that order, so that the rows of an expert are contiguous and pass through
-// the tiles of the linear kernels, whose bits for a row do not depend on other rows. A token's
-// results are summed in the order of its choices: out = fma(shares[c], y[place of c], out) over c.
+// Pair i = t * C + c is token t with its chosen expert number c. Pairs are sorted by expert;
+// place[i] is the index of pair i in the sorted order. The rows of an expert are thus contiguous
+// and pass through the tiles of the linear kernels, whose bits for a row do not depend on other
+// rows. A token's results are summed over c in order: out = fma(shares[c], y[place[t * C + c]],
+// out).
 #pragma once
 
 #include <cstring>
@@ -28,7 +30,7 @@ namespace routing {
 
 using Tasks = RowTasks<4096>;
 
-// Numbers read per row: all logits once for each chosen expert.
+// Returns the numbers that a row reads: all logits once for each chosen expert.
 int64_t work_of_row(const Arguments& call) {
     return call.tensor[0].shape[1] * call.tensor[1].shape[1];
 }
@@ -37,7 +39,8 @@ int64_t tasks(const Arguments& call, int) {
     return Tasks::count(call.tensor[0].shape[0], work_of_row(call));
 }
 
-// Maps floats to integers of the same order; every NaN has a place in it, and -0 equals 0.
+// Maps floats to integers in the same order. NaNs are ordered too: above +inf, or below -inf if
+// their sign bit is set. -0 equals 0.
 PENSTOCK_INLINE int32_t order_of(float value) {
     const float plain = value + 0.0f;
     int32_t bits;
@@ -45,8 +48,8 @@ PENSTOCK_INLINE int32_t order_of(float value) {
     return bits < 0 ? bits ^ 0x7fffffff : bits;
 }
 
-// Chooses experts in descending order of logits, the lower number first if two are equal: each is
-// the largest that follows the one before it.
+// Chooses experts in descending order of logits; of two equal logits, the expert with the lower
+// number comes first. Each round finds the largest logit after the one chosen last.
 PENSTOCK_INLINE void choose(const float* logits, int64_t count, int64_t per_token,
                             int32_t* chosen) {
     int64_t last = -1;
@@ -107,10 +110,10 @@ namespace experts {
 
 enum Phase : int { sort, gather, open, activate, close, combine, num_phases };
 
-using Tasks = RowTasks<8192>; // of rows that are copied, activated or summed
+using Tasks = RowTasks<8192>; // tasks that copy, activate or sum rows
 
-// State of a call. `place[i]` is the place of choice i; block b has rows begin[b] .. end[b] - 1, in
-// the order of places, all of expert[b].
+// State of a call. `place[i]` is the index of pair i in the order of experts. Block b has the rows
+// begin[b] .. end[b] - 1 of that order, all of expert[b].
 struct Call {
     const ExpertWeights* packed_tiles;
     int64_t tokens;
@@ -147,8 +150,8 @@ PENSTOCK_INLINE Call call_of(const Arguments& arguments) {
             static_cast<int32_t*>(arguments.tensor[9].data)};
 }
 
-// The division of a layer's products: every block of rows times every chunk of packed tiles of the
-// parts.
+// The division of a layer's products into tasks: every block of rows times every chunk of packed
+// tiles of the parts.
 struct Cut {
     int64_t blocks;
     int64_t chunk_packed_tiles;
@@ -169,7 +172,8 @@ PENSTOCK_INLINE Cut cut_of(const Call& call, const ExpertLayer& layer, int64_t t
     return {blocks, packed_tiles, ceil_div(part.packed_tiles, packed_tiles), layer.parts_each};
 }
 
-// Computes the places: counting sort of the choices by expert.
+// Sorts the (token, chosen expert) pairs by expert with a counting sort, and divides the rows of
+// each expert into blocks.
 PENSTOCK_INLINE void sort_choices(const Call& call, const TensorView& chosen) {
     const int64_t count = call.packed_tiles->count;
     for (int64_t e = 0; e < count; ++e)
@@ -198,7 +202,8 @@ PENSTOCK_INLINE void sort_choices(const Call& call, const TensorView& chosen) {
     call.counts[count] = blocks;
 }
 
-// Writes a row in the form that the products of `layer` take. `from` may be the row's own floats.
+// Writes a row in the form that the products of `layer` read. `from` may be the floats of the row
+// at `to`.
 PENSTOCK_INLINE void write_row(const ExpertLayer& layer, const float* from, uint8_t* to) {
     const int64_t depth = layer.packed_tiles.depth;
     if (layer.affine) {
@@ -232,7 +237,8 @@ struct SiluMul {
     PENSTOCK_INLINE F32 of(F32 gate, F32 up) { return activation::Silu::of(gate) * up; }
 };
 
-// See ExpertActivation. NaN propagates: min and max return the second operand if either is NaN.
+// Computes ExpertActivation::swiglu_oai. NaN propagates: min and max return the second operand if
+// either is NaN.
 struct SwigluOai {
     PENSTOCK_INLINE F32 of(F32 gate, F32 up) {
         const F32 limit = broadcast(7.0f), one = broadcast(1.0f);
@@ -250,8 +256,8 @@ PENSTOCK_INLINE void apply(float* gate, const float* up, int64_t ff) {
     }
 }
 
-// Activates gate and up of the row at a place, in place of its gate, then writes it to the place's
-// inner row.
+// Activates row `place` of gate_up, where the result replaces the gate, and writes it to row
+// `place` of `inner`.
 PENSTOCK_INLINE void activate_row(const Call& call, const Arguments& arguments, int64_t place) {
     float* gate = static_cast<float*>(arguments.tensor[5].data) + place * 2 * call.ff;
     const float* up = gate + call.ff;
@@ -275,7 +281,7 @@ PENSTOCK_INLINE void combine_token(const Call& call, const Arguments& arguments,
     }
 }
 
-// Products of one block of rows with one chunk of packed tiles. `x`, `out`: at place 0.
+// Multiplies one block of rows with one chunk of packed tiles. `x` and `out` point to row 0.
 PENSTOCK_INLINE void multiply(const Call& call, const ExpertLayer& layer, int64_t threads,
                               int64_t index, uint8_t* x, int64_t row_bytes, float* out,
                               Workspace& workspace) {

@@ -6,9 +6,10 @@
 //                            sum [T, W]
 //                   reals:   eps
 //
-// out = (s - mean) / sqrt(variance + eps) * weight + bias, with s the row or the sum of both rows.
-// The variance is the mean of squared distances from the mean: two passes over a row in cache, and
-// no cancellation. Sums over a row have 4 * kLanes partial sums that are folded in a fixed order.
+// out = (s - mean) / sqrt(variance + eps) * weight + bias, with s = x, or s = x + residual. The
+// variance is the mean of squared distances from the mean, which needs two passes over a row in
+// cache and avoids cancellation. Sums over a row have 4 * kLanes partial sums that are folded in a
+// fixed order.
 #pragma once
 
 #include "cpu/ops/rms_norm.inl.h"
@@ -20,7 +21,7 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace layer_norm {
 
-// The sum of value(i, n) over a row; value returns zeros past the row's end.
+// Returns the sum of value(i, n) over a row; value must return zeros past the row's end.
 template <class Value>
 PENSTOCK_INLINE float sum_of(int64_t width, Value value) {
     F32 partial[4] = {broadcast(0.0f), broadcast(0.0f), broadcast(0.0f), broadcast(0.0f)};

@@ -24,7 +24,8 @@ int64_t tasks(const Arguments& call, int) {
     return Tasks::count(call.tensor[0].shape[0], call.tensor[0].shape[1]);
 }
 
-// value(i, n) returns n lanes from element i of the row, zeros after them.
+// Returns 1 / sqrt(mean(x^2) + eps) of a row. value(i, n) must return n lanes from element i of the
+// row, with zeros after them.
 template <class Value>
 PENSTOCK_INLINE float inverse_rms(int64_t width, float eps, Value value) {
     F32 partial[4] = {broadcast(0.0f), broadcast(0.0f), broadcast(0.0f), broadcast(0.0f)};

@@ -6,12 +6,13 @@
 //                              4 keys [B, K, D, P]; 5 values [B, K, P, D] (both float16 or
 //                              float32), written at slots; 6 out [T, H * D] float32
 //                    integers: H, K, D
-//   norm_rope_cache  the same, with 7 q_norm [D]; 8 k_norm [D] float32, an RMSNorm of each head
+//   norm_rope_cache  as rope_cache, with 7 q_norm [D]; 8 k_norm [D] float32: RMSNorm of each head
 //                    before the rotation
 //                    reals:    eps
 //
-// rotated <= D is even; component i pairs with i + rotated / 2; components past `rotated` are
-// copied. The slots of one call are distinct. Float16 is rounded half to even. Rows may be strided.
+// rotated <= D is even. Component i forms a pair with component i + rotated / 2; components past
+// `rotated` are copied. The slots of one call are distinct. Float16 is rounded half to even. Rows
+// may be strided.
 #pragma once
 
 #include "cpu/row_tasks.inl.h"
@@ -23,8 +24,8 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace rope {
 
-// Prefill tasks take runs of 16 tokens, so that two tasks seldom write to one cache line; few rows
-// are divided into small tasks, so that every thread gets some.
+// Returns the tokens per task. Prefill tasks have runs of 16 tokens, so that two tasks seldom write
+// to one cache line; few tokens are divided into small tasks, so that every thread gets some.
 PENSTOCK_INLINE int64_t tokens_per_task(int64_t tokens) {
     return tokens >= 64 ? 16 : 4;
 }
@@ -34,12 +35,12 @@ int64_t tasks(const Arguments& call, int) {
     return ceil_div(tokens, each);
 }
 
-// Two padded rows of a head.
+// Returns the bytes of two padded rows of a head.
 size_t workspace_bytes(const Arguments& call) {
     return 2 * static_cast<size_t>(call.integer[2] + kLanes) * sizeof(float);
 }
 
-// to = x / sqrt(mean(x^2) + eps) * weight
+// Computes to = x / sqrt(mean(x^2) + eps) * weight.
 PENSTOCK_INLINE void normalise(const float* x, const float* weight, float eps, int64_t dim,
                                float* to) {
     F32 squares = broadcast(0.0f);
@@ -63,7 +64,7 @@ PENSTOCK_INLINE void rotate_lanes(const float* x, const float* cosine, int64_t h
     store_lanes(to + half + i, fma(a, s, b * c), n);
 }
 
-// `to` must not be `x`.
+// Rotates one head of a token; components past `rotated` are copied. `to` must not be `x`.
 PENSTOCK_INLINE void rotate(const float* x, const float* cosine, int64_t rotated, int64_t dim,
                             float* to) {
     const int64_t half = rotated / 2;
@@ -76,7 +77,7 @@ PENSTOCK_INLINE void rotate(const float* x, const float* cosine, int64_t rotated
     }
 }
 
-// Component d of a key is at to + d * P.
+// Writes one key: component d to to + d * P.
 PENSTOCK_INLINE void write_key(const float* from, float* to, int64_t stride, int64_t dim) {
     for (int64_t d = 0; d < dim; ++d)
         to[d * stride] = from[d];
@@ -107,7 +108,7 @@ PENSTOCK_INLINE void write_value(const float* from, uint16_t* to, int64_t dim) {
     }
 }
 
-// Processes one token. `Element` is the cache's element type, as bits.
+// Processes one token. `Element` is the cache's element type; float16 is uint16_t.
 template <class Element>
 void run_token(const Arguments& call, int64_t token, float* scratch) {
     const TensorView &keys = call.tensor[4], &values = call.tensor[5];

@@ -1,4 +1,4 @@
-// The packed experts of one layer: Arguments::object of `experts` points to ExpertWeights.
+// The packed experts of one layer, to which Arguments::object of the kernel `experts` points.
 #pragma once
 
 #include "cpu/pack/packed_tile.h"
@@ -7,8 +7,8 @@ namespace penstock::cpu {
 
 constexpr int64_t kExpertLine = 64;
 
-// Layout of an activation row as input of a layer: quantized units if a matrix is affine, then
-// floats if one is dense.
+// Return the offset of the floats in an activation row of a layer, and the bytes of the row:
+// quantized units if a matrix of the layer is affine, then floats if a matrix is dense.
 constexpr int64_t expert_float_offset(bool affine, int64_t depth) {
     return affine ? quantized_row_bytes(depth) : 0;
 }
@@ -17,9 +17,9 @@ constexpr int64_t expert_row_bytes(bool affine, bool dense, int64_t depth) {
     return expert_float_offset(affine, depth) + (dense ? floats : 0);
 }
 
-// One of the two layers of all experts. Parts e * parts_each and following are those of expert e;
-// the columns of parts count from the expert's own first. Biases [E * packed_tiles.rows] are expert
-// by expert.
+// One of the two layers of all experts. The parts of expert e are e * parts_each and following;
+// their columns count from the expert's first column. Biases are [E * packed_tiles.rows], expert by
+// expert.
 struct ExpertLayer {
     LinearWeights packed_tiles;
     int64_t parts_each = 1;
@@ -27,14 +27,14 @@ struct ExpertLayer {
     bool dense = false;
 };
 
-// silu: silu(gate) * up. swiglu_oai: (up + 1) * gate * sigmoid(1.702 * gate), with gate clamped to
-// at most 7 and up to +-7.
+// silu computes silu(gate) * up. swiglu_oai computes (up + 1) * gate * sigmoid(1.702 * gate), with
+// gate clamped to at most 7 and up to -7..7.
 enum class ExpertActivation : uint8_t { silu, swiglu_oai };
 
 struct ExpertWeights {
     int64_t count = 0;
     ExpertActivation activation = ExpertActivation::silu;
-    ExpertLayer gate_up; // parts: gate, up
+    ExpertLayer gate_up; // two parts per expert: gate, up
     ExpertLayer down;
 };
 

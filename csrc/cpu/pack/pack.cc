@@ -17,7 +17,7 @@ bool is_float_scale(DType type) {
     return type == DType::f16 || type == DType::f32;
 }
 
-// True if every value fits the int8 multipliers of the two-level form.
+// Returns whether every value fits the int8 multipliers of the two-level form.
 bool fits_int8(const void* values, DType type, int64_t count) {
     if (values == nullptr || type == DType::i8)
         return true;
@@ -25,7 +25,8 @@ bool fits_int8(const void* values, DType type, int64_t count) {
     return std::all_of(bytes, bytes + count, [](uint8_t value) { return value < 128; });
 }
 
-// True if `index_of` is non-negative for every quant. Stops soon after the first that is not.
+// Returns whether `index_of` is non-negative for every quant. Stops soon after the first negative
+// result.
 template <class IndexOf>
 bool all_quants(const MatrixSource& source, const IndexOf& index_of) {
     const int64_t block = 4096;
@@ -45,7 +46,7 @@ bool fits_six_bits(const MatrixSource& source) {
     return all_quants(source, [](uint8_t q) { return static_cast<int8_t>(q > 63 ? -1 : 0); });
 }
 
-// True if the weights have the form of table types and every quant is in the table.
+// Returns whether the weights have the form of table types and every quant is in the table.
 bool fits_table(const MatrixSource& source, const std::array<int8_t, 256>& indices) {
     return source.group == kUnit && source.minimum == nullptr &&
            all_quants(source, [&](uint8_t q) { return indices[q]; });
@@ -63,8 +64,8 @@ ScaleForm scale_form(const MatrixSource& source) {
     return halves ? ScaleForm::f16 : ScaleForm::f32;
 }
 
-// Centred quants times activations fit 16 bits, and so do all scales that float16 holds, closely
-// enough.
+// Returns whether the matrix is packed with paired scales: centred 4-bit quants times activations
+// fit 16 bits, and 16-bit values represent float16 scales closely enough.
 bool uses_paired_scales(const MatrixSource& source, Encoding encoding, Isa isa, Use use) {
     return has_paired_scales(isa) && use == Use::products && encoding == Encoding::affine4 &&
            scale_form(source) == ScaleForm::f16 && source.group == kUnit &&

@@ -1,5 +1,5 @@
-// Packs weights for the kernels of one ISA. Uses no instructions of that ISA (it only asks whether
-// the ISA has bf16 tiles or paired scales), so it is compiled for the baseline.
+// Packs weights for the kernels of one ISA. Packing uses no instructions of that ISA (only its
+// layout depends on bf16 tiles and paired scales), so the code is compiled for the baseline.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,18 @@
 
 namespace penstock::cpu {
 
-// One matrix [rows, depth] as kernels/weights.py describes it. All arrays are C-contiguous and
-// borrowed: they must stay valid until the last pack_tiles call has returned.
+// One matrix [rows, depth]; kernels/weights.py describes its quantization. All arrays are
+// C-contiguous and borrowed: they must stay valid until the last pack_tiles call has returned.
 struct MatrixSource {
     int64_t rows = 0;
     int64_t depth = 0;
 
-    // Dense: dtype f32, f16 or bf16 and `dense` [rows, depth]; null for an affine matrix.
+    // Dense matrix: dtype f32, f16 or bf16 and `dense` [rows, depth]. `dense` is null for an affine
+    // matrix.
     const void* dense = nullptr;
     DType dense_dtype = DType::f32;
 
-    // Affine: w = scale * q + minimum.
+    // Affine matrix: w = scale * q + minimum.
     int bits = 0;  // 4: q [rows, depth / 2], low nibble first; 8: q [rows, depth]
     int group = 0; // 16 or 32
     const uint8_t* q = nullptr;
@@ -34,27 +35,29 @@ struct MatrixSource {
     DType minimum_dtype = DType::f16; // f16, f32 with direct scales; i8, u8 with two-level scales
     int zero_point = 0;               // 0..255
     const uint16_t* super_scale = nullptr;   // f16 [rows, ceil(depth / 256)], two-level only
-    const uint16_t* super_minimum = nullptr; // likewise, if `minimum` is given
+    const uint16_t* super_minimum = nullptr; // the same for the minima, if `minimum` is given
 };
 
-// The use of packed matrices. The scales of `products` may be packed in a form that is not exact;
-// `rows` gathered from a matrix equal the source's.
+// The use of packed matrices. For `products`, scales may be packed in a form that is not exact.
+// With `rows`, rows gathered from a matrix equal the source's rows.
 enum class Use : uint8_t { products, rows };
 
-// Returns why these matrices cannot be packed together, naming the part; empty if they can.
+// Returns why these matrices cannot be packed together, naming the part, or an empty string if they
+// can.
 std::string refusal(std::span<const MatrixSource> parts);
 
 // The packed matrices of one linear layer (q, k and v; gate and up), or an embedding table (one
-// part). Immutable once packed, then safe for any number of concurrent readers.
+// part). Immutable after packing, and then safe for any number of concurrent readers.
 //
 //     PackedLinear packed(parts, bias, isa);            // refusal(parts) must be empty
 //     pool: packed.pack_tiles(begin, end) over [0, packed.num_packed_tiles()), in any order
 //     arguments.object = packed.packed_tiles();         // linear_*; embedding too with Use::rows
 //
-// If the embedding is tied to the LM head, `embedding` gathers from the head's packed tiles.
+// If the embedding is tied to the LM head, the kernel `embedding` gathers from the LM head's packed
+// tiles.
 class PackedLinear {
   public:
-    // Chooses the encoding and allocates memory. Reads the quants of 8-bit parts once, to see
+    // Chooses the encoding and allocates memory. Reads the quants of 8-bit parts once, to find
     // whether 6 bits or the indices of a table can hold them. `bias`: [sum rows] float32 or null;
     // copied.
     PackedLinear(std::span<const MatrixSource> parts, const float* bias, Isa isa,
@@ -63,21 +66,22 @@ class PackedLinear {
     PackedLinear(const PackedLinear&) = delete;
     PackedLinear& operator=(const PackedLinear&) = delete;
 
-    // Packs packed tiles [begin, end), numbered across all parts. Threads may pack disjoint ranges.
+    // Packs the packed tiles [begin, end), numbered across all parts. Threads may pack disjoint
+    // ranges concurrently.
     void pack_tiles(int64_t begin, int64_t end);
 
     int64_t num_packed_tiles() const { return num_packed_tiles_; }
     const LinearWeights* packed_tiles() const { return &packed_tiles_; }
 
-    // The kernels that a product needs: quantize_rows + linear_affine, linear_dense, or all three,
-    // each writing the output columns of its own parts.
+    // Return which kernels a product needs: quantize_rows and linear_affine if has_affine,
+    // linear_dense if has_dense. Each kernel writes the output columns of its own parts.
     bool has_affine() const;
     bool has_dense() const;
 
-    // The use it was packed for.
+    // Returns the use for which the layer was packed.
     Use use() const { return use_; }
 
-    // Memory held by the packed tiles.
+    // Returns the bytes of the packed tiles.
     size_t size_bytes() const { return size_bytes_; }
 
   private:

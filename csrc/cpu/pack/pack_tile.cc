@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kStepBytes = 4 * kPackedTileRows;
 constexpr int64_t kSuper = kUnit * kUnitsPerSuper;
 
-// The rows of one packed tile: `count` of them exist in the source.
+// The rows of one packed tile, of which `count` exist in the source.
 struct Rows {
     int64_t first;
     int64_t count;
@@ -30,13 +30,14 @@ void store_word(uint8_t* to, uint32_t word) {
     std::memcpy(to, &word, 4);
 }
 
-// Nibbles k0 .. k7 (lowest first) become k0 k4 k1 k5 k2 k6 k3 k7.
+// Reorders nibbles k0 .. k7 (lowest first) to k0 k4 k1 k5 k2 k6 k3 k7.
 uint32_t interleave_nibbles(uint32_t word) {
     word = (word & 0xff0000ffu) | ((word & 0x00ff0000u) >> 8) | ((word & 0x0000ff00u) << 8);
     return (word & 0xf00ff00fu) | ((word & 0x0f000f00u) >> 4) | ((word & 0x00f000f0u) << 4);
 }
 
-// Pack one unit of one row, one struct per encoding. `to` is the row's word of the first step.
+// One struct per encoding, which packs one unit of one row. `to` points to the row's word of the
+// first step.
 struct Affine4 {
     static constexpr int64_t kSourceBytes = 16;
     static void pack(const uint8_t* row, uint8_t* to) {
@@ -87,7 +88,7 @@ struct Affine8 {
     }
 };
 
-// One array of scales or minima: rows of `groups` values, and of `supers` super values.
+// One array of scales or minima: each row has `groups` values and `supers` super values.
 struct Values {
     const void* values;
     DType type;
@@ -147,8 +148,8 @@ int16_t nearest_int16(double value) {
     return static_cast<int16_t>(std::clamp(std::nearbyint(value), -kLargestInt16, kLargestInt16));
 }
 
-// Fills the lane of one row in the heads of a packed tile with paired scales (layout in
-// packed_tile.h): the steps, and for every two units, `pair_bytes` apart, their scales and minima.
+// Writes the scales of one row into its lane of a packed tile with paired scales (layout in
+// packed_tile.h): the step, and for every two units, `pair_bytes` apart, their scales and minima.
 void pack_paired_scales(const MatrixSource& source, const Values& scales, const Values& minima,
                         int64_t row, int64_t lane, bool stored_minimum, uint8_t* packed_tile,
                         int64_t pair_bytes) {
@@ -235,7 +236,8 @@ void pack_affine(const MatrixSource& source, const PackedMatrix& part, Rows rows
 
 template <class Element>
 void pack_dense(const MatrixSource& source, Rows rows, Element* to) {
-    // Blocks of k keep both the rows read and the packed tile written in the L1 cache.
+    // Number of k that are packed together: the rows read and the packed tile written stay in the
+    // L1 cache.
     constexpr int64_t kTile = 64;
     const Element* from = static_cast<const Element*>(source.dense) + rows.first * source.depth;
     for (int64_t begin = 0; begin < source.depth; begin += kTile) {

@@ -1,4 +1,4 @@
-// Writes one packed tile of packed weights. Private to pack.cc.
+// Writes one packed tile. Private to pack.cc.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace penstock::cpu {
 
-// Maps a q to its index in a table; -1 if the table lacks it.
+// Returns the index in the table of each possible q, or -1 if the table lacks it.
 constexpr std::array<int8_t, 256> table_indices(const uint8_t (&table)[16]) {
     std::array<int8_t, 256> places{};
     places.fill(-1);
@@ -18,8 +18,8 @@ constexpr std::array<int8_t, 256> table_indices(const uint8_t (&table)[16]) {
 constexpr std::array<int8_t, 256> kTable4Index = table_indices(kTable4);
 constexpr std::array<int8_t, 256> kFloat4Index = table_indices(kFloat4);
 
-// Packs rows [packed tile * 16, (packed tile + 1) * 16) of `source` into their place in `part`, in
-// the layout of packed_tile.h. Rows past the end become zeros.
+// Packs rows [16 * packed_tile, 16 * (packed_tile + 1)) of `source` into packed tile `packed_tile`
+// of `part`, in the layout of packed_tile.h. Rows past the end become zeros.
 void pack_tile(const MatrixSource& source, const PackedMatrix& part, int64_t packed_tile);
 
 } // namespace penstock::cpu

@@ -1,4 +1,4 @@
-// Memory layout of packed weights: pack.cc writes it, the linear and embedding kernels read it.
+// Memory layout of packed weights, which pack.cc writes and the linear and embedding kernels read.
 //
 // A matrix [N, K] is divided into packed tiles of 16 rows, one row per lane of one or two float
 // vectors; the last packed tile is padded with zero rows. A packed tile is one sequential stream
@@ -8,7 +8,7 @@
 //   at every eighth unit, two-level scales only: super scales f16[16], and super minima
 //     f16[16] if minima are stored;
 //   scales [16] of the first group, and of the second if groups are of 16;
-//   minima likewise, if stored;
+//   minima in the layout of the scales, if stored;
 //   quants, as words of 4 bytes per row, a step = 16 words:
 //     affine8: 8 steps; byte j of step s is q of k = 4 s + j;
 //     affine4: 4 steps; byte j of step s holds k = 8 s + j (low nibble), 8 s + 4 + j (high);
@@ -16,18 +16,18 @@
 //       byte j of step h belong to k = 16 h + 4 i + j;
 //     table4, float4: as affine4, but each nibble is the index in kTable4, or in kFloat4, of a q of
 //       8 bits.
-// Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level). They are
-// always the exact values of the source, at close to its size.
+// Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level). They
+// always have the exact values of the source, and take little more memory than the source.
 //
 // Paired scales, for affine4 with f16 scales in groups of 32 and an even number of units, on ISAs
 // that multiply them (linear_paired_scales.h): f32 steps [16]; then for every two units scales
 // int16[16][2], minima int16[16][2] if stored, and the quants of both. scale = value * step and
-// scale * 8 + minimum = value * 8 * step, with values up to +-32767 in each row: the error is at
-// most 2^-16 of the largest, far less than that of rounded activations. Embeddings are therefore
-// never packed in this form.
+// scale * 8 + minimum = value * 8 * step, with values up to +-32767 in each row. The error is at
+// most 2^-16 of the row's largest value, far less than the error of rounded activations. Embeddings
+// must be exact and are never packed in this form.
 //
 // Dense packed tiles: element [k][row], f32 or f16; bf16 as [k / 2][row][2], K padded with zeros to
-// a multiple of 2, or of 32 on ISAs with bf16 tiles, whose operand layout this is.
+// a multiple of 2, or of 32 on ISAs with bf16 tiles, which read operands in this layout.
 #pragma once
 
 #include <cstddef>
@@ -60,43 +60,44 @@ constexpr bool is_affine(Encoding encoding) {
 alignas(16) constexpr uint8_t kTable4[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                              129, 141, 153, 166, 181, 197, 217, 241};
 
-// Twice the values of e2m1, the 4-bit floats of MXFP4, plus 76: so that not all fit 6 bits, and
-// none is 128, the zero of Q8_0.
+// Twice the values of e2m1, the 4-bit floats of MXFP4, plus 76. With this offset some values do not
+// fit 6 bits, and none is 128, the zero of Q8_0.
 alignas(16) constexpr uint8_t kFloat4[16] = {76, 77, 78, 79, 80, 82, 84, 88,
                                              76, 75, 74, 73, 72, 70, 68, 64};
 
-// Whether 8-bit quants are stored as indices into a table.
+// Returns whether 8-bit quants are stored as indices into a table.
 constexpr bool has_table(Encoding encoding) {
     return encoding == Encoding::table4 || encoding == Encoding::float4;
 }
 
-// Bits of a q of an affine encoding.
+// Returns the bits of a q of an affine encoding.
 constexpr int quant_bits(Encoding encoding) {
     return encoding == Encoding::affine4 ? 4 : encoding == Encoding::affine6 ? 6 : 8;
 }
 
-// Bytes of the quants of one unit of an affine packed tile.
+// Returns the bytes of the quants of one unit of an affine packed tile.
 constexpr int64_t quant_bytes(Encoding encoding) {
     const int stored = has_table(encoding) ? 4 : quant_bits(encoding);
     return kUnit * kPackedTileRows * stored / 8;
 }
 
-// One matrix. Its PackedLinear owns the memory.
+// One packed matrix. Its PackedLinear owns the memory.
 struct PackedMatrix {
     uint8_t* data = nullptr; // 64-byte aligned
     int64_t packed_tile_bytes = 0;
     int64_t packed_tiles = 0;
     int64_t rows = 0;   // N of this matrix
-    int64_t column = 0; // its first output column
+    int64_t column = 0; // first output column of this matrix
     Encoding encoding = Encoding::affine8;
     ScaleForm scale_form = ScaleForm::f16;
-    // else minimum = -zero_point * scale; with paired scales, of q - 8
+    // If false, minimum = -zero_point * scale. With paired scales, the minimum of q - 8.
     bool stored_minimum = false;
     int32_t group = kUnit;
     int32_t zero_point = 0;
 };
 
-// A whole linear layer: matrices that share their input. Arguments::object points to it.
+// A whole linear layer: matrices that share their input. Arguments::object points to a
+// LinearWeights.
 struct LinearWeights {
     const PackedMatrix* parts = nullptr;
     int32_t num_parts = 0;
@@ -107,10 +108,10 @@ struct LinearWeights {
 
 // One unit of a quantized activation row: 32 int8 values, x = scale * value.
 //
-// A row is QuantizedUnit[K / 32], padded to a multiple of 64 bytes. On ISAs with tiles it is
-// followed by the units' scaled sums as bf16, [K / 32 padded with zeros to a multiple of 32]: first
-// the nearest bf16 values, then those of the remainders. On ISAs with paired scales it is followed
-// by PairedRowUnits instead.
+// A row is QuantizedUnit[K / 32], padded to a multiple of 64 bytes. On ISAs with tiles, the units'
+// scaled sums follow in bf16, [K / 32 padded with zeros to a multiple of 32]: first the nearest
+// bf16 values of all units, then the bf16 values of the remainders. On ISAs with paired scales,
+// PairedRowUnits follow instead.
 struct QuantizedUnit {
     int8_t value[kUnit];
     float scale;
@@ -120,15 +121,15 @@ struct QuantizedUnit {
 };
 static_assert(sizeof(QuantizedUnit) == 48);
 
-// Scales and scaled sums of two units for products with paired scales: scale = value * step / 2^15,
-// and scaled sum = value * step / 8.
+// Scales and scaled sums of two units, for products with paired scales. The scale of a unit is
+// value * step / 2^15; its scaled sum is value * step / 8.
 struct PairedUnits {
     int16_t scale[2]; // at most kPairedLargest
     int16_t sum[2];
 };
 constexpr float kPairedLargest = 16383.0f;
 
-// Header of the paired units of a row: PairedUnits[K / 64] follow.
+// Header of the paired units of a row; PairedUnits[K / 64] follow.
 struct PairedRowUnits {
     float step;
     int32_t padding;
@@ -147,7 +148,8 @@ constexpr int64_t quantized_units_bytes(int64_t depth) {
     return (depth / kUnit * static_cast<int64_t>(sizeof(QuantizedUnit)) + 63) / 64 * 64;
 }
 
-// Size of the PairedRowUnits header: PairedUnits take no more memory than the sums for tiles.
+// Bytes of the PairedRowUnits header. The PairedUnits that follow fit into the bytes that ISAs with
+// tiles use for sums.
 constexpr int64_t kPairedHeadBytes = 64;
 static_assert(sizeof(PairedRowUnits) <= kPairedHeadBytes);
 
@@ -165,19 +167,19 @@ constexpr int64_t scale_bytes(ScaleForm form) {
     return form == ScaleForm::f32 ? 4 : form == ScaleForm::two_level ? 1 : 2;
 }
 
-// Bytes of one unit of an affine packed tile, without the super values.
+// Returns the bytes of one unit of an affine packed tile, without the super values.
 constexpr int64_t unit_bytes(const PackedMatrix& part) {
     const int64_t groups = kUnit / part.group;
     return quant_bytes(part.encoding) +
            kPackedTileRows * groups * scale_bytes(part.scale_form) * (part.stored_minimum ? 2 : 1);
 }
 
-// Bytes that precede the first unit of a packed tile.
+// Returns the bytes that precede the first unit of a packed tile.
 constexpr int64_t head_bytes(const PackedMatrix& part) {
     return part.scale_form == ScaleForm::paired ? 4 * kPackedTileRows : 0;
 }
 
-// Bytes of the super values that precede every eighth unit.
+// Returns the bytes of the super values that precede every eighth unit.
 constexpr int64_t super_bytes(const PackedMatrix& part) {
     if (part.scale_form != ScaleForm::two_level)
         return 0;

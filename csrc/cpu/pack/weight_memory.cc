@@ -10,7 +10,7 @@ namespace penstock::cpu {
 namespace {
 
 constexpr size_t kPage = size_t{2} << 20;
-// Address space only: physical pages are allocated when they are first written.
+// Address space per chunk; physical pages are allocated when they are first written.
 constexpr size_t kChunkBytes = size_t{64} << 20;
 constexpr size_t kAlignment = 64;
 
@@ -20,7 +20,7 @@ size_t round_up(size_t bytes, size_t multiple) {
 
 } // namespace
 
-// A mapping from which blocks are allocated, front to back.
+// A memory mapping from which blocks are allocated, front to back.
 class WeightChunk {
   public:
     explicit WeightChunk(size_t bytes) : bytes_(round_up(bytes, kPage)) {
@@ -31,14 +31,14 @@ class WeightChunk {
             throw std::bad_alloc();
         const auto address = reinterpret_cast<uintptr_t>(mapped_);
         begin_ = reinterpret_cast<uint8_t*>(round_up(address, kPage));
-        // Without huge pages, the system falls back to small ones.
+        // If this fails, the system uses small pages.
         (void)madvise(begin_, bytes_, MADV_HUGEPAGE);
     }
     ~WeightChunk() { munmap(mapped_, mapped_bytes_); }
     WeightChunk(const WeightChunk&) = delete;
     WeightChunk& operator=(const WeightChunk&) = delete;
 
-    // The next `bytes` bytes, or null if they do not fit.
+    // Returns the next `bytes` bytes, or null if they do not fit.
     uint8_t* take(size_t bytes) {
         if (bytes > bytes_ - used_)
             return nullptr;
@@ -56,7 +56,7 @@ class WeightChunk {
 };
 
 WeightBlock WeightBlock::allocate(size_t bytes) {
-    // The chunk being filled. Only its blocks keep it alive.
+    // The chunk being filled; only the blocks allocated from it keep it alive.
     static std::mutex mutex;
     static std::weak_ptr<WeightChunk> current;
     const size_t rounded = round_up(std::max<size_t>(bytes, 1), kAlignment);

@@ -1,5 +1,6 @@
-// Memory for packed weights, in huge pages. A decode step streams through all of it once, and with
-// 4 KiB pages address translation, not memory, limits the speed: 21 GB/s per core instead of 31.
+// Memory for packed weights, in huge pages. A decode step reads all packed weights once; with pages
+// of 4 KiB, address translation instead of memory would limit the speed, to 21 GB/s per core
+// instead of 31.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +12,16 @@ namespace penstock::cpu {
 
 class WeightChunk;
 
-// Owns `data`. A chunk is returned to the system when its last block is destroyed.
+// Owns `data`. The chunk is returned to the system when its last block is destroyed.
 class WeightBlock {
   public:
     WeightBlock() = default;
 
-    // `bytes` bytes, 64-byte aligned, contents undefined. Thread-safe. Many blocks share a huge
-    // page, so that small matrices waste no memory. Throws std::bad_alloc.
+    // Returns `bytes` bytes, 64-byte aligned, with undefined contents. Thread-safe. Many blocks
+    // share a huge page, so that small matrices waste no memory. Throws std::bad_alloc.
     static WeightBlock allocate(size_t bytes);
 
-    // Like `allocate`, zeroed, and in a chunk of its own: destroying it returns the memory.
+    // Returns `bytes` zeroed bytes in a separate chunk: destroying the block returns its memory.
     static WeightBlock allocate_unshared(size_t bytes);
 
     uint8_t* data() const { return data_; }

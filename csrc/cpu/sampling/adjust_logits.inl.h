@@ -5,8 +5,8 @@
 //                  4 seen_starts [S + 1]; 5 seen_tokens; 6 seen_counts [N']
 //                  7 presence; 8 frequency; 9 repetition [S] float32
 //                  10 dry_starts [S + 1]; 11 dry_tokens [N"]; 12 dry_values [N"] float32
-//                  13 masks [M, ceil(V / 32)]; 14 mask [S]: 1 + the row's mask, or 0
-//                  15 barren [S]: 0, or -2 if the mask allows no token
+//                  13 masks [M, ceil(V / 32)]; 14 mask [S]: 1 + index of the row's mask, 0: none
+//                  15 barren [S], written: -2 if the row's mask allows no token, else 0
 //                  int32 unless stated otherwise
 //
 // The semantics are defined in kernels/sampler_inputs.py. One task per row applies all adjustments

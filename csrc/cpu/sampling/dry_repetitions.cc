@@ -6,7 +6,7 @@
 namespace penstock::cpu {
 namespace {
 
-// Grows by less than std::vector would.
+// Appends a value, and grows the vector by less than std::vector would.
 template <class T>
 void push(std::vector<T>& values, const T& value) {
     if (values.size() == values.capacity()) {
@@ -52,8 +52,8 @@ void DryRepetitions::append(int32_t token) {
 std::vector<DryRepetitions::Match> DryRepetitions::matches(int32_t least) const {
     std::vector<Match> found;
     int32_t length = suffix_length_;
-    // The tokens that follow a string also follow its suffixes, so a state with no more edges than
-    // the one before adds none.
+    // A token that follows a string also follows its suffixes. A state with as many edges as the
+    // previous state therefore adds no token.
     int32_t known_edges = 0;
     for (int32_t at = suffix_; at > 0 && length >= least;) {
         const State& state = states_[static_cast<size_t>(at)];
@@ -98,8 +98,8 @@ void DryRepetitions::extend(int32_t token) {
     whole_ = added;
 }
 
-// Moves the strings of `target` that are no longer than those of `state` plus `token` to a state of
-// their own.
+// Moves the strings of `target` that are no longer than the strings of `state` plus `token` to a
+// new state, and returns it.
 int32_t DryRepetitions::split(int32_t state, int32_t token, int32_t target) {
     const State old = states_[static_cast<size_t>(target)];
     const int32_t shorter = add_state(states_[static_cast<size_t>(state)].length + 1, old.link);
@@ -139,7 +139,7 @@ int32_t DryRepetitions::find_edge(int32_t state, int32_t token) const {
     return table_[slot_of(state, token)];
 }
 
-// The slot of the edge, or the free slot for it.
+// Returns the slot of the edge, or a free slot for it.
 size_t DryRepetitions::slot_of(int32_t state, int32_t token) const {
     const uint64_t key =
         static_cast<uint64_t>(static_cast<uint32_t>(state)) << 32 | static_cast<uint32_t>(token);
@@ -167,7 +167,7 @@ bool DryRepetitions::is_single_breaker(int32_t token) const {
     return std::binary_search(single_breakers_.begin(), single_breakers_.end(), token);
 }
 
-// Whether the sequence ends with a breaker.
+// Returns whether the sequence ends with a breaker.
 bool DryRepetitions::breaks() const {
     if (is_single_breaker(tokens_.back())) {
         return true;

@@ -1,5 +1,5 @@
-// Adds a number to the logits of listed tokens: logit bias, and (negated) the DRY penalty. Included
-// by adjust_logits.inl.h.
+// Adds a number to the logits of listed tokens: for logit bias, and (negated) for the DRY penalty.
+// Included by adjust_logits.inl.h.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ namespace sampling {
 
 constexpr float kLargest = __FLT_MAX__;
 
-// Returns `after`, or if a finite `before` overflowed, the largest finite number of that sign.
+// Returns `after`. If `after` overflowed from a finite `before`, returns the largest finite number
+// of that sign.
 PENSTOCK_INLINE float saturated(float after, float before) {
     const bool was_finite = -kLargest <= before && before <= kLargest;
     if (!was_finite || (-kLargest <= after && after <= kLargest))
@@ -21,7 +22,7 @@ PENSTOCK_INLINE float saturated(float after, float before) {
     return after > 0.0f ? kLargest : -kLargest;
 }
 
-// The entries of row `index`: positions begin..end - 1 of the arrays that `starts` indexes.
+// The entries of one row: positions begin..end - 1 of the arrays that `starts` indexes.
 struct Span {
     int64_t begin, end;
 };

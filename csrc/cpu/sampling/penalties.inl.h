@@ -12,7 +12,8 @@ struct Penalties {
     float presence, frequency, repetition;
 };
 
-// `counts`: occurrences of the token in the answer; 0 if only the prompt has it.
+// Applies the penalties to the tokens of one row. `counts`: occurrences of each token in the
+// answer; 0 if only the prompt contains it.
 PENSTOCK_INLINE void penalize(float* logits, Span span, const int32_t* tokens,
                               const int32_t* counts, Penalties penalties) {
     for (int64_t i = span.begin; i < span.end; ++i) {

@@ -11,8 +11,8 @@
 // The semantics of `sample` and `top_logprobs` are defined in kernels/sampler_inputs.py. Logits are
 // not modified. For a row with NaN or +inf, or with only -inf, argmax and sample return -1, and
 // top_logprobs returns NaN and ids -1. One task per row; a thread's workspace is 12.2 bytes per
-// token of the vocabulary. Probability mass is summed in float32 within 64 (or 512) tokens, in
-// double beyond.
+// token of the vocabulary. Probability mass is summed in float32 within 64 (or 512) tokens, and in
+// double over larger ranges.
 #pragma once
 
 #include "cpu/row_tasks.inl.h"
@@ -32,7 +32,8 @@ PENSTOCK_INLINE double sum_kept(const Row& row, const Kept& kept) {
         if (row.maxima[chunk] >= kept.low) {
             each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
                 const F32 weight = load_lanes(row.weights + i, n), low = broadcast(kept.low);
-                // Logits equal to `low` are kept in the lanes up to last_id.
+                // A logit equal to `low` is kept only in the first `ties` lanes, whose ids are at
+                // most last_id.
                 const int64_t ties = kept.last_id < i ? 0 : kept.last_id - i + 1;
                 const Mask tie =
                     equal(x, low) & first(ties < kLanes ? static_cast<int>(ties) : kLanes);
@@ -46,8 +47,8 @@ PENSTOCK_INLINE double sum_kept(const Row& row, const Kept& kept) {
     return total;
 }
 
-// Returns the first kept id whose cumulative weight exceeds `target`, or the last id of any weight
-// if rounding leaves none.
+// Returns the first kept id whose cumulative weight exceeds `target`. If rounding leaves no such
+// id, returns the last kept id with a weight.
 PENSTOCK_INLINE int32_t choose_token(const Row& row, const Kept& kept, double target) {
     double mass = 0.0;
     int64_t chosen = 0;
@@ -73,7 +74,7 @@ PENSTOCK_INLINE int32_t choose_token(const Row& row, const Kept& kept, double ta
     return static_cast<int32_t>(last);
 }
 
-// Computes the weight of each candidate: weight i is that of candidate i.
+// Computes the weights of the candidates: row.weights[i] belongs to candidate i.
 PENSTOCK_INLINE void weigh_candidates(const Row& row, Scale scale, int64_t count) {
     for (int64_t i = 0; i < count; ++i)
         row.weights[i] = row.candidates[i].logit;
@@ -125,7 +126,7 @@ PENSTOCK_INLINE int32_t draw_of_best(const Row& row, Scale scale, const Settings
     return chosen;
 }
 
-// The shorter of two prefixes.
+// Returns the shorter of two prefixes.
 PENSTOCK_INLINE Kept narrower(const Kept& a, const Kept& b) {
     return a.low > b.low || (a.low == b.low && a.last_id < b.last_id) ? a : b;
 }
@@ -147,7 +148,7 @@ PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
         return choose_token(row, {-kInfinity, INT64_MAX, settings.min_p}, settings.uniform * total);
     }
     const double all = weigh(row, scale, 0.0f);
-    // Weights of lower logits are zero and were not computed.
+    // Logits below this have a weight of zero, which was not computed.
     Kept kept{scale.logit(-127.0f), INT64_MAX, 0.0f};
     if (limited)
         kept = narrower(kept, best(row, highest, settings.top_k));

@@ -1,10 +1,10 @@
 // Selects the best tokens of a row without sorting: the shortest prefix, best first, whose count or
 // mass reaches a target. Included by sampling.inl.h.
 //
-// Passes over the row narrow an interval of logits that contains the prefix's last one. The pivots
-// of a pass come from a sample of the interval, so that each pass leaves a tenth of it or less for
-// any distribution. When few candidates remain, or many of equal value, the end of the prefix is
-// found exactly.
+// Passes over the row narrow an interval of logits that contains the last logit of the prefix. The
+// pivots of a pass come from a sample of the interval, so that each pass leaves a tenth of the
+// interval or less for any distribution. When few candidates remain, or many of equal value, the
+// end of the prefix is found exactly.
 #pragma once
 
 #include "cpu/sampling/sampling_row.inl.h"
@@ -13,8 +13,8 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace sampling {
 
-// The kept part of a row: logits above `low`, those equal to it up to id `last_id`; of these,
-// weights of at least `least`.
+// The kept tokens of a row: logits above `low`, and logits equal to `low` up to id `last_id`, if
+// their weight is at least `least`.
 struct Kept {
     float low = -kInfinity;
     int64_t last_id = INT64_MAX;
@@ -25,7 +25,7 @@ struct Kept {
     }
 };
 
-// The two measures of a part of a row: number of tokens, and their probability mass.
+// The two measures of a set of tokens: their number, and their probability mass.
 struct CountMeasure {
     F32 of(const Row&, int64_t, int) const { return broadcast(1.0f); }
     float of(const Row&, int64_t) const { return 1.0f; }
@@ -40,8 +40,8 @@ constexpr int64_t kSample = 128;
 constexpr int64_t kFew = 256;
 constexpr int kMaxPasses = 12;
 
-// Computes the measure of the logits at or above each pivot. Pivots descend and are finite. Floats
-// are summed over eight chunks, then added in double.
+// Computes the measure of the logits at or above each pivot. Pivots descend and are finite. Sums
+// over eight chunks are float32; their totals are double.
 template <class Measure>
 PENSTOCK_INLINE void measure_above(const Row& row, Measure measure, const float* pivots,
                                    double* result) {
@@ -75,8 +75,9 @@ PENSTOCK_INLINE float next_above(float x) {
     return bits_float(x == 0.0f ? 1u : x > 0.0f ? bits + 1 : bits - 1);
 }
 
-// An interval of logits in which a measure reaches its target: below the target at or above `high`;
-// at least the target (or the whole row) at or above `low`.
+// An interval of logits within which a measure reaches its target: the measure of the logits at or
+// above `high` is below the target; the measure of the logits at or above `low` is at least the
+// target, or `low` includes the whole row.
 struct LogitInterval {
     float low, high;
     double above;   // the measure at or above `high`
@@ -84,7 +85,8 @@ struct LogitInterval {
 
     bool is_one_value() const { return next_above(low) >= high; }
 
-    // One pass over the row; keeps the part between two neighbouring pivots, which descend.
+    // Makes one pass over the row and keeps the part of the interval between two neighbouring
+    // pivots. The pivots descend.
     template <class Measure>
     void narrow(const Row& row, Measure measure, const float* pivots, double wanted) {
         double measured[kPivots];
@@ -101,7 +103,8 @@ struct LogitInterval {
     }
 };
 
-// Up to kSample candidates of an interval from across the row, unordered; returns their number.
+// Writes up to kSample candidates of an interval, from across the row and unordered, to `out`.
+// Returns their number.
 PENSTOCK_INLINE int64_t sample_interval(const Row& row, const LogitInterval& interval,
                                         Candidate* out) {
     const int64_t chunks = row.chunks(), step = int64_t{2654435761} % chunks; // a prime
@@ -123,8 +126,8 @@ PENSTOCK_INLINE int64_t sample_interval(const Row& row, const LogitInterval& int
     return count;
 }
 
-// Chooses pivots from a sample of the interval: the estimated end of the prefix, exactly that
-// value, and two standard deviations to either side.
+// Chooses pivots from a sample of the interval: just above the estimated end of the prefix, exactly
+// at that logit, and two standard deviations to either side.
 template <class Measure>
 PENSTOCK_INLINE void choose_pivots(const Row& row, Measure measure, const LogitInterval& interval,
                                    double wanted, float* pivots) {
@@ -163,7 +166,8 @@ PENSTOCK_INLINE void choose_pivots(const Row& row, Measure measure, const LogitI
     pivots[3] = place * total + margin < total ? at(place * total + margin) : middle;
 }
 
-// The id of the n-th token whose logit is `value`, n >= 1; the last one if there are fewer.
+// Returns the id of the n-th token whose logit is `value`, n >= 1, or the last such token if there
+// are fewer.
 PENSTOCK_INLINE int64_t nth_equal(const Row& row, float value, double n) {
     double seen = 0.0;
     int64_t found = 0;
@@ -188,8 +192,8 @@ PENSTOCK_INLINE int64_t nth_equal(const Row& row, float value, double n) {
     return found;
 }
 
-// The shortest prefix of the row, best first, whose measure reaches `wanted`. The interval contains
-// its last token.
+// Returns the shortest prefix of the row, best first, whose measure reaches `wanted`. The interval
+// contains the last token of the prefix.
 template <class Measure>
 PENSTOCK_INLINE Kept shortest_prefix(const Row& row, Measure measure, LogitInterval interval,
                                      double wanted) {

@@ -1,7 +1,7 @@
 // Passes over one row of logits. Included by sampling.inl.h.
 //
-// A row is processed in chunks of 64 logits whose maxima are kept, so that later passes skip chunks
-// below their threshold, which are most of them.
+// A row is processed in chunks of 64 logits. The first pass keeps the maximum of each chunk, so
+// that later passes skip the chunks below their threshold, which are most chunks.
 #pragma once
 
 #include "cpu/sampling/sampling_select.h"
@@ -20,7 +20,7 @@ PENSTOCK_INLINE int64_t chunks_of(int64_t vocabulary) {
     return (vocabulary + kChunk - 1) / kChunk;
 }
 
-// One row, with the thread's buffers for it.
+// One row, with the buffers of the thread that processes it.
 struct Row {
     const float* logits;
     int64_t vocabulary;
@@ -48,7 +48,7 @@ PENSTOCK_INLINE Row row_of(const float* logits, int64_t vocabulary, void* memory
     return row;
 }
 
-// visit(i, n, x): n lanes from id i, -inf after them.
+// Calls visit(i, n, x) for the vectors of a chunk: x has n lanes from id i on, and -inf after them.
 template <class Visit>
 PENSTOCK_INLINE void each_vector(const Row& row, int64_t chunk, Visit visit) {
     const int64_t begin = chunk * kChunk;
@@ -80,7 +80,7 @@ PENSTOCK_INLINE float scan(const Row& row) {
     return any(!usable) ? -kInfinity : highest;
 }
 
-// The lowest id of the highest logit, which is finite.
+// Returns the lowest id of the highest logit, which is finite.
 PENSTOCK_INLINE int32_t find(const Row& row, float highest) {
     int64_t chunk = 0;
     while (row.maxima[chunk] != highest)
@@ -91,8 +91,8 @@ PENSTOCK_INLINE int32_t find(const Row& row, float highest) {
     return static_cast<int32_t>(id);
 }
 
-// Collects the candidates with low <= logit < high in `out`, in ascending order of ids, and returns
-// their number; stops with limit + 1 if there are more than `limit`.
+// Writes the candidates with low <= logit < high to `out`, in ascending order of ids, and returns
+// their number. If there are more than `limit`, stops and returns limit + 1.
 PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, Candidate* out,
                                int64_t limit) {
     int64_t count = 0;
@@ -117,8 +117,8 @@ PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, Candidate*
     return count;
 }
 
-// 2^((x - highest) * slope), for slope = log2(e) / temperature: probability relative to the
-// highest.
+// Turns logits into weights: 2^((x - highest) * slope) with slope = log2(e) / temperature. A weight
+// is the token's probability divided by the best token's.
 struct Scale {
     float highest, slope;
 
@@ -130,11 +130,12 @@ struct Scale {
         store(lanes, weight(broadcast(x)));
         return lanes[0];
     }
-    // The logit of weight 2^log2_weight.
+    // Returns the logit whose weight is 2^log2_weight.
     float logit(float log2_weight) const { return highest + log2_weight / slope; }
 };
 
-// Computes the weights and, per chunk, the sum of those that are at least `least`.
+// Computes the weights and, for each chunk, the sum of the weights that are at least `least`.
+// Returns the total of these sums.
 PENSTOCK_INLINE double weigh(const Row& row, Scale scale, float least) {
     const float vanishing = scale.logit(-127.0f);
     double total = 0.0;
@@ -153,7 +154,7 @@ PENSTOCK_INLINE double weigh(const Row& row, Scale scale, float least) {
     return total;
 }
 
-// The sum of all weights, without storing them.
+// Returns the sum of all weights, without storing the weights.
 PENSTOCK_INLINE double mass_of(const Row& row, Scale scale) {
     const float vanishing = scale.logit(-127.0f);
     double total = 0.0;

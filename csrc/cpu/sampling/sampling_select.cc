@@ -21,7 +21,8 @@ void keep_best(Candidate* candidates, int64_t n, int64_t k) {
         std::nth_element(candidates, candidates + k, candidates + n, better);
 }
 
-// Candidates with equal logits arrive sorted.
+// Sorts by descending logits. Candidates with equal logits arrive in ascending order of ids and
+// keep it.
 void sort_best_first(Candidate* candidates, int64_t n) {
     if (!std::is_sorted(candidates, candidates + n, better)) {
         std::sort(candidates, candidates + n, better);

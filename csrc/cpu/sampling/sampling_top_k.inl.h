@@ -7,10 +7,12 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace sampling {
 
-// Up to this k, the best are gathered and sorted; above, the row is cut at the k-th.
+// Largest k for which the best tokens are gathered and sorted; for a larger k, the row is cut at
+// the k-th token.
 constexpr int64_t kSmallTopK = 512;
 
-// The tokens that top-k keeps, k >= 1; all finite ones if there are fewer.
+// Returns the tokens that top-k keeps, k >= 1: all tokens with finite logits if there are fewer
+// than k.
 PENSTOCK_INLINE Kept best(const Row& row, float highest, int64_t k) {
     const auto all = static_cast<double>(row.vocabulary);
     const LogitInterval interval{-__FLT_MAX__, next_above(highest), 0.0, all};
@@ -19,7 +21,7 @@ PENSTOCK_INLINE Kept best(const Row& row, float highest, int64_t k) {
 
 constexpr int kMaxTrials = 24;
 
-// Number of chunks with a logit of at least `low`.
+// Returns the number of chunks with a logit of at least `low`.
 PENSTOCK_INLINE int64_t chunks_reaching(const Row& row, float low) {
     int64_t count = 0;
     for (int64_t i = 0; i < row.chunks(); i += kLanes) {
@@ -30,9 +32,9 @@ PENSTOCK_INLINE int64_t chunks_reaching(const Row& row, float low) {
     return count;
 }
 
-// Finds a logit that at least k chunks reach, so that at least k logits do, but not many more: a
-// few passes over the maxima instead of sorting them. Returns -inf if fewer chunks have a finite
-// logit, or if it is not found soon.
+// Returns a logit that at least k chunks reach, so that at least k tokens reach it, but not many
+// more. This takes a few passes over the maxima instead of sorting them. Returns -inf if fewer than
+// k chunks have a finite logit, or if the search takes too many trials.
 PENSTOCK_INLINE float reached_by(const Row& row, float highest, int64_t k) {
     float depth = 1.0f;
     int trials = 0;
@@ -42,7 +44,7 @@ PENSTOCK_INLINE float reached_by(const Row& row, float highest, int64_t k) {
             return -kInfinity;
     }
     float low = highest - depth;
-    // reached by fewer than k chunks, or by few
+    // a logit that fewer than k chunks reach, or the highest
     float high = trials > 0 ? highest - depth / 2.0f : highest;
     for (; trials < kMaxTrials && chunks_reaching(row, low) > 2 * k; ++trials) {
         const float middle = low + (high - low) / 2.0f;
@@ -60,7 +62,7 @@ PENSTOCK_INLINE void gather_best(const Row& row, float highest, int64_t k) {
         keep_best(row.candidates, count, k);
         return;
     }
-    const Kept kept = best(row, highest, k); // many are equal
+    const Kept kept = best(row, highest, k); // many logits are equal
     const int64_t above = gather(row, next_above(kept.low), kInfinity, row.candidates, k);
     gather(row, kept.low, next_above(kept.low), row.candidates + above, k - above);
 }

@@ -7,11 +7,12 @@ namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 namespace sampling {
 
-// The best token's weight is 1, so a small total mass means that few tokens hold most of it.
+// The best token's weight is 1, so a total mass below this means that few tokens hold most of the
+// mass.
 constexpr double kPeakedMass = 64.0;
 
-// The shortest prefix whose mass reaches `wanted`. Weights have been computed for logits from `low`
-// on, and `all` is their total.
+// Returns the shortest prefix whose mass reaches `wanted`. Weights have been computed for logits
+// from `low` on, and `all` is their total.
 PENSTOCK_INLINE Kept nucleus(const Row& row, Scale scale, float low, double all, double wanted) {
     LogitInterval interval{low, next_above(scale.highest), 0.0, all};
     if (all < kPeakedMass && row.vocabulary > kFew) {

@@ -1,5 +1,5 @@
-// Counts the tokens of a sequence's answer, for presence, frequency and repetition penalties. Not a
-// kernel: it grows with its sequence.
+// The distinct tokens of one sequence and their counts in the answer, for presence, frequency and
+// repetition penalties. Not a kernel, since it grows with its sequence.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,14 @@ namespace penstock::cpu {
 
 class TokenCounts {
   public:
-    // Adds a prompt token: seen, but not counted.
+    // Adds a prompt token to the seen tokens, without counting it.
     void see(int32_t token) { place_of(token); }
 
-    // Adds the next token of the answer.
+    // Adds the next token of the answer and counts it.
     void append(int32_t token) { ++counts_[place_of(token)]; }
 
-    // Each token once, in order of first appearance, and its count.
+    // Return the distinct tokens in order of first appearance, and their counts in the answer in
+    // the same order.
     const std::vector<int32_t>& tokens() const { return tokens_; }
     const std::vector<int32_t>& counts() const { return counts_; }
 

@@ -10,7 +10,7 @@ namespace sampling {
 
 constexpr int64_t kWordBits = 32;
 
-// Bit i of `word` allows logits[i], 0 <= i < n.
+// Masks logits [0, n): sets logits[i] to -inf unless bit i of `word` is set.
 PENSTOCK_INLINE void mask_word(float* logits, uint32_t word, int64_t n) {
     alignas(64) constexpr int32_t kBits[16] = {
         1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
@@ -25,7 +25,7 @@ PENSTOCK_INLINE void mask_word(float* logits, uint32_t word, int64_t n) {
     }
 }
 
-// Returns false if the mask allows none of the V tokens.
+// Applies a mask to all V logits. Returns false if the mask allows none of the tokens.
 PENSTOCK_INLINE bool apply_mask(float* logits, const uint32_t* words, int64_t vocabulary) {
     uint32_t any_allowed = 0;
     int64_t i = 0;

@@ -1,5 +1,5 @@
-// Conversions between float32 and the 16-bit floats, for code that may use no F16C instruction.
-// Internal linkage on purpose: this header is compiled under several instruction sets.
+// Conversions between float32 and the 16-bit floats, for code that must not use F16C instructions.
+// The functions have internal linkage because this header is compiled for several instruction sets.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ PENSTOCK_INLINE float bits_float(uint32_t bits) {
     return value;
 }
 
-// Exact. NaNs stay NaNs (made quiet).
+// Converts exactly. NaNs stay NaNs (made quiet).
 PENSTOCK_INLINE float f16_to_f32(uint16_t half) {
     const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
     const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;
@@ -33,7 +33,7 @@ PENSTOCK_INLINE float f16_to_f32(uint16_t half) {
     return bits_float(sign | float_bits(bits_float(magnitude) * 0x1p112f));
 }
 
-// Rounds half to even, overflows to infinity, as VCVTPS2PH does.
+// Rounds half to even and overflows to infinity, like VCVTPS2PH.
 PENSTOCK_INLINE uint16_t f32_to_f16(float value) {
     const uint32_t bits = float_bits(value);
     const uint32_t sign = (bits >> 16) & 0x8000u;

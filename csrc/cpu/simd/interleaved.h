@@ -1,7 +1,8 @@
 // Runs several vectors through the same arithmetic, interleaved, to hide instruction latency: each
-// operation is done for all of them before the next one. An elementary function is one long
-// dependency chain, and out-of-order execution alone overlaps too few of them to fill the
-// pipelines. Functions templated on `Vector` accept F32 and Interleaved<n>, with the same bits.
+// operation is done for all vectors before the next operation. An elementary function is one long
+// dependency chain, and out-of-order execution alone overlaps too few of these chains to fill the
+// pipelines. Functions templated on `Vector` accept F32 and Interleaved<n> and give the same bits
+// for both.
 #pragma once
 
 #include "cpu/simd/simd.h"
@@ -16,12 +17,12 @@ constexpr int kInterleaved = 4;
 constexpr int kInterleaved = 1;
 #endif
 
-// 2^n for integer n from -127 (where it is 0) to 127.
+// Returns 2^n for integer n from -127 (for which it returns 0) to 127.
 PENSTOCK_INLINE F32 power_of_two(F32 n) {
     return as_float(shift_left<23>(to_int(n) + broadcast(int32_t{127})));
 }
 
-// x if a < b, else y.
+// Returns x if a < b, else y.
 PENSTOCK_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
     return select(less(a, b), x, y);
 }
@@ -31,10 +32,10 @@ struct Interleaved {
     F32 v[count];
 
     Interleaved() = default;
-    // The same vector n times, so that constants mix with Interleaved operands.
+    // Repeats one vector n times, so that constants mix with Interleaved operands.
     Interleaved(F32 same) : Interleaved(each([&](int) { return same; })) {}
 
-    // f(i) as vector i.
+    // Returns f(i) as vector i.
     template <class Function>
     PENSTOCK_INLINE Interleaved each(const Function& f) {
         Interleaved result;

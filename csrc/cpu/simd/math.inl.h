@@ -1,4 +1,5 @@
-// Tails and elementary functions on top of simd.h. Included by kernel families.
+// Loads and stores of partial vectors, and elementary functions, on top of simd.h. Included by
+// kernel families.
 #pragma once
 
 #include "cpu/simd/interleaved.h"
@@ -7,13 +8,14 @@
 namespace penstock::cpu::PENSTOCK_ISA {
 namespace {
 
-// Number of the kLanes elements from i on that are before `end`.
+// Returns how many of the kLanes elements from i on are before `end`.
 PENSTOCK_INLINE int lanes_from(int64_t i, int64_t end) {
     return end - i < kLanes ? static_cast<int>(end - i) : kLanes;
 }
 
-// The first n lanes, zeros after; store touches only n elements. Masked moves take tens of cycles
-// on some CPUs, so whole vectors avoid them.
+// Load or store the first n lanes: a load sets the other lanes to zero, a store writes only n
+// elements. Masked moves take tens of cycles on some CPUs, so whole vectors are moved without a
+// mask.
 PENSTOCK_INLINE F32 load_lanes(const float* p, int n) {
     return n == kLanes ? load(p) : load(p, n);
 }
@@ -21,7 +23,8 @@ PENSTOCK_INLINE void store_lanes(float* p, F32 a, int n) {
     n == kLanes ? store(p, a) : store(p, a, n);
 }
 
-// e^x: error below 2 ulp; 0 below -87.3, saturates above 88. `Vector`: F32 or Interleaved.
+// Returns e^x with an error below 2 ulp; 0 below -87.3, saturates above 88. `Vector`: F32 or
+// Interleaved.
 template <class Vector>
 PENSTOCK_INLINE Vector exp(Vector x) {
     const F32 low = broadcast(-87.3365f);
@@ -40,10 +43,10 @@ PENSTOCK_INLINE Vector exp(Vector x) {
     return select_less(x, low, broadcast(0.0f), p * power_of_two(n));
 }
 
-// 2^x for x <= 0.5: relative error below 1.5 ulp, 1 at 0, exactly 0 below -126.5 (including -inf),
-// NaN stays NaN. Used by softmax, where x is a score minus the maximum.
+// Returns 2^x for x <= 0.5: relative error below 1.5 ulp, 1 at 0, exactly 0 below -126.5 (including
+// -inf); NaN stays NaN. Used by softmax, in which x is a score minus the maximum.
 PENSTOCK_INLINE F32 exp2_nonpositive(F32 x) {
-    // At n = -127 the exponent bits are those of 0, so that the product is 0 without a compare.
+    // At n = -127 the exponent bits are those of 0, so that the product is 0 without a comparison.
     const F32 clamped = max(broadcast(-127.0f), x);
     const F32 n = round_even(clamped);
     const F32 f = clamped - n;

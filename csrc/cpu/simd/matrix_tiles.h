@@ -1,15 +1,16 @@
-// Matrix tiles: eight registers of up to 16 rows of 64 bytes. Intel AMX, or arrays that compute the
-// same bits. Tile numbers are template arguments.
+// Matrix tiles: eight registers of up to 16 rows of 64 bytes, implemented by Intel AMX or by arrays
+// that compute the same bits. Tile numbers are template arguments.
 //
 //   constexpr bool kTiles                        whether this ISA has them
-//   configure_tiles(shapes)                      {rows, bytes per row} of tiles 0 .. 7; zeroes all
-//   release_tiles()                              back to the initial state; no-op without tiles
+//   configure_tiles(shapes)                      sets {rows, bytes per row} of tiles 0 .. 7 and
+//                                                zeroes all tiles
+//   release_tiles()                              returns to the initial state; no-op without tiles
 //   zero_tile<t>()
 //   load_tile<t>(p, stride), store_tile<t>(p, stride)   stride in bytes between rows
 //   multiply_i8<c, a, b>()                       c += a (int8) * b (uint8), int32
 //   multiply_bf16<c, a, b>()                     c += a * b, float32
-// b holds rows of words: byte 4 n + j (bf16: element 2 n + j) of row i is B[4 i + j][n]
-// (bf16: B[2 i + j][n]).
+// b holds rows of words: byte 4 n + j (bf16: element 2 n + j) of row i is B[4 i + j][n] (bf16: B[2
+// i + j][n]).
 #pragma once
 
 #include "cpu/simd/simd.h"
@@ -35,7 +36,7 @@ struct TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Written in assembly because GCC 12's _tile_loadconfig declares only 8 of these 64 bytes as read,
+// Written in assembly because GCC 12's _tile_loadconfig declares only 8 of the 64 bytes as read,
 // and because its other intrinsics accept only literal tile numbers.
 PENSTOCK_INLINE void configure_tiles(const TileShape (&shapes)[8]) {
     TileConfig config;
@@ -138,7 +139,7 @@ PENSTOCK_INLINE float bf16_at(const uint8_t* from) {
     return bf16_to_f32(value);
 }
 
-// Even and odd products are summed separately over the tile, then together, then added to c.
+// Even and odd products are each summed over the tile, then the two sums are added, then c.
 inline void multiply_bf16_tiles(Tile& c, const Tile& a, const Tile& b) {
     for (int m = 0; m < c.rows; ++m) {
         float sum[16];

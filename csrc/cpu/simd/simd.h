@@ -1,9 +1,9 @@
 // The vector type that kernels are written over. The ISA file that includes this header selects one
-// of four implementations (see isa.h); for the same kLanes all give the same results bit for bit,
+// of four implementations (see isa.h); implementations with the same kLanes give the same bits,
 // except `fma` in the scalar ISA, which rounds twice.
 //
 // All code is in penstock::cpu::<ISA>::(anonymous), so that code compiled for one instruction set
-// can never be linked in place of another's.
+// can never be linked in place of code for another.
 //
 //   constexpr int kLanes                     8 (scalar, NEON, AVX2) or 16 (avx512, amx, emulated)
 //   struct F32, I32, Mask                    kLanes floats, int32s, booleans
@@ -11,7 +11,7 @@
 //   broadcast(float) -> F32                  broadcast(int32_t) -> I32
 //   load(const float*), load(const int32_t*) any alignment
 //   load(const float*, n)                    first n lanes, zeros after; touches only n elements
-//   store(p, v), store(p, v, n)              likewise
+//   store(p, v), store(p, v, n)              all lanes; the first n lanes
 //   load_f16(const uint16_t*[, n])           exact; store_f16(uint16_t*, F32[, n]) half to even
 //   load_bf16(const uint16_t*[, n])          exact; store_bf16(uint16_t*, F32[, n]) half to even
 //   load_i8(const int8_t*) -> I32            load_u8(const uint8_t*) -> I32: kLanes bytes, widened

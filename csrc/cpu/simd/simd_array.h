@@ -21,7 +21,7 @@ struct Mask {
     bool v[kLanes];
 };
 
-// Result lane i is f(i).
+// Returns a vector whose lane i is f(i).
 template <class V, class Function>
 PENSTOCK_INLINE V each_lane(Function f) {
     V result;
@@ -132,7 +132,7 @@ PENSTOCK_INLINE F32 operator/(F32 a, F32 b) {
 PENSTOCK_INLINE F32 operator-(F32 a) {
     return each_lane<F32>([&](int i) { return -a.v[i]; });
 }
-// Without an FMA instruction, a true fma costs a library call per lane: round twice instead.
+// Rounds twice: without an FMA instruction, a true fma would cost a library call per lane.
 PENSTOCK_INLINE F32 fma(F32 a, F32 b, F32 c) {
 #if defined(__FMA__)
     return each_lane<F32>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
@@ -171,7 +171,7 @@ PENSTOCK_INLINE F32 as_float(I32 a) {
     return each_lane<F32>([&](int i) { return bits_float(static_cast<uint32_t>(a.v[i])); });
 }
 
-// Unsigned, so that wrapping is defined.
+// Returns lane i as an unsigned integer, so that wrapping is defined.
 PENSTOCK_INLINE uint32_t lane(I32 a, int i) {
     return static_cast<uint32_t>(a.v[i]);
 }

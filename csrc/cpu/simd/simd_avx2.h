@@ -51,7 +51,7 @@ PENSTOCK_INLINE void store(float* p, F32 a, int n) {
     _mm256_maskstore_ps(p, lane_mask(n), a.v);
 }
 
-// There is no masked move of 16-bit elements: tails go through a small buffer.
+// AVX2 has no masked move of 16-bit elements: partial vectors go through a small buffer.
 PENSTOCK_INLINE __m128i load_u16(const uint16_t* p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
 }

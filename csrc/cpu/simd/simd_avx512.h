@@ -66,7 +66,7 @@ PENSTOCK_INLINE F32 widen_bf16(__m256i a) {
 PENSTOCK_INLINE __m256i narrow_f16(F32 a) {
     return _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-// In integer arithmetic, since VCVTNEPS2BF16 needs one more extension and flushes subnormals.
+// Uses integer arithmetic, since VCVTNEPS2BF16 needs one more extension and flushes subnormals.
 PENSTOCK_INLINE __m256i narrow_bf16(F32 a) {
     const __m512i raw = _mm512_castps_si512(a.v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(raw, 16), _mm512_set1_epi32(1));
@@ -219,7 +219,7 @@ PENSTOCK_INLINE bool any(Mask m) {
     return m.v != 0;
 }
 
-// By halves in a fixed order: _mm512_reduce_add_ps leaves its order to the compiler.
+// Folds by halves, a fixed order: _mm512_reduce_add_ps leaves its order to the compiler.
 template <class Wide, class Narrow>
 PENSTOCK_INLINE float fold_halves(F32 a, Wide wide, Narrow narrow) {
     const __m256 y = wide(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
@@ -249,8 +249,8 @@ PENSTOCK_INLINE float reduce_min(F32 a) {
         [](__m128 x, __m128 y) { return _mm_min_ps(x, y); });
 }
 
-// fold_halves of eight vectors with shared shuffles: each step halves the lanes of a row and merges
-// the rows of two vectors into one.
+// Computes fold_halves of eight vectors with shared shuffles: each step halves the lanes of a row
+// and merges the rows of two vectors into one.
 template <class Fold>
 PENSTOCK_INLINE F32 fold_each(const F32 (&rows)[8], Fold fold) {
     __m512 half[4], quarter[2];
@@ -264,7 +264,7 @@ PENSTOCK_INLINE F32 fold_each(const F32 (&rows)[8], Fold fold) {
         const __m512 a = half[2 * i], b = half[2 * i + 1];
         quarter[i] = fold(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
     }
-    // Block j of four lanes: row j in the lower two, row j + 4 in the upper two.
+    // Block j of four lanes has row j in the lower two lanes and row j + 4 in the upper two.
     const __m512 two = fold(_mm512_shuffle_ps(quarter[0], quarter[1], 0x44),
                             _mm512_shuffle_ps(quarter[0], quarter[1], 0xee));
     const __m512 one = fold(_mm512_shuffle_ps(two, two, 0x88), _mm512_shuffle_ps(two, two, 0xdd));

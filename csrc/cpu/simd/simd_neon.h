@@ -31,7 +31,7 @@ PENSTOCK_INLINE Mask first(int n) {
     return {vcltq_s32(vld1q_s32(lanes), count), vcltq_s32(vld1q_s32(lanes + 4), count)};
 }
 
-// There is no masked move: tails go through a small buffer.
+// A buffer for partial vectors: NEON has no masked move.
 template <class Element>
 struct Tail {
     Element v[kLanes];
@@ -151,7 +151,7 @@ PENSTOCK_INLINE F32 fma(F32 a, F32 b, F32 c) {
 PENSTOCK_INLINE F32 fnma(F32 a, F32 b, F32 c) {
     return {vfmsq_f32(c.low, a.low, b.low), vfmsq_f32(c.high, a.high, b.high)};
 }
-// Not FMIN and FMAX, which return NaN if either operand is NaN.
+// Returns the second operand if either is NaN; FMIN and FMAX would return NaN.
 PENSTOCK_INLINE float32x4_t lesser(float32x4_t a, float32x4_t b) {
     return vbslq_f32(vcltq_f32(a, b), a, b);
 }
@@ -248,7 +248,8 @@ PENSTOCK_INLINE bool any(Mask m) {
     return vmaxvq_u32(vorrq_u32(m.low, m.high)) != 0;
 }
 
-// Folds with f: first the two registers, then the register with itself rotated by 2 and by 1.
+// Folds the lanes with f: first the two registers, then the register with itself rotated by 2 and
+// by 1.
 template <class Function>
 PENSTOCK_INLINE float fold_halves(F32 a, Function f) {
     float32x4_t x = f(a.low, a.high);

@@ -1,4 +1,4 @@
-// Loops over compile-time counters.
+// Loops whose counters are compile-time constants.
 #pragma once
 
 #include "cpu/simd/simd.h"
@@ -20,8 +20,8 @@ PENSTOCK_INLINE void unrolled(const Function& f) {
     }
 }
 
-// Zeroes accumulators in registers. GCC writes a large array initialized with `= {}` to memory
-// first, which costs a few dozen cycles per block of a product.
+// Zeroes accumulators in registers. GCC would first write a large array initialized with `= {}` to
+// memory, which costs a few dozen cycles per block of a product.
 template <int rows, int columns>
 PENSTOCK_INLINE void set_zero(F32 (&sums)[rows][columns]) {
     unrolled<rows * columns>([&](auto i) {
@@ -29,7 +29,7 @@ PENSTOCK_INLINE void set_zero(F32 (&sums)[rows][columns]) {
     });
 }
 
-// Calls f(Index<count>) for a run-time count from 1 to `most`.
+// Calls f(Index<count>) for a `count` from 1 to `most` that is known only at run time.
 template <int most, class Function>
 PENSTOCK_INLINE void with_count(int64_t count, const Function& f) {
     if constexpr (most > 1) {

@@ -1,5 +1,5 @@
-// The kernels that may serve one call, by number of rows. All give the same bits, so that the
-// choice affects speed only.
+// The kernels that may serve one call, by number of rows. All kernels give the same bits, so that
+// the choice affects only speed.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class KernelChoice {
     static constexpr int64_t unlimited = std::numeric_limits<int64_t>::max();
 
     KernelChoice() = default;
-    // One kernel for any number of rows.
+    // Uses one kernel for any number of rows.
     KernelChoice(const Kernel& kernel) { add(unlimited, kernel); } // NOLINT(google-explicit-*)
 
     // Adds the kernel for calls of at most `max_rows` rows. Ranges must be added in ascending
@@ -28,7 +28,7 @@ class KernelChoice {
         ranges_[count_++] = {max_rows, &kernel};
     }
 
-    // The kernel for a call of `rows` rows. The last range must be unlimited.
+    // Returns the kernel for a call of `rows` rows. The last range must be unlimited.
     const Kernel& of(int64_t rows) const {
         size_t i = 0;
         while (rows > ranges_[i].max_rows)
@@ -36,14 +36,14 @@ class KernelChoice {
         return *ranges_[i].kernel;
     }
 
-    // The kernel for a call: dimension 0 of its first tensor is the number of rows.
+    // Returns the kernel for a call, whose number of rows is dimension 0 of its first tensor.
     const Kernel& of(const Arguments& call) const { return of(call.tensor[0].shape[0]); }
 
     const Kernel& widest() const { return *ranges_[count_ - 1].kernel; }
     const char* name() const { return widest().name; }
     bool row_wise() const { return widest().row_wise; }
 
-    // Per thread, for calls of up to the rows of `call`.
+    // Returns the bytes of workspace per thread, for calls with at most the rows of `call`.
     size_t workspace_bytes(const Arguments& call) const {
         size_t most = 0;
         for (size_t i = 0; i < count_; ++i) {

@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// Strides are in elements. Unused dimensions have extent 1. The last dimension is contiguous in
-// every tensor that a kernel takes.
+// Strides are in elements. Unused dimensions have extent 1. The last dimension of every tensor that
+// a kernel reads or writes is contiguous.
 struct TensorView {
     void* data = nullptr;
     DType dtype = DType::f32;
