@@ -14,7 +14,7 @@ from penstock.kernels.registry import Op
 
 @functools.cache
 def all_ops() -> tuple[Op, ...]:
-    """Return every op that a module of this package declares, by module."""
+    """Return the ops that the modules of this package declare, in the order of the modules."""
     found: dict[str, Op] = {}
     for info in pkgutil.iter_modules(__path__):
         declared = vars(import_module(f"{__name__}.{info.name}")).values()
