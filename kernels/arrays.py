@@ -13,6 +13,6 @@ warnings.filterwarnings("ignore", message="The given NumPy array is not writable
 
 
 def tensor_of(array: Any) -> torch.Tensor:
-    """Return a numpy array as a torch tensor. The tensor shares the memory of a contiguous array:
-    do not write to it."""
+    """Return a numpy array as a torch tensor, which shares the memory of a contiguous array. Do not
+    write to the tensor."""
     return torch.from_numpy(np.ascontiguousarray(array))

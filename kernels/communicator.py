@@ -16,7 +16,8 @@ Tensor = TypeVar("Tensor")
 
 class Communicator(Protocol[Tensor]):
     """Collective operations between all `count` ranks. All ranks call the same methods in the same
-    order, with tensors of the same sizes; a call completes when every rank has made it."""
+    order, with tensors of the same sizes. A call completes when every rank has made the same
+    call."""
 
     @property
     def rank(self) -> int:

@@ -1,15 +1,16 @@
-"""Split-KV for decode attention: divides a context into splits that different programs attend to.
+"""Split-KV for decode attention: divides a context into splits, which different programs process in
+parallel.
 
 The size of a split depends only on the length of the context, so that the results of a row do not
-depend on the rest of the batch. The size starts at the smallest one and is doubled until
-`MOST_SPLITS` splits hold the context, or `FEW_SPLITS` splits as long as the size is below
-`WHOLE_SPLIT` tokens. `kernels/triton/paged_attention/attention_tile.py` and
-`csrc/cuda/attention/chunks.h` implement the same rule.
+depend on the rest of the batch. The size starts at the smallest split and is doubled until
+`MOST_SPLITS` splits (`FEW_SPLITS` while the size is below `WHOLE_SPLIT` tokens) cover the context.
+`kernels/triton/paged_attention/attention_tile.py` and `csrc/cuda/attention/chunks.h` implement the
+same rule.
 
-`kernels/tuning/chunks.json` contains the smallest size. Small splits let a few short contexts use
-the whole GPU, but cost memory and bandwidth if there are many contexts. So steps of up to
-`FEW_ROWS` rows start at `FEW_ROWS_SPLIT` tokens, unless bits must not depend on the number of rows
-of a step.
+`kernels/tuning/chunks.json` contains the size of the smallest split. Small splits let a few short
+contexts use the whole GPU, but cost memory and bandwidth if there are many contexts. So steps of up
+to `FEW_ROWS` rows start at `FEW_ROWS_SPLIT` tokens, unless the bits of a row must not depend on the
+number of rows of a step.
 """
 
 from __future__ import annotations

@@ -71,4 +71,4 @@ class AdapterSlots(Protocol):
         with the same sizes."""
 
     def clear(self, slot: int) -> None:
-        """Empty `slot`: `lora` then adds nothing for it."""
+        """Empty `slot`. `lora` then adds nothing to rows with this slot."""

@@ -41,8 +41,8 @@ class AdapterRows(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class StepInputs(Generic[Tensor]):
-    """The inputs of a step, as int32 tensors. Row r computes the tokens query_starts[r] :
-    query_starts[r + 1] (its chunk), which are the last tokens of its context."""
+    """The inputs of a step, as int32 tensors. The chunk of row r consists of the tokens
+    query_starts[r] : query_starts[r + 1], the last tokens of the row's context."""
 
     tokens: Tensor  # [T] token ids
     positions: Tensor  # [T] position of each token in its sequence
@@ -188,7 +188,7 @@ class Ops(Protocol[Tensor]):
         """Compute causal attention of each token over the KV cache of its own sequence: [T, H * D]
         -> [T, H * D].
 
-        `window`: 0: all positions up to the token; w: only the last w of them.
+        `window`: 0: all positions up to the token; w: only the last w positions.
         `sinks`: [H] float32; exp(sinks[h]) is added to the denominator of the softmax of head h
             (like the sink tokens of arXiv 2309.17453).
         """
@@ -204,8 +204,8 @@ class Ops(Protocol[Tensor]):
         bias: Tensor | None = None,
     ) -> Tensor:
         """Compute attention of each token over the whole KV cache of its own sequence: [T, H * D]
-        -> [T, H * D]. A token sees the cache as it is when the step runs, so a sequence must be
-        computed in one step.
+        -> [T, H * D]. A token sees the cache as the cache is when the step runs, so a sequence must
+        be computed in one step.
 
         `window`: 0: all positions; w: only positions at a distance below w.
         `bias`: [H, 2 m + 1] float32, added to the scores after `scale`. Column m + d is for keys d

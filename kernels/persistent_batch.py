@@ -27,16 +27,16 @@ Tensor = TypeVar("Tensor")
 CHUNK_WORDS: Final = 9
 """Number of words that describe a chunk, in this order:
 
-- its row;
-- the position of its first token; negative: the chunk is the last sampled token of the row, whose
-  position only the device knows;
+- row;
+- position of the chunk's first token; negative: the chunk is the last sampled token of the row,
+  whose position only the device knows;
 - number of tokens, including draft tokens;
-- index of its first token in the step;
-- index of its first sampled entry in `sample_rows`; negative: the chunk samples nothing;
+- index of the first token in the step;
+- index of the first sampled entry in `sample_rows`; negative: the chunk samples nothing;
 - number of draft tokens;
-- index of its first scored entry in `sample_rows`;
-- position of the first token to score;
-- number of tokens to score.
+- index of the first scored entry in `sample_rows`;
+- position of the first token whose logits are scored;
+- number of scored entries.
 """
 
 UPDATE_WORDS: Final = 15
@@ -92,13 +92,13 @@ class RowState(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class Upload(Generic[Tensor]):
-    """The words that describe a step and the changes before it.
+    """The words that describe a step, and the changes to rows before the step.
 
     `words`: int32, starting with the chunks of the step, `CHUNK_WORDS` each.
-    `tokens_at`: index in `words` of the tokens of the step, one word each. Chunks with a negative
-        start do not use them.
-    `updates_at`, `num_updates`: index of the updated rows in `words`, and their number.
-    `runs_at`, `num_runs`: index of the runs of KV blocks in `words`, and their number.
+    `tokens_at`: index in `words` of the tokens of the step, one word each. The tokens of chunks
+        with a negative start are not used.
+    `updates_at`, `num_updates`: index in `words` of the updated rows, and their number.
+    `runs_at`, `num_runs`: index in `words` of the runs of KV blocks, and their number.
     """
 
     words: Tensor

@@ -75,11 +75,11 @@ class Impl:
 
     `call`: computes the op; has the signature of the op's reference.
     `why_not`: takes a machine and returns the reason why the implementation does not work there, or
-        None if it works.
+        None.
     `pack`: takes a weight, a device and a dtype, and returns the weight prepared for `call`. None
         if the op has no weight to prepare.
-    `invariant_kinds`: the kinds of case in which the bits of a row must not depend on the rest of
-        the batch.
+    `invariant_kinds`: kinds of case in which the bits of a row must not depend on the rest of the
+        batch.
     """
 
     name: str
@@ -94,14 +94,16 @@ class Op:
     """One tensor operation.
 
     `signature`: the operands of the reference in order, then its results, as text (see
-        `kernels.signature`). Native kernels are checked against it.
+        `kernels.signature`). Native kernels are checked against this signature.
+    `cases`, `benchmarks`: inputs for tests, and for benchmarks.
     `tolerance`: kind of case -> tolerance. `<kind>-in-bf16` is for ISAs that multiply operands as
         bf16, in pairs (and products of 4-bit integers in pairs of int16). `<kind>-by-tiles` is for
-        ISAs that multiply matrix tiles. Both exist only if they are wider.
+        ISAs that multiply matrix tiles. Each exists only if it is wider than the tolerance of
+        `<kind>`.
     `order`: names of implementations, the preferred one first.
     `alone`: takes inputs and an index, and returns the inputs of token or row `index` alone. The
         first result for these inputs must equal row `index` of the result for all inputs. None if
-        rows do not correspond to tokens.
+        the op has no such rows.
     `custom_invoke`: see `invoke`.
     `native_kernels`: names of the native kernels, if they differ from the name of the op.
     """
@@ -135,8 +137,8 @@ class Op:
         return tuple(one for one in parse_signature(self.signature) if one.access == "write")
 
     def invoke(self, ops: Any, inputs: Inputs) -> tuple[Any, ...]:
-        """Compute a case with any `Ops` over torch tensors. Return the results of the op or, if it
-        has none, its first operand, which the op modifies in place."""
+        """Compute a case with any `Ops` over torch tensors. Return the results of the op. An op
+        without results modifies its first operand in place, which is then returned."""
         if self.custom_invoke is not None:
             return self.custom_invoke(ops, inputs)
         operands = (self._operand(ops, operand, inputs) for operand in self.operands)

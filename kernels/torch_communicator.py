@@ -28,8 +28,8 @@ _gather: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_int
 class TorchCommunicator:
     """`Communicator[torch.Tensor]` over the default process group of this process.
 
-    On a GPU, the CPU does not wait for a call: it is launched on the current stream and can be
-    captured in a CUDA graph. All ranks must replay their graphs in the same order.
+    On a GPU, a call does not wait for its result: the operation is launched on the current stream
+    and can be captured in a CUDA graph. All ranks must replay their graphs in the same order.
     """
 
     def __init__(

@@ -61,8 +61,7 @@ class TorchOps:
         return self._pack("lora", sizes)
 
     def packed_bytes(self, matrix: Matrix) -> int:
-        """Return the number of bytes that a matrix takes on the device when it is packed as a
-        linear layer. It is packed for that."""
+        """Pack a matrix as a linear layer on the device, and return its size there in bytes."""
         sizes: list[int] = []
         map_tensors(self.pack_head(Linear((matrix,))), lambda tensor: sizes.append(tensor.nbytes))
         return sum(sizes)

@@ -23,6 +23,7 @@ class Dense:
     """A matrix of floats.
 
     `data`: [N, C] float32 or float16; bfloat16 is stored as its bits in uint16.
+    `dtype`: the type of the elements.
     """
 
     data: npt.NDArray[np.generic]
@@ -72,9 +73,8 @@ class Affine:
 IQ4_VALUES = np.array(
     [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241], np.uint8
 )
-"""The values of the 4-bit codes of GGML's IQ4 types, plus 128: the steps grow away from zero.
-Packing may replace the values of an 8-bit `Affine` that has no other values by their 4-bit
-codes."""
+"""The values of the 4-bit codes of GGML's IQ4 types, plus 128; the steps grow away from zero. If an
+8-bit `Affine` has only these values, packing may store their 4-bit codes instead."""
 
 FLOAT4_ZERO = 76
 """The integer that represents 0 in an `Affine` of 4-bit floats."""
@@ -83,9 +83,8 @@ FLOAT4_VALUES = np.array(
     np.uint8,
 )
 """The values of the codes of 4-bit floats (e2m1 of the OCP microscaling specification: sign, two
-bits of exponent with bias 1, one bit of mantissa), doubled, plus FLOAT4_ZERO. Packing may replace
-the values of an 8-bit `Affine` that has this zero point and no other values by their 4-bit
-codes."""
+bits of exponent with bias 1, one bit of mantissa), doubled, plus FLOAT4_ZERO. If an 8-bit `Affine`
+has this zero point and only these values, packing may store their 4-bit codes instead."""
 
 
 @dataclass(frozen=True, slots=True)

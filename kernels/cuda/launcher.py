@@ -24,8 +24,8 @@ cubins for another target run only on the capability of that target."""
 
 class DriverLauncher:
     """`kernels.triton.compile.packaged_kernels.Launcher` over the CUDA library. The constructor
-    raises OSError if the library cannot be loaded, AttributeError if it lacks a function, and
-    RuntimeError if the driver cannot be loaded."""
+    raises OSError if the library cannot be loaded, AttributeError if the library lacks a function,
+    and RuntimeError if the driver cannot be loaded."""
 
     def __init__(self, library: Path, device: int = 0, driver: str = DRIVER) -> None:
         loaded = ctypes.CDLL(str(library))

@@ -73,7 +73,7 @@ class Library:
         self.emulated = loaded.penstock_cuda_runtime() == 0
 
     def call(self, name: str, *arguments: Argument) -> None:
-        """Launch the kernel `name` on the current stream, and add it to `called`. Tensors are
+        """Launch the kernel `name` on the current stream, and add the name to `called`. Tensors are
         passed as addresses: the caller checks contiguity, types and devices. Raises RuntimeError if
         the launch fails."""
         self.called.add(name)
@@ -116,8 +116,8 @@ def current_stream() -> int:
 
 
 def open_library(path: Path) -> Library | Unavailable:
-    """Load the CUDA library from a file. Return the reason if it cannot be loaded or has another
-    ABI. A GPU driver is not needed."""
+    """Load the CUDA library from a file. Return the reason if the library cannot be loaded or has
+    another ABI. A GPU driver is not needed."""
     try:
         loaded = ctypes.CDLL(str(path))
         number = loaded.penstock_cuda_abi()

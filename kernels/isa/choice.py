@@ -36,7 +36,7 @@ Kind: TypeAlias = Literal["products", "attention", "other"]
 class Cell:
     """One measurement.
 
-    `kind`: the work that is measured.
+    `kind`: kind of work: matrix products, attention, or other kernels.
     `arithmetic`: the ISA whose bits the results have.
     `isa`: the ISA whose kernels run, where they give the bits of `arithmetic`.
     `rows`: number of rows.
@@ -50,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The work of one measurement: `run` computes it once."""
+    """The work of one measurement. Calling `run` does the work of `cell` once."""
 
     cell: Cell
     run: Callable[[], object]
@@ -134,8 +134,8 @@ def _quartiles(samples: Mapping[Cell, list[float]]) -> dict[Cell, float]:
 
 
 def _hopeful(running: Sequence[Trial], samples: Mapping[Cell, list[float]]) -> list[Trial]:
-    """Return the trials to measure further: without trials that had enough runs and are far slower
-    than the fastest one of the same kind and number of rows."""
+    """Return the trials to measure further, without the trials that had enough runs and are far
+    slower than the fastest trial of the same kind and number of rows."""
     fastest: dict[tuple[Kind, int], float] = {}
     for cell, taken in samples.items():
         alike = cell.kind, cell.rows
@@ -177,8 +177,8 @@ def _each(kind: Kind, arithmetic: str, rows: int, times: Times) -> dict[str, flo
 
 
 def _ranges(arithmetic: str, times: Times, isas: Sequence[str]) -> tuple[RowRange, ...]:
-    """Return the fastest ISA for each range of rows; an empty tuple if it is `arithmetic` for every
-    range."""
+    """Return the fastest ISA for each range of rows; an empty tuple if `arithmetic` is the fastest
+    for every range."""
     ranges: list[RowRange] = []
     for rows, most_rows in MEASURED_ROWS:
         each = _each("products", arithmetic, rows, times)

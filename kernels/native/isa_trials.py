@@ -234,8 +234,8 @@ def random_like(pattern: Matrix, rows: int, columns: int) -> Matrix:
 
 
 def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
-    """Return integers that are typical of the format of `pattern`. Packing depends on their values:
-    it recognizes the few values of 4-bit tables, and integers of 5 and 6 bits."""
+    """Return integers that are typical of the format of `pattern`. Their values matter because
+    packing recognizes the few values of 4-bit tables, and integers of 5 and 6 bits."""
     if pattern.bits == 4:
         return np.arange(256, dtype=np.uint8)
     if pattern.zero_point == FLOAT4_ZERO:

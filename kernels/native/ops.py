@@ -247,9 +247,9 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         tokens: npt.NDArray[np.int32],
         count: int,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Return log-probabilities for the rows `rows: [R]` of adjusted logits [S, V]: those of
-        `tokens` [R], and the ids and log-probabilities of the `count` best tokens, [R, count] each.
-        See `kernels.sampler_inputs`."""
+        """Return log-probabilities for the rows `rows: [R]` of adjusted logits [S, V]: the
+        log-probabilities of `tokens`, [R], and the ids and log-probabilities of the `count` best
+        tokens, [R, count] each. See `kernels.sampler_inputs`."""
         own = np.empty(len(rows), dtype=np.float32)
         ids = np.empty((len(rows), count), dtype=np.int32)
         logprobs = np.empty((len(rows), count), dtype=np.float32)

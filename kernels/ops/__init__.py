@@ -1,4 +1,5 @@
-"""The declarations of all ops, one file per family. Imports torch; a CPU server does not import it.
+"""The declarations of all ops, one module per family of ops. A CPU server does not import this
+package, because it imports torch.
 
 See kernels/README.md for how to add an op.
 """

@@ -217,14 +217,15 @@ def _inputs(
 def _float8_inputs(
     like: str, tokens: int, sizes: _Sizes, form: str
 ) -> Callable[[int], dict[str, Any]]:
-    """Return a function that makes inputs with so many tokens per expert that a kernel may round
+    """Return a function that makes inputs with enough tokens per expert that a kernel may round
     activations to 8-bit floats.
 
-    - `form` "": 8-bit floats represent the activations exactly.
-    - `form` "nan": like "", but one activation is NaN.
-    - `form` "exact": like "", and 8-bit floats represent the operands of the second product
-      exactly.
-    - `form` "rounded": any activations.
+    `form` selects the inputs:
+
+    - "": 8-bit floats represent the activations exactly.
+    - "nan": like "", but one activation is NaN.
+    - "exact": like "", and 8-bit floats also represent the operands of the second product exactly.
+    - "rounded": any activations.
     """
     any_inputs = _inputs(dict.fromkeys(("gate", "up", "down"), like), tokens, sizes)
 
@@ -257,8 +258,8 @@ def _last_column(matrix: Float8) -> Float8:
 
 
 def _shuffling(source: RandomInputs, matrix: Float8, group: int) -> Float8:
-    """Return a matrix of the shape of `matrix` in which each row selects one input and multiplies
-    it by a constant. The rows of a group select the inputs of that group in random order."""
+    """Return a matrix of the shape of `matrix` in which each row selects one input, times a
+    constant. The rows of a group select the inputs of that group in random order."""
     (rows, _), scale = matrix.shape, 0.004 * matrix.scale / matrix.scale.max()
     assert rows % group == 0, "rows must be whole groups"
     codes = np.zeros_like(matrix.codes)

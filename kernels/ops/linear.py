@@ -165,8 +165,8 @@ _NIBBLES = {"q4_0", "q4_1", "int4_g128", "int4_g96_minima"}
 
 
 def _kind(like: str) -> str:
-    """Return the kind of a case, which selects the loosest tolerance among the formats of its
-    parts."""
+    """Return the kind of a case whose parts have the formats `like`. The kind selects the loosest
+    tolerance of these formats."""
     formats = like.split("+")
     integer = "nibbles" if set(formats) <= _NIBBLES else "integer"
     return next((kind for kind in ("bf16", "f16", "f32") if kind in formats), integer)

@@ -215,7 +215,7 @@ def _changes_inputs(rows: int, blocks: int, updated: int, runs: int) -> Callable
 
 
 def _columns(value: Any) -> tuple[torch.Tensor, ...]:
-    """Return all tensors of a dataclass, including those of nested dataclasses."""
+    """Return all tensors of a dataclass, including the tensors of nested dataclasses."""
     found: list[torch.Tensor] = []
     map_tensors(value, found.append)
     return tuple(found)
