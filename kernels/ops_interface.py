@@ -34,9 +34,9 @@ class AdapterRows(Generic[Tensor]):
     undefined.
     """
 
-    slots: Tensor  # [R]
+    slots: Tensor  # [R] adapter slot of each group
     order: Tensor  # [T] indices of tokens, or [S] of sampled rows
-    starts: Tensor  # [R + 1]
+    starts: Tensor  # [R + 1] index in `order` of the first token of each group
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StepInputs(Generic[Tensor]):
     tokens: Tensor  # [T] token ids
     positions: Tensor  # [T] position of each token in its sequence
     slots: Tensor  # [T] slot of the token's key and value in the cache: block * P + offset
-    query_starts: Tensor  # [R + 1]
+    query_starts: Tensor  # [R + 1] index of the first token of each chunk, and T
     context_lens: Tensor  # [R] tokens of the sequence, including this chunk
     block_tables: Tensor  # [R, max_blocks]; entries past the context are undefined
     sample_rows: Tensor  # [S] indices of the tokens whose logits are needed

@@ -66,9 +66,9 @@ class Adjustments(Generic[Tensor]):
     presence: Tensor  # [N + 1] float32; 0: off
     frequency: Tensor  # [N + 1] float32; 0: off
     repetition: Tensor  # [N + 1] float32; 1: off
-    num_biases: Tensor  # [N + 1]
-    num_suppressed: Tensor  # [N + 1]
-    suppressed_until: Tensor  # [N + 1]
+    num_biases: Tensor  # [N + 1] used entries of `bias_tokens`
+    num_suppressed: Tensor  # [N + 1] used entries of `suppressed`
+    suppressed_until: Tensor  # [N + 1] first position without suppression
     counts: Tensor  # [N + 1, V]; 0: not seen; n + 1: seen, n times in the answer
     bias_tokens: Tensor  # [N + 1, most biases]
     bias_values: Tensor  # [N + 1, most biases] float32

@@ -133,27 +133,28 @@ NOTHING_ALLOWED: the grammar mask of the row allows no token."""
 
 # adjust_logits(logits, rows) -> barren
 #   logits: [S, V] float32, modified in place. Returns [S] int32: NOTHING_ALLOWED for a row whose
-#   mask allows no token at all, else 0. Each row, in this order:
+#   mask allows no token at all, else 0. Each row is changed in this order:
 #     x += bias                                          for each token of `bias`
-#     x -= presence + frequency * count                  for each of `seen` with count > 0
-#     x = x / repetition if x > 0 else x * repetition    for each of `seen`
+#     x -= presence + frequency * count                  for each token of `seen` with count > 0
+#     x = x / repetition if x > 0 else x * repetition    for each token of `seen`
 #     x -= dry                                           for each token of `dry`
 #     x = -inf                                           for each token that the mask forbids
 #   A finite logit stays finite until the mask: sums, products and quotients saturate at the largest
 #   float32. NaN and infinity are unchanged, unless the mask forbids them.
 #
 # sample(logits, rows) -> tokens
-#   adjust_logits first, in place. Returns [S] int32; FAILED if the adjusted row holds NaN or +inf,
-#   or only -inf; NOTHING_ALLOWED if its mask allows no token.
-#   Candidates after temperature t: p = softmax(logits / t). top-k keeps the k highest logits, ties
-#   at the border by lowest id. top-p keeps the shortest prefix in (probability descending, id
-#   ascending) order whose mass of the top-k distribution reaches top_p, at least one. min-p keeps
-#   p >= min_p * max(p). The token is the inverse CDF over the kept tokens in ascending id order at
-#   the row's uniform number: the first kept id whose cumulative mass exceeds u * (kept mass).
-#   u = (w0 >> 8) * 2^-24, w0 the first output word of Philox with key words (seed low, seed high)
-#   and counter words (position low, position high, 0, 0).
+#   Applies adjust_logits first, in place. Returns [S] int32: the token of each row; FAILED if the
+#   adjusted row contains NaN or +inf, or only -inf; NOTHING_ALLOWED if its mask allows no token.
+#   Candidates at temperature t: p = softmax(logits / t). top-k keeps the k highest logits; among
+#   equal logits the lowest ids. top-p sorts by descending probability, then ascending id, and keeps
+#   the shortest prefix (at least one token) whose mass of the top-k distribution reaches top_p.
+#   min-p keeps p >= min_p * max(p). The token is the inverse CDF over the kept tokens, in ascending
+#   order of ids, at the row's uniform number u: the first kept id whose cumulative mass exceeds
+#   u * (kept mass). u = (w0 >> 8) * 2^-24, with w0 the first output word of Philox for the key
+#   words (seed low, seed high) and the counter words (position low, position high, 0, 0).
 #
 # top_logprobs(logits, rows, tokens, count) -> (own [R], ids [R, count], logprobs [R, count])
-#   log_softmax, before temperature, of the rows `rows: [R] int32` of adjusted logits. `own` float32
-#   is that of `tokens: [R] int32`; `ids` int32 and `logprobs` float32 are the best, the lower id
-#   first among equals. A row that cannot be sampled gives NaN, and ids of -1.
+#   Log-probabilities are the log_softmax, before temperature, of the rows `rows: [R] int32` of
+#   adjusted logits. `own` float32 has the log-probabilities of `tokens: [R] int32`; `ids` int32 and
+#   `logprobs` float32 describe the `count` best tokens, the lower id first among equals. A row that
+#   cannot be sampled has NaN, and ids of -1.

@@ -116,7 +116,7 @@ def _hard_inputs(seed: int) -> dict[str, Any]:
     logits[:, :20] *= 1e38
     logits[1, 21::7] = float("inf")
     logits[7, 22::7] = float("nan")
-    for row in (2, 6):  # a large factor would magnify the rounding of a difference of near numbers
+    for row in (2, 6):  # a large factor would magnify the rounding error of the penalties
         adjust.presence[row] = adjust.frequency[row] = 0
     adjust.repetition[2], adjust.repetition[6] = 1e-20, 1e20
     return inputs

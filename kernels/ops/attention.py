@@ -117,14 +117,14 @@ def _inputs(
         step = source.step(chunks, block_size)
         bias = source.normal(q_heads, 2 * farthest + 1) if farthest else None
         sinks = None
-        if with_sinks:  # from sinks that take all weight to sinks that take none
+        if with_sinks:  # from sinks with all of the weight to sinks with none
             sinks = torch.from_numpy(
                 source.numpy.permutation(np.linspace(12, -12, q_heads))
             ).float()
         return {
             "sinks": sinks,
             "bias": bias,
-            # Twice the usual spread gives peaked weights, as real heads have.
+            # Twice the usual spread gives peaked softmax weights, like those of trained models.
             "q": 2 * source.normal(len(step.tokens), q_heads * dim),
             "inputs": step,
             "cache": source.cache(step, block_size, (kv_heads, dim), dtype),
@@ -202,9 +202,9 @@ _F16, _F32 = torch.float16, torch.float32
 _TOLERANCE = {
     "f32": Tolerance(2e-5, 2e-5),
     "f16": Tolerance(3e-3, 3e-3),
-    # All operands are rounded to bf16, each by up to 2^-8 of itself, 1.6e-3 at random: scores of
-    # size 2 are off by 5e-3 at random, and their weights by as much; weights and values are off by
-    # one rounding more.
+    # All operands are rounded to bf16. The relative error of a rounding is at most 2^-8, typically
+    # 1.6e-3. Scores of size 2 then typically have an error of 5e-3, and softmax weights the same
+    # relative error. Weights and values are rounded once more.
     "f16-in-bf16": Tolerance(3e-2, 2**-7),
     "f16-by-tiles": Tolerance(3e-2, 2**-7),
 }

@@ -104,7 +104,7 @@ def _router_inputs(
         logits = source.normal(tokens, count) * 3
         if num_distinct:
             logits = source.integers(0, num_distinct, tokens, count).float() / 2
-        logits[0, 0] = -1e30  # a share that vanishes
+        logits[0, 0] = -1e30  # a share of zero
         return {"logits": logits, "top_k": top_k, "renormalize": renormalize}
 
     return make_inputs
@@ -217,7 +217,7 @@ def _inputs(
 def _float8_inputs(
     like: str, tokens: int, sizes: _Sizes, form: str
 ) -> Callable[[int], dict[str, Any]]:
-    """Return a function that makes inputs with enough tokens per expert that a kernel may round
+    """Return a function that makes inputs with enough tokens per expert for a kernel to round
     activations to 8-bit floats.
 
     `form` selects the inputs:
@@ -266,7 +266,7 @@ def _shuffling(source: RandomInputs, matrix: Float8, group: int) -> Float8:
     starts = range(0, rows, group)
     column = np.concatenate([start + source.numpy.permutation(group) for start in starts])
     codes[np.arange(rows), column] = _ONE
-    if matrix.block[0] == 1:  # a group of results has one constant
+    if matrix.block[0] == 1:  # the results of a group need the same scale
         scale = np.full_like(matrix.scale, 0.004)
     return Float8(codes, scale, matrix.block)
 
@@ -376,12 +376,12 @@ EXPERTS = Op(
     ),
     tolerance={
         "f32": Tolerance(2e-5, 2e-5),
-        "f16": Tolerance(3e-3, 2e-3),  # activations may be rounded to the weights' own format
+        "f16": Tolerance(3e-3, 2e-3),  # activations may be rounded to the format of the weights
         "bf16": Tolerance(3e-2, 2e-2),
         "float8": Tolerance(1e-4, 2e-5),
         "float8-on-tensor-cores": Tolerance(3e-2, 1e-2),  # see `linear`: measured, 1.6e-2
-        # the operands of three products are off by up to 2^-4 each: y, of size 2, by 4.5 %, and for
-        # some tokens by four times that
+        # the operands of three products have errors of up to 2^-4 each; y, of size 2, then has an
+        # error of 4.5 %, for some tokens four times as much
         "float8-rounded": Tolerance(1.0, 0.0),
         # operands of the second product may be rounded to a neighbouring integer
         "integer": Tolerance(2e-2, 1e-3),

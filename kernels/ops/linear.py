@@ -160,7 +160,7 @@ def _nan_inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str,
     return make_inputs
 
 
-# 4-bit formats whose scales have one level; some processors round these scales.
+# 4-bit formats whose scales are not two-level. Some ISAs round these scales.
 _NIBBLES = {"q4_0", "q4_1", "int4_g128", "int4_g96_minima"}
 
 
@@ -278,21 +278,23 @@ LINEAR = Op(
     benchmarks=_benchmarks(),
     tolerance={
         "f32": Tolerance(2e-5, 1e-5),
-        "f16": Tolerance(3e-3, 1e-3),  # x may be rounded to the weights' own format
+        "f16": Tolerance(3e-3, 1e-3),  # x may be rounded to the format of the weights
         "bf16": Tolerance(3e-2, 1e-2),
         "integer": Tolerance(1e-4, 1e-5),
-        # Minima and the sums that they multiply have 16 bits each: if these products, of size 30,
-        # cancel others, they are off by up to 2^-16 of themselves.
+        # Minima, and the sums that minima multiply, have 16 bits each. If these products, of size
+        # 30, cancel with other products, their relative error of 2^-16 remains.
         "integer-by-tiles": Tolerance(5e-4, 1e-5),
         "nibbles": Tolerance(1e-4, 1e-5),
         "nibbles-by-tiles": Tolerance(5e-4, 1e-5),
-        # Scales are multiples of 2^-14 of a row's largest: y, of size 14, is off by up to 2e-3.
+        # Scales are rounded to multiples of 2^-14 of the largest scale in a row: y, of size 14, has
+        # an error of up to 2e-3.
         "nibbles-in-bf16": Tolerance(3e-3, 1e-5),
         "float8": Tolerance(1e-4, 1e-5),
-        # Tensor cores of compute capability 9.0 align the terms of a sum of 8-bit floats to its
-        # largest and keep 14 bits: up to 4.5e-3 was measured, sums of size 3 have terms of size 10.
+        # Tensor cores of compute capability 9.0 align the terms of a sum of 8-bit floats to the
+        # largest term and keep 14 bits. Sums of size 3 have terms of size 10; errors of up to
+        # 4.5e-3 were measured.
         "float8-on-tensor-cores": Tolerance(1e-2, 1e-2),
-        "float8-rounded": Tolerance(0.3, 0.0),  # x is off by up to 2^-4, y (size 3) by 2.6 %
+        "float8-rounded": Tolerance(0.3, 0.0),  # errors: x up to 2^-4, y (of size 3) 2.6 %
     },
     cost=_cost,
     order=("cuda", "triton", "native", "reference"),

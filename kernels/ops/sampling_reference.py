@@ -71,7 +71,7 @@ def sample_row(
 ) -> int:
     """Return the token that the uniform number `number` selects from a row of logits [V], or
     FAILED."""
-    highest = logits.max()  # NaN if any logit is
+    highest = logits.max()  # NaN if any logit is NaN
     if not torch.isfinite(highest):
         return FAILED
     if temperature == 0 or top_p == 0:
