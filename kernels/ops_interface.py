@@ -204,8 +204,8 @@ class Ops(Protocol[Tensor]):
         bias: Tensor | None = None,
     ) -> Tensor:
         """Compute attention of each token over the whole KV cache of its own sequence: [T, H * D]
-        -> [T, H * D]. A token sees the cache as the cache is when the step runs, so a sequence must
-        be computed in one step.
+        -> [T, H * D]. A sequence must be computed in one step, since a token sees the cache at the
+        time of the step.
 
         `window`: 0: all positions; w: only positions at a distance below w.
         `bias`: [H, 2 m + 1] float32, added to the scores after `scale`. Column m + d is for keys d

@@ -147,8 +147,8 @@ def stage(
 
 
 def staged_blocks(stages: int, multiprocessors: int) -> int:
-    """Return the number of thread blocks that share `stages` stages. It does not depend on the
-    number of tokens, so the results of a token do not depend on the other tokens."""
+    """Return the number of thread blocks that share `stages` stages. This number does not depend on
+    the number of tokens, so the results of a token do not depend on the other tokens."""
     for blocks in (2 * multiprocessors, multiprocessors):
         if stages >= _MANY_STAGES * blocks:
             return blocks

@@ -58,9 +58,9 @@ KERNELS = (
 def rejected_kernels(library: Path, device: str, folder: Path | None = None) -> dict[str, str]:
     """Return the kernels of a library file that must not be used on `device` -> reason.
 
-    The test takes some seconds, plus up to `TIMEOUT_S` for each kernel that hangs. It is skipped if
-    `folder` has the verdict. A verdict is not saved if a kernel could not be tested, or if all
-    kernels were rejected.
+    The test takes some seconds, plus up to `TIMEOUT_S` for each kernel that hangs. The test is
+    skipped if `folder` has the verdict. A verdict is not saved if a kernel could not be tested, or
+    if all kernels were rejected.
     """
     path = None if folder is None else folder / f"{_digest(library, device)}.json"
     verdict = None if path is None else _read(path)

@@ -64,7 +64,7 @@ def linear(x: torch.Tensor, weight: ReferenceLinear) -> torch.Tensor:
     x rounded to 8-bit floats, half to even, with the scale absmax / 448. This scale is computed per
     row of x or, if the weight has scales per group of columns, per group of a row.
 
-    Kernels add the products of a group exactly, and then the groups in order. This affects only
+    Kernels compute the sum of each group exactly and add the groups in order. This affects only
     rounding, which does not show in float64.
     """
     columns = [(quantized(x) if integer else x) @ part.T for part, integer in weight.parts]

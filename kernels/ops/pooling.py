@@ -1,5 +1,5 @@
-"""The ops `mean_rows` and `l2_normalize`, which turn the tokens of a sequence into one vector of
-length one."""
+"""The ops `mean_rows` and `l2_normalize`: the mean of the token vectors of a sequence, and scaling
+of vectors to length one."""
 
 from __future__ import annotations
 
