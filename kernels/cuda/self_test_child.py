@@ -1,8 +1,8 @@
 """Child process of `cuda/self_test.py`: tests kernels of the CUDA library on small cases.
 
-The process prints `STARTED`, then one line per kernel: its name and the first error, if any. Usage: python
--m penstock.kernels.cuda.self_test_child LIBRARY DEVICE NAMES WITHOUT. NAMES and WITHOUT are names
-of kernels, separated by commas; kernels in WITHOUT are not used.
+The process prints `STARTED`, then one line per kernel: its name and the first error, if any. Usage:
+python -m penstock.kernels.cuda.self_test_child LIBRARY DEVICE NAMES WITHOUT. NAMES and WITHOUT are
+names of kernels, separated by commas; kernels in WITHOUT are not used.
 """
 
 from __future__ import annotations
