@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-# torch warns of any tensor over a read-only mapped file; weights are never written.
+# torch warns if a tensor shares the memory of a read-only mapped file. Weights are never written.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
 def tensor_of(array: Any) -> torch.Tensor:
-    """Return a numpy array as a tensor, in the same memory if the array is contiguous. Do not write
-    to it."""
+    """Return a numpy array as a torch tensor, which shares the memory of a contiguous array. Do not
+    write to the tensor."""
     return torch.from_numpy(np.ascontiguousarray(array))

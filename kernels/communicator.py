@@ -1,8 +1,10 @@
-"""Communication between the ranks of tensor parallelism: one process each, the same step in all.
+"""Communication between the ranks of tensor parallelism. Each rank is one process, and all ranks
+compute the same steps.
 
-Every rank computes the whole width of a token with its share of heads, of feed-forward columns and
-of the vocabulary: an all-reduce follows attention and feed-forward network, an all-gather follows
-the head. Imports no torch: see `kernels.torch_communicator`.
+Every rank holds the full-width activations of each token and computes its share of the attention
+heads, of the feed-forward columns and of the vocabulary. An all-reduce follows attention and the
+feed-forward network; an all-gather follows the output head. This module imports no torch: see
+`kernels.torch_communicator`.
 """
 
 from __future__ import annotations
@@ -13,27 +15,28 @@ Tensor = TypeVar("Tensor")
 
 
 class Communicator(Protocol[Tensor]):
-    """Collective operations of this rank among `count`. All ranks call the same methods in the same
-    order, with tensors of the same sizes; a call returns when every rank has made it."""
+    """Collective operations between all `count` ranks. All ranks call the same methods in the same
+    order, with tensors of the same sizes. A call completes when every rank has made the same
+    call."""
 
     @property
     def rank(self) -> int:
-        """This rank, 0 .. count - 1."""
+        """The number of this rank, 0 .. count - 1."""
 
     @property
     def count(self) -> int: ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Return the elementwise sum over all ranks: [T, W] -> [T, W], the same bits on every rank.
-        The result may share the memory of `x`."""
+        """Return the elementwise sum of `x: [T, W]` over all ranks: [T, W], with the same bits on
+        every rank. The result may share the memory of `x`."""
 
     def all_gather(self, y: Tensor, columns: int) -> Tensor:
-        """Return the tensors of all ranks side by side in rank order, cut to `columns`: [S, N] ->
-        [S, columns], columns <= count * N."""
+        """Concatenate the columns of `y: [S, N]` of all ranks in rank order, and return the first
+        `columns` of them: [S, columns], with columns <= count * N."""
 
 
 class _SingleRank:
-    """The only rank: each operation returns its argument."""
+    """A `Communicator` with a single rank: each operation returns its argument."""
 
     rank: Final = 0
     count: Final = 1
@@ -46,4 +49,4 @@ class _SingleRank:
 
 
 SINGLE_RANK: Final = _SingleRank()
-"""`Communicator` of a model that is not divided, over tensors of any kind."""
+"""The `Communicator` of a model that is not divided among GPUs, for tensors of any type."""

@@ -1,18 +1,21 @@
-"""The paged cache on a GPU: memory layout and allocation.
+"""The paged KV cache on a GPU: memory layout and allocation.
 
-Tensors keep the meaning and the shapes of `LayerCache`, keys [B, K, D, P] and values [B, K, P, D];
-only the strides differ. Keys are stored token by token like values, so that the keys (and the
+Tensors have the shapes of `LayerCache`, keys [B, K, D, P] and values [B, K, P, D]; only the strides
+differ from the layout on a CPU. Keys are stored token by token, like values. So the keys (and the
 values) of one block and one KV head are P * D contiguous elements, which a kernel reads 16 bytes
-per lane: 4 KiB for 16 tokens of 128 bfloat16. So the references of the ops hold for either layout.
+per lane: 4 KiB for 16 tokens of 128 bfloat16. The references of the ops work with both layouts.
 
-Kernels on a GPU rely on (`token_major`): keys.stride() == (S, P * D, 1, D) and values.stride() ==
-(S, P * D, D, 1), where S, the elements from a block to the next, is a multiple of 16; memory
-aligned to 16 bytes. Element types: bfloat16, float16, float32; and float8_e4m3fn with `key_scales`
-and `value_scales: [K]` float32: the value is an element times the scale of its head.
+GPU kernels require the following; `token_major` returns a cache with these strides:
 
-Padding of a step to the fixed size of a captured graph: a token with a negative slot is not written
-to the cache; a row whose context is 0, or that has no tokens, is not attended to (its results are
-undefined, and finite if the kernel writes them).
+- keys.stride() == (block_stride, P * D, 1, D) and values.stride() == (block_stride, P * D, D, 1).
+  block_stride is the number of elements from one block to the next, a multiple of 16.
+- The memory is aligned to 16 bytes.
+- The element type is bfloat16, float16, float32 or, with `key_scales` and `value_scales: [K]`
+  float32, float8_e4m3fn. A number is then an element times the scale of its KV head.
+
+A step may be padded to the fixed size of a CUDA graph. A token with a negative slot is not written
+to the cache. Attention skips a row that has no tokens, or whose context is 0: its results are
+undefined, but finite if the kernel writes them.
 """
 
 from __future__ import annotations
@@ -28,8 +31,14 @@ ALIGNED_ELEMENTS = 16
 
 @dataclass(frozen=True, slots=True)
 class CacheExtents:
-    """Sizes of a cache: `blocks` blocks of `block_size` tokens for each of `layers` layers of [K,
-    D] heads."""
+    """The sizes of a KV cache.
+
+    `layers`: number of layers.
+    `blocks`: KV blocks of each layer.
+    `kv_heads`: KV heads of each layer.
+    `block_size`: tokens of a KV block.
+    `dim`: head dimension.
+    """
 
     layers: int
     blocks: int
@@ -39,9 +48,10 @@ class CacheExtents:
 
 
 def allocate_pool(extents: CacheExtents, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Allocate the caches of all layers: [L, 2, B, K, P, D], zeroed.
+    """Allocate the KV caches of all layers as one zeroed tensor [L, 2, B, K, P, D]: per layer the
+    keys, then the values.
 
-    The blocks of a layer are contiguous, so that a step touches few of the GPU's page entries at a
+    The blocks of a layer are contiguous, so that a step touches few memory pages of the GPU at a
     time.
     """
     block = (extents.kv_heads, extents.block_size, extents.dim)
@@ -49,26 +59,26 @@ def allocate_pool(extents: CacheExtents, dtype: torch.dtype, device: str) -> tor
 
 
 def caches_of(pool: torch.Tensor) -> list[LayerCache[torch.Tensor]]:
-    """Return the cache of each layer: windows of `pool`. For float8_e4m3fn the scales are 1 until
-    they are set in place."""
+    """Return the KV cache of each layer as views of `pool`. For float8_e4m3fn, the scales are 1
+    until they are set in place."""
     return [_window(keys, values) for keys, values in pool.unbind(0)]
 
 
 def allocate_caches(
     extents: CacheExtents, dtype: torch.dtype, device: str
 ) -> list[LayerCache[torch.Tensor]]:
-    """Allocate a pool and return the caches in it."""
+    """Allocate a pool and return the KV cache of each layer in it."""
     return caches_of(allocate_pool(extents, dtype, device))
 
 
 def token_major(cache: LayerCache[torch.Tensor]) -> LayerCache[torch.Tensor]:
-    """Return a copy of the cache with keys token by token."""
+    """Return a copy of the cache in the GPU layout, with keys stored token by token."""
     keys = cache.keys.transpose(2, 3).contiguous().transpose(2, 3)
     return LayerCache(keys, cache.values.contiguous(), cache.key_scales, cache.value_scales)
 
 
 def is_token_major(cache: LayerCache[torch.Tensor]) -> bool:
-    """Return whether the cache has the layout that kernels on a GPU read."""
+    """Return whether the cache has the strides that GPU kernels require."""
     block_size, dim = cache.values.shape[2:]
     panel = block_size * dim
     (of_keys, *keys), (of_values, *values) = cache.keys.stride(), cache.values.stride()

@@ -1,13 +1,16 @@
-"""Split-KV for decode attention: divides a context into splits that different programs attend to.
+"""Split-KV for decode attention: divides a context into splits, which different programs process in
+parallel.
 
-The size of a split depends only on the length of its context, so that the sums of a row do not
-depend on its batch. It is the smallest size, doubled until `MOST_SPLITS` splits hold the context;
-with splits below `WHOLE_SPLIT` tokens a context has at most `FEW_SPLITS`. The same rule is in
-`kernels/triton/paged_attention/attention_tile.py` and `csrc/cuda/attention/chunks.h`.
+The size of a split depends only on the length of the context, so that the results of a row do not
+depend on the rest of the batch. The size starts at the smallest split and is doubled until
+`MOST_SPLITS` splits (`FEW_SPLITS` while the size is below `WHOLE_SPLIT` tokens) cover the context.
+`kernels/triton/paged_attention/attention_tile.py` and `csrc/cuda/attention/chunks.h` implement the
+same rule.
 
-`kernels/tuning/chunks.json` has the smallest size: small splits let a few short contexts use the
-whole GPU, and cost memory and bandwidth if there are many. So steps of up to `FEW_ROWS` rows use
-the smallest size of all, unless bits must not depend on the size of a step.
+`kernels/tuning/chunks.json` contains the size of the smallest split. Small splits let a few short
+contexts use the whole GPU, but cost memory and bandwidth if there are many contexts. So steps of up
+to `FEW_ROWS` rows start at `FEW_ROWS_SPLIT` tokens, unless the bits of a row must not depend on the
+number of rows of a step.
 """
 
 from __future__ import annotations
@@ -26,14 +29,14 @@ _TABLE = Path(__file__).parent / "tuning" / "chunks.json"
 
 
 class _Chosen:
-    """The smallest split of the process: results prepared with one size are valid for that size
-    only."""
+    """The smallest split size of the process. Data that was prepared for one size is not valid for
+    another size."""
 
     smallest: int | None = None
 
 
 def smallest_split() -> int:
-    """Return the keys of the smallest split, one of `SIZES`."""
+    """Return the size of the smallest split in tokens, one of `SIZES`."""
     if _Chosen.smallest is None:
         _Chosen.smallest = int(json.loads(_TABLE.read_text())["smallest"])
     return _Chosen.smallest
@@ -41,7 +44,7 @@ def smallest_split() -> int:
 
 @contextmanager
 def forced_splits(smallest: int) -> Iterator[None]:
-    """Use another smallest split inside the context: for benchmarks and tests."""
+    """Use another smallest split size inside the context: for benchmarks and tests."""
     assert smallest in SIZES, smallest
     before = smallest_split()
     _Chosen.smallest = smallest
@@ -52,7 +55,7 @@ def forced_splits(smallest: int) -> Iterator[None]:
 
 
 def split_tokens(max_model_len: int, smallest: int) -> int:
-    """Return the keys per split of a context of `max_model_len` tokens."""
+    """Return the size of a split in tokens for a context of `max_model_len` tokens."""
     size = smallest
     while size * (FEW_SPLITS if size < WHOLE_SPLIT else MOST_SPLITS) < max_model_len:
         size *= 2
@@ -60,7 +63,7 @@ def split_tokens(max_model_len: int, smallest: int) -> int:
 
 
 def most_splits(max_model_len: int, smallest: int) -> int:
-    """Return the most splits that a context of up to `max_model_len` tokens has."""
+    """Return the largest number of splits of a context of up to `max_model_len` tokens."""
     splits = -(-max_model_len // split_tokens(max_model_len, smallest))
     # A shorter context may have more splits, just before the size doubles.
     size = smallest

@@ -1,7 +1,7 @@
-"""Loads one implementation of `Ops`, importing only what it needs.
+"""Loads one implementation of `Ops`, importing only the modules that it needs.
 
-Importing this module, or loading "native", imports no torch: that costs seconds, and a CPU server
-must start sooner.
+A CPU server must start fast, so this module and the implementation "native" import no torch, which
+would take seconds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ Kind = Literal["native", "reference", "triton"]
 def load_ops(
     kind: Kind, *, pool: Any = None, isa: str | None = None, device: str = "cuda"
 ) -> Ops[Any]:
-    """Return an eager `Ops` that also has `sample` and `top_logprobs`.
+    """Return an eager implementation of `Ops`, which also has `sample` and `top_logprobs`.
 
-    "native": over numpy arrays, on `pool` (a `_native.ThreadPool`) with the kernels of `isa` (None:
-    the best of the CPU). "reference": over CPU torch tensors. "triton": over torch tensors on
-    `device`. Raises ImportError if the extension, torch or triton is not installed.
+    - "native": over numpy arrays, on the thread pool `pool` (a `_native.ThreadPool`), with the
+      kernels of `isa` (None: the widest ISA of the CPU).
+    - "reference": over CPU torch tensors.
+    - "triton": over torch tensors on `device`.
+
+    Raises ImportError if the extension module, torch or triton is not installed.
     """
     if kind == "native":
         from penstock.kernels.native import NativeOps

@@ -1,7 +1,7 @@
-"""LoRA adapters in a fixed number of slots: the operands of the op `lora`.
+"""LoRA adapters in a fixed number of slots, which are operands of the op `lora`.
 
-The number and the sizes of the slots are fixed when they are created; their contents change between
-steps, so that a captured step serves adapters that were loaded after it.
+The number and the sizes of the slots are fixed when they are created. Their contents change between
+steps, so that a captured CUDA graph also works for adapters that were loaded after its capture.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class LoraFactors:
-    """The low-rank factors of one matrix [N, C]: `a` [Q, C] and `b` [N, Q], float32 in C order,
-    finite. They add b @ (a @ x)."""
+    """The low-rank factors of an update of one matrix [N, C]: they add b @ (a @ x) to its result.
+    Both are float32, in C order and finite.
+
+    `a`: [Q, C].
+    `b`: [N, Q].
+    """
 
     a: Floats
     b: Floats
@@ -32,11 +36,13 @@ LinearFactors: TypeAlias = "tuple[LoraFactors | None, ...]"
 
 @dataclass(frozen=True, slots=True)
 class SlotSizes:
-    """The sizes of `capacity` slots for adapters of ranks up to `max_rank`.
+    """The sizes of adapter slots.
 
-    `linears`: for each linear layer C, and the N of its slices (q, k, v; gate, up).
-    `storage_dtype`: the type to which the factors are rounded; each rank has a scale for its row of
-    a and one for its column of b, so that "i8" holds 127 steps of the largest element.
+    `capacity`: number of slots.
+    `max_rank`: largest rank of an adapter.
+    `linears`: for each linear layer, its C and the N of each of its slices (q, k, v; gate, up).
+    `storage_dtype`: the type to which factors are rounded. Each row of `a` and each column of `b`
+        has a scale; with "i8", 127 times the scale is the largest element.
     """
 
     capacity: int
@@ -46,22 +52,23 @@ class SlotSizes:
 
 
 class PackedAdapter(Protocol):
-    """An adapter in the form that one implementation's kernels read."""
+    """An adapter in the memory layout that the kernels of one implementation read."""
 
     @property
     def size_bytes(self) -> int: ...
 
 
 class AdapterSlots(Protocol):
-    """The slots that `Ops.adapter_slots` creates. Call `install` and `clear` between steps; `pack`
-    may run in any thread at any time."""
+    """The slots that `Ops.adapter_slots` creates. Call `install` and `clear` only between steps;
+    `pack` may be called in any thread at any time."""
 
     def pack(self, factors: Sequence[LinearFactors]) -> PackedAdapter:
-        """Prepare an adapter; `factors[i]` belongs to the linear layer i. Raises ValueError for
-        factors that do not fit."""
+        """Return an adapter packed for `install`. `factors[i]`: factors of the linear layer i.
+        Raises ValueError for factors that do not fit the slots."""
 
     def install(self, slot: int, packed: Any) -> None:
-        """Make `slot` add the adapter that `pack` of slots of these sizes returned."""
+        """Put a packed adapter into `slot`. `packed`: the result of `pack`, also of other slots
+        with the same sizes."""
 
     def clear(self, slot: int) -> None:
-        """Make `slot` add nothing."""
+        """Empty `slot`. `lora` then adds nothing to rows with this slot."""

@@ -1,14 +1,18 @@
-"""The persistent batch: the state of all rows on a device, and the words that update it.
+"""The persistent batch: the state of all rows on a device, and the words that update this state.
 
-A request keeps one row from admission to release. `RowState` holds all that a step needs of its
-rows; the host packs the changes that only it knows into one array of int32 words (`Upload`), and
-three ops do the rest: `update_rows` applies changes, `prepare_step` builds the inputs of the step
-from a list of chunks, `append_tokens` appends sampled tokens to their rows, so that the next step
-can start from them before the host has read them. Penalties, biases and the like are stored there
-too: `adjust_rows` adjusts logits by them before sampling.
+A request keeps one row from admission to release. `RowState` holds everything that a step needs of
+its rows. The CPU packs the changes that the device cannot compute itself into one array of int32
+words (`Upload`). Four ops work on the state:
 
-The state has one row more than there are requests, the last: the padding row, used by chunks that
-only pad a step to the size of a captured graph. It never changes.
+- `update_rows` applies the changes of an upload.
+- `prepare_step` builds the inputs of a step from a list of chunks.
+- `adjust_rows` adjusts logits before sampling, by the penalties, biases and suppressed tokens of
+  their rows.
+- `append_tokens` appends sampled tokens to their rows, so that the next step can start from these
+  tokens before the CPU has read them.
+
+The state has one row more than there are requests: the last row is the padding row, for chunks that
+only pad a step to the size of a CUDA graph. The padding row never changes.
 """
 
 from __future__ import annotations
@@ -21,40 +25,51 @@ from penstock.kernels.ops_interface import StepInputs
 Tensor = TypeVar("Tensor")
 
 CHUNK_WORDS: Final = 9
-"""Words of a chunk: row, start (negative: its one token is the last sampled one, whose position the
-device knows), length including draft tokens, index of its first token in the step, index of its
-first place among the sampled rows (negative: it samples nothing), number of draft tokens, index of
-its first scored place, position of the first score, number of scores."""
+"""Number of words that describe a chunk, in this order:
+
+- row;
+- position of the chunk's first token; negative: the chunk is the last sampled token of the row,
+  whose position only the device knows;
+- number of tokens, including draft tokens;
+- index of the first token in the step;
+- index of the first sampled entry in `sample_rows`; negative: the chunk samples nothing;
+- number of draft tokens;
+- index of the first scored entry in `sample_rows`;
+- position of the first token whose logits are scored;
+- number of scored entries.
+"""
 
 UPDATE_WORDS: Final = 15
-"""Words of a row as the host knows it: row, known tokens, last of them, temperature, top-k, top-p,
-min-p (floats as their bits), low and high half of the seed; presence, frequency and repetition
-penalty (floats), number of biases, number of suppressed tokens, and until which position."""
+"""Number of words that update a row, in this order: row, number of known tokens, last known token,
+temperature, top-k, top-p, min-p, low and high half of the seed, presence penalty, frequency
+penalty, repetition penalty, number of biases, number of suppressed tokens, `suppressed_until`.
+Floats are stored as their bits."""
 
 RUN_WORDS: Final = 4
-"""Words of a run of blocks to append: row, blocks that it has, blocks that follow, index of their
-words in the upload."""
+"""Number of words that describe a run of KV blocks to append to a block table, in this order: row,
+number of blocks already in the table, number of blocks to append, index of these blocks in the
+upload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adjustments(Generic[Tensor]):
-    """The adjustments of the logits of N rows before sampling, and of the padding row, which has
-    none.
+    """Adjustments of the logits of N rows before sampling, and of the padding row, which has none.
 
-    Order and arithmetic are those of `adjust_logits` in `kernels.sampler_inputs`. int32 except for
-    the floats. The order of a list has no meaning, and a row names a token once.
+    `adjust_logits` in `kernels.sampler_inputs` specifies the order and the arithmetic. Tensors are
+    int32 unless stated otherwise. A list has any order and contains a token at most once per row.
 
     Suppressed tokens get -inf while the position of the sampled token is below `suppressed_until`;
-    tokens outside the vocabulary are ignored. `counts` is undefined for a row without penalties.
+    suppressed tokens outside the vocabulary are ignored. `counts` is undefined for a row without
+    penalties.
     """
 
     presence: Tensor  # [N + 1] float32; 0: off
     frequency: Tensor  # [N + 1] float32; 0: off
     repetition: Tensor  # [N + 1] float32; 1: off
-    num_biases: Tensor  # [N + 1]
-    num_suppressed: Tensor  # [N + 1]
-    suppressed_until: Tensor  # [N + 1]
-    counts: Tensor  # [N + 1, V]; 0: not seen; n + 1: seen, and n times in the answer
+    num_biases: Tensor  # [N + 1] used entries of `bias_tokens`
+    num_suppressed: Tensor  # [N + 1] used entries of `suppressed`
+    suppressed_until: Tensor  # [N + 1] first position without suppression
+    counts: Tensor  # [N + 1, V]; 0: not seen; n + 1: seen, n times in the answer
     bias_tokens: Tensor  # [N + 1, most biases]
     bias_values: Tensor  # [N + 1, most biases] float32
     suppressed: Tensor  # [N + 1, most suppressed tokens]
@@ -62,7 +77,7 @@ class Adjustments(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class RowState(Generic[Tensor]):
-    """N rows and the padding row. int32 except for the floats, and `seed`, int64."""
+    """The state of N rows and of the padding row. Tensors are int32 unless stated otherwise."""
 
     known: Tensor  # [N + 1] number of known tokens
     last_token: Tensor  # [N + 1] the last known token
@@ -77,9 +92,14 @@ class RowState(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class Upload(Generic[Tensor]):
-    """`words`: int32, the chunks first. `tokens_at`: index of the tokens of the step, one word each
-    (only those of chunks with a start are used); `updates_at`, `runs_at`: index of the
-    `num_updates` rows and of the `num_runs` runs."""
+    """The words that describe a step, and the changes to rows before the step.
+
+    `words`: int32, starting with the chunks of the step, `CHUNK_WORDS` each.
+    `tokens_at`: index in `words` of the tokens of the step, one word each. The tokens of chunks
+        with a negative start are not used.
+    `updates_at`, `num_updates`: index in `words` of the updated rows, and their number.
+    `runs_at`, `num_runs`: index in `words` of the runs of KV blocks, and their number.
+    """
 
     words: Tensor
     tokens_at: int = 0
@@ -91,9 +111,18 @@ class Upload(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class StepBuffers(Generic[Tensor]):
-    """Buffers in which a step is prepared, at least as large as the step. `inputs`: those of the
-    model; the others: [S], those of the sampler for each sampled place, `seed` and `position`
-    int64; `rows`: its row."""
+    """Buffers for the inputs of a step, at least as large as the step.
+
+    All fields except `inputs` are vectors with one entry per token to sample (S entries; a row with
+    draft tokens has several).
+
+    `inputs`: inputs of the model.
+    `temperature`, `top_p`, `min_p`: float32.
+    `top_k`: int32.
+    `seed`: int64, the bits of a uint64.
+    `position`: int64, position of the token to sample.
+    `rows`: int32, index of the token's row in `RowState`.
+    """
 
     inputs: StepInputs[Tensor]
     temperature: Tensor
@@ -107,8 +136,15 @@ class StepBuffers(Generic[Tensor]):
     def cut(
         self, chunks: int, tokens: int, places: int, num_sampled: int, blocks: int
     ) -> StepBuffers[Any]:
-        """Return the parts for a step: of `places` whose logits are needed, `num_sampled` are
-        sampled; block tables have `blocks` blocks."""
+        """Return views of the buffers, cut to the size of a step.
+
+        `chunks`: number of chunks.
+        `tokens`: number of tokens.
+        `places`: number of tokens whose logits are needed: the length of `inputs.sample_rows`,
+            which lists sampled tokens first, then tokens that are only scored.
+        `num_sampled`: number of sampled tokens, the length of the sampling parameters.
+        `blocks`: number of entries of each block table.
+        """
         inputs: Any = self.inputs
         tables = inputs.block_tables.view(-1)[: chunks * blocks]
         cut = StepInputs(

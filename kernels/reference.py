@@ -1,4 +1,4 @@
-"""The references of the ops as an implementation of `Ops`: slow, and right by definition."""
+"""The references of the ops as an implementation of `Ops`, slow but correct by definition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from penstock.kernels.torch_ops import TorchOps
 
 
 class ReferenceOps(TorchOps):
-    """`Ops[torch.Tensor]` from the references alone. In float64 it is the truth of the tests."""
+    """`Ops[torch.Tensor]` that uses only the references. In float64, its results are the truth of
+    the tests."""
 
     def __init__(self, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
         machine = Machine("cuda" if device.startswith("cuda") else "cpu")

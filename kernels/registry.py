@@ -1,10 +1,11 @@
-"""Ops, their implementations, and the choice of the implementation that serves.
+"""Ops, their implementations, and the choice of an implementation for each op.
 
-An `Op` is its reference: a short function over torch tensors whose result in float64 is the truth
-that every implementation is tested against. Its signature, cases and tolerances are declared beside
-it. Implementations register with an op under a name; the op declares the order in which they are
-preferred. A `KernelRegistry` is built once, at engine start: the first eligible implementation in
-that order serves. There is no ranking and no fallback at call time.
+An `Op` has a reference: a short function over torch tensors, whose result in float64 is the truth
+for the tests of every implementation. The module of the op also declares its signature, test cases,
+tolerances and the order in which implementations are preferred. Implementations are registered with
+the op under a name. A `KernelRegistry` is built once, at engine start, and chooses the first
+implementation in that order that works on the machine. There is no ranking by speed, and no
+fallback at call time.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ Inputs = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The facts that eligibility may depend on. `capability`: CUDA compute capability times 10 (80,
-    90), 0 on a CPU. `interpreted`: Triton kernels run in its interpreter, on CPU tensors."""
+    """The properties of a machine that decide which implementations work.
+
+    `device`: "cpu" or "cuda".
+    `capability`: CUDA compute capability times 10 (80, 90); 0 on a CPU.
+    `interpreted`: whether Triton kernels run in Triton's interpreter, on CPU tensors.
+    """
 
     device: Literal["cpu", "cuda"]
     capability: int = 0
@@ -31,8 +36,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least work that a case needs: bytes read and written once, and arithmetic operations (a
-    multiply-add counts two). The roofline of a case follows from it."""
+    """The least work that a case needs; the roofline of the case follows from it.
+
+    `moved_bytes`: bytes that must be read or written, counted once.
+    `operations`: arithmetic operations; a multiply-add counts as two.
+    """
 
     moved_bytes: int
     operations: int
@@ -40,8 +48,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One set of inputs. `make_inputs(seed)` returns the op's named inputs as CPU torch tensors,
-    activations in float32; equal seeds give equal inputs. `kind` selects the tolerance."""
+    """One set of inputs of an op.
+
+    `kind`: selects the tolerance.
+    `make_inputs`: takes a seed and returns the op's inputs by name, as CPU torch tensors with
+        activations in float32. Equal seeds give equal inputs.
+    """
 
     name: str
     kind: str
@@ -50,7 +62,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """|result - reference| <= absolute + relative * |reference|, element by element."""
+    """The largest error of each element: |result - reference| <= absolute + relative *
+    |reference|."""
 
     absolute: float
     relative: float
@@ -60,10 +73,13 @@ class Tolerance:
 class Impl:
     """One implementation of one op.
 
-    `call` has the signature of the op's reference. `why_not(machine)` returns the reason why it
-    cannot serve there, or None. `pack(weight, device, dtype)` prepares a weight for `call`, if the
-    op has one. `invariant_kinds`: the kinds of case in which the bits of a row must not depend on
-    the rest of the batch.
+    `call`: computes the op; has the signature of the op's reference.
+    `why_not`: takes a machine and returns the reason why the implementation does not work there, or
+        None.
+    `pack`: takes a weight, a device and a dtype, and returns the weight prepared for `call`. None
+        if the op has no weight to prepare.
+    `invariant_kinds`: kinds of case in which the bits of a row must not depend on the rest of the
+        batch.
     """
 
     name: str
@@ -75,18 +91,21 @@ class Impl:
 
 @dataclass(frozen=True)
 class Op:
-    """One operation: signature, meaning, cases and the order of its implementations.
+    """One tensor operation.
 
     `signature`: the operands of the reference in order, then its results, as text (see
-    `kernels.signature`); native kernels are checked against it. `native_kernels`: their names, if
-    they are not that of the op alone.
-
-    `tolerance`: by kind of case. `<kind>-in-bf16` is that of the ISAs that multiply operands as
-    bf16, in pairs (and weigh products of 4-bit integers in pairs of int16), `<kind>-by-tiles` that
-    of the ISAs that multiply matrix tiles; both only if they are wider.
-
-    `custom_invoke`: see `invoke`. `alone(inputs, index)` returns the inputs of token or row `index`
-    alone, whose first result must equal row `index` of the whole; None if rows have no meaning.
+        `kernels.signature`). Native kernels are checked against this signature.
+    `cases`, `benchmarks`: inputs for tests, and for benchmarks.
+    `tolerance`: kind of case -> tolerance. `<kind>-in-bf16` is for ISAs that multiply operands as
+        bf16, in pairs (and products of 4-bit integers in pairs of int16). `<kind>-by-tiles` is for
+        ISAs that multiply matrix tiles. Each exists only if it is wider than the tolerance of
+        `<kind>`.
+    `order`: names of implementations, the preferred one first.
+    `alone`: takes inputs and an index, and returns the inputs of token or row `index` alone. The
+        first result for these inputs must equal row `index` of the result for all inputs. None if
+        the op has no such rows.
+    `custom_invoke`: see `invoke`.
+    `native_kernels`: names of the native kernels, if they differ from the name of the op.
     """
 
     name: str
@@ -118,8 +137,8 @@ class Op:
         return tuple(one for one in parse_signature(self.signature) if one.access == "write")
 
     def invoke(self, ops: Any, inputs: Inputs) -> tuple[Any, ...]:
-        """Compute a case through any `Ops` over torch tensors; return all that the op writes: its
-        results, or its first operand if it has none."""
+        """Compute a case with any `Ops` over torch tensors. Return the results of the op. An op
+        without results modifies its first operand in place, which is then returned."""
         if self.custom_invoke is not None:
             return self.custom_invoke(ops, inputs)
         operands = (self._operand(ops, operand, inputs) for operand in self.operands)
@@ -139,10 +158,11 @@ class Op:
 
 
 class KernelRegistry:
-    """The implementation of each op that serves, chosen on construction.
+    """Chooses an implementation for each op, on construction.
 
-    `names`: the implementations to consider, None for all; "reference" alone gives the references.
-    Raises LookupError, with every reason, if no implementation of an op can serve.
+    `names`: the implementations to consider; None: all. "reference" alone selects the references.
+
+    Raises LookupError, with all reasons, if no implementation of an op works on the machine.
     """
 
     def __init__(
@@ -177,7 +197,8 @@ class KernelRegistry:
         return self._serving[name]
 
     def explain(self) -> list[str]:
-        """Return one line per op: which implementation serves, and why the others do not."""
+        """Return one line per op: the implementation in use, and why the other implementations are
+        not."""
         return [
             f"{name}: {serving.name}"
             + "".join(f"; {other}: {reason}" for other, reason in self._passed_over[name])

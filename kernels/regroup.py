@@ -1,4 +1,4 @@
-"""Splitting the groups of integer weights into smaller ones."""
+"""Splits the groups of integer weights into smaller groups."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock.kernels.weights import Affine
 
 
 def split_groups(matrix: Affine, group: int) -> Affine:
-    """Return the same numbers in groups of `group` columns, with repeated scales. `group` divides
-    that of `matrix`; if it is equal, return `matrix` itself."""
+    """Return the same weights in groups of `group` columns, with repeated scales. `group` must
+    divide `matrix.group`; if both are equal, return `matrix` itself."""
     if group == matrix.group:
         return matrix
     assert matrix.group % group == 0 and matrix.super_scale is None

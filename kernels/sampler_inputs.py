@@ -1,13 +1,14 @@
-"""Inputs and results of the sampler: the contract that reference, native and Triton share.
+"""Inputs and results of the sampler: the specification for the reference, native and Triton
+implementations.
 
-The pipeline, per row, in this order: bias, presence and frequency penalty, repetition penalty, DRY,
+Each row is processed in this order: bias, presence and frequency penalty, repetition penalty, DRY,
 grammar mask; temperature, top-k, top-p, min-p, sampling. The first five adjust the logits
-(`adjust_logits`); log-probabilities are those of adjusted logits. Random numbers are counter-based:
-one uniform number from Philox 4x32-10 with key = seed and counter = position, so an answer never
-depends on the rest of the batch.
+(`adjust_logits`); log-probabilities are computed from adjusted logits. Random numbers are
+counter-based: one uniform number from Philox 4x32-10 with key = seed and counter = position, so an
+answer never depends on the rest of the batch.
 
-An adjustment of few tokens is a list of them, and None if no row of the batch has any: then it
-costs nothing.
+Adjustments of few tokens are lists of these tokens. A list is None if no row of the batch needs the
+adjustment, which then costs nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class TokenValues:
-    """A number for some tokens of each of S rows: those of row s are `tokens` and `values` at
-    starts[s] .. starts[s + 1] - 1. A row names a token once; values are finite.
+    """Lists of tokens with a value each, one list per row for S rows. A list contains a token at
+    most once.
 
-    `starts: [S + 1] int32`, from 0 to the length of the lists; `tokens: int32`; `values: float32`.
+    `starts`: [S + 1] int32; row s has the entries starts[s] .. starts[s + 1] - 1 of `tokens` and
+        `values`. Begins with 0 and ends with their length.
+    `tokens`: int32.
+    `values`: float32, finite.
     """
 
     starts: Ints
@@ -34,18 +38,19 @@ class TokenValues:
     values: Floats
 
     def row(self, index: int) -> TokenValues:
-        """Return row `index` alone."""
+        """Return the list of row `index` alone."""
         span = slice(*self.starts[index : index + 2].tolist())
         return TokenValues(_alone(span), self.tokens[span], self.values[span])
 
 
 @dataclass(frozen=True, slots=True)
 class SeenTokens:
-    """The tokens of each row's prompt and answer so far, and the penalties for repeating them.
+    """The tokens of each row's prompt and answer so far, and the penalties for their repetition.
 
-    `starts`, `tokens` as in `TokenValues`; `counts: int32`: how often the answer has the token, 0
-    if only the prompt has it. `presence`, `frequency`, `repetition: [S] float32`; off: 0, 0 and 1.
-    `repetition` is positive.
+    `starts`, `tokens`: as in `TokenValues`.
+    `counts`: int32, how often the answer contains the token; 0 if only the prompt contains it.
+    `presence`, `frequency`: [S] float32; 0: off.
+    `repetition`: [S] float32, positive; 1: off.
     """
 
     starts: Ints
@@ -56,7 +61,7 @@ class SeenTokens:
     repetition: Floats
 
     def row(self, index: int) -> SeenTokens:
-        """Return row `index` alone."""
+        """Return the tokens and penalties of row `index` alone."""
         span, one = slice(*self.starts[index : index + 2].tolist()), slice(index, index + 1)
         penalties = self.presence[one], self.frequency[one], self.repetition[one]
         return SeenTokens(_alone(span), self.tokens[span], self.counts[span], *penalties)
@@ -64,15 +69,21 @@ class SeenTokens:
 
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
-    """Parameters of S rows, one entry each.
+    """Sampling parameters of S rows, one entry per row.
 
-    `temperature` 0: greedy, the lowest id among equals. `top_k` 0: off. `top_p` 1: off; 0: greedy.
-    `min_p` 0: off. `seed` uint64, `position` uint64: index of the sampled token in its sequence.
-
-    `bias` is added. `dry` is subtracted: the penalty of each token that would extend a repetition.
-    `masks: [num_masks, ceil(V / 32)] uint32`: bit i % 32 of word i / 32 is set if token i is
-    allowed, bits from V on are ignored; `mask_of: [S] int32`: the mask of each row, -1 for none.
-    Both or neither are None.
+    `temperature`: 0: greedy, the lowest id among equal logits.
+    `top_k`: 0: off.
+    `top_p`: 1: off; 0: greedy.
+    `min_p`: 0: off.
+    `seed`: uint64.
+    `position`: uint64, index of the sampled token in its sequence.
+    `bias`: values to add to logits.
+    `seen`: tokens with penalties for repetition.
+    `dry`: values to subtract from logits: the penalty of each token that would extend a repetition.
+    `masks`: [num_masks, ceil(V / 32)] uint32; bit i % 32 of word i / 32 is set if token i is
+        allowed. Bits from V on are ignored.
+    `mask_of`: [S] int32, index of the mask of each row; -1: none. None if and only if `masks` is
+        None.
     """
 
     temperature: Floats
@@ -94,7 +105,7 @@ class SamplingRows:
         return any(part is not None for part in parts)
 
     def row(self, index: int) -> SamplingRows:
-        """Return row `index` alone."""
+        """Return the parameters of row `index` alone."""
         one = slice(index, index + 1)
         return SamplingRows(
             self.temperature[one],
@@ -116,33 +127,34 @@ def _alone(span: slice) -> Ints:
 
 
 FAILED, NOTHING_ALLOWED = -1, -2
-"""Results in place of a token. FAILED: the row holds NaN or +inf, or only -inf. NOTHING_ALLOWED:
-its mask allows no token."""
+"""Results in place of a token. FAILED: the logits of the row contain NaN or +inf, or are all -inf.
+NOTHING_ALLOWED: the grammar mask of the row allows no token."""
 
 
 # adjust_logits(logits, rows) -> barren
 #   logits: [S, V] float32, modified in place. Returns [S] int32: NOTHING_ALLOWED for a row whose
-#   mask allows no token at all, else 0. Each row, in this order:
+#   mask allows no token at all, else 0. Each row is changed in this order:
 #     x += bias                                          for each token of `bias`
-#     x -= presence + frequency * count                  for each of `seen` with count > 0
-#     x = x / repetition if x > 0 else x * repetition    for each of `seen`
+#     x -= presence + frequency * count                  for each token of `seen` with count > 0
+#     x = x / repetition if x > 0 else x * repetition    for each token of `seen`
 #     x -= dry                                           for each token of `dry`
 #     x = -inf                                           for each token that the mask forbids
 #   A finite logit stays finite until the mask: sums, products and quotients saturate at the largest
 #   float32. NaN and infinity are unchanged, unless the mask forbids them.
 #
 # sample(logits, rows) -> tokens
-#   adjust_logits first, in place. Returns [S] int32; FAILED if the adjusted row holds NaN or +inf,
-#   or only -inf; NOTHING_ALLOWED if its mask allows no token.
-#   Candidates after temperature t: p = softmax(logits / t). top-k keeps the k highest logits, ties
-#   at the border by lowest id. top-p keeps the shortest prefix in (probability descending, id
-#   ascending) order whose mass of the top-k distribution reaches top_p, at least one. min-p keeps
-#   p >= min_p * max(p). The token is the inverse CDF over the kept tokens in ascending id order at
-#   the row's uniform number: the first kept id whose cumulative mass exceeds u * (kept mass).
-#   u = (w0 >> 8) * 2^-24, w0 the first output word of Philox with key words (seed low, seed high)
-#   and counter words (position low, position high, 0, 0).
+#   Applies adjust_logits first, in place. Returns [S] int32: the token of each row; FAILED if the
+#   adjusted row contains NaN or +inf, or only -inf; NOTHING_ALLOWED if its mask allows no token.
+#   Candidates at temperature t: p = softmax(logits / t). top-k keeps the k highest logits; among
+#   equal logits the lowest ids. top-p sorts by descending probability, then ascending id, and keeps
+#   the shortest prefix (at least one token) whose mass of the top-k distribution reaches top_p.
+#   min-p keeps p >= min_p * max(p). The token is the inverse CDF over the kept tokens, in ascending
+#   order of ids, at the row's uniform number u: the first kept id whose cumulative mass exceeds
+#   u * (kept mass). u = (w0 >> 8) * 2^-24, with w0 the first output word of Philox for the key
+#   words (seed low, seed high) and the counter words (position low, position high, 0, 0).
 #
 # top_logprobs(logits, rows, tokens, count) -> (own [R], ids [R, count], logprobs [R, count])
-#   log_softmax, before temperature, of the rows `rows: [R] int32` of adjusted logits. `own` float32
-#   is that of `tokens: [R] int32`; `ids` int32 and `logprobs` float32 are the best, the lower id
-#   first among equals. A row that cannot be sampled gives NaN, and ids of -1.
+#   Log-probabilities are the log_softmax, before temperature, of the rows `rows: [R] int32` of
+#   adjusted logits. `own` float32 has the log-probabilities of `tokens: [R] int32`; `ids` int32 and
+#   `logprobs` float32 describe the `count` best tokens, the lower id first among equals. A row that
+#   cannot be sampled has NaN, and ids of -1.

@@ -1,4 +1,4 @@
-"""Signatures of ops and of native kernels: operands with their types and dimensions, as text.
+"""Signatures of ops and of native kernels as text: operands with their types and dimensions.
 
 Operands are separated by "; ". One operand is `[access] name type [dimensions]`:
 
@@ -11,8 +11,8 @@ Operands are separated by "; ". One operand is `[access] name type [dimensions]`
 
 `float` is the type of activations: float32 on a CPU, bfloat16 on a GPU. "float32|float16" allows
 both. Dimensions are the letters of docs/glossary.md, names, and sums of products of them; W is the
-model width and F the width of a feed-forward layer. Imports nothing, so that the native kernels do
-not load torch.
+model width and F the width of a feed-forward layer. This module imports no torch, so that native
+kernels do not load torch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ NUMBERS: Final = ("real", "integer")
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One operand. `kind`: its element types, "real", "integer", "packed" or the name of a struct.
-    `below`, `up_to`: the bounds of the values of an integer tensor (native kernels only)."""
+    """One operand of an op or of a native kernel.
+
+    `kind`: element types of a tensor, "real", "integer", "packed" or the name of a struct.
+    `dims`: dimensions of a tensor.
+    `below`, `up_to`: bounds of the values of an integer tensor (native kernels only).
+    """
 
     name: str
     kind: str
@@ -48,7 +52,7 @@ _OPERAND = re.compile(
 
 
 def parse_signature(text: str) -> Signature:
-    """Return the operands of a signature, in order. Raises ValueError for text that is not one."""
+    """Parse a signature and return its operands in order. Raises ValueError for invalid text."""
     return tuple(_operand(part) for part in text.split("; "))
 
 
@@ -82,8 +86,8 @@ STRUCTS: Final[Mapping[str, Signature]] = {
         "masks uint32 [num_masks, words]; mask_of int32 [S]",
     }.items()
 }
-"""The fields of each struct that native kernels take as operands of their own. HeadNorm and the
-lists of SamplingRows may be None. Meanings: `ops_interface`, `sampler_inputs`."""
+"""Struct -> its fields, which native kernels take as separate operands. HeadNorm and the lists of
+SamplingRows may be None. `ops_interface` and `sampler_inputs` document the fields."""
 
 
 def flattened(signature: Signature) -> Signature:

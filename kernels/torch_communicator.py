@@ -13,11 +13,11 @@ import torch.distributed as dist
 Backend = Literal["nccl", "gloo"]
 
 Sums = Literal["fastest", "ordered"]
-"""How `all_reduce` adds. "fastest": in the order of the backend, which may depend on the size;
-"ordered": in the order of ranks, in float32 at least, rounded once."""
+"""The order in which `all_reduce` adds. "fastest": the order of the backend, which may depend on
+the size of the tensor. "ordered": the order of the ranks, in float32 or wider, rounded once."""
 
 LOOPBACK: Final = "lo"
-"""The interface on which the ranks of one machine connect."""
+"""The network interface over which the ranks of one machine connect."""
 
 _WIDENED: Final = (torch.bfloat16, torch.float16)
 
@@ -26,10 +26,10 @@ _gather: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_int
 
 
 class TorchCommunicator:
-    """`Communicator[torch.Tensor]`: the default process group of this process.
+    """`Communicator[torch.Tensor]` over the default process group of this process.
 
-    On a GPU no call waits for the host: calls are launched on the current stream, and captured with
-    it. All ranks must replay a graph alike.
+    On a GPU, a call does not wait for its result: the operation is launched on the current stream
+    and can be captured in a CUDA graph. All ranks must replay their graphs in the same order.
     """
 
     def __init__(
@@ -42,10 +42,15 @@ class TorchCommunicator:
         sums: Sums = "fastest",
         timeout_s: float = 600.0,
     ) -> None:
-        """Meet the other ranks, which give the same new file as `rendezvous`, and connect to them
-        over the loopback interface. `timeout_s`: for this, and for every call that is not captured.
-        Raises RuntimeError if a rank does not come, or if this process already has a process
-        group."""
+        """Connect to the other ranks over the loopback interface.
+
+        `rendezvous`: a new file, the same for all ranks.
+        `sums`: see `Sums`.
+        `timeout_s`: for the connection, and for every call that is not captured.
+
+        Raises RuntimeError if a rank does not connect, or if this process already has a process
+        group.
+        """
         self.rank = rank
         self.count = count
         self._ordered = sums == "ordered"
@@ -55,7 +60,7 @@ class TorchCommunicator:
         store = dist.FileStore(str(rendezvous), count)  # type: ignore[attr-defined]
         bound: dict[str, Any] = {}
         if torch.device(device).type == "cuda":
-            bound["device_id"] = torch.device(device)  # connect now: a capture could not
+            bound["device_id"] = torch.device(device)  # connect now: not possible in a capture
         dist.init_process_group(
             backend,
             store=store,
@@ -66,7 +71,8 @@ class TorchCommunicator:
         )
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Communicator`; in place. gloo adds 16-bit floats as float32, rounded once."""
+        """Sum `x` over all ranks in place; see `Communicator`. gloo adds 16-bit floats in float32
+        and rounds once."""
         if self._ordered:
             return self._sum_in_order(x)
         if x.dtype in self._widened:
@@ -77,19 +83,20 @@ class TorchCommunicator:
         return x
 
     def all_gather(self, y: torch.Tensor, columns: int) -> torch.Tensor:
-        """See `Communicator`; the result is contiguous."""
+        """Concatenate the columns of `y` of all ranks; see `Communicator`. The result is
+        contiguous."""
         width = y.shape[1]
         parts = enumerate(self._parts(y))
         kept = [part[:, : max(columns - at * width, 0)] for at, part in parts]
         return torch.cat(kept, dim=1)
 
     def broadcast(self, tokens: torch.Tensor, source: int = 0) -> torch.Tensor:
-        """Copy `tokens` of rank `source` to every rank, in place."""
+        """Copy the `tokens` of rank `source` to every rank, in place."""
         dist.broadcast(tokens, source)
         return tokens
 
     def _parts(self, x: torch.Tensor) -> torch.Tensor:
-        """Gather [S, W] of every rank: [count, S, W]."""
+        """Return `x: [S, W]` of every rank: [count, S, W]."""
         parts = x.new_empty(self.count, *x.shape)
         _gather(parts.flatten(0, 1), x.contiguous())
         return parts
@@ -102,6 +109,6 @@ class TorchCommunicator:
         return x.copy_(total)
 
     def close(self) -> None:
-        """Leave the process group. Raises nothing if another rank has left before."""
+        """Leave the process group. Does not raise if another rank has already left."""
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""`Ops` over torch tensors, served by the implementations that a `KernelRegistry` chose."""
+"""`Ops` over torch tensors, computed by the implementations that a `KernelRegistry` chose."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from penstock.kernels.weights import Experts, Linear, Matrix
 class TorchOps:
     """`Ops[torch.Tensor]` on one device, with a method for every op of `all_ops`.
 
-    Meanings: `kernels.ops_interface`, `kernels.sampler_inputs` (sample, adjust_logits,
-    top_logprobs) and `kernels.persistent_batch` (update_rows, prepare_step, adjust_rows,
-    append_tokens). `dtype` is that of activations and of constants: float32, or float64 for the
-    truth of the tests.
+    These modules specify the ops: `kernels.ops_interface`, `kernels.sampler_inputs` (sample,
+    adjust_logits, top_logprobs) and `kernels.persistent_batch` (update_rows, prepare_step,
+    adjust_rows, append_tokens).
+
+    `registry`: the chosen implementations.
+    `dtype`: type of activations and constants, for example float32, or float64 for the truth of the
+        tests.
     """
 
     splits_by_rows = False
-    """Whether decode attention may split contexts by the number of rows of a step, as products are
-    chosen by it: the last bits of a row then depend on that number."""
+    """Whether decode attention may choose the split size by the number of rows of a step, as matrix
+    products choose their kernels. The last bits of a row then depend on the number of rows."""
 
     def __init__(
         self, registry: KernelRegistry, device: str = "cpu", dtype: torch.dtype = torch.float32
@@ -58,8 +61,7 @@ class TorchOps:
         return self._pack("lora", sizes)
 
     def packed_bytes(self, matrix: Matrix) -> int:
-        """Return the bytes of a matrix on the device: it is packed there for products, and
-        counted."""
+        """Pack a matrix as a linear layer on the device, and return its size there in bytes."""
         sizes: list[int] = []
         map_tensors(self.pack_head(Linear((matrix,))), lambda tensor: sizes.append(tensor.nbytes))
         return sum(sizes)
@@ -70,7 +72,8 @@ class TorchOps:
         return pack(weight, self.device, self.dtype)
 
     def constant(self, array: Any) -> torch.Tensor:
-        """Return a numpy array on the device: integers unchanged, floats as `dtype`."""
+        """Return a numpy array as a tensor on the device. Integers keep their type; floats become
+        `dtype`."""
         tensor = tensor_of(array).to(self.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 

@@ -1,1 +1,1 @@
-"""Inputs of the cases of ops: random inputs, and their layout on a GPU."""
+"""Inputs of the test cases of ops: random inputs, and their conversion to the layout of a GPU."""

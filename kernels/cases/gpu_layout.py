@@ -1,4 +1,4 @@
-"""The inputs of a case as they are on a GPU: types of activations and cache, and layout."""
+"""Converts the inputs of a test case to the element types and the KV cache layout of a GPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from penstock.kernels.gpu_kv_cache import token_major
 from penstock.kernels.ops_interface import LayerCache
 from penstock.kernels.registry import Inputs
 
-_LARGEST = 448.0  # the largest float8_e4m3fn
+_LARGEST = 448.0  # the largest finite float8_e4m3fn
 
 _ACTIVATIONS = frozenset({"x", "residual", "qkv", "q", "gate_up"})
 
 
 def as_gpu_inputs(inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str, Any]:
-    """Return the inputs with activations and cache in `dtype` (None: unchanged), the keys of the
-    cache token by token. Norm weights, rope tables and logits stay float32."""
+    """Return the inputs with activations and KV cache converted to `dtype` (None: unchanged), and
+    with the keys of the cache stored token by token. Norm weights, rope tables and logits stay
+    float32."""
     served = dict(inputs)
     if "cache" in served:
         served["cache"] = token_major(served["cache"])
@@ -31,8 +32,9 @@ def as_gpu_inputs(inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str,
 def in_float8_cache(
     cache: LayerCache[torch.Tensor],
 ) -> tuple[LayerCache[torch.Tensor], LayerCache[torch.Tensor]]:
-    """Return a cache in 8-bit floats in GPU layout, with a scale per KV head; and the values that
-    it holds, in float64. Slots that were not written are 0."""
+    """Return a copy of the cache in float8_e4m3fn and in the GPU layout, with one scale per KV
+    head, and the values that the copy represents, in float64. Slots that were not written are 0 in
+    both."""
     scales = 0.5 ** torch.arange(4, 4 + cache.keys.shape[1])
     spread = scales[:, None, None]
     parts = [part.float().nan_to_num() / spread for part in (cache.keys, cache.values)]

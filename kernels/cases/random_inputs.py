@@ -1,7 +1,8 @@
-"""Random inputs of cases: activations, weights of all kinds, steps over a paged cache, by seed.
+"""Random inputs of test cases, made from a seed: activations, weights in all formats, steps over a
+paged KV cache.
 
 All tensors are on the CPU. Memory that an op must not read holds NaN, or an index that leads to
-NaN, so that reading it shows in the result.
+NaN, so that reading it makes a result NaN.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ _ACTIVATION_GROUP = 32
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return the same structure (dicts, tuples, dataclasses) with `change` applied to every
-    tensor."""
+    """Apply `change` to every tensor in a nested structure of dicts, tuples and dataclasses, and
+    return the structure of the results."""
     return map_leaves(value, torch.Tensor, change)
 
 
 def map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Return the same structure with `change` applied to every value of type `kind`."""
+    """Apply `change` to every value of type `kind` in a nested structure of dicts, tuples and
+    dataclasses, and return the structure of the results. Other values are kept."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, dict):
@@ -50,26 +52,27 @@ def map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 
 class RandomInputs:
-    """Random torch tensors and weights from one seed."""
+    """Makes random torch tensors and weights from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.torch = torch.Generator().manual_seed(seed)
         self.numpy = np.random.default_rng(seed)
 
     def normal(self, *shape: int) -> torch.Tensor:
-        """Return standard normal float32 numbers."""
+        """Return a float32 tensor of standard normal numbers."""
         return torch.randn(shape, generator=self.torch)
 
     def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
-        """Return uniform int32 numbers in [low, high)."""
+        """Return an int32 tensor of uniform integers in [low, high)."""
         return torch.randint(low, high, shape, generator=self.torch, dtype=torch.int32)
 
     def quantizable(self, rows: int, width: int) -> torch.Tensor:
-        """Return [rows, width] float32 whose int8 quantization in groups of 32 is unambiguous.
+        """Return [rows, width] float32 activations that every correct int8 quantization in groups
+        of 32 rounds to the same integers.
 
-        Each value is within 0.4 quanta of an integer, and the largest of a group is 127 quanta, so
-        that every correct rounding agrees. Rows differ in magnitude; if there are several, one
-        group of the first is zero.
+        Each value is within 0.4 quanta of an integer, and the largest value of a group is 127
+        quanta. Rows differ in magnitude. If there are several rows, the first group of the first
+        row is zero.
         """
         groups = width // _ACTIVATION_GROUP
         shape = (rows, groups, _ACTIVATION_GROUP)
@@ -84,7 +87,8 @@ class RandomInputs:
         return values.reshape(rows, width)
 
     def dense(self, rows: int, width: int, dtype: FloatName) -> Dense:
-        """Return a float matrix [rows, width] with elements near 1 / sqrt(width)."""
+        """Return a matrix [rows, width] of `dtype` whose elements are of the size of 1 /
+        sqrt(width)."""
         values = self.normal(rows, width) / width**0.5
         if dtype == "bf16":
             bits = values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
@@ -92,7 +96,8 @@ class RandomInputs:
         return Dense(values.numpy().astype(np.float16 if dtype == "f16" else np.float32), dtype)
 
     def affine(self, rows: int, width: int, like: str) -> Affine:
-        """Return an integer matrix in the form in which the source format `like` is loaded."""
+        """Return an integer matrix [rows, width] as the loader represents a matrix of the source
+        format `like` ("q4_0", "int4_g128", ...)."""
         bits, group, zero_point, form = _AFFINE_FORMS[like]
         packed = width // 2 if bits == 4 else width
         top = 256 if bits == 4 else {"q5_0": 32, "q5_1": 32, "q5_k": 32, "q6_k": 64}.get(like, 256)
@@ -121,17 +126,22 @@ class RandomInputs:
         return Affine(bits, group, q, multiplier, lower, 0, super_scale, super_minimum)
 
     def float8(self, rows: int, width: int, block: tuple[int, int]) -> Float8:
-        """Return a matrix of 8-bit floats with elements near 1 / sqrt(width). Scales differ by up
-        to a factor of eight, so that a scale in the wrong place shows."""
+        """Return a matrix [rows, width] of 8-bit floats whose elements are of the size of 1 /
+        sqrt(width). The scales of its blocks differ by up to a factor of eight, so that a kernel
+        that applies the wrong scale fails."""
         codes = (100 * self.normal(rows, width)).clamp(-448, 448).to(torch.float8_e4m3fn)
         grid = (-(-rows // block[0]), -(-width // block[1]))
         scale = 2 ** self.numpy.uniform(-1.5, 1.5, grid) / (100 * width**0.5)
         return Float8(codes.view(torch.uint8).numpy(), scale.astype(np.float32), block)
 
     def representable(self, rows: int, width: int, group: int) -> torch.Tensor:
-        """Return [rows, width] float32 that quantization to 8-bit floats, with a scale per `group`
-        of columns, does not change: codes times powers of two; the largest of a group is 448. If
-        there are several rows, one group of the first is zero."""
+        """Return [rows, width] float32 activations that do not change if they are quantized to
+        8-bit floats with one scale per `group` columns.
+
+        Each value is an 8-bit float times a power of two that its group shares. The largest 8-bit
+        float of a group is 448 or -448. If there are several rows, the first group of the first row
+        is zero.
+        """
         groups = -(-width // group)
         values = (100 * self.normal(rows, groups, group)).clamp(-448, 448)
         values = values.to(torch.float8_e4m3fn).float()
@@ -144,9 +154,11 @@ class RandomInputs:
         return values.reshape(rows, groups * group)[:, :width].contiguous()
 
     def step(self, chunks: Sequence[tuple[int, int]], block_size: int) -> StepInputs[Any]:
-        """Return a step of `chunks` (tokens in the cache before, tokens now) over scattered blocks.
+        """Return the inputs of a step over scattered KV blocks. `chunks`: for each sequence, its
+        tokens in the cache before the step and its tokens in the step.
 
-        Block 0 belongs to no sequence; block-table entries past a context point to it.
+        Block 0 belongs to no sequence; the entries of a block table past the context point to block
+        0.
         """
         contexts = [before + now for before, now in chunks]
         blocks = [-(-context // block_size) for context in contexts]
@@ -174,7 +186,8 @@ class RandomInputs:
     def cache(
         self, step: StepInputs[Any], block_size: int, heads: tuple[int, int], dtype: torch.dtype
     ) -> LayerCache[Any]:
-        """Return a cache of (K, D) heads with the contexts of `step`, and NaN everywhere else."""
+        """Return a KV cache with random keys and values for the contexts of `step`, and NaN
+        everywhere else. `heads`: (K, D)."""
         count = int(step.block_tables.max()) + 2
         kv_heads, dim = heads
         keys = torch.full((count, kv_heads, dim, block_size), float("nan"), dtype=dtype)
@@ -187,7 +200,7 @@ class RandomInputs:
         return LayerCache(keys, values)
 
 
-# source format -> bits, group, zero point, form of the scales
+# source format -> bits, group size, zero point, layout of the scales (see `Affine`)
 _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
     "q4_0": (4, 32, 8, "direct"),
     "q4_1": (4, 32, 0, "direct"),

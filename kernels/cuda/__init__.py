@@ -1,4 +1,5 @@
-"""CUDA C++ implementations of the ops behind a C ABI, and `CudaOps` over them and Triton's."""
+"""Implementations of the ops in CUDA C++ behind a C ABI, and `CudaOps`, which combines them with
+Triton's implementations."""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ __all__ = ["CudaOps", "Library", "Unavailable", "find_library", "open_library"]
 
 
 class CudaOps(TritonOps):
-    """`TritonOps` in which the CUDA library serves the ops that it has, if it can be loaded.
+    """`TritonOps` that uses the kernels of the CUDA library for the ops that the library
+    implements, if the library can be loaded.
 
-    `registry.explain()` returns which implementation serves each op and why the others do not;
-    `library.tuned(...)` selects another form of the kernels; `rejected` holds the kernels that are
-    not used, with reasons.
+    `library`: the CUDA library, or the reason why there is none. `library.tuned(...)` selects other
+        variants of its kernels.
+    `rejected`: kernels of the library that are not used -> reason.
+    `registry`: `registry.explain()` returns which implementation serves each op, and why the other
+        implementations do not.
     """
 
     splits_by_rows = True
@@ -38,10 +42,15 @@ class CudaOps(TritonOps):
         dense: Literal["stored", "float8"] = "stored",
         without: Mapping[str, str] | None = None,
     ) -> None:
-        """`library`: None: the installed one for this torch. `rejected`: kernels of the library
-        that must not be used -> reason; if it and `library` are None, all kernels are tested on
-        `device` first, and the verdict is kept in the folder `verdicts`. `without`: further kernels
-        not to use -> reason. `dense`: see `TritonOps`."""
+        """Load the library, test its kernels and register its implementations with the ops.
+
+        `library`: None: the installed library for this version of torch.
+        `rejected`: kernels of the library that must not be used -> reason. If `rejected` and
+            `library` are both None, all kernels are tested on `device` first.
+        `verdicts`: the folder that keeps the results of these tests.
+        `without`: further kernels that must not be used -> reason.
+        `dense`: see `TritonOps`.
+        """
         if library is None:
             library = find_library(torch.version.cuda)
             if rejected is None and isinstance(library, Library):
@@ -55,7 +64,7 @@ class CudaOps(TritonOps):
 
 
 def _tune(library: Library, device: torch.device) -> None:
-    """Select the forms of the kernels that `kernels/tuning/cuda.json` names for the device."""
+    """Select the kernel variants that `kernels/tuning/cuda.json` lists for the device."""
     if library.emulated:
         library.tune(tuning_of(EMULATED_CAPABILITY))
     elif device.type == "cuda":

@@ -1,5 +1,5 @@
 """Loads and launches cubins through the CUDA library and the driver (csrc/cuda/modules.h), and
-finds the archives of cubins that are installed beside the library."""
+finds the archives of cubins that are installed with the library."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ DRIVER = "libcuda.so.1"
 _MISALIGNED = -2
 
 _TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a"}
-"""Targets of the archives. Those of sm_80 serve every 8.x; the others only their own capability."""
+"""Compute capability times 10 -> target of an archive of cubins. Cubins for sm_80 run on every 8.x;
+cubins for another target run only on the capability of that target."""
 
 
 class DriverLauncher:
-    """`kernels.triton.compile.packaged_kernels.Launcher` over the CUDA library. Raises OSError or
-    AttributeError for a library that lacks the functions, RuntimeError without a driver."""
+    """`kernels.triton.compile.packaged_kernels.Launcher` over the CUDA library. The constructor
+    raises OSError if the library cannot be loaded, AttributeError if the library lacks a function,
+    and RuntimeError if the driver cannot be loaded."""
 
     def __init__(self, library: Path, device: int = 0, driver: str = DRIVER) -> None:
         loaded = ctypes.CDLL(str(library))
@@ -64,7 +66,8 @@ class DriverLauncher:
 
 
 def target_for(capability: int) -> str | None:
-    """Return the target whose cubins run on a GPU of that capability."""
+    """Return the target whose cubins run on a GPU of compute capability `capability` (90 for 9.0),
+    or None if no archive supports the GPU."""
     return _TARGETS.get(80 if capability // 10 == 8 else capability)
 
 
@@ -73,21 +76,22 @@ def archive_name(target: str) -> str:
 
 
 def serve_installed(device: str) -> PackagedKernels | Unavailable:
-    """Use the installed packaged kernels for this device from now on, if there are any."""
+    """Make Triton's ops use the packaged kernels that are installed for `device`, from now on.
+    Return these kernels, or the reason why there are none."""
     found = find_packaged(torch.version.cuda, device)
     serve_packaged(found if isinstance(found, PackagedKernels) else None)
     return found
 
 
 def serve_none(reason: str) -> Unavailable:
-    """Let Triton compile all of its kernels from now on."""
+    """Make Triton compile all of its kernels from now on. Return `reason` as `Unavailable`."""
     serve_packaged(None)
     return Unavailable(reason)
 
 
 def find_packaged(cuda_version: str | None, device: str) -> PackagedKernels | Unavailable:
-    """Return the installed archive for the CUDA version of torch and for this device, or the reason
-    why there is none."""
+    """Return the packaged kernels that are installed for torch's CUDA version and for `device`, or
+    the reason why there are none."""
     if cuda_version is None:
         return Unavailable("torch is built without CUDA")
     major = cuda_version.split(".")[0]
@@ -106,7 +110,8 @@ def find_packaged(cuda_version: str | None, device: str) -> PackagedKernels | Un
 def open_packaged(
     library: Path, archive: Path, device: int = 0, driver: str = DRIVER
 ) -> PackagedKernels | Unavailable:
-    """Return the kernels of an archive, launched through the library in a file."""
+    """Open an archive of cubins. Return its kernels, which are launched through the CUDA library in
+    the file `library`, or the reason why they cannot be used."""
     if not archive.exists():
         return Unavailable(f"{archive.name} is not installed")
     try:

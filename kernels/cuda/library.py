@@ -1,8 +1,9 @@
-"""The CUDA library: finds, checks and calls it through ctypes. Its functions: csrc/cuda/abi.h.
+"""Finds, checks and calls the CUDA library through ctypes. csrc/cuda/abi.h declares its functions.
 
-The library is a distribution of its own, one per CUDA major version (`penstock-cuda13`), and serves
-every torch and every Python; `torch.version.cuda` says which one fits. If none is installed, or an
-old one, `find_library` returns the reason, and Triton serves.
+The library is a separate distribution, one per CUDA major version (`penstock-cuda13`), and works
+with every version of torch and Python; `torch.version.cuda` determines which distribution fits. If
+none is installed, or one with another ABI, `find_library` returns the reason, and Triton's
+implementations are used.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ABI = 8
 FILE = "libpenstock_cuda.so"
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
-# Arguments before the stream, which is the last argument of each function.
+# Types of the arguments of each function. The stream, the last argument, is not listed.
 _SIGNATURES: dict[str, list[Any]] = {
     "rms_norm": [_P, _P, _P, _P, _P, _F, _I, _I],
     "rope_cache": [_P] * 11 + [_F] + [_I] * 6 + [_L, _L],
@@ -40,13 +41,19 @@ Argument: TypeAlias = "torch.Tensor | int | float | None"
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The reason why there is no library to call."""
+    """The reason why the CUDA library, or its packaged kernels, cannot be used."""
 
     reason: str
 
 
 class Library:
-    """A loaded library of the right ABI. `emulated`: it runs on the CPU, over CPU tensors."""
+    """A loaded CUDA library with the expected ABI.
+
+    `path`: the file of the library.
+    `tuning`: setting -> value in use, see `cuda.tuning`.
+    `called`: the kernels that were called.
+    `emulated`: whether the library runs on the CPU, over CPU tensors.
+    """
 
     def __init__(self, path: Path, loaded: ctypes.CDLL) -> None:
         self.path = path
@@ -66,9 +73,9 @@ class Library:
         self.emulated = loaded.penstock_cuda_runtime() == 0
 
     def call(self, name: str, *arguments: Argument) -> None:
-        """Launch a kernel on the current stream. Tensors are passed as addresses: the caller checks
-        contiguity, types and devices. `called` records the name. Raises RuntimeError if the launch
-        fails."""
+        """Launch the kernel `name` on the current stream, and add the name to `called`. Tensors are
+        passed as addresses: the caller checks contiguity, types and devices. Raises RuntimeError if
+        the launch fails."""
         self.called.add(name)
         function, count = self._functions[name]
         tensors: Any = arguments[:count]
@@ -79,9 +86,10 @@ class Library:
             raise RuntimeError(f"{name}: {self._error(status).decode()}")
 
     def tune(self, tuning: Mapping[str, int]) -> None:
-        """Use these forms of the kernels from now on, in the whole process. A captured graph keeps
-        the forms of its capture. Raises ValueError for a setting or value that the library, or the
-        current device, does not have."""
+        """Select kernel variants (setting -> value, see `cuda.tuning`) from now on, in the whole
+        process. A captured CUDA graph keeps the variants with which it was captured. Raises
+        ValueError for a setting or value that the library or the current device does not
+        support."""
         places = list(VALUES)
         for name, value in tuning.items():
             if name not in VALUES or self._tune(places.index(name), value) != 0:
@@ -90,8 +98,8 @@ class Library:
 
     @contextmanager
     def tuned(self, **tuning: int) -> Iterator[None]:
-        """Use these forms of the kernels inside the context: for benchmarks and tests. See
-        `tune`."""
+        """Select kernel variants like `tune`, but only inside the context: for benchmarks and
+        tests."""
         before = {name: self.tuning[name] for name in tuning if name in self.tuning}
         try:
             self.tune(tuning)
@@ -101,14 +109,15 @@ class Library:
 
 
 def current_stream() -> int:
-    """Return the raw current stream without an object around it: every launch needs it."""
+    """Return the handle of the current stream. No `torch.cuda.Stream` is created, since every
+    launch calls this function."""
     stream: int = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
     return stream
 
 
 def open_library(path: Path) -> Library | Unavailable:
-    """Open the library in a file; return the reason if it cannot be loaded or has another ABI.
-    Needs no driver."""
+    """Load the CUDA library from a file. Return the reason if the library cannot be loaded or has
+    another ABI. A GPU driver is not needed."""
     try:
         loaded = ctypes.CDLL(str(path))
         number = loaded.penstock_cuda_abi()

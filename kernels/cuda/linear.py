@@ -1,7 +1,7 @@
-"""Linear layers by the CUDA library, for few rows of bfloat16.
+"""Linear layers by the CUDA library, for bfloat16 activations of few tokens.
 
-`linear_choice` names the kernel by shape and number of rows. If the library has no form for that
-product, or its kernel was rejected, Triton's implementation serves.
+`linear_choice` selects the kernel by the shape of the weight and the number of tokens. If the
+library does not support the product, or its kernel was rejected, Triton's implementation is used.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from penstock.kernels.triton.matmul.packed_weights import PackedDense, PackedFlo
 from penstock.kernels.triton.paged_attention.decode_work import multiprocessors
 
 STREAMED_TOKENS = 64
-"""The most rows that the kernel `linear` computes."""
+"""The most tokens that the kernel `linear` supports."""
 
 STREAMED_FLOAT8_TOKENS = 16
-"""The most rows that the kernel `linear_float8` computes."""
+"""The most tokens that the kernel `linear_float8` supports."""
 
 STAGED_TOKENS = 128
-"""The most rows that the kernel `staged_linear` computes."""
+"""The most tokens that the kernel `staged_linear` supports."""
 
 _STAGED_ROWS = 128  # rows of the weight per tile
-_STAGE_BYTES = 128  # bytes of a row per stage
-_LEAST_STAGES = 8  # stages per block: summing shorter shares costs more than multiplying them
-_MANY_STAGES = 20  # stages per block from which two blocks per multiprocessor pay off
+_STAGE_BYTES = 128  # bytes of a weight row per stage
+_LEAST_STAGES = 8  # per block: with fewer, adding the partial sums costs more than the products
+_MANY_STAGES = 20  # stages per block from which two blocks per multiprocessor are faster
 
 
 def linear(
@@ -44,7 +44,8 @@ def linear(
     x: torch.Tensor,
     weight: triton_linear.PackedLinear,
 ) -> torch.Tensor:
-    """See `Ops.linear`. `rejected`: kernels that must not be used."""
+    """Compute `Ops.linear`, by a kernel of the library if one supports the product. `rejected`:
+    kernels that must not be used -> reason."""
     part, *others = weight.parts
     if others or x.dtype != torch.bfloat16:
         return triton_linear.linear(x, weight)
@@ -61,12 +62,12 @@ def linear(
 
 
 def _dense_kernel(x: torch.Tensor, part: PackedDense) -> str | None:
-    """Return the library's kernel for a product of dense weights, or None for Triton's
-    implementation."""
+    """Return the name of the library's kernel for the product of `x` and dense weights, or None to
+    use Triton's implementation."""
     tokens, width = x.shape
     choice = choose(tokens, part.shape, capability_of(x.device) if x.is_cuda else 90)
     if not x.is_cuda and choice != "staged":
-        choice = "stream"  # emulated: no library is faster
+        choice = "stream"  # emulated on a CPU: always use the library
     if choice == "stream" and tokens <= STREAMED_TOKENS and width % 32 == 0:
         return "linear"
     if choice == "staged" and tokens <= STAGED_TOKENS and width % 64 == 0:
@@ -75,8 +76,8 @@ def _dense_kernel(x: torch.Tensor, part: PackedDense) -> str | None:
 
 
 def _float8_kernel(x: torch.Tensor, part: PackedFloat8, invariant: bool) -> str | None:
-    """Return the library's kernel for weights in 8-bit floats, or None for Triton's
-    implementation."""
+    """Return the name of the library's kernel for the product of `x` and weights in 8-bit floats,
+    or None to use Triton's implementation."""
     tokens, width = x.shape
     if width % FLOAT8_GROUP:
         return None
@@ -95,8 +96,8 @@ def stream(
     part: PackedDense,
     bias: torch.Tensor | None,
 ) -> None:
-    """Compute `out: [T, N]` bfloat16 or float32 = `x: [T, C]` times `part: [N, C]`, both
-    bfloat16."""
+    """Compute out = x @ part.T + bias. `out: [T, N]`: bfloat16 or float32; `x: [T, C]` and `part:
+    [N, C]`: bfloat16."""
     (rows, width), to_float = part.shape, int(out.dtype == torch.float32)
     library.call("linear", out, x, part.data, bias, len(x), rows, width, to_float)
 
@@ -108,7 +109,8 @@ def stream_float8(
     part: PackedFloat8,
     bias: torch.Tensor | None,
 ) -> None:
-    """Like `stream`, for weights in 8-bit floats, which are widened in registers."""
+    """Compute out = x @ part.T + bias like `stream`, for weights in 8-bit floats, which the kernel
+    widens in registers."""
     (rows, width), to_float = part.shape, int(out.dtype == torch.float32)
     library.call(
         "linear_float8",
@@ -124,7 +126,8 @@ def stage(
     part: PackedDense | PackedFloat8,
     bias: torch.Tensor | None,
 ) -> None:
-    """Like `stream`, for weights of either kind and up to `STAGED_TOKENS` rows."""
+    """Compute out = x @ part.T + bias like `stream`, for weights in bfloat16 or 8-bit floats and up
+    to `STAGED_TOKENS` tokens."""
     (rows, width), tokens = part.shape, len(x)
     if isinstance(part, PackedFloat8):
         weight, scale = part.codes, part.scale
@@ -144,8 +147,8 @@ def stage(
 
 
 def staged_blocks(stages: int, multiprocessors: int) -> int:
-    """Return the number of blocks that share `stages` stages. It does not depend on the number of
-    tokens, so no sum does."""
+    """Return the number of thread blocks that share `stages` stages. This number does not depend on
+    the number of tokens, so the results of a token do not depend on the other tokens."""
     for blocks in (2 * multiprocessors, multiprocessors):
         if stages >= _MANY_STAGES * blocks:
             return blocks
@@ -156,9 +159,10 @@ _arrived: dict[int, torch.Tensor] = {}
 
 
 def _counters(weight: torch.Tensor, count: int) -> torch.Tensor:
-    """Return int32 zeros in which a launch with this weight counts and which it leaves as zeros.
-    Launches with one weight follow each other on a stream; launches with another may run at the
-    same time."""
+    """Return `count` int32 counters for a launch with this weight. They are zero before each
+    launch, and the launch resets them to zero. Launches with the same weight follow each other on a
+    stream; launches with different weights may run at the same time, so each weight has
+    counters."""
     found = _arrived.get(weight.data_ptr())
     if found is None or found.device != weight.device or len(found) < count:
         found = torch.zeros(count, dtype=torch.int32, device=weight.device)
@@ -167,8 +171,8 @@ def _counters(weight: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _scale_stride(part: PackedFloat8) -> int:
-    """Return the distance from a scale to that of the next 128 columns; 0 if one serves a whole
-    row."""
+    """Return the distance in elements from the scale of 128 columns to the scale of the next 128
+    columns; 0 if a row has a single scale."""
     return part.scale.shape[1] if part.grouped else 0
 
 

@@ -1,7 +1,7 @@
-"""The CUDA library's implementations of the ops, registered for one loaded library.
+"""Implementations of the ops by the CUDA library, registered for one loaded library.
 
-They serve bfloat16 activations. A call for which a kernel has no form (a head dimension, a width, a
-type) goes to Triton by its shape alone, so the choice is the same in every step.
+They support bfloat16 activations. A call that no kernel supports (head dimension, width or type)
+goes to Triton. The decision depends only on shapes and types, so it is the same in every step.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from penstock.kernels.triton.paged_attention.decode_work import multiprocessors,
 from penstock.kernels.triton.sampler.adjust import adjust_logits
 from penstock.kernels.triton.sampler.sampling_operands import sampling_tensors
 
-_ATTENTIONS = ("decode_attention", "prefill_attention")  # for short chunks, and for the others
+_ATTENTIONS = ("decode_attention", "prefill_attention")  # for short and for longer chunks
 _PRODUCTS = ("linear", "linear_float8", "staged_linear")
-_QUERIES = 16  # rows of a decode tile
+_QUERIES = 16  # query rows of a decode tile
 _WIDEST_ROW = 32768
 
 
 def register(library: Library | Unavailable, rejected: Mapping[str, str] | None = None) -> None:
-    """Register the library's implementations with the ops, or the reason why they do not serve.
-    `rejected`: kernels that must not be used -> reason."""
+    """Register the library's implementations with the ops. An implementation does not serve if the
+    library is unavailable or all kernels of the op are rejected. `rejected`: kernels that must not
+    be used -> reason."""
     rejected = rejected or {}
     for op, call, pack, kernels in (
         (RMS_NORM, _rms_norm, None, ("rms_norm",)),
@@ -56,7 +57,7 @@ def register(library: Library | Unavailable, rejected: Mapping[str, str] | None 
         reasons = [rejected[kernel] for kernel in kernels if kernel in rejected]
         reason = reasons[0] if len(reasons) == len(kernels) else None
         why_not = partial(_why_not, library, reason)
-        loaded = cast("Library", library)  # `why_not` refuses an unavailable one
+        loaded = cast("Library", library)  # `why_not` rejects an unavailable library
         op.register(Impl("cuda", partial(call, loaded), why_not, pack))
 
 
@@ -167,8 +168,8 @@ def _decode_served(
 def _prompt_served(
     library: Library, q: torch.Tensor, cache: LayerCache[torch.Tensor], heads: tuple[int, int, int]
 ) -> bool:
-    """Return whether the prefill kernel has a form for the call. It needs compute capability 9.0
-    for its matrix instructions and copies."""
+    """Return whether the library's prefill kernel supports the call. The kernel needs compute
+    capability 9.0 for its matrix instructions and TMA."""
     panel = cache.values.shape[2] * heads[2]
     return (
         (library.emulated or capability_of(q.device) == 90)
@@ -189,7 +190,7 @@ def _decode(
     window: int,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """See `decode_attention`."""
+    """Compute `decode_attention` with the kernel of the library."""
     q_heads, kv_heads, dim = heads
     one_token = q.shape[0] == inputs.context_lens.shape[0]
     tokens = 1 if one_token else decode_tokens(heads)
@@ -219,7 +220,8 @@ def _prompt(
     shorter: int,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """Compute the rows of chunks of more than `shorter` tokens."""
+    """Compute attention for all chunks of more than `shorter` tokens, and write the results to
+    `out`."""
     blocks, _, block_size, _ = cache.values.shape
     rows, table_width = inputs.block_tables.shape
     library.call(
@@ -234,8 +236,8 @@ def _prompt(
 
 
 def _sample(library: Library, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """See `kernels.sampler_inputs`. `logits: [S, V]` float32, contiguous, adjusted in place by
-    Triton first."""
+    """Return the sampled token of each row: [S] int32, as `kernels.sampler_inputs` specifies.
+    `logits: [S, V]`: float32, contiguous; Triton first adjusts them in place."""
     barren = adjust_logits(logits, rows) if rows.adjusts else None
     out = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
     library.call("sample", out, logits, *sampling_tensors(rows, logits.device), *logits.shape)

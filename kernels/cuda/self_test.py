@@ -1,9 +1,9 @@
-"""The self-test of the CUDA library: which of its kernels must not serve a device.
+"""Self-test of the CUDA library: finds the kernels that must not be used on a device.
 
-A wrong kernel may never end, or end its process. So kernels are tested in a child process
-(`cuda/self_test_child.py`), each with a deadline; one that does not answer is rejected like one
-that computes wrong results, and Triton serves instead. The verdict is kept in a file, so that only
-the first start with a library on a device spends the time.
+A faulty kernel may hang or crash its process. So a child process (`cuda/self_test_child.py`) tests
+the kernels, each with a deadline. A kernel without an answer is rejected, like a kernel that
+computes wrong results, and Triton's implementation is used instead. The verdict is kept in a file,
+so that only the first start with a library on a device takes the time.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from penstock.kernels.cuda.tuning import TABLE
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
-"""Seconds for one kernel, from the answer before it."""
+"""Seconds that the test of one kernel may take, counted from the previous answer of the child."""
 
 START_TIMEOUT_S = 180.0
-"""Seconds until a child can test kernels: it imports torch and Triton, perhaps from a slow disk."""
+"""Seconds that a child may take to start: it imports torch and Triton, perhaps from a slow disk."""
 
 TOTAL_S = 300.0
 """Seconds after which no further child is started."""
 
 STARTED = "started"
-"""The first line that a child prints."""
+"""The line that a child prints when it is ready to test kernels."""
 
 DEVICE_LOST = 86
-"""Exit status of a child that can test no more because a kernel made the device unusable in its
-process."""
+"""Exit status of a child that cannot test further kernels, because a kernel made the device
+unusable for the process."""
 
 # The library's kernels, in the order in which they are tested.
 KERNELS = (
@@ -56,16 +56,17 @@ KERNELS = (
 
 
 def rejected_kernels(library: Path, device: str, folder: Path | None = None) -> dict[str, str]:
-    """Return the kernels of a library file that must not serve `device`, each with the reason.
+    """Return the kernels of a library file that must not be used on `device` -> reason.
 
-    Takes some seconds, plus up to `TIMEOUT_S` for each kernel that does not end; no time if
-    `folder` has the verdict. A verdict is not kept if a kernel could not be tested.
+    The test takes some seconds, plus up to `TIMEOUT_S` for each kernel that hangs. The test is
+    skipped if `folder` has the verdict. A verdict is not saved if a kernel could not be tested, or
+    if all kernels were rejected.
     """
     path = None if folder is None else folder / f"{_digest(library, device)}.json"
     verdict = None if path is None else _read(path)
     if verdict is None:
         verdict, untested = _run_self_test(library, device)
-        # If no kernel is right, the cause may be elsewhere: other processes may fill the device.
+        # If all kernels fail, the cause may be elsewhere: other processes may fill the device.
         if path is not None and not untested and len(verdict) < len(KERNELS):
             _write(path, verdict)
     for name, reason in verdict.items():
@@ -74,10 +75,10 @@ def rejected_kernels(library: Path, device: str, folder: Path | None = None) -> 
 
 
 def _digest(library: Path, device: str) -> str:
-    """Hash the facts on which the verdict depends."""
+    """Hash everything on which the verdict depends: device, torch version, tuning and library."""
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
     facts = f"{name}\n{torch.__version__}\n".encode()
-    tuning = TABLE.read_bytes()  # other forms of the kernels are other code
+    tuning = TABLE.read_bytes()  # other kernel variants are other code
     return hashlib.sha256(facts + tuning + library.read_bytes()).hexdigest()[:32]
 
 
@@ -98,12 +99,13 @@ def _write(path: Path, verdict: dict[str, str]) -> None:
 
 
 class _NotStarted(Exception):
-    """A child that tested no kernel. The message says why."""
+    """Raised for a child that tested no kernel. The message says why."""
 
 
 def _run_self_test(library: Path, device: str) -> tuple[dict[str, str], list[str]]:
-    """Start a child for all kernels, and another for the rest after each kernel that ended one.
-    Return the verdict and the kernels that could not be tested, which are rejected too."""
+    """Test all kernels in child processes. If a kernel ends its child, a new child tests the
+    remaining kernels. Return the verdict, and the kernels that could not be tested, which the
+    verdict rejects too."""
     verdict: dict[str, str] = {}
     left = list(KERNELS)
     deadline_s = time.monotonic() + TOTAL_S
@@ -124,8 +126,9 @@ def _run_self_test(library: Path, device: str) -> tuple[dict[str, str], list[str
 def _run_child(
     library: Path, device: str, names: list[str], without: list[str]
 ) -> tuple[dict[str, str], str]:
-    """Test kernels in a child. Return its answers in order, "" for a kernel that is right; and how
-    the child ended, "" if the last kernel that it answered for is the cause. Raises _NotStarted."""
+    """Test the kernels `names` in a child process that does not use the kernels `without`. Return
+    two results: kernel -> answer ("" if the kernel is correct); and how the child ended ("" if the
+    last kernel in the answers made the device unusable). Raises _NotStarted."""
     command = [sys.executable, "-m", "penstock.kernels.cuda.self_test_child", str(library), device]
     command += [",".join(names), ",".join(without)]
     answers: dict[str, str] = {}
@@ -155,15 +158,15 @@ def _run_child(
 
 
 def _last_line(errors: IO[bytes]) -> str:
-    """Return ": " and the last line of a file, or "" if it is empty."""
+    """Return ": " and the last line of a file, or "" for an empty file."""
     errors.seek(0)
     written = errors.read().decode(errors="replace").strip()
     return f": {written.splitlines()[-1]}" if written else ""
 
 
 def _has_started(lines: SimpleQueue[str | None]) -> bool:
-    """Wait for a child to print STARTED; return False if it ends before. Other lines are ignored.
-    Raises _NotStarted if it takes too long."""
+    """Wait until a child prints STARTED and return True; return False if the child ends before.
+    Other lines are ignored. Raises _NotStarted after `START_TIMEOUT_S`."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     try:
         while (line := lines.get(timeout=max(0.0, deadline_s - time.monotonic()))) is not None:
@@ -175,7 +178,7 @@ def _has_started(lines: SimpleQueue[str | None]) -> bool:
 
 
 def _read_lines(stdout: IO[bytes], lines: SimpleQueue[str | None]) -> None:
-    """Put every line that a child prints into a queue, then None. Runs in a thread."""
+    """Put every line that a child prints into a queue, and None at the end. Runs in a thread."""
     for line in stdout:
         lines.put(line.decode(errors="replace").rstrip("\n"))
     lines.put(None)

@@ -1,8 +1,8 @@
 """Child process of `cuda/self_test.py`: tests kernels of the CUDA library on small cases.
 
-Prints `STARTED`, then a line per kernel: its name, and what is wrong with it. Called as python -m
-penstock.kernels.cuda.self_test_child LIBRARY DEVICE NAMES WITHOUT; names are separated by commas,
-and kernels in WITHOUT are not used.
+The process prints `STARTED`, then one line per kernel: its name and the first error, if any. Usage:
+python -m penstock.kernels.cuda.self_test_child LIBRARY DEVICE NAMES WITHOUT. NAMES and WITHOUT are
+names of kernels, separated by commas; kernels in WITHOUT are not used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.kernels.registry import Inputs, Op
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.linear_choice import staged
 
-# For each kernel, cases that it computes wherever the library serves.
+# Kernel -> (op, case) that the kernel computes on every device that the library supports.
 _CASES = {
     "rms_norm": (("rms_norm", "T2-W1536"), ("add_rms_norm", "T3-W576")),
     "linear": (("linear", "bf16-T1-C576-N30"), ("linear", "bf16-T12-C64-N48")),
@@ -48,13 +48,13 @@ _CASES = {
     "decode_attention": (("attention", "decode-f16"), ("attention", "decode-long-window")),
     "prefill_attention": (("attention", "prompt-f16"), ("attention", "prompt-window-f16")),
 }
-# Kernels that are also tested with a cache of 8-bit floats.
+# Kernels that are also tested with a KV cache of 8-bit floats.
 _EIGHT_BITS = ("rope_cache", "decode_attention", "prefill_attention")
 
 
 def found_error(kernel: str, ops: TorchOps, library: Library) -> str:
-    """Describe the first case that a kernel computes wrongly; "" if all are right. A case that
-    another kernel computed proves nothing."""
+    """Describe the first case that the kernel computes wrongly; return "" if all cases are correct.
+    A case that another kernel computed is an error too."""
     by_name = {op.name: op for op in all_ops()}
     for op_name, case_name in _CASES[kernel]:
         op = by_name[op_name]
@@ -80,7 +80,8 @@ def found_error(kernel: str, ops: TorchOps, library: Library) -> str:
 
 
 def _wrong_results(op: Op, given: Inputs, exact: Inputs, ops: TorchOps) -> int:
-    """Return how many results of `given` differ from those of `exact` in float64."""
+    """Return how many results of the op for the inputs `given` differ from the reference's float64
+    results for the inputs `exact`."""
     doubled = map_tensors(exact, lambda t: t.double() if t.is_floating_point() else t.clone())
     truth = op.invoke(ReferenceOps(torch.float64), doubled)
     got = op.invoke(ops, map_tensors(given, lambda t: t.clone().to(ops.device)))
@@ -96,7 +97,8 @@ def _wrong_results(op: Op, given: Inputs, exact: Inputs, ops: TorchOps) -> int:
 
 
 def _agree(ours: torch.Tensor, truth: torch.Tensor, relative: float) -> bool:
-    """Compare up to a rounding: terms of a sum are rounded, so the error has their size."""
+    """Return whether the results agree up to rounding. The tolerance grows with the root mean
+    square of `truth`, since the rounded terms of a sum have about that size."""
     if not ours.is_floating_point():
         return torch.equal(ours, truth.to(ours.dtype))
     size = max(1.0, float(truth.nan_to_num(posinf=0, neginf=0).square().mean().sqrt()))
@@ -110,7 +112,7 @@ def main(library: str, device: str, names: str, without: str) -> None:
     if isinstance(opened, Unavailable):
         sys.exit(opened.reason)
     if device.startswith("cuda"):
-        torch.cuda.set_device(device)  # streams and modules are those of the current device
+        torch.cuda.set_device(device)  # streams and modules belong to the current device
         serve_installed(device)
     ops = CudaOps(device, torch.bfloat16, opened, rejected)
     print(STARTED, flush=True)

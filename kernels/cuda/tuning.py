@@ -1,7 +1,7 @@
-"""Chooses the form of each kernel of the CUDA library, by compute capability.
+"""Selects the variants of the CUDA library's kernels by compute capability.
 
-`kernels/tuning/cuda.json`: capability -> setting -> value. Every form gives the same results; a run
-of `bench/device` decides which one is fastest. `csrc/cuda/tuning.h` explains the values.
+`kernels/tuning/cuda.json` maps capability -> setting -> value. All variants give the same results;
+a run of `bench/device` decides which one is fastest. `csrc/cuda/tuning.h` explains the values.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ VALUES: dict[str, tuple[int, ...]] = {
     "decode_programs": (2, 3, 4),
     "sample_loads": (0, 1),
 }
-"""The values of each setting, the default first: it serves on every GPU. The order is that of
-`Setting` in csrc/cuda/tuning.h."""
+"""Setting -> its possible values. The first value is the default and works on every GPU. The order
+of the settings is the order of `Setting` in csrc/cuda/tuning.h."""
 
 DEFAULTS = {name: values[0] for name, values in VALUES.items()}
 
@@ -28,7 +28,7 @@ OF_OPS: dict[str, tuple[str, ...]] = {
     "attention": ("decode_programs",),
     "sample": ("sample_loads",),
 }
-"""The settings that select the kernel of an op."""
+"""Op -> the settings that select the variant of its kernel."""
 
 EMULATED_CAPABILITY = 90
 """The emulation runs the kernels of compute capability 9.0."""
@@ -36,7 +36,7 @@ EMULATED_CAPABILITY = 90
 
 @cache
 def tuning_of(capability: int) -> dict[str, int]:
-    """Return the value of each setting on GPUs of a capability (90 for 9.0)."""
+    """Return setting -> value for GPUs of compute capability `capability` (90 for 9.0)."""
     table: dict[str, dict[str, int]] = json.loads(TABLE.read_text())
     chosen = table.get(str(capability), {})
     unknown = sorted(chosen.keys() - DEFAULTS.keys())

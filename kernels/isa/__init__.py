@@ -1,1 +1,1 @@
-"""The instruction sets (ISAs) of CPU kernels, and the choice of a model's ISAs."""
+"""The instruction sets (ISAs) of CPU kernels, and the choice of the ISAs for a model."""

@@ -1,7 +1,8 @@
-"""Chooses the ISAs of a model from measured times. Knows no kernels: it receives the trials.
+"""Chooses the ISAs for a model from measured times. It contains no kernels: the caller passes the
+trials to measure.
 
-The widest ISA of the machine serves unless another one is faster by a tenth: noise then decides
-nothing if two are even, and machines of one kind choose alike.
+The widest ISA of the machine is used unless another one is faster by more than a tenth. So noise
+does not decide between two ISAs of equal speed, and machines of the same type make the same choice.
 """
 
 from __future__ import annotations
@@ -15,25 +16,31 @@ from typing import Final, Literal, Protocol, TypeAlias
 from penstock.kernels.isa.instruction_sets import IsaSelection, RowRange
 
 BUDGET_S: Final = 0.09
-"""Seconds after which no trial starts: the whole measurement then costs at most a tenth of a
+"""Seconds after which no trial starts, so that the whole measurement takes at most a tenth of a
 second."""
 
 MEASURED_ROWS: Final[tuple[tuple[int, int | None], ...]] = ((1, 1), (4, 7), (16, 31), (64, None))
-"""(rows, most rows): products are measured with `rows` rows, and that time counts for up to `most
-rows`. A plan processes more rows than the last in blocks of about that size."""
+"""(rows, most rows) of each measurement of matrix products: the time for `rows` rows decides for
+calls of up to `most rows` rows; None: of any number. A plan splits a larger number of rows into
+blocks of about the last `rows`."""
 
-_MARGIN: Final = 0.9  # share of the default's time below which a rival wins
+_MARGIN: Final = 0.9  # another ISA wins below this share of the default's time
 _MOST_ROUNDS: Final = 12
-_LEAST_RUNS: Final = 3  # runs of a trial, after the first
-_HOPELESS: Final = 2.5  # times slower than the fastest: not measured further
+_LEAST_RUNS: Final = 3  # fewest runs of a trial, without the first
+_HOPELESS: Final = 2.5  # a trial this many times slower than the fastest is dropped
 
 Kind: TypeAlias = Literal["products", "attention", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One measurement: work of `kind` with the bits of the ISA `arithmetic`, computed by `isa`
-    wherever that gives the same bits, over `rows` rows."""
+    """One measurement.
+
+    `kind`: kind of work: matrix products, attention, or other kernels.
+    `arithmetic`: the ISA whose bits the results have.
+    `isa`: the ISA whose kernels run, where they give the bits of `arithmetic`.
+    `rows`: number of rows.
+    """
 
     kind: Kind
     arithmetic: str
@@ -43,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A function to time: `run` computes the cell once."""
+    """The work of one measurement. Calling `run` does the work of `cell` once."""
 
     cell: Cell
     run: Callable[[], object]
@@ -55,7 +62,7 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
     def seconds(self, trial: Trial) -> float:
-        """Run a trial and return its duration."""
+        """Run a trial and return its duration in seconds."""
         ...
 
 
@@ -72,15 +79,16 @@ class SystemClock:
 
 
 Times: TypeAlias = Mapping[Cell, float]
-"""Seconds of each cell."""
+"""Measurement -> seconds."""
 
 
 def measure(trials: Sequence[Trial], clock: Clock, deadline: float) -> dict[Cell, float] | None:
-    """Return the seconds of each trial: the lower quartile of its runs, since disturbances only add
-    time. None if `deadline` came before every promising trial had enough runs.
+    """Run the trials and return the seconds of each: the lower quartile of its runs, since
+    disturbances only add time. Return None if `deadline` came before every promising trial had
+    enough runs.
 
     A round runs every trial once, alternately forwards and backwards, so that a temporary slowdown
-    of the machine affects all alike. The first run of a trial warms up.
+    of the machine affects all trials alike. The first run of a trial is a warm-up.
     """
     samples: dict[Cell, list[float]] = {trial.cell: [] for trial in trials}
     running = list(trials)
@@ -95,11 +103,13 @@ def measure(trials: Sequence[Trial], clock: Clock, deadline: float) -> dict[Cell
 
 
 def choose_isas(times: Times, isas: Sequence[str], experts_spread: float = 1.0) -> IsaSelection:
-    """Return the fastest of `isas` (narrowest first) for each kind, and for each range of rows.
+    """Return the fastest of `isas` (narrowest first) for each kind of work and for each range of
+    rows.
 
-    All products of the model have one arithmetic, chosen by the geometric mean of their times over
-    the ranges; each range has the fastest ISA that gives its bits. `experts_spread`: tokens of a
-    step per row of an expert.
+    All matrix products of the model have the arithmetic of one ISA, which is chosen by the
+    geometric mean of the times over all ranges of rows. Each range then uses the fastest ISA that
+    gives the same bits. `experts_spread`: tokens of a step divided by the tokens that one expert
+    receives on average.
     """
     products = _arithmetic("products", times, isas)
     ranges = _ranges(products, times, isas)
@@ -124,8 +134,8 @@ def _quartiles(samples: Mapping[Cell, list[float]]) -> dict[Cell, float]:
 
 
 def _hopeful(running: Sequence[Trial], samples: Mapping[Cell, list[float]]) -> list[Trial]:
-    """Return the trials that are not far slower than another of the same kind and rows. First runs
-    do not count."""
+    """Return the trials to measure further, without the trials that had enough runs and are far
+    slower than the fastest trial of the same kind and number of rows."""
     fastest: dict[tuple[Kind, int], float] = {}
     for cell, taken in samples.items():
         alike = cell.kind, cell.rows
@@ -139,7 +149,8 @@ def _hopeful(running: Sequence[Trial], samples: Mapping[Cell, list[float]]) -> l
 
 
 def _arithmetic(kind: Kind, times: Times, isas: Sequence[str]) -> str:
-    """Return the ISA whose bits this kind of work has: the widest of those with the same bits."""
+    """Return the ISA whose arithmetic this kind of work should have. ISAs that give the same bits
+    are represented by the widest of them."""
     mine = {cell.arithmetic for cell in times if cell.kind == kind}
     arithmetics = [isa for isa in reversed(isas) if isa in mine]
     rows = {cell.rows for cell in times if cell.kind == kind}
@@ -157,7 +168,7 @@ def _arithmetic(kind: Kind, times: Times, isas: Sequence[str]) -> str:
 
 
 def _each(kind: Kind, arithmetic: str, rows: int, times: Times) -> dict[str, float]:
-    """Return the seconds of each ISA."""
+    """Return ISA -> seconds for one kind of work, arithmetic and number of rows."""
     return {
         cell.isa: seconds
         for cell, seconds in times.items()
@@ -166,7 +177,8 @@ def _each(kind: Kind, arithmetic: str, rows: int, times: Times) -> dict[str, flo
 
 
 def _ranges(arithmetic: str, times: Times, isas: Sequence[str]) -> tuple[RowRange, ...]:
-    """Return the ISA of each range of rows; none if `arithmetic` serves them all."""
+    """Return the fastest ISA for each range of rows; an empty tuple if `arithmetic` is the fastest
+    for every range."""
     ranges: list[RowRange] = []
     for rows, most_rows in MEASURED_ROWS:
         each = _each("products", arithmetic, rows, times)

@@ -1,4 +1,4 @@
-"""The instruction sets whose kernels serve one model on a CPU."""
+"""The selection of the instruction sets (ISAs) whose kernels compute a model on a CPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from penstock.kernels.weights import Dense, Float8, Matrix
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """The ISA `level` for calls of at most `most_rows` rows; None: any number. (The file of kept
-    choices has the same field names.)"""
+    """The ISA for calls of up to a number of rows. The file of saved choices has the same field
+    names.
+
+    `most_rows`: the largest number of rows; None: any number.
+    `level`: the ISA.
+    """
 
     most_rows: int | None
     level: str
@@ -19,12 +23,14 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class IsaSelection:
-    """The ISAs of a model. Three give it its arithmetic: `products` (linear layers and experts),
-    `attention` and `other` (norms, activations, rotary embedding, sampling, ...).
+    """The ISAs of a model. `products`, `attention` and `other` determine the bits of its results.
 
-    The ranges of rows, `linear` and `experts`, make products faster without changing bits: the ISA
-    of a range serves a call only if the kernels know that it gives the bits of `products`. They
-    ascend, and the last is unlimited; without ranges `products` serves.
+    `products`: ISA of linear layers and experts.
+    `attention`: ISA of attention.
+    `other`: ISA of all other ops (norms, activations, rotary embedding, sampling, ...).
+    `linear`, `experts`: ISAs that compute products faster for some numbers of rows. Ranges ascend,
+        and the last has no limit. The ISA of a range is used only if its kernels give the same bits
+        as `products`. Without ranges, `products` is used.
     """
 
     products: str
@@ -35,18 +41,18 @@ class IsaSelection:
 
     @classmethod
     def all_of(cls, isa: str) -> IsaSelection:
-        """Return the selection of one ISA for every kernel."""
+        """Return a selection with the same ISA for all kernels."""
         return cls(isa, isa, isa)
 
     @property
     def arithmetic(self) -> str:
-        """A name of the parts of a selection that may change bits: "avx512",
-        "avx512_bf16.avx512.avx512"."""
+        """The name of the three ISAs that determine the bits of results: "avx512" if they are
+        equal, else like "avx512_bf16.avx512.avx512"."""
         isas = (self.products, self.attention, self.other)
         return isas[0] if len(set(isas)) == 1 else ".".join(isas)
 
     def by_rows(self) -> dict[str, list[tuple[int | None, str]]]:
-        """Return the ranges as the extension expects them."""
+        """Return kernel family -> ranges of rows, as the extension module expects them."""
         families = {"affine": self.linear, "dense": self.linear, "experts": self.experts}
         return {
             family: [(one.most_rows, one.level) for one in ranges]
@@ -56,8 +62,13 @@ class IsaSelection:
 
 @dataclass(frozen=True, slots=True)
 class MatrixForm:
-    """Matrices [rows, columns] of a model that are stored alike. `pattern`: a few whole blocks in
-    that form; `rows`: of the tallest matrix; `elements`: total of all."""
+    """The matrices of a model that have the same storage format and number of columns.
+
+    `pattern`: a small matrix in this format, of a few whole blocks.
+    `rows`: rows of the tallest matrix.
+    `columns`: columns of each matrix.
+    `elements`: number of elements of all matrices together.
+    """
 
     pattern: Matrix
     rows: int
@@ -67,9 +78,14 @@ class MatrixForm:
 
 @dataclass(frozen=True, slots=True)
 class KernelShapes:
-    """The shapes on which the speed of a model's kernels depends. `heads`: query heads, KV heads,
-    head dimension; `reach`: "both" if a token sees later tokens; `experts`: number of experts, and
-    of experts per token; `inner`: columns between the products of a feed-forward layer."""
+    """The shapes on which the speed of a model's kernels depends.
+
+    `forms`: the model's matrices by storage format.
+    `heads`: query heads, KV heads, head dimension.
+    `inner`: columns between the two matrix products of a feed-forward layer.
+    `reach`: "back" for causal attention; "both" if a token also sees later tokens.
+    `experts`: number of experts, and experts per token; None if there are none.
+    """
 
     forms: tuple[MatrixForm, ...]
     heads: tuple[int, int, int]
@@ -81,7 +97,8 @@ class KernelShapes:
 
 
 def form_name(pattern: Matrix) -> str:
-    """Describe how a matrix is stored: "f16", "4 bits in groups of 32, f16 scales and minima"."""
+    """Describe the storage format of a matrix: "f16", "4 bits in groups of 32, float16 scales and
+    minima"."""
     if isinstance(pattern, Dense):
         return pattern.dtype
     if isinstance(pattern, Float8):

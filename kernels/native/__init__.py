@@ -1,4 +1,5 @@
-"""The ops in C++ on a CPU: thin calls into `penstock._native`, eager or recorded. No torch."""
+"""The ops in C++ on a CPU: thin calls into `penstock._native`, run at once or recorded. Imports no
+torch."""
 
 from penstock.kernels.native.ops import NativeOps, PlanOps, Pool, plan_arguments
 

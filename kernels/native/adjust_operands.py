@@ -1,4 +1,5 @@
-"""The operands of the kernel `adjust_logits`: an empty list for a feature that no row uses."""
+"""Builds the operands of the native kernel `adjust_logits`. A feature that no row uses has empty
+arrays."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ _NO_VALUES = np.empty(0, np.float32)
 
 
 def adjust_operands(shape: tuple[int, ...], rows: SamplingRows) -> Arrays:
-    """Return the tensors between logits of `shape` [S, V] and the result; see
-    adjust_logits.inl.h."""
+    """Return the operands of the kernel `adjust_logits` between its logits of `shape` = [S, V] and
+    its result; see adjust_logits.inl.h."""
     count, vocabulary = shape
     return [
         *_listed(rows.bias, count),

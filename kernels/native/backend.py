@@ -1,6 +1,8 @@
-"""Backends of kernel calls: run a kernel at once, or record it into a plan.
+"""Backends of kernel calls: `EagerBackend` runs a kernel at once, `PlanRecorder` records the call
+into a plan.
 
-A backend creates result tensors and receives calls, so that the ops are written once for both.
+A backend creates result tensors and receives kernel calls, so that each op is written once for both
+backends.
 """
 
 from __future__ import annotations
@@ -19,20 +21,23 @@ Array = npt.NDArray[np.generic]
 
 
 class CallBackend(Protocol, Generic[Tensor]):
-    """Creates tensors and receives kernel calls. `kernels` and `pool` are objects of the
-    extension."""
+    """Creates tensors and receives kernel calls.
+
+    `kernels`: the kernels, a `KernelSet` of the extension module.
+    `pool`: a `ThreadPool` of the extension module.
+    """
 
     kernels: Any
     pool: Any
 
     def empty(self, like: Tensor, columns: int, dtype: str = "float32") -> Tensor:
-        """Create a [rows of `like`, columns] tensor."""
+        """Create a tensor [rows, columns] with as many rows as `like`."""
 
     def between(self, starts: Tensor, columns: int) -> Tensor:
-        """Create a float32 tensor with a row for each pair of neighbours in `starts`."""
+        """Create a float32 tensor [R, columns] for `starts: [R + 1]`."""
 
     def scratch(self, extent: int, dtype: str = "float32") -> Tensor:
-        """Create a vector whose extent is the same in every step."""
+        """Create a vector of `extent` elements, the same number in every step."""
 
     def call(
         self,
@@ -42,14 +47,15 @@ class CallBackend(Protocol, Generic[Tensor]):
         reals: Sequence[float] = (),
         weight: Any = None,
     ) -> None:
-        """Run or record a kernel."""
+        """Run or record a call of the kernel named `kernel`."""
 
 
 LINE_BYTES = 64
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
-    """Return an undefined array that starts on a cache line, as kernels need for quantized rows."""
+    """Return an uninitialized array that starts on a cache line, as kernels require for quantized
+    rows."""
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(num_bytes + LINE_BYTES, dtype=np.uint8)
     start = -memory.ctypes.data % LINE_BYTES
@@ -57,7 +63,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: str) -> Array:
 
 
 class EagerBackend:
-    """Runs each call at once, over numpy arrays."""
+    """Runs each kernel call at once, over numpy arrays."""
 
     def __init__(self, kernels: Any, pool: Any) -> None:
         self.kernels = kernels
@@ -84,7 +90,8 @@ class EagerBackend:
 
 
 class PlanRecorder:
-    """Records each call. Constants and caches are numpy arrays, everything else is a PlanTensor."""
+    """Records each kernel call. Constants and caches are numpy arrays; all other tensors are
+    `PlanTensor`s."""
 
     def __init__(
         self, kernels: Any, pool: Any, max_tokens: int, max_rows: int, max_samples: int

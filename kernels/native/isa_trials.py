@@ -1,7 +1,7 @@
-"""The work that is timed to choose a model's ISAs: its own kernels over its own shapes.
+"""Trials that measure the ISAs for a model: they run the kernels of the model with its shapes.
 
-Every trial is a small plan, replayed like a step. Its matrices have the formats and the columns of
-the model's, in the same proportions, and fewer rows.
+Each trial is a small plan that runs like a step. Its matrices have the formats and the columns of
+the model's matrices, in the same proportions, but fewer rows.
 """
 
 from __future__ import annotations
@@ -33,28 +33,34 @@ from penstock.kernels.weights import (
 _PANEL: Final = 16
 _TOKENS: Final = MEASURED_ROWS[-1][0]  # tokens of the largest trial
 _ELEMENTS: Final = 1 << 18  # elements of all products of a trial
-_MOST_ELEMENTS: Final = 1 << 19  # elements of a matrix that needs a panel for every thread
+_MOST_ELEMENTS: Final = 1 << 19  # limit for a matrix that has a panel for every thread
 _FEW_ROWS: Final = 4  # most rows for which products are repeated
-_REPEATS: Final = 8  # repetitions, so that their time stands out from that of a call
-_MOST_FORMS: Final = 3  # forms that are measured: those with the most elements
-_LEAST_SHARE: Final = 0.25  # share of the elements that an ISA must serve to be worth a trial
+_REPEATS: Final = 8  # repetitions, so that the cost of the call itself matters little
+_MOST_FORMS: Final = 3  # matrix formats to measure: the formats with the most elements
+_LEAST_SHARE: Final = 0.25  # an ISA that computes a smaller share of the elements gets no trial
 _CONTEXT: Final = 320  # tokens of context: more than one span of attention
 _CHUNK: Final = 32  # prompt tokens in a trial of attention
 _ATTENTION_SUMS: Final = (
     1 << 22
 )  # most multiply-adds of scores in a trial of attention with several heads
-_INNER: Final = 1024  # most columns of other kernels
+_INNER: Final = 1024  # most columns in a trial of other kernels
 _NORMS: Final = 4  # norms in a trial of other kernels
 
 Array = npt.NDArray[Any]
 Body = Callable[[PlanOps], Any]
-"""Records the measured work; returns the last result."""
+"""Records the work to measure into a plan, and returns its last result."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A linear layer that is computed `repeats` times, packed for each of the ISAs, and its input
-    [_PANEL, columns]."""
+    """A linear layer in a trial.
+
+    `family`: kernel family, "dense" or "affine".
+    `elements`: elements of the weight, times `repeats`.
+    `repeats`: number of times that a run computes the layer.
+    `x`: input, [_PANEL, columns].
+    `packed`: ISA -> the weight packed for the ISA.
+    """
 
     family: str
     elements: int
@@ -63,21 +69,21 @@ class _Product:
     packed: dict[str, Any]
 
     def served_by(self, arithmetic: str, isa: str) -> bool:
-        """Return whether `isa` computes it with the bits of `arithmetic` from weights packed for
-        that."""
+        """Return whether the kernels of `isa` can compute the layer from weights packed for
+        `arithmetic`, with the bits of `arithmetic`."""
         return bool(_native.KernelSet(arithmetic).serves(self.family, isa, self.packed[arithmetic]))
 
 
 def candidate_isas() -> list[str]:
-    """Return the ISAs that may serve here, narrowest first. `scalar` only if there is no other: a
-    vector ISA does the same work with fewer instructions."""
+    """Return the ISAs that may be chosen on this CPU, narrowest first. `scalar` is included only if
+    there is no other ISA: a vector ISA does the same work with fewer instructions."""
     real = [name for name in _native.supported_isas() if not name.startswith("emulated")]
     return [name for name in real if name != "scalar"] or real
 
 
 def isa_trials(shapes: KernelShapes, isas: Sequence[str], pool: Any) -> list[Trial]:
-    """Return the trials for a model of these shapes, over `isas` (narrowest first). Raises
-    ValueError for shapes that the kernels refuse."""
+    """Return the trials of `isas` (narrowest first) for a model with these shapes. Raises
+    ValueError for shapes that the kernels do not support."""
     makers = (_product_trials, _attention_trials, _other_trials)
     return [trial for make in makers for trial in make(shapes, isas, pool)]
 
@@ -182,7 +188,7 @@ def _of_each_arithmetic(
 
 
 def _distinct(isas: Sequence[str], agree: Callable[[str, str], bool]) -> list[str]:
-    """Return the widest ISA of each arithmetic."""
+    """Return the ISAs with distinct arithmetic: of several ISAs that agree, only the widest."""
     found: list[str] = []
     for isa in reversed(isas):
         if not any(agree(one, isa) for one in found):
@@ -201,13 +207,13 @@ def _trial(cell: Cell, plan: Any, step: StepInputs[Array]) -> Trial:
 
 
 def _numbers(columns: int) -> Array:
-    """Return [_PANEL, columns] of numbers of about size one."""
+    """Return [_PANEL, columns] float32 numbers between -1 and 1."""
     count = _PANEL * columns
     return np.sin(np.arange(count, dtype=np.float32)).reshape(_PANEL, columns)
 
 
 def random_like(pattern: Matrix, rows: int, columns: int) -> Matrix:
-    """Return a matrix [rows, columns] that is stored like `pattern`."""
+    """Return a matrix [rows, columns] in the storage format of `pattern`."""
     assert not isinstance(pattern, Float8), "the CPU has no products of 8-bit floats"
     if isinstance(pattern, Dense):
         return Dense(np.zeros((rows, columns), pattern.data.dtype), pattern.dtype)
@@ -228,8 +234,8 @@ def random_like(pattern: Matrix, rows: int, columns: int) -> Matrix:
 
 
 def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
-    """Return values like those of quants of this kind, since packing depends on them: 4-bit tables
-    have few values, and 5- and 6-bit quants are packed as such."""
+    """Return integers that are typical of the format of `pattern`. Their values matter because
+    packing recognizes the few values of 4-bit tables, and integers of 5 and 6 bits."""
     if pattern.bits == 4:
         return np.arange(256, dtype=np.uint8)
     if pattern.zero_point == FLOAT4_ZERO:
@@ -242,7 +248,7 @@ def _quants(pattern: Affine) -> npt.NDArray[np.uint8]:
 
 
 def _fewer_heads(heads: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return fewer heads that share keys as the model's do."""
+    """Return (H, K, D) with fewer heads but the same number of query heads per KV head."""
     query, shared, dim = heads
     group = query // shared
     most = max(1, _ATTENTION_SUMS // (group * dim * _CONTEXT * _CHUNK))
@@ -251,12 +257,13 @@ def _fewer_heads(heads: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _apart(rows: int, blocks: int = 1) -> StepInputs[Array]:
-    """Return a step of the last token of each of `rows` sequences, which share their blocks."""
+    """Return the inputs of a step with the last token of each of `rows` sequences. All sequences
+    have the same KV blocks."""
     return _step(np.arange(rows + 1), np.full(rows, _CONTEXT), blocks)
 
 
 def _together(tokens: int, blocks: int) -> StepInputs[Array]:
-    """Return a step of the last tokens of one sequence."""
+    """Return the inputs of a step with the last `tokens` tokens of one sequence."""
     return _step(np.array([0, tokens]), np.array([_CONTEXT]), blocks)
 
 

@@ -1,7 +1,7 @@
-"""`Ops` over the native kernels: `NativeOps` eagerly over numpy arrays, `PlanOps` into a plan.
+"""Implementations of `Ops` with the native kernels: `NativeOps` runs kernels over numpy arrays,
+`PlanOps` records them into a plan.
 
-Both are the same thin functions over a `CallBackend`, so that a plan gives the bits of the eager
-calls.
+Both use the same methods over a `CallBackend`, so a plan gives the same bits as eager calls.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Pool = _native.ThreadPool
 
 
 class BackendOps(Generic[Tensor]):
-    """The ops over any backend. Meanings: `kernels.ops_interface.Ops`. The ops without a method
-    here come from `row_ops`."""
+    """The ops over any `CallBackend`, as `kernels.ops_interface.Ops` specifies them. Ops without a
+    method here come from `row_ops`."""
 
     if TYPE_CHECKING:
 
@@ -41,7 +41,7 @@ class BackendOps(Generic[Tensor]):
 
     @property
     def isa(self) -> str:
-        """The ISA whose arithmetic products have."""
+        """The ISA whose arithmetic matrix products have."""
         return str(self._backend.kernels.isa)
 
     def pack_linear(self, weight: Linear) -> Any:
@@ -64,11 +64,11 @@ class BackendOps(Generic[Tensor]):
         return _native.PackedExperts(first, second, weights.activation)
 
     def pack_embedding(self, table: Matrix) -> Any:
-        """Pack the table like a head."""
+        """Pack the table like an output head, for reading by rows."""
         return self._pack(Linear((table,)), rows=True)
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
-        """Pack the table once for both."""
+        """Pack the table once, for use as embedding and as output head."""
         packed = self._pack(Linear((table,)), rows=True)
         return packed, packed
 
@@ -188,12 +188,13 @@ for _name, _op in row_ops():
 
 
 class NativeOps(BackendOps[npt.NDArray[Any]]):
-    """Eager ops over numpy arrays, and the sampler."""
+    """The ops and the sampler, run at once over numpy arrays."""
 
     @classmethod
     def eager(cls, pool: Pool, isa: str | IsaSelection | None = None) -> NativeOps:
-        """Return ops on `pool`. `isa`: that of all kernels, or those of each kind; None: the widest
-        of the CPU. Raises ValueError for an ISA that the CPU lacks."""
+        """Return ops that run on the thread pool `pool`. `isa`: one ISA for all kernels, or a
+        selection; None: the widest ISA of the CPU. Raises ValueError for an ISA that the CPU does
+        not have."""
         if not isinstance(isa, IsaSelection):
             isa = IsaSelection.all_of(isa or "auto")
         kernels = _native.KernelSet(isa.products, isa.attention, isa.other, isa.by_rows())
@@ -208,16 +209,16 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         *,
         adapters: bool = False,
     ) -> PlanOps:
-        """Return ops with the same ISA and pool that record a step of at most these sizes; with
-        `adapters` its inputs have groups of rows."""
+        """Return ops with the same ISAs and thread pool that record a step of at most these sizes
+        into a plan. `adapters`: whether the step's inputs include LoRA adapters."""
         backend = PlanRecorder(
             self._backend.kernels, self._backend.pool, max_tokens, max_rows, max_samples
         )
         return PlanOps(backend, max_blocks, adapters=adapters)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
-        """Return a token per row: [S, V], modified in place -> [S] int32; negative if a row has
-        none. See `kernels.sampler_inputs`."""
+        """Return a token per row of `logits: [S, V]`, which are adjusted in place: [S] int32,
+        negative for a row without a token. See `kernels.sampler_inputs`."""
         barren = self.adjust_logits(logits, rows) if rows.adjusts else None
         tokens = np.empty(len(logits), dtype=np.int32)
         if rows.temperature.any():
@@ -233,8 +234,8 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
     def adjust_logits(
         self, logits: npt.NDArray[np.float32], rows: SamplingRows
     ) -> npt.NDArray[np.int32]:
-        """Adjust logits: [S, V], modified in place -> [S]: NOTHING_ALLOWED or 0. See
-        `kernels.sampler_inputs`."""
+        """Adjust `logits: [S, V]` in place. Return [S] int32: NOTHING_ALLOWED for a row whose mask
+        allows no token, else 0. See `kernels.sampler_inputs`."""
         barren = np.empty(len(logits), dtype=np.int32)
         self._backend.call("adjust_logits", [logits, *adjust_operands(logits.shape, rows), barren])
         return barren
@@ -246,8 +247,9 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
         tokens: npt.NDArray[np.int32],
         count: int,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Return log-probabilities of the rows `rows` of adjusted logits [S, V]: own [R], ids and
-        logprobs [R, count]. See `kernels.sampler_inputs`."""
+        """Return log-probabilities for the rows `rows: [R]` of adjusted logits [S, V]: the
+        log-probabilities of `tokens`, [R], and the ids and log-probabilities of the `count` best
+        tokens, [R, count] each. See `kernels.sampler_inputs`."""
         own = np.empty(len(rows), dtype=np.float32)
         ids = np.empty((len(rows), count), dtype=np.int32)
         logprobs = np.empty((len(rows), count), dtype=np.float32)
@@ -256,7 +258,8 @@ class NativeOps(BackendOps[npt.NDArray[Any]]):
 
 
 class PlanOps(BackendOps[Any]):
-    """Ops that record. `inputs` are those of the step; `finish` returns the plan."""
+    """Ops that record kernel calls into a plan. `inputs`: the inputs of the step, as plan
+    tensors."""
 
     def __init__(self, backend: PlanRecorder, max_blocks: int, *, adapters: bool) -> None:
         super().__init__(backend)
@@ -275,15 +278,20 @@ class PlanOps(BackendOps[Any]):
             )
 
     def finish(self, output: Any, shared: Any = None) -> Any:
-        """Return the plan whose `run(tokens, positions, slots, query_starts, context_lens,
-        block_tables, sample_rows, adapters)` returns `output`, valid until the next run of this
-        plan, or of the plan `shared`, whose memory it uses. `adapters`: slots, order, starts, and
-        order and starts of the sampled rows, if they were recorded."""
+        """Return the plan that computes `output`. Its method `run(tokens, positions, slots,
+        query_starts, context_lens, block_tables, sample_rows, adapters)` returns `output`, valid
+        until the next run.
+
+        `shared`: a plan whose memory the new plan uses; `output` is then valid only until the next
+        run of either plan.
+
+        `adapters`, if recorded: slots, order and starts, then order and starts of the sampled rows.
+        """
         return self._recorder.finish(self._backend.pool, output, shared)
 
 
 def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
-    """Return the arguments of a plan's `run` for a step, in order."""
+    """Return the arguments of a plan's `run` for a step with these inputs, in order."""
     arguments = (
         inputs.tokens,
         inputs.positions,
@@ -300,7 +308,7 @@ def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
 
 
 def _flat(bias: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:
-    """Concatenate the [E, N] biases of experts."""
+    """Concatenate the biases [E, N] of all experts into one vector."""
     return None if bias is None else np.ascontiguousarray(bias).reshape(-1)
 
 

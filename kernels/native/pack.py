@@ -1,4 +1,4 @@
-"""Weights in the form that the extension packs."""
+"""Converts weights to the types that the extension module packs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _LARGEST_GROUP = 32
 
 
 def matrix_source(matrix: Matrix) -> Any:
-    """Return a matrix for packing. It borrows the arrays, except for the scales of coarse groups,
-    which panels repeat per 32 columns. The loader has converted 8-bit floats to bfloat16."""
+    """Return a matrix as the extension's `MatrixSource`, for packing. The result borrows the arrays
+    of the matrix; only scales of groups of more than 32 columns are copied, repeated per 32
+    columns. `Float8` is not supported: the loader has converted such matrices to bfloat16."""
     assert not isinstance(matrix, Float8), "the CPU has no products of 8-bit floats"
     if isinstance(matrix, Dense):
         dtype = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[matrix.dtype]
@@ -36,7 +37,8 @@ def matrix_source(matrix: Matrix) -> Any:
 
 
 class NativeSlots:
-    """`kernels.lora_slots.AdapterSlots` of the extension. `table` is the operand of its kernels."""
+    """`kernels.lora_slots.AdapterSlots` over the extension module. `table`: an operand of its
+    kernels."""
 
     def __init__(self, sizes: SlotSizes) -> None:
         self._linears = sizes.linears

@@ -1,6 +1,7 @@
-"""Ops whose native kernel takes only tensors and real numbers: methods made from its signature.
+"""Generates methods for the ops whose native kernel takes only tensors and real numbers.
 
-The signatures come from the extension (`_native.signatures`), so such an op needs no code here.
+A method is generated from the signature of the kernel in the extension module
+(`_native.signatures`), so such an op needs no code here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ _Make = Callable[[CallBackend[Any], tuple[Any, ...]], Any]
 
 
 def row_ops() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield name and method of each op whose results are float32 [rows, columns] tensors with the
-    rows and columns of an operand. A method takes the tensors that the kernel reads, then its real
-    numbers, and returns a tensor, or a tuple if there are several."""
+    """Yield the name and the method of each op whose results are float32 tensors [rows, columns]
+    with the rows and the columns of operands. A method takes the tensors that the kernel reads,
+    then the kernel's real numbers. It returns a tensor, or a tuple of several tensors."""
     for kernel, text in _native.signatures().items():
         signature = parse_signature(text)
         results = _results(signature)
@@ -43,8 +44,8 @@ def _num_read(signature: Signature) -> int:
 
 
 def _results(signature: Signature) -> list[_Make]:
-    """Return a function per result that creates it; an empty list if the kernel is of another
-    kind."""
+    """Return one function per result that creates the result; an empty list if the kernel has
+    operands or results of other types."""
     num_read = _num_read(signature)
     read, rest = signature[:num_read], signature[num_read:]
     written = [operand for operand in rest if operand.access == "write"]
@@ -54,7 +55,8 @@ def _results(signature: Signature) -> list[_Make]:
 
 
 def _make(result: Operand, read: Signature) -> _Make | None:
-    """Return a function that creates `result`, or None if no operand gives its rows and columns."""
+    """Return a function that creates the tensor `result`, or None if no operands determine its rows
+    and columns."""
     if result.kind != "float32" or len(result.dims) != 2:
         return None
     rows, columns = result.dims

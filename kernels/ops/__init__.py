@@ -1,4 +1,5 @@
-"""The declarations of all ops, one file per family. Imports torch; a CPU server does not import it.
+"""The declarations of all ops, one module per family of ops. A CPU server does not import this
+package, because it imports torch.
 
 See kernels/README.md for how to add an op.
 """
@@ -14,7 +15,7 @@ from penstock.kernels.registry import Op
 
 @functools.cache
 def all_ops() -> tuple[Op, ...]:
-    """Return every op that a module of this package declares, by module."""
+    """Return the ops that the modules of this package declare, in the order of the modules."""
     found: dict[str, Op] = {}
     for info in pkgutil.iter_modules(__path__):
         declared = vars(import_module(f"{__name__}.{info.name}")).values()

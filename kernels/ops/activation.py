@@ -1,4 +1,5 @@
-"""Activations of a feed-forward layer: silu or gelu times a gate, and plain gelu and tanh."""
+"""Ops for the activations of a feed-forward layer: silu or gelu times a gate, and plain gelu and
+tanh."""
 
 from __future__ import annotations
 
@@ -12,30 +13,32 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
+    """Return silu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return gate * torch.sigmoid(gate) * up
 
 
 def gelu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """gelu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
+    """Return gelu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return gelu(gate) * up
 
 
 def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """gelu(gate) * up for gate_up = [gate | up], with the tanh form of gelu: [T, 2 F] -> [T, F]."""
+    """Return gelu(gate) * up for gate_up = [gate | up], with the tanh approximation of gelu: [T, 2
+    F] -> [T, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return torch.nn.functional.gelu(gate, approximate="tanh") * up
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
-    """x Phi(x), Phi the distribution function of the normal distribution: [T, F] -> [T, F]."""
+    """Return x * Phi(x), with Phi the distribution function of the normal distribution: [T, F] ->
+    [T, F]."""
     return torch.nn.functional.gelu(x)
 
 
 def tanh(x: torch.Tensor) -> torch.Tensor:
-    """The hyperbolic tangent: [T, F] -> [T, F]."""
+    """Return the hyperbolic tangent of each element: [T, F] -> [T, F]."""
     return torch.tanh(x)
 
 

@@ -1,4 +1,5 @@
-"""Adjusting logits before sampling, as `kernels/sampler_inputs.py` specifies."""
+"""The op `adjust_logits`: adjusts logits before sampling, as `kernels/sampler_inputs.py`
+specifies."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def _inputs(rows: int, vocabulary: int, features: str) -> Callable[[int], dict[s
 
 
 def _hard_inputs(seed: int) -> dict[str, Any]:
-    """Return infinities, NaN and numbers near the largest, under every feature; and an empty
-    mask."""
+    """Return inputs with every adjustment, whose logits include infinities, NaN and numbers near
+    the largest float32. One mask allows no token."""
     source = RandomInputs(seed)
     logits = source.normal(6, 40) * 3
     logits[:, :10] *= 1e38
@@ -50,7 +51,8 @@ def _invoke(ops: Any, inputs: Inputs) -> tuple[Any, ...]:
 
 
 def _cost(inputs: Inputs) -> Cost:
-    """Listed tokens are read and written; a mask reads and writes its whole row."""
+    """Return the cost of a case: a listed token's logit is read and written, and a mask reads and
+    writes all logits of its row."""
     rows: SamplingRows = inputs["rows"]
     lists = (rows.bias, rows.seen, rows.dry)
     listed = sum(len(part.tokens) for part in lists if part is not None)

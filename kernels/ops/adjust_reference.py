@@ -1,4 +1,4 @@
-"""Reference of the adjustments of logits before sampling: bias, penalties, DRY, mask."""
+"""Reference of the adjustment of logits before sampling: bias, penalties, DRY, mask."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """[S, V], modified in place -> [S] int32: NOTHING_ALLOWED or 0."""
+    """Adjust `logits: [S, V]` in place. Return [S] int32: NOTHING_ALLOWED for a row whose mask
+    allows no token, else 0."""
     barren = torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
     for index, row in enumerate(logits):
         if rows.bias is not None:
@@ -29,7 +30,8 @@ def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def add_listed(row: torch.Tensor, listed: TokenValues, index: int, sign: int) -> None:
-    """Add `sign` times the values of row `index` of a list to its logits [V]."""
+    """Add `sign` times the values that `listed` has for row `index` to the logits `row: [V]`, in
+    place."""
     span = slice(*listed.starts[index : index + 2].tolist())
     tokens = torch.from_numpy(listed.tokens[span]).to(row.device).long()
     values = torch.from_numpy(listed.values[span]).to(row)
@@ -37,7 +39,7 @@ def add_listed(row: torch.Tensor, listed: TokenValues, index: int, sign: int) ->
 
 
 def penalize(row: torch.Tensor, seen: SeenTokens, index: int) -> None:
-    """Apply the penalties of row `index` to its logits [V]."""
+    """Apply the penalties that `seen` has for row `index` to the logits `row: [V]`, in place."""
     span = slice(*seen.starts[index : index + 2].tolist())
     tokens = torch.from_numpy(seen.tokens[span]).to(row.device).long()
     counts = torch.from_numpy(seen.counts[span]).to(row)
@@ -49,5 +51,5 @@ def penalize(row: torch.Tensor, seen: SeenTokens, index: int) -> None:
 
 
 def _saturated(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """Return `after`, keeping finite logits finite in float32."""
+    """Return `after`, clamped to finite float32 numbers where `before` is finite."""
     return torch.where(before.isfinite(), after.clamp(-_LARGEST, _LARGEST), after)

@@ -1,4 +1,4 @@
-"""Adjusting logits before sampling, from the state of rows on a device: see
+"""The op `adjust_rows`: adjusts logits before sampling by the row state on a device; see
 `kernels.persistent_batch`."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def adjust_rows(
     rows: torch.Tensor,
     positions: torch.Tensor,
 ) -> None:
-    """Adjust `logits: [S, V]` in place by the columns of `rows: [S]` in `adjust`, for the tokens
-    sampled at `positions: [S]`."""
+    """Adjust `logits: [S, V]` in place: logits[i] by the adjustments of row rows[i], for a token at
+    position positions[i]. `rows` and `positions`: [S]."""
     for logit, row, position in zip(logits, rows.tolist(), positions.tolist(), strict=True):
         biases = int(adjust.num_biases[row])
         if biases:
@@ -55,9 +55,9 @@ def _span(count: int) -> Any:
 def random_adjustments(
     source: RandomInputs, rows: int, vocabulary: int
 ) -> Adjustments[torch.Tensor]:
-    """Return the adjustments of `rows` rows, and of the padding row, which has none. Row r has a
-    bias if bit 0 of r is set, penalties for bit 1, suppressed tokens for bit 2. Unused entries are
-    garbage."""
+    """Return random adjustments of `rows` rows and of the padding row, which has none. Row r has
+    biases if bit 0 of r is set, penalties if bit 1 is set, and suppressed tokens if bit 2 is set.
+    Unused entries are garbage."""
     kinds = torch.arange(rows + 1, dtype=torch.int32)
     kinds[rows] = 0
     biased, penalized, suppressed = ((kinds >> bit) & 1 for bit in range(3))
@@ -65,7 +65,8 @@ def random_adjustments(
     counts[(penalized == 0)] = -1
 
     def listed(width: int) -> torch.Tensor:
-        """Return distinct tokens per row, as far as the vocabulary has enough."""
+        """Return `width` distinct tokens per row; if the vocabulary is smaller, the last entries
+        are -9."""
         few = min(width, vocabulary)
         chosen = [torch.randperm(vocabulary, generator=source.torch)[:few] for _ in kinds]
         tokens = torch.full((rows + 1, width), -9, dtype=torch.int32)
@@ -108,14 +109,14 @@ def _inputs(rows: int, places: int, vocabulary: int) -> Callable[[int], dict[str
 
 
 def _hard_inputs(seed: int) -> dict[str, Any]:
-    """Return infinities, NaN and numbers near the largest."""
+    """Return inputs whose logits include infinities, NaN and numbers near the largest float32."""
     inputs = _inputs(8, 8, 90)(seed)
     inputs["rows"] = torch.arange(8, dtype=torch.int32)
     logits, adjust = inputs["logits"], inputs["adjust"]
     logits[:, :20] *= 1e38
     logits[1, 21::7] = float("inf")
     logits[7, 22::7] = float("nan")
-    for row in (2, 6):  # a large factor would magnify the rounding of a difference of near numbers
+    for row in (2, 6):  # a large factor would magnify the rounding error of the penalties
         adjust.presence[row] = adjust.frequency[row] = 0
     adjust.repetition[2], adjust.repetition[6] = 1e-20, 1e20
     return inputs
@@ -128,8 +129,8 @@ def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
 
 
 def _cost(inputs: Inputs) -> Cost:
-    """The counts of a row with penalties are read; the logits of its seen tokens are read and
-    written."""
+    """Return the cost of a case: for each row with penalties, the counts are read, and the logits
+    of seen tokens are read and written."""
     rows = inputs["rows"].long()
     penalized = int((inputs["adjust"].repetition[rows] != 1).sum())
     elements = penalized * inputs["logits"].shape[1]

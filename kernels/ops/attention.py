@@ -1,5 +1,6 @@
-"""Attention over the paged cache: causal, over any mix of prefill chunks and decodes in one call;
-and bidirectional, over whole sequences."""
+"""The ops `attention` and `bidirectional_attention` over the paged KV cache. `attention` is causal
+and takes any mix of prefill chunks and decodes in one call; `bidirectional_attention` takes whole
+sequences."""
 
 from __future__ import annotations
 
@@ -25,10 +26,12 @@ def attention(
     window: int,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention of each token over its own sequence: [T, H * D] -> [T, H * D].
+    """Compute causal attention of each token over its own sequence: [T, H * D] -> [T, H * D].
 
-    Query head h reads KV head h // (H / K). `window` 0: no limit; w: the last w positions. `sinks:
-    [H]`: the score of an additional key per head that has no value.
+    Query head h reads KV head h // (H / K).
+
+    `window`: 0: no limit; w: only the last w positions.
+    `sinks`: [H], for each head the score of an additional key that has no value.
     """
 
     def hidden(position: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
@@ -47,11 +50,12 @@ def bidirectional_attention(
     window: int,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention of each token over all tokens of its own sequence: [T, H * D] -> [T, H * D].
+    """Compute attention of each token over all tokens of its own sequence: [T, H * D] -> [T, H *
+    D].
 
-    `window` 0: no limit; w: the positions at a distance below w. `bias: [H, distances]` with
-    distances = 2 m + 1: column m + d is added to the score of the key d positions after the token;
-    columns 0 and 2 m also apply to all farther keys.
+    `window`: 0: no limit; w: only positions at a distance below w.
+    `bias`: [H, 2 m + 1]; column m + d is added to the score of the key d positions after the token.
+        Keys farther away than m use column 0 or 2 m.
     """
 
     def hidden(position: torch.Tensor, key_positions: torch.Tensor) -> torch.Tensor:
@@ -70,7 +74,8 @@ def _attention(
     bias: torch.Tensor | None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`hidden(position of the token, positions of the keys)` returns which keys are masked."""
+    """Compute attention with a mask. `hidden(position of the token, positions of the keys)` returns
+    True for each key that the token must not see."""
     _, kv_heads, dim = heads
     block_size = cache.keys.shape[-1]
     starts = inputs.query_starts.tolist()
@@ -112,14 +117,14 @@ def _inputs(
         step = source.step(chunks, block_size)
         bias = source.normal(q_heads, 2 * farthest + 1) if farthest else None
         sinks = None
-        if with_sinks:  # from sinks that take all weight to sinks that take none
+        if with_sinks:  # from sinks with all of the weight to sinks with none
             sinks = torch.from_numpy(
                 source.numpy.permutation(np.linspace(12, -12, q_heads))
             ).float()
         return {
             "sinks": sinks,
             "bias": bias,
-            # Twice the usual spread gives peaked weights, as real heads have.
+            # Twice the usual spread gives peaked softmax weights, like those of trained models.
             "q": 2 * source.normal(len(step.tokens), q_heads * dim),
             "inputs": step,
             "cache": source.cache(step, block_size, (kv_heads, dim), dtype),
@@ -137,7 +142,8 @@ def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
 
 
 def _rest_of_row(inputs: Inputs, index: int) -> dict[str, Any]:
-    """Return the step of token `index` and those that follow it in its sequence."""
+    """Return the inputs of a step that consists of token `index` and the tokens after it in its
+    sequence."""
     step = inputs["inputs"]
     row = int((step.query_starts[1:] <= index).sum())
     rest = slice(index, int(step.query_starts[row + 1]))
@@ -186,9 +192,9 @@ def _sinks(
 
 
 _MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
-# On both sides of the split length.
+# Contexts on both sides of the split size.
 _LONG = ((599, 1), (255, 1), (1, 1), (256, 1))
-# More units than programs of any emulated grid, of split and unsplit contexts.
+# More work units than an emulated grid has programs; some contexts are split.
 _MANY = tuple((length, 1) for length in (*range(0, 40, 3), 300, 90, 513, 7))
 _WHOLE = ((0, 5), (0, 1), (0, 64), (0, 33), (0, 300))
 _F16, _F32 = torch.float16, torch.float32
@@ -196,9 +202,9 @@ _F16, _F32 = torch.float16, torch.float32
 _TOLERANCE = {
     "f32": Tolerance(2e-5, 2e-5),
     "f16": Tolerance(3e-3, 3e-3),
-    # All operands are rounded to bf16, each by up to 2^-8 of itself, 1.6e-3 at random: scores of
-    # size 2 are off by 5e-3 at random, and their weights by as much; weights and values are off by
-    # one rounding more.
+    # All operands are rounded to bf16. The relative error of a rounding is at most 2^-8, typically
+    # 1.6e-3. Scores of size 2 then typically have an error of 5e-3, and softmax weights the same
+    # relative error. Weights and values are rounded once more.
     "f16-in-bf16": Tolerance(3e-2, 2**-7),
     "f16-by-tiles": Tolerance(3e-2, 2**-7),
 }

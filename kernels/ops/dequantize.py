@@ -1,4 +1,4 @@
-"""Dequantization: stored weights as real numbers."""
+"""Dequantization: converts stored weights to real numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _per_group(multiplier: Any, super_scale: Any, group: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return [N, ceil(C / group)] factors; two-level factors are multiplied out."""
+    """Return the factor of each group: [N, ceil(C / group)]. A multiplier is multiplied by its
+    super scale, if there is one."""
     factors = _tensor(multiplier, dtype)
     if super_scale is None:
         return factors
@@ -25,7 +26,7 @@ def _per_group(multiplier: Any, super_scale: Any, group: int, dtype: torch.dtype
 
 
 def integers(weight: Affine) -> torch.Tensor:
-    """Return the stored integers, one per byte: [N, C] uint8."""
+    """Return the stored integers of a matrix, one per byte: [N, C] uint8."""
     q = tensor_of(weight.q)
     if weight.bits == 8:
         return q
@@ -33,7 +34,8 @@ def integers(weight: Affine) -> torch.Tensor:
 
 
 def scales(weight: Affine, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scale and minimum of every group: two [N, ceil(C / group)] of `dtype`."""
+    """Return the scales and the minima of all groups: two tensors [N, ceil(C / group)] of
+    `dtype`."""
     scale = _per_group(weight.scale, weight.super_scale, weight.group, dtype)
     if weight.minimum is None:
         return scale, -weight.zero_point * scale
@@ -41,7 +43,7 @@ def scales(weight: Affine, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tens
 
 
 def dequantize(matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
-    """Return the matrix as [N, C] of `dtype` on the CPU."""
+    """Return the values of a matrix: [N, C] of `dtype` on the CPU."""
     if isinstance(matrix, Dense):
         if matrix.dtype == "bf16":
             bits = np.ascontiguousarray(matrix.data).view(np.int16)
@@ -65,7 +67,7 @@ def _spread(matrix: Float8, dtype: torch.dtype) -> torch.Tensor:
 
 
 def stored_bytes(matrix: Matrix) -> int:
-    """Return the bytes of the matrix as stored, scales included."""
+    """Return the size of a stored matrix in bytes, including its scales."""
     if isinstance(matrix, Dense):
         return int(matrix.data.nbytes)
     if isinstance(matrix, Float8):

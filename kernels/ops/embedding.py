@@ -1,4 +1,4 @@
-"""Rows of an embedding table, dense or affine."""
+"""The op `embedding`: reads rows of an embedding table, dense or affine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.kernels.weights import Affine, Matrix
 
 
 def pack_embedding(table: Matrix, device: str = "cpu", dtype: Any = torch.float32) -> torch.Tensor:
-    """Return the table as [V, C] of `dtype`, dequantized."""
+    """Return the dequantized table: [V, C] of `dtype`."""
     return dequantize(table, dtype).to(device)
 
 
 def embedding(table: torch.Tensor, tokens: torch.Tensor, scale: float) -> torch.Tensor:
-    """Rows of the table times `scale`: [V, C], [T] int32 -> [T, C]."""
+    """Return the rows of `table: [V, C]` for `tokens: [T]` int32, times `scale`: [T, C]."""
     return table[tokens.long()] * scale
 
 

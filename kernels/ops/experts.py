@@ -1,4 +1,5 @@
-"""Mixture of experts: routing tokens to experts, and the experts' feed-forward layers."""
+"""The ops `route_experts` and `experts`: they select experts for each token, and compute the
+feed-forward layers of these experts."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ from penstock.kernels.weights import ExpertActivation, Experts, Float8, Linear, 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceExperts:
-    """The two linear layers of each expert."""
+    """The dequantized linear layers of the experts, one entry per expert.
+
+    `gate_up`: layers [2 F, W].
+    `down`: layers [W, F].
+    `activation`: the function between the two layers.
+    """
 
     gate_up: tuple[ReferenceLinear, ...]
     down: tuple[ReferenceLinear, ...]
@@ -31,7 +37,7 @@ class ReferenceExperts:
 def pack_experts(
     weights: Experts, device: str = "cpu", dtype: Any = torch.float32
 ) -> ReferenceExperts:
-    """Dequantize every matrix to `dtype`."""
+    """Return the experts with every matrix dequantized to `dtype`."""
     none = (None,) * len(weights.gate)
     opening = none if weights.gate_up_bias is None else tuple(weights.gate_up_bias)
     closing = none if weights.down_bias is None else tuple(weights.down_bias)
@@ -48,8 +54,8 @@ def pack_experts(
 
 
 def swiglu_oai(gate_up: torch.Tensor) -> torch.Tensor:
-    """(up + 1) * gate * sigmoid(1.702 * gate) with gate clamped to 7 and up to -7 .. 7: [T, 2 F] ->
-    [T, F]."""
+    """Return (up + 1) * gate * sigmoid(1.702 * gate) for gate_up = [gate | up], with gate clamped
+    to at most 7 and up to -7 .. 7: [T, 2 F] -> [T, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
     gate, up = gate.clamp(max=7), up.clamp(-7, 7)
     return (up + 1) * gate * torch.sigmoid(1.702 * gate)
@@ -61,8 +67,13 @@ _ACTIVATIONS = {"silu": silu_mul, "swiglu_oai": swiglu_oai}
 def route_experts(
     logits: torch.Tensor, top_k: int, renormalize: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the experts of the largest logits, the lower number first among equals, and their
-    shares, the softmax over all or over the chosen: [T, E] -> [T, top_k] int32, [T, top_k]."""
+    """Return the numbers and the shares of the `top_k` chosen experts of each token: `logits: [T,
+    E]` -> [T, top_k] int32, [T, top_k].
+
+    The chosen experts have the largest logits, in descending order; among equal logits, the lower
+    number comes first. Shares are the softmax over all experts or, with `renormalize`, over the
+    chosen experts.
+    """
     ordered, order = torch.sort(logits, dim=-1, descending=True, stable=True)
     weights = torch.softmax(ordered[:, :top_k] if renormalize else ordered, dim=-1)
     return order[:, :top_k].int(), weights[:, :top_k]
@@ -71,8 +82,8 @@ def route_experts(
 def experts(
     x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: ReferenceExperts
 ) -> torch.Tensor:
-    """sum over k of shares[t, k] * down(act(gate(x[t]), up(x[t]))): [T, W] -> [T, W]. Operands of
-    products may be rounded as in `linear`."""
+    """Return the sum over k of shares[t, k] * down(act(gate(x[t]), up(x[t]))), computed by expert
+    chosen[t, k]: [T, W] -> [T, W]. Operands of products may be rounded as in `linear`."""
     activate = _ACTIVATIONS[weights.activation]
     parts = x.new_zeros(*chosen.shape, x.shape[1])
     for number, (gate_up, down) in enumerate(zip(weights.gate_up, weights.down, strict=True)):
@@ -85,14 +96,15 @@ def experts(
 def _router_inputs(
     tokens: int, count: int, top_k: int, renormalize: bool, num_distinct: int = 0
 ) -> Callable[[int], dict[str, Any]]:
-    """`num_distinct`: the number of distinct logits, few enough for ties."""
+    """Return a function that makes router logits. `num_distinct`: number of distinct logits, small
+    enough for ties; 0: any logits."""
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
         logits = source.normal(tokens, count) * 3
         if num_distinct:
             logits = source.integers(0, num_distinct, tokens, count).float() / 2
-        logits[0, 0] = -1e30  # a share that vanishes
+        logits[0, 0] = -1e30  # a share of zero
         return {"logits": logits, "top_k": top_k, "renormalize": renormalize}
 
     return make_inputs
@@ -132,12 +144,18 @@ ROUTE_EXPERTS = Op(
 
 _FLOATS = frozenset({"bf16", "f16", "f32"})
 _FLOAT8 = frozenset({"f8_row", "f8_tile"})
-_ONE = 0x38  # the code of 1
+_ONE = 0x38  # 1 in float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The sizes of a mixture: E, top_k, F and W."""
+    """The sizes of a mixture of experts.
+
+    `count`: number of experts, E.
+    `top_k`: chosen experts per token.
+    `ff`: feed-forward width of an expert, F.
+    `width`: model width, W.
+    """
 
     count: int
     top_k: int
@@ -159,8 +177,13 @@ def _matrices(
 def _inputs(
     like: Mapping[str, str], tokens: int, sizes: _Sizes, favourites: int = 0, oai: bool = False
 ) -> Callable[[int], dict[str, Any]]:
-    """`favourites`: the number of experts that are ever chosen. `oai`: experts like those of
-    gpt-oss, with some gates and ups beyond the limits."""
+    """Return a function that makes the inputs of a case.
+
+    `like`: format of each of the matrices "gate", "up" and "down".
+    `favourites`: number of experts from which tokens choose; 0: all.
+    `oai`: whether the experts have the biases and the activation of gpt-oss; some gates and ups
+        then exceed the clamping limits.
+    """
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
@@ -194,9 +217,16 @@ def _inputs(
 def _float8_inputs(
     like: str, tokens: int, sizes: _Sizes, form: str
 ) -> Callable[[int], dict[str, Any]]:
-    """More rows per expert than are multiplied without rounding, with activations that 8 bits hold
-    exactly. `form`: "rounded": any activations; "nan": one of them is NaN; "exact": the operands of
-    the second product are held exactly, too."""
+    """Return a function that makes inputs with enough tokens per expert for a kernel to round
+    activations to 8-bit floats.
+
+    `form` selects the inputs:
+
+    - "": 8-bit floats represent the activations exactly.
+    - "nan": like "", but one activation is NaN.
+    - "exact": like "", and 8-bit floats also represent the operands of the second product exactly.
+    - "rounded": any activations.
+    """
     any_inputs = _inputs(dict.fromkeys(("gate", "up", "down"), like), tokens, sizes)
 
     def make_inputs(seed: int) -> dict[str, Any]:
@@ -220,23 +250,23 @@ def _float8_inputs(
 
 
 def _last_column(matrix: Float8) -> Float8:
-    """Return 64 times the last column in each row: silu leaves it unchanged if it is at least
-    1/2."""
+    """Return a matrix of the shape of `matrix` that multiplies the last input by 64 for every
+    output. silu leaves the result unchanged if that input is at least 1/2."""
     codes = np.zeros_like(matrix.codes)
     codes[:, -1] = _ONE
     return Float8(codes, np.full_like(matrix.scale, 64.0), matrix.block)
 
 
 def _shuffling(source: RandomInputs, matrix: Float8, group: int) -> Float8:
-    """Return a matrix whose rows each select a column, times a constant: a permutation within each
-    group."""
+    """Return a matrix of the shape of `matrix` in which each row selects one input, times a
+    constant. The rows of a group select the inputs of that group in random order."""
     (rows, _), scale = matrix.shape, 0.004 * matrix.scale / matrix.scale.max()
     assert rows % group == 0, "rows must be whole groups"
     codes = np.zeros_like(matrix.codes)
     starts = range(0, rows, group)
     column = np.concatenate([start + source.numpy.permutation(group) for start in starts])
     codes[np.arange(rows), column] = _ONE
-    if matrix.block[0] == 1:  # a group of results has one constant
+    if matrix.block[0] == 1:  # the results of a group need the same scale
         scale = np.full_like(matrix.scale, 0.004)
     return Float8(codes, scale, matrix.block)
 
@@ -250,7 +280,8 @@ def _case(
     favourites: int = 0,
     oai: bool = False,
 ) -> Case:
-    """`name` starts with the format of the gates, and of all matrices unless another is given."""
+    """Return a case. `name` starts with the format of the gate matrices; `up` and `down` are the
+    formats of the other matrices, by default the format of the gates."""
     gate = name.partition("-")[0]
     like = {"gate": gate, "up": up or gate, "down": down or gate}
     formats = set(like.values())
@@ -265,7 +296,7 @@ def _case(
 
 
 def _float8_case(like: str, tokens: int, sizes: _Sizes, form: str = "") -> Case:
-    """A case of products on 8-bit tensor cores; see `_float8_inputs`."""
+    """Return a case whose products may run on 8-bit tensor cores; see `_float8_inputs`."""
     size = f"T{tokens}-E{sizes.count}-top{sizes.top_k}-F{sizes.ff}-W{sizes.width}"
     name = f"{like}-narrow-{form + '-' if form else ''}{size}"
     kind = "float8-rounded" if form == "rounded" else "float8"
@@ -273,7 +304,8 @@ def _float8_case(like: str, tokens: int, sizes: _Sizes, form: str = "") -> Case:
 
 
 def _cost(inputs: Inputs) -> Cost:
-    """Only the weights of chosen experts are read."""
+    """Return the cost of a case: bytes of the activations and of the weights of chosen experts
+    (other weights are not read), and operations of the three products."""
     weights, chosen = inputs["weights"], inputs["chosen"]
     _, ff, width = weights.shape
     moved = sum(
@@ -286,7 +318,7 @@ def _cost(inputs: Inputs) -> Cost:
 
 
 _A3B = _Sizes(count=128, top_k=8, ff=768, width=2048)
-"""Qwen3-30B-A3B."""
+"""The sizes of Qwen3-30B-A3B."""
 
 EXPERTS = Op(
     name="experts",
@@ -309,7 +341,7 @@ EXPERTS = Op(
         _case("f8_tile-uneven", 3, _Sizes(3, 2, 136, 200)),
         _case("f8_tile-crowded", 70, _Sizes(2, 1, 40, 144)),
         _case("f8_tile-up-f8_row", 4, _Sizes(4, 2, 32, 64), up="f8_row"),
-        # inner widths that are no multiple of 128: the second product is not rounded
+        # F is not a multiple of 128: the operands of the second product are not rounded
         _float8_case("f8_tile", 36, _Sizes(2, 1, 40, 256)),
         _float8_case("f8_row", 30, _Sizes(3, 2, 72, 384)),
         _float8_case("f8_tile", 40, _Sizes(2, 1, 40, 256), "nan"),
@@ -344,12 +376,12 @@ EXPERTS = Op(
     ),
     tolerance={
         "f32": Tolerance(2e-5, 2e-5),
-        "f16": Tolerance(3e-3, 2e-3),  # activations may be rounded to the weights' own format
+        "f16": Tolerance(3e-3, 2e-3),  # activations may be rounded to the format of the weights
         "bf16": Tolerance(3e-2, 2e-2),
         "float8": Tolerance(1e-4, 2e-5),
         "float8-on-tensor-cores": Tolerance(3e-2, 1e-2),  # see `linear`: measured, 1.6e-2
-        # the operands of three products are off by up to 2^-4 each: y, of size 2, by 4.5 %, and for
-        # some tokens by four times that
+        # the operands of three products have errors of up to 2^-4 each; y, of size 2, then has an
+        # error of 4.5 %, for some tokens four times as much
         "float8-rounded": Tolerance(1.0, 0.0),
         # operands of the second product may be rounded to a neighbouring integer
         "integer": Tolerance(2e-2, 1e-3),

@@ -1,4 +1,4 @@
-"""Selects the rows whose logits are needed."""
+"""The op `gather_rows`: selects the rows whose logits are needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """x[rows]: [T, W], [S] int32 -> [S, W]."""
+    """Return x[rows]: [T, W], [S] int32 -> [S, W]."""
     return x[rows.long()]
 
 

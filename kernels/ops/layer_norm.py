@@ -1,4 +1,5 @@
-"""Layer normalisation, alone and after a residual addition (arXiv 1607.06450)."""
+"""The ops `layer_norm` and `add_layer_norm`: layer normalisation (arXiv 1607.06450), also after a
+residual addition."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """(x - mean) / sqrt(variance + eps) * weight + bias: [T, W], [W], [W] -> [T, W]."""
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias: [T, W], [W], [W] -> [T, W]."""
     away = x - x.mean(dim=-1, keepdim=True)
     return away / torch.sqrt(away.square().mean(dim=-1, keepdim=True) + eps) * weight + bias
 
@@ -22,7 +23,7 @@ def layer_norm(
 def add_layer_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """s = x + residual; returns (layer_norm(s), s)."""
+    """Return (layer_norm(s), s) with s = x + residual, both [T, W]."""
     total = x + residual
     return layer_norm(total, weight, bias, eps), total
 
@@ -30,7 +31,7 @@ def add_layer_norm(
 def _inputs(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
-        # Rows are far from zero, so that a variance by squares would cancel.
+        # The mean is far from zero: a variance computed as E[x^2] - E[x]^2 would be inexact.
         x = source.normal(tokens, width) * torch.exp(source.normal(tokens, 1)) + 3
         if tokens > 1:
             x[0] = 0  # only eps keeps this row from a division by zero

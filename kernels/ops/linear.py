@@ -1,5 +1,5 @@
-"""Matrix products with float weights, and with affine integers times int8 activations. Weights in
-8-bit floats may be multiplied by activations in 8-bit floats."""
+"""The op `linear`: products of activations with float weights, and of int8 activations with affine
+integer weights. Weights in 8-bit floats may be multiplied by activations in 8-bit floats."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from penstock.kernels.ops.dequantize import dequantize, stored_bytes
 from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.weights import Affine, Linear, Matrix
 
-# Number of activations that share a scale, whatever the group of the weight.
+# Number of int8 activations that share a scale, for any group size of the weight.
 ACTIVATION_GROUP = 32
 
-# Number of activations that share a scale if the scales of 8-bit weights belong to groups of
+# Number of 8-bit float activations that share a scale if the weight has a scale per group of
 # columns.
 FLOAT8_GROUP = 128
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceLinear:
-    """Dequantized weights: each part [N, C], and whether its products are over integers."""
+    """A linear layer with dequantized weights.
+
+    `parts`: for each part, its weights [N, C] and whether they were integers.
+    `bias`: [sum of N], or None.
+    """
 
     parts: tuple[tuple[torch.Tensor, bool], ...]
     bias: torch.Tensor | None
 
 
 def pack_linear(weight: Linear, device: str = "cpu", dtype: Any = torch.float32) -> ReferenceLinear:
-    """Dequantize every part to `dtype`."""
+    """Return the layer with every part dequantized to `dtype`."""
     parts = tuple(
         (dequantize(part, dtype).to(device), isinstance(part, Affine)) for part in weight.parts
     )
@@ -40,8 +44,11 @@ def pack_linear(weight: Linear, device: str = "cpu", dtype: Any = torch.float32)
 
 
 def quantized(x: torch.Tensor) -> torch.Tensor:
-    """Round x [T, C] to the values of int8 activations: per row and group of 32 the integers of x *
-    (127 / absmax), half to even, times the scale that fits them to x with least squares."""
+    """Return x [T, C] rounded to the values that int8 activations represent.
+
+    Each row and group of 32 has integers, x * (127 / absmax) rounded half to even, and a scale,
+    which fits these integers to x by least squares.
+    """
     grouped: torch.Tensor = x.unflatten(-1, (-1, ACTIVATION_GROUP))
     step = grouped.abs().amax(dim=-1, keepdim=True) / 127
     quanta = torch.round(grouped / torch.where(step > 0, step, 1))
@@ -51,12 +58,14 @@ def quantized(x: torch.Tensor) -> torch.Tensor:
 
 
 def linear(x: torch.Tensor, weight: ReferenceLinear) -> torch.Tensor:
-    """x @ w.T + bias: [T, C] -> [T, N]. Integer parts multiply quantized x. Parts of 8-bit floats
-    may multiply x rounded to 8-bit floats, half to even, with the scale absmax / 448 of each row
-    or, if the scales of the weight belong to groups of columns, of each group of a row.
+    """Return x @ w.T + bias: [T, C] -> [T, N].
 
-    Sums are exact per group and ordered over groups; that affects only rounding, which float64 does
-    not show.
+    Integer parts are multiplied by x quantized to int8. Parts in 8-bit floats may be multiplied by
+    x rounded to 8-bit floats, half to even, with the scale absmax / 448. This scale is computed per
+    row of x or, if the weight has scales per group of columns, per group of a row.
+
+    Kernels compute the sum of each group exactly and add the groups in order. This affects only
+    rounding, which does not show in float64.
     """
     columns = [(quantized(x) if integer else x) @ part.T for part, integer in weight.parts]
     y = torch.cat(columns, dim=-1)
@@ -79,7 +88,8 @@ def _matrix(source: RandomInputs, rows: int, width: int, like: str) -> Matrix:
 def _inputs(
     like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = ""
 ) -> Callable[[int], dict[str, Any]]:
-    """`like`: one format for all parts, or one per part, separated by '+'."""
+    """Return a function that makes the inputs of a case. `like`: one format for all parts, or one
+    per part, separated by '+'."""
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
@@ -96,7 +106,8 @@ def _inputs(
 def _float8_inputs(
     like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = "", rounded: str = ""
 ) -> Callable[[int], dict[str, Any]]:
-    """Activations that 8 bits hold exactly; with `rounded`, any activations."""
+    """Return a function that makes inputs with 8-bit float weights. The activations are numbers
+    that 8-bit floats represent exactly or, with `rounded`, any numbers."""
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
@@ -110,7 +121,8 @@ def _float8_inputs(
 
 
 def _float8_nan_inputs(like: str, tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
-    """One activation is NaN: only its row of results must be NaN."""
+    """Return a function that makes inputs with one NaN activation: only its row of results must be
+    NaN."""
     inputs_of = _float8_inputs(like, tokens, width, (40,))
 
     def make_inputs(seed: int) -> dict[str, Any]:
@@ -122,7 +134,8 @@ def _float8_nan_inputs(like: str, tokens: int, width: int) -> Callable[[int], di
 
 
 def _tied_inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
-    """Every activation is exactly between two quanta: only half-to-even gives the result."""
+    """Return a function that makes activations exactly halfway between two quanta: only rounding
+    half to even gives the right result."""
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
@@ -135,7 +148,8 @@ def _tied_inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str
 
 
 def _nan_inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
-    """One activation is NaN: only its row of results must be NaN."""
+    """Return a function that makes inputs with one NaN activation: only its row of results must be
+    NaN."""
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
@@ -146,12 +160,13 @@ def _nan_inputs(tokens: int, width: int, rows: int) -> Callable[[int], dict[str,
     return make_inputs
 
 
-# 4-bit formats whose scales have one level; some processors round these scales.
+# 4-bit formats whose scales are not two-level. Some ISAs round these scales.
 _NIBBLES = {"q4_0", "q4_1", "int4_g128", "int4_g96_minima"}
 
 
 def _kind(like: str) -> str:
-    """Return the loosest tolerance among the formats of the parts."""
+    """Return the kind of a case whose parts have the formats `like`. The kind selects the loosest
+    tolerance of these formats."""
     formats = like.split("+")
     integer = "nibbles" if set(formats) <= _NIBBLES else "integer"
     return next((kind for kind in ("bf16", "f16", "f32") if kind in formats), integer)
@@ -263,21 +278,23 @@ LINEAR = Op(
     benchmarks=_benchmarks(),
     tolerance={
         "f32": Tolerance(2e-5, 1e-5),
-        "f16": Tolerance(3e-3, 1e-3),  # x may be rounded to the weights' own format
+        "f16": Tolerance(3e-3, 1e-3),  # x may be rounded to the format of the weights
         "bf16": Tolerance(3e-2, 1e-2),
         "integer": Tolerance(1e-4, 1e-5),
-        # Minima and the sums that they multiply have 16 bits each: if these products, of size 30,
-        # cancel others, they are off by up to 2^-16 of themselves.
+        # Minima, and the sums that minima multiply, have 16 bits each. If these products, of size
+        # 30, cancel with other products, their relative error of 2^-16 remains.
         "integer-by-tiles": Tolerance(5e-4, 1e-5),
         "nibbles": Tolerance(1e-4, 1e-5),
         "nibbles-by-tiles": Tolerance(5e-4, 1e-5),
-        # Scales are multiples of 2^-14 of a row's largest: y, of size 14, is off by up to 2e-3.
+        # Scales are rounded to multiples of 2^-14 of the largest scale in a row: y, of size 14, has
+        # an error of up to 2e-3.
         "nibbles-in-bf16": Tolerance(3e-3, 1e-5),
         "float8": Tolerance(1e-4, 1e-5),
-        # Tensor cores of compute capability 9.0 align the terms of a sum of 8-bit floats to its
-        # largest and keep 14 bits: up to 4.5e-3 was measured, sums of size 3 have terms of size 10.
+        # Tensor cores of compute capability 9.0 align the terms of a sum of 8-bit floats to the
+        # largest term and keep 14 bits. Sums of size 3 have terms of size 10; errors of up to
+        # 4.5e-3 were measured.
         "float8-on-tensor-cores": Tolerance(1e-2, 1e-2),
-        "float8-rounded": Tolerance(0.3, 0.0),  # x is off by up to 2^-4, y (size 3) by 2.6 %
+        "float8-rounded": Tolerance(0.3, 0.0),  # errors: x up to 2^-4, y (of size 3) 2.6 %
     },
     cost=_cost,
     order=("cuda", "triton", "native", "reference"),

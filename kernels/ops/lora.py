@@ -1,4 +1,4 @@
-"""LoRA: low-rank updates by many adapters in one call (arXiv 2106.09685)."""
+"""The op `lora`: low-rank updates by many adapters in one call (arXiv 2106.09685)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 class ReferenceAdapter:
-    """The factors of each slice of each linear layer, as tensors."""
+    """An adapter as tensors. `linears`: for each slice of each linear layer its factors (a, b), or
+    None."""
 
     def __init__(self, factors: Sequence[LinearFactors], device: str, dtype: torch.dtype) -> None:
         def tensor(array: Any) -> torch.Tensor:
@@ -33,7 +34,8 @@ class ReferenceAdapter:
 
 
 class ReferenceSlots:
-    """`kernels.lora_slots.AdapterSlots` that only convert factors to `dtype`."""
+    """`kernels.lora_slots.AdapterSlots` for the reference: `pack` only converts factors to
+    `dtype`."""
 
     def __init__(
         self, sizes: SlotSizes, device: str = "cpu", dtype: torch.dtype = torch.float32
@@ -60,7 +62,8 @@ def lora(
     linear: int,
     rows: AdapterRows[torch.Tensor],
 ) -> torch.Tensor:
-    """y[t] += B (A x[t]) with the factors of the slot of row t, slice by slice; in place."""
+    """Add B (A x[t]) to y[t] in place for each row t that has an adapter, and return y. A and B are
+    the factors of the row's adapter for the linear layer number `linear`, slice by slice."""
     starts = rows.starts.tolist()
     for group, slot in enumerate(rows.slots.tolist()):
         of_group = rows.order[starts[group] : starts[group + 1]].long()
@@ -81,7 +84,8 @@ def lora(
 def _factors(
     source: RandomInputs, rank: int, width: int, rows: int, storage_dtype: StorageDtype
 ) -> LoraFactors:
-    """Return factors that `storage_dtype` holds exactly, so that only the arithmetic is tested."""
+    """Return factors that `storage_dtype` represents exactly, so that only the arithmetic is
+    tested."""
     a, b = source.normal(rank, width).numpy() / width**0.5, source.normal(rows, rank).numpy()
     if storage_dtype == "f16":
         a, b = a.astype(np.float16), b.astype(np.float16)
@@ -93,8 +97,8 @@ def _factors(
 
 
 def group_rows(slots: Sequence[int], num_groups: int) -> AdapterRows[torch.Tensor]:
-    """Return the groups of rows with these slots, -1 for none. Undefined entries are out of
-    range."""
+    """Return the `AdapterRows` of rows with these slots (-1: no adapter), with space for
+    `num_groups` groups. Undefined entries are out of range."""
     used = sorted({slot for slot in slots if slot >= 0})
     order = [row for slot in used for row, own in enumerate(slots) if own == slot]
     counts = [slots.count(slot) for slot in used] + [0] * (num_groups - len(used))
@@ -113,8 +117,12 @@ def _inputs(
     storage_dtype: StorageDtype,
     missing: int | None = None,
 ) -> Callable[[int], dict[str, Any]]:
-    """`slots`: that of each row; `ranks`: that of each occupied slot; `missing`: a slice that the
-    first adapter does not change."""
+    """Return a function that makes the inputs of a case.
+
+    `slots`: the slot of each row.
+    `ranks`: occupied slot -> rank of its adapter.
+    `missing`: index of a slice that the first adapter does not change.
+    """
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
@@ -155,7 +163,8 @@ def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
 
 
 def _cost(inputs: Inputs) -> Cost:
-    """The groups, the factors of each slot in use once, x of its rows, and y twice."""
+    """Return the cost of a case: groups, the factors of each slot in use and x are read once; y is
+    read and written."""
     item = {"f32": 4, "f16": 2, "i8": 1}[inputs["sizes"].storage_dtype]
     moved, operations = 4 * (len(inputs["rows"].starts) + len(inputs["rows"].order)), 0
     for slot, (_, linear) in inputs["installed"].items():

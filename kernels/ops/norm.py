@@ -1,4 +1,5 @@
-"""Root-mean-square normalisation, alone and after a residual addition (arXiv 1910.07467)."""
+"""The ops `rms_norm` and `add_rms_norm`: root-mean-square normalisation (arXiv 1910.07467), also
+after a residual addition."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight: [T, W], [W] -> [T, W]."""
+    """Return x / sqrt(mean(x^2) + eps) * weight: [T, W], [W] -> [T, W]."""
     return x / torch.sqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight
 
 
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """s = x + residual; returns (rms_norm(s), s)."""
+    """Return (rms_norm(s), s) with s = x + residual, both [T, W]."""
     total = x + residual
     return rms_norm(total, weight, eps), total
 

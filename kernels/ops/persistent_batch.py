@@ -1,4 +1,5 @@
-"""The persistent batch on a device: applying changes, building a step, appending sampled tokens."""
+"""The ops of the persistent batch on a device: `update_rows` applies changes, `prepare_step` builds
+the inputs of a step, `append_tokens` appends sampled tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> None:
-    """Set rows to the values in the upload, then append runs of blocks to them."""
+    """Set the updated rows to the values in the upload, then append the runs of KV blocks in the
+    upload to block tables."""
     words = upload.words
     for index in range(upload.num_updates):
         begin = upload.updates_at + index * UPDATE_WORDS
@@ -50,7 +52,8 @@ def prepare_step(
     chunks: int,
     block_size: int,
 ) -> None:
-    """Write the inputs of a step of the first `chunks` chunks, and the columns of its sampling."""
+    """Write the inputs of a step, which consists of the first `chunks` chunks of the upload, and
+    its sampling parameters to the buffers `slots`."""
     out, device = slots.inputs, upload.words.device
     out.query_starts[0] = 0
     for index in range(chunks):
@@ -93,8 +96,8 @@ def append_tokens(
     chunks: int,
 ) -> None:
     """Append `tokens: [S]`, sampled in a step of `chunks` chunks, to the rows of chunks without
-    draft tokens, and count them. A token that could not be sampled is appended as 0 and not
-    counted."""
+    draft tokens, and increase the counts of these tokens. A negative token (none could be sampled)
+    is appended as 0 and not counted."""
     for index in range(chunks):
         words = upload.words[index * CHUNK_WORDS : (index + 1) * CHUNK_WORDS].tolist()
         row, place, draft = words[0], words[4], words[5]
@@ -107,8 +110,8 @@ def append_tokens(
 
 
 def _state(source: RandomInputs, rows: int, blocks: int, block_size: int) -> RowState[torch.Tensor]:
-    """Return `rows` rows with some known tokens each, over scattered blocks, and the padding
-    row."""
+    """Return the state of `rows` rows, with random known tokens and scattered KV blocks, and of the
+    padding row."""
     tables = 1 + torch.randperm((rows + 1) * blocks, generator=source.torch).int()
     return RowState(
         known=source.integers(1, blocks * block_size, rows + 1),
@@ -124,7 +127,7 @@ def _state(source: RandomInputs, rows: int, blocks: int, block_size: int) -> Row
 
 
 def _slots(chunks: int, tokens: int, places: int, blocks: int) -> StepBuffers[torch.Tensor]:
-    """Return buffers of a step, filled with values that no step has."""
+    """Return the buffers of a step, filled with -7, which no step contains."""
 
     def room(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.full(shape, -7, dtype=dtype)
@@ -151,7 +154,8 @@ def _slots(chunks: int, tokens: int, places: int, blocks: int) -> StepBuffers[to
     )
 
 
-# start (None: device), length, draft tokens (None: samples nothing), first scored position, scores
+# First position (None: known only to the device), number of tokens, number of draft tokens (None:
+# nothing is sampled), first scored position, number of scores.
 _ChunkSpec = tuple["int | None", int, "int | None", int, int]
 
 
@@ -211,7 +215,7 @@ def _changes_inputs(rows: int, blocks: int, updated: int, runs: int) -> Callable
 
 
 def _columns(value: Any) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of a dataclass and of those in it."""
+    """Return all tensors of a dataclass, including the tensors of nested dataclasses."""
     found: list[torch.Tensor] = []
     map_tensors(value, found.append)
     return tuple(found)

@@ -1,4 +1,5 @@
-"""From the tokens of a sequence to one vector: the mean, and vectors of length one."""
+"""The ops `mean_rows` and `l2_normalize`: the mean of the token vectors of a sequence, and scaling
+of vectors to length one."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ _LEAST_LENGTH = 1e-12
 
 
 def mean_rows(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """The mean of rows starts[r] : starts[r + 1] of each sequence: [T, W], [R + 1] -> [R, W]."""
+    """Return for each sequence r the mean of the rows starts[r] : starts[r + 1] of x: [T, W], [R +
+    1] -> [R, W]."""
     lengths = starts.diff().tolist()
     return torch.stack([part.mean(dim=0) for part in x.split(lengths)])
 
 
 def l2_normalize(x: torch.Tensor) -> torch.Tensor:
-    """x / max(|x|, 1e-12), row by row: [R, W] -> [R, W]."""
+    """Return x / max(|x|, 1e-12) for each row x: [R, W] -> [R, W]."""
     length: torch.Tensor = x.norm(dim=-1, keepdim=True)
     return x / length.clamp(min=_LEAST_LENGTH)
 

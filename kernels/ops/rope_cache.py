@@ -1,4 +1,5 @@
-"""Head norms, rotary embedding (arXiv 2104.09864, halves) and the write to the paged cache."""
+"""The op `rope_cache`: normalises the heads of queries and keys, applies rotary embedding (arXiv
+2104.09864, pairs of half-dimensions), and writes keys and values to the paged KV cache."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from penstock.kernels.registry import Case, Cost, Inputs, Op, Tolerance
 
 
 def rotate(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-    """Rotate x [T, heads, D] by rope [T, rotated]: cosines, then sines of the half-dimensions."""
+    """Return x [T, heads, D] rotated by `rope: [T, rotated]`, which contains rotated / 2 cosines,
+    then as many sines."""
     rotated = rope.shape[-1]
     cosine, sine = rope[:, None].chunk(2, dim=-1)
     first, second = x[..., :rotated].chunk(2, dim=-1)
@@ -30,7 +32,8 @@ def rope_cache(
     heads: tuple[int, int, int],
     head_norm: HeadNorm | None,
 ) -> torch.Tensor:
-    """Normalise and rotate q and k, store k and v at `inputs.slots`, return q: [T, H * D]."""
+    """Normalise (unless `head_norm` is None) and rotate q and k, store k and v in the cache at
+    `inputs.slots`, and return q: [T, H * D]."""
     q_heads, kv_heads, dim = heads
     q, k, v = qkv.unflatten(-1, (-1, dim)).split((q_heads, kv_heads, kv_heads), dim=1)
     if head_norm is not None:
@@ -45,7 +48,7 @@ def rope_cache(
 
 
 def _rope_table(positions: int, rotated: int) -> torch.Tensor:
-    """Return [positions, rotated]: cosines, then sines, base 10000."""
+    """Return the rope table [positions, rotated] for base 10000: cosines, then sines."""
     frequency = 10000.0 ** (-torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
     angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequency)
     return torch.cat((angles.cos(), angles.sin()), dim=1).float()
@@ -84,7 +87,7 @@ def _invoke(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
 
 
 def single_token(step: StepInputs[torch.Tensor], index: int) -> StepInputs[torch.Tensor]:
-    """Return the step in which token `index` is decoded alone."""
+    """Return the inputs of a step that decodes token `index` of `step` alone."""
     row = int((step.query_starts[1:] <= index).sum())
     token = slice(index, index + 1)
     return StepInputs(
@@ -137,7 +140,7 @@ ROPE_CACHE = Op(
         Case("smollm2-T512", "float", _inputs(((0, 512),), (9, 3, 64), 16, _F16, 64)),
         Case("qwen1.5b-T512", "float", _inputs(((0, 512),), (12, 2, 128), 16, _F16, 128)),
     ),
-    # The key "f16" is for results of that type: the contents of the cache.
+    # "f16" is the tolerance of float16 results: the contents of the cache.
     tolerance={"float": Tolerance(1e-5, 1e-5), "f16": Tolerance(1e-4, 1e-3)},
     cost=_cost,
     order=("cuda", "triton", "native", "reference"),

@@ -1,4 +1,4 @@
-"""Sampling tokens from logits, as `kernels/sampler_inputs.py` specifies; and log-probabilities."""
+"""The ops `sample` and `top_logprobs`, as `kernels/sampler_inputs.py` specifies them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
 def _rows_inputs(
     vocabulary: int, selected: Sequence[int], count: int, num_distinct: int = 0
 ) -> Callable[[int], dict[str, Any]]:
-    """The rows `selected` of as many rows as the highest needs; a fifth of the logits is -inf."""
+    """Return a function that makes the inputs of `top_logprobs` for the rows `selected`. A fifth of
+    the logits is -inf. `num_distinct`: 0: any logits; otherwise logits are rounded, so that about
+    `num_distinct` distinct logits remain and there are ties."""
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
@@ -71,7 +73,7 @@ SAMPLE = Op(
         Case("top_p-ties", "exact", random_logits(4, 333, "top_p", num_distinct=6)),
         Case("min_p", "exact", random_logits(4, 333, "min_p")),
         Case("mixed", "exact", random_logits(7, 1111, "mixed")),
-        # Rows of a multiple of four logits, which may be loaded by fours.
+        # The vocabulary is a multiple of four, so a kernel may load four logits at a time.
         Case("mixed-fours", "exact", random_logits(7, 1112, "mixed")),
         Case("temperature-fours", "exact", random_logits(3, 9004, "temperature")),
         Case("top_p-fours", "exact", random_logits(3, 17004, "top_p")),

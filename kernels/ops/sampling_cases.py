@@ -1,4 +1,4 @@
-"""Inputs of the samplers for which every correct implementation gives the same token."""
+"""Inputs of the sampler for which every correct implementation returns the same tokens."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.kernels.sampler_inputs import SamplingRows, SeenTokens, TokenValue
 
 
 def _rows(source: RandomInputs, rows: int, settings: str, vocabulary: int) -> SamplingRows:
-    """Return the parameters of `rows` rows: "greedy", "mixed", or the names of what is on, joined
-    by '+'."""
+    """Return random sampling parameters of `rows` rows. `settings`: "greedy", "mixed" (all
+    parameters), or the names of the parameters to use, joined by '+'."""
     generator = source.numpy
     on = {name: name in settings or settings == "mixed" for name in ("top_k", "top_p", "min_p")}
     temperature = np.zeros(rows) if settings == "greedy" else generator.uniform(0.3, 2.0, rows)
@@ -37,8 +37,9 @@ def _rows(source: RandomInputs, rows: int, settings: str, vocabulary: int) -> Sa
 
 
 def _away_from_borders(logits: torch.Tensor, rows: SamplingRows) -> SamplingRows:
-    """Return `rows` with other positions, and then other top-p, chosen so that small errors in the
-    sums change no token: every correct implementation gives the reference's."""
+    """Return `rows` with other positions and, if necessary, lower top-p, so that small errors in
+    sums do not change a token: every correct implementation then returns the tokens of the
+    reference."""
     exact = logits.double()
     adjust_logits(exact, rows)
     top_p, position = rows.top_p.copy(), rows.position.copy()
@@ -69,8 +70,13 @@ def _nudge(top_p: float, direction: int) -> float:
 def random_logits(
     rows: int, vocabulary: int, settings: str, num_distinct: int = 0, features: str = ""
 ) -> Callable[[int], dict[str, Any]]:
-    """`num_distinct` > 0: the number of distinct logits, which gives ties at every border.
-    `features`: the adjustments before sampling, joined by '+'."""
+    """Return a function that makes logits and sampling parameters.
+
+    `settings`: see `_rows`.
+    `num_distinct`: 0: any logits; otherwise logits are rounded, so that about `num_distinct`
+        distinct logits remain and there are ties at every border.
+    `features`: the adjustments before sampling, joined by '+'.
+    """
 
     def make_inputs(seed: int) -> dict[str, Any]:
         source = RandomInputs(seed)
@@ -85,15 +91,15 @@ def random_logits(
 
 
 def plain_rows(source: RandomInputs, rows: int) -> SamplingRows:
-    """Return rows that sample at a temperature and adjust no logit."""
+    """Return the parameters of `rows` rows that sample at a temperature and adjust no logits."""
     return _rows(source, rows, "temperature", 0)
 
 
 def random_features(
     source: RandomInputs, rows: int, vocabulary: int, features: str
 ) -> SamplingRows:
-    """Return `plain_rows` with the `features` of "bias+seen+dry+mask". The last of several rows has
-    only the mask of the first."""
+    """Return `plain_rows` with random adjustments. `features`: their names, joined by '+': "bias",
+    "seen", "dry", "mask". If there are several rows, the last has only the first mask."""
     return _with_features(plain_rows(source, rows), source, vocabulary, features)
 
 
@@ -136,8 +142,8 @@ def _token_values(
 
 
 def _some_tokens(source: RandomInputs, rows: int, vocabulary: int) -> tuple[Any, Any]:
-    """Return starts and distinct tokens, up to half of the vocabulary; none for the last of several
-    rows."""
+    """Return (starts, tokens): for each row a list of distinct tokens, up to half of the
+    vocabulary. The last of several rows has an empty list."""
     most = min(max(vocabulary // 2, 1), 2000)
     lengths = source.numpy.integers(1, most + 1, rows)
     if rows > 1:
@@ -148,7 +154,8 @@ def _some_tokens(source: RandomInputs, rows: int, vocabulary: int) -> tuple[Any,
 
 
 def unusable_logits(seed: int) -> dict[str, Any]:
-    """Return a row with NaN, one with +inf, one of only -inf; and usable rows with -inf."""
+    """Return inputs with a row that contains NaN, a row that contains +inf, a row of only -inf, and
+    three usable rows, two of them with -inf."""
     source = RandomInputs(seed)
     logits = source.normal(6, 70)
     logits[0, 69], logits[1, 3], logits[2] = float("nan"), float("inf"), float("-inf")
@@ -160,8 +167,9 @@ def unusable_logits(seed: int) -> dict[str, Any]:
 
 
 def barren_logits(seed: int) -> dict[str, Any]:
-    """Return rows whose mask allows no token (except bits beyond the vocabulary), one token, or
-    only tokens that are -inf; and rows whose mask forbids NaN."""
+    """Return inputs with masks. In order, the masks of the rows allow only bits beyond the
+    vocabulary; one token; one token whose logit is -inf; one token, and another one has the logit
+    NaN; one token whose logit is NaN. The last row has no mask."""
     source = RandomInputs(seed)
     logits = source.normal(6, 70)
     logits[2, 5], logits[3, 6], logits[4, 6] = float("-inf"), float("nan"), float("nan")

@@ -1,4 +1,5 @@
-"""Reference of sampling: Philox, the pipeline of one row, log-probabilities."""
+"""Reference of the sampler: Philox random numbers, sampling from a row of logits,
+log-probabilities."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _SHIFT = np.uint64(32)
 
 
 def philox(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[npt.NDArray[np.uint64], ...]:
-    """Philox 4x32-10 (Salmon et al., SC 2011): four words from four counter and two key words, all
-    uint64 arrays of 32-bit values."""
+    """Return the four output words of Philox 4x32-10 (Salmon et al., SC 2011) for four counter
+    words and two key words. All words are uint64 arrays of 32-bit values."""
     c0, c1, c2, c3 = (np.atleast_1d(np.asarray(word, dtype=np.uint64)) for word in counter)
     k0, k1 = (np.atleast_1d(np.asarray(word, dtype=np.uint64)) for word in key)
     for _ in range(10):
@@ -31,7 +32,7 @@ def philox(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[npt.NDArray[
 def uniform(
     seed: npt.NDArray[np.uint64], position: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.float64]:
-    """Return the number in [0, 1), a multiple of 2^-24, of each (seed, position)."""
+    """Return a uniform random number for each (seed, position): a multiple of 2^-24 in [0, 1)."""
     zero = np.zeros_like(position)
     counter = (position & _LOW, position >> _SHIFT, zero, zero)
     first, *_ = philox(counter, (seed & _LOW, seed >> _SHIFT))
@@ -40,8 +41,8 @@ def uniform(
 
 
 def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """Return the token of each row: [S, V], adjusted in place -> [S] int32, negative if a row has
-    none."""
+    """Return the sampled token of each row: [S] int32, negative for a row without a token. `logits:
+    [S, V]` are adjusted in place."""
     barren = adjust_logits(logits, rows)
     samples = uniform(_bits(rows.seed), _bits(rows.position))
     tokens = [
@@ -60,7 +61,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 
 
 def _bits(column: Any) -> npt.NDArray[np.uint64]:
-    """Return a column of numbers, or the bits of a device tensor, as uint64."""
+    """Return an array of 64-bit integers, or a device tensor with their bits, as uint64."""
     array = column.cpu().numpy() if isinstance(column, torch.Tensor) else column
     return np.asarray(array).view(np.uint64)
 
@@ -68,8 +69,9 @@ def _bits(column: Any) -> npt.NDArray[np.uint64]:
 def sample_row(
     logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float, number: float
 ) -> int:
-    """Return the token of one row [V] for the uniform number `number`, or FAILED."""
-    highest = logits.max()  # NaN if any logit is
+    """Return the token that the uniform number `number` selects from a row of logits [V], or
+    FAILED."""
+    highest = logits.max()  # NaN if any logit is NaN
     if not torch.isfinite(highest):
         return FAILED
     if temperature == 0 or top_p == 0:
@@ -90,8 +92,9 @@ def sample_row(
 def top_logprobs(
     logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """For the rows `rows` of [S, V], return the log-probability of `tokens`, and the ids and
-    log-probabilities of the `count` best tokens, the lower id first among equals."""
+    """Return log-probabilities for the rows `rows: [R]` of `logits: [S, V]`: of `tokens: [R]`, then
+    the ids and the log-probabilities of the `count` best tokens of each row. The lower id comes
+    first among equals. A row that cannot be sampled has NaN, and ids of -1."""
     chosen = logits[rows.long()]
     logprobs = chosen.log_softmax(dim=1)
     values, ids = (part[:, :count] for part in torch.sort(logprobs, descending=True, stable=True))
