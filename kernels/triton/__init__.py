@@ -71,8 +71,8 @@ class TritonOps(TorchOps):
         super().__init__(KernelRegistry(all_ops(), machine_of(device), names), device, dtype)
 
     def constant(self, array: Any) -> torch.Tensor:
-        """Return `array` as a tensor on the device, floats as float32 whatever the type of
-        activations."""
+        """Return `array` as a tensor on the device. Floats become float32 even if activations have
+        another type."""
         tensor = tensor_of(array).to(self.device)
         return tensor.float() if tensor.is_floating_point() else tensor
 

@@ -82,8 +82,8 @@ def _hosted(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def _units(rows: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return for each row the power of two that, as a divisor, brings the largest element to 1..2;
-    ones for float32."""
+    """Return a power of two for each row: divided by it, the row's largest element is between 1 and
+    2. Returns ones if `dtype` is float32."""
     largest = np.abs(rows).max(axis=1)
     if dtype == torch.float32:
         return np.ones_like(largest)
@@ -145,9 +145,9 @@ def _segment(
     starts, slots, order, ranks, block, groups, num_slices, piece,
     MOST_GROUPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Return the rows of block number `block`, counted over all groups: (indices in `order`, mask
-    of the valid indices, rows of x, index of the adapter's slice in the tables, rank). Past the
-    last block the mask is empty and the rank is 0."""
+    """Return the rows of block number `block`, counted over the row blocks of all groups: (indices
+    in `order`, mask of the valid indices, rows of x, entry of the adapter's slice `piece` in the
+    tables, rank). Past the last block the mask is empty and the rank is 0."""
     group = tl.arange(0, MOST_GROUPS)
     known = group < groups
     begin = tl.load(starts + group, mask=known, other=0)

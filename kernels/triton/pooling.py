@@ -15,8 +15,8 @@ _BLOCK = 128
 
 @triton.jit
 def mean_rows_kernel(out, x, starts, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute the mean of a sequence's rows, added in ascending order: the sum does not depend on
-    the batch."""
+    """Compute the mean over the tokens of one sequence. Tokens are added in ascending order, so
+    that the sum does not depend on the batch."""
     sequence = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH

@@ -127,8 +127,8 @@ def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:
 
 
 def _joined(parts: list[PackedFloat8]) -> PackedFloat8:
-    """Join matrices of 8-bit floats into one. If a block of rows with one scale would span two
-    matrices, every row gets a scale."""
+    """Join matrices of 8-bit floats into one. If the matrices differ in rows per scale, or rows
+    with one scale would span two matrices, every row gets its own scale."""
     heights = {part.scale_rows for part in parts}
     if len(heights) > 1 or any(part.shape[0] % part.scale_rows for part in parts[:-1]):
         parts = [one_scale_a_row(part) for part in parts]
@@ -187,7 +187,7 @@ class _Tile:
 
 
 def _tile(tokens: int, rows: int, width: int, dtype: torch.dtype) -> _Tile:
-    if dtype == torch.float32:  # no tensor cores: small tiles, or registers run out
+    if dtype == torch.float32:  # without tensor cores, larger tiles need too many registers
         return _Tile(rows_a_tile(tokens), 64, 32, 4, 3)
     if tokens > 16:
         return _Tile(64, 128, 64, 4, 3)

@@ -40,8 +40,8 @@ def quantize_kernel(q, scale, x, groups, GROUP: tl.constexpr, GROUPS: tl.constex
 
 @triton.jit
 def _integers(q, column, group, rows, groups, BITS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return the 32 integers of one group of activations' columns from each row of weights, as int8
-    [BLOCK_N, 32]. Stored 8-bit integers are reduced by 128."""
+    """Return the weights in group `group` of 32 columns, for the rows of weights `column`: int8
+    [BLOCK_N, 32]. 128 is subtracted from stored 8-bit integers."""
     row = column.to(tl.int64)[:, None]
     inside = (column < rows)[:, None]
     if BITS == 4:

@@ -125,7 +125,7 @@ _INVARIANT = {"float8": _Tile(64, 64, 4, 4), "widen": _Tile(64, 32, 4, 3)}
 def _tile(kind: Float8Choice, tokens: int, rows: int, wide: bool) -> _Tile:
     if kind == "float8":
         return _Tile(64, 128, 4, 4) if tokens <= 64 else _Tile(128, 128, 8, 4)
-    if wide:  # no tensor cores: small tiles, or registers run out
+    if wide:  # without tensor cores, larger tiles need too many registers
         return _Tile(rows_a_tile(tokens), 32, 4, 2)
     if tokens > 16:
         return _Tile(64, 128, 4, 3)

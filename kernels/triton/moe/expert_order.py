@@ -86,7 +86,7 @@ def route_experts(
 
 @triton.jit(do_not_specialize=["choices"])
 def count_choices_kernel(counts, chosen, choices, BLOCK: tl.constexpr):
-    """Count the pairs of one expert."""
+    """Count the (token, chosen expert) pairs of one expert."""
     expert = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     count = tl.zeros((BLOCK,), dtype=tl.int32)
@@ -111,8 +111,9 @@ def order_choices_kernel(
     BLOCK: tl.constexpr,
     TURN: tl.constexpr,
 ):
-    """Write the pairs of one expert to its tiles, in ascending order, and the expert's index to
-    `tile_expert` for each of these tiles. The first program also writes the number of tiles."""
+    """Write the (token, chosen expert) pairs of one expert to its tiles, in ascending order, and
+    the expert's index to `tile_expert` for each of these tiles. The program of expert 0 also writes
+    the number of tiles."""
     expert = tl.program_id(0)
     all_experts = tl.arange(0, EXPERTS)
     all_counts = tl.load(counts + all_experts, mask=all_experts < COUNT, other=0)
@@ -164,8 +165,8 @@ def most_tiles(choices: int, count: int, rows: int) -> int:
 
 
 def order_choices(chosen: torch.Tensor, count: int, rows: int) -> Order:
-    """Sort the chosen experts `chosen` [T, top_k] into tiles of `rows` pairs. `count`: number of
-    experts."""
+    """Sort the (token, chosen expert) pairs of `chosen` [T, top_k] by expert, into tiles of `rows`
+    pairs. `count`: number of experts."""
     choices = chosen.numel()
     capacity = most_tiles(choices, count, rows)
 

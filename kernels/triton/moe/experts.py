@@ -58,8 +58,9 @@ def experts_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Compute a tile of products: for each pair `choice`, multiply row `choice // shared_by` of x
-    by the weights of the pair's expert and write the product to row `choice` of out."""
+    """Compute a tile of products: for each (token, chosen expert) pair `choice`, multiply row
+    `choice // shared_by` of x by the expert's weights and write the product to row `choice` of
+    out."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
         return
@@ -248,8 +249,8 @@ def _activated(gate_up: torch.Tensor, chosen: torch.Tensor, weights: PackedExper
 
 def _rows_a_tile(device: torch.device, choices: int, weights: PackedExperts) -> int:
     """Return the rows of a tile: 64 if experts have many rows, which then reuse the weights that
-    were read, or if tensor cores multiply 8-bit floats, which need 64; otherwise 16, the least that
-    tensor cores need. `choices`: number of (token, chosen expert) pairs."""
+    were read, or if the kernel "float8" runs, which needs 64; otherwise 16, the least that tensor
+    cores need. `choices`: number of (token, chosen expert) pairs."""
     many = not weights.invariant and choices >= 32 * weights.down.shape[0]
     kinds = [
         choose_stack(stack, choices, device, weights.invariant)

@@ -148,14 +148,14 @@ def attention_kernel(
 def prefill_attention(
     out, q, inputs, cache, heads, scale, window, shorter: int, both: int = 0, bias=None, sinks=None
 ) -> None:
-    """Compute the tokens of `out` in chunks of more than `shorter` tokens. `both`: 1 if tokens also
-    see later tokens."""
+    """Compute attention for chunks of more than `shorter` tokens and write the results to these
+    tokens of `out`. `both`: 1 if tokens also see later tokens."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     tokens, rows = q.shape[0], inputs.context_lens.shape[0]
     scaled = cache.key_scales is not None
     if (q if scaled else cache.keys).dtype == torch.float32:
-        # No tensor cores: small tiles, or registers run out.
+        # Without tensor cores, larger tiles would need too many registers.
         block_m, warps = max(16, power_of_two(shared)), 8
         block_n = max(16, 512 // block_m)
     else:

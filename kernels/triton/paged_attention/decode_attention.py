@@ -191,7 +191,8 @@ def decode_attention(
     window: int,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """Compute the tokens of `out` in chunks of at most `decode_tokens(heads)` tokens."""
+    """Compute attention for chunks of at most `decode_tokens(heads)` tokens and write the results
+    to these tokens of `out`."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     one_token = q.shape[0] == inputs.context_lens.shape[0]
