@@ -94,8 +94,8 @@ def _units(rows: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 class TritonSlots:
     """Adapter slots (`kernels.lora_slots.AdapterSlots`) in device memory. Factors of storage type
-    "i8" are stored in 16 bits, because widening 8 bits costs a GPU more than reading 16. `install`
-    and `clear` write on the current stream."""
+    "i8" occupy 16 bits here, because widening 8-bit factors would cost a GPU more than reading 16
+    bits. `install` and `clear` write on the current stream."""
 
     def __init__(
         self, sizes: SlotSizes, device: str = "cuda", dtype: torch.dtype = torch.float32

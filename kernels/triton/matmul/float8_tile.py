@@ -61,6 +61,7 @@ def narrow_product(
     `present`, `exists`: masks of the valid rows of activations and of weights.
     `groups`: groups of BLOCK_K columns; each is summed separately.
     GROUPED: every group has its own scales; otherwise the first scale applies to the whole row.
+    UPCAST: decode codes to float32 before the product, for Triton's interpreter.
     """
     lane = tl.arange(0, BLOCK_K)
     x_place, weight_place = x_row + lane[None, :], weight_row + lane[None, :]

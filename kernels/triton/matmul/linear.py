@@ -1,6 +1,6 @@
-"""Linear layers: dense weights are streamed for few rows and multiplied by cuBLAS for many
+"""Linear layers. Dense weights are streamed for few rows and multiplied by cuBLAS for many
 (`linear_choice` selects); affine weights are multiplied exactly in int8 (`linear_affine`); weights
-in 8-bit floats by the kernels of `linear_float8`.
+in 8-bit floats are multiplied by the kernels of `linear_float8`.
 
 With `PackedLinear.invariant` one kernel and one tile serve any number of rows, so that the order of
 a row's sum does not depend on the batch.

@@ -23,7 +23,7 @@ _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class PackedDense:
-    """Dense weights. `data: [N, C]` in the type of storage."""
+    """Dense weights. `data: [N, C]` in float32, float16 or bfloat16."""
 
     data: torch.Tensor
 

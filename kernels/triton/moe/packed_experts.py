@@ -23,7 +23,7 @@ from penstock.kernels.weights import ExpertActivation, Experts, Matrix
 
 @dataclass(frozen=True, slots=True)
 class DenseStack:
-    """Dense weights of all experts. `data: [E, N, C]` in the type of storage."""
+    """Dense weights of all experts. `data: [E, N, C]` in float32, float16 or bfloat16."""
 
     data: torch.Tensor
 
