@@ -12,12 +12,13 @@ namespace {
 
 constexpr int kSettings = static_cast<int>(cuda::Setting::kCount);
 
-// The allowed values of each setting, as bits. Initially each setting has its smallest value.
+// The allowed values of each setting, as a bit mask. Each setting starts with its smallest value.
 constexpr unsigned kAllowed[kSettings] = {0b11, 0b11, 0b11100, 0b11};
 
 std::atomic<int> values[kSettings] = {0, 0, 2, 0};
 
-// Only machine code for compute capability 9.0 waits for earlier kernels (`wait_for_earlier`).
+// Returns whether kernels may overlap on the current device: only code for compute capability 9.0
+// waits for earlier kernels (`wait_for_earlier`).
 bool may_overlap() {
 #ifdef PENSTOCK_EMULATED
     return true;

@@ -1,5 +1,5 @@
-// Device primitives: bfloat16 and e4m3, 16-byte loads, asynchronous copies, warp sums, the
-// tensor-core product. Real under nvcc, emulated with the same semantics elsewhere.
+// Device primitives: bfloat16 and e4m3, 16-byte loads, asynchronous copies, warp sums, tensor-core
+// products. nvcc compiles them to PTX; other compilers emulate them with the same semantics.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct Bf16 {
     uint16_t bits;
 };
 
-// An 8-bit float of a cache: 1 bit sign, 4 exponent, 3 mantissa, no infinity.
+// An 8-bit float of a KV cache: 1 sign bit, 4 exponent bits, 3 mantissa bits, no infinity.
 struct E4m3 {
     uint8_t bits;
 };
@@ -55,7 +55,7 @@ __device__ __forceinline__ uint32_t as_bits(float value) {
 #endif
 }
 
-// The first (lower) and the second bfloat16 of a word.
+// Return the first (lower) and the second bfloat16 of a word as floats.
 __device__ __forceinline__ float low_half(uint32_t word) {
     return as_float(word << 16);
 }
@@ -63,7 +63,7 @@ __device__ __forceinline__ float high_half(uint32_t word) {
     return as_float(word & 0xffff0000u);
 }
 
-// Two floats rounded to nearest even, `low` in the lower half.
+// Rounds two floats to bfloat16, to nearest even, and packs them with `low` in the lower half.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 #ifdef PENSTOCK_EMULATED
     const auto rounded = [](float value) -> uint32_t {
@@ -108,13 +108,13 @@ __device__ __forceinline__ void store16(void* address, const Words4& words) {
     *static_cast<Words4*>(address) = words;
 }
 
-// Stores four floats in one store of 16 bytes.
+// Stores four floats by one 16-byte store.
 __device__ __forceinline__ void store_floats(float* address, float first, float second, float third,
                                              float fourth) {
     store16(address, Words4{{as_bits(first), as_bits(second), as_bits(third), as_bits(fourth)}});
 }
 
-// Loads memory that is read once and not written during the launch, bypassing L1.
+// Loads 16 bytes that are read once and not written during the launch, bypassing L1.
 __device__ __forceinline__ Words4 stream16(const void* address) {
 #ifdef PENSTOCK_EMULATED
     return load16(address);
@@ -128,7 +128,7 @@ __device__ __forceinline__ Words4 stream16(const void* address) {
 #endif
 }
 
-// The same if `wanted`; otherwise `words` are unchanged and no memory is read.
+// Loads 16 bytes like stream16 if `wanted`; otherwise leaves `words` unchanged and reads no memory.
 __device__ __forceinline__ void stream16_where(bool wanted, Words4& words, const void* address) {
 #ifdef PENSTOCK_EMULATED
     if (wanted)
@@ -145,7 +145,8 @@ __device__ __forceinline__ void stream16_where(bool wanted, Words4& words, const
 #endif
 }
 
-// Selects bytes of (first, second) by the digits of `selector`, like PRMT.
+// Selects bytes of (first, second) by the hexadecimal digits of `selector`, like the instruction
+// PRMT.
 __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t second,
                                                   uint32_t selector) {
 #ifdef PENSTOCK_EMULATED
@@ -161,8 +162,9 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t secon
 #endif
 }
 
-// e4m3 bits moved to bfloat16 positions are the value times 2^-120, subnormals included; a product
-// restores it exactly. (NaN, which is never stored, becomes 480.)
+// Widens two e4m3 to two bfloat16, exactly. Moved to the positions of a bfloat16, the bits of an
+// e4m3 are its value times 2^-120, also for subnormals; a multiplication by 2^120 restores it.
+// (NaN, which is never stored, becomes 480.)
 __device__ __forceinline__ uint32_t widen_pair(uint32_t spread) {
     const uint32_t small = (spread & 0x80008000u) | (spread & 0x7f007f00u) >> 4;
 #ifdef PENSTOCK_EMULATED
@@ -177,7 +179,7 @@ __device__ __forceinline__ uint32_t widen_pair(uint32_t spread) {
 #endif
 }
 
-// Eight e4m3 as bfloat16.
+// Widens eight e4m3 to bfloat16.
 __device__ __forceinline__ Words4 widen(const uint32_t (&bytes)[2]) {
     Words4 words;
 #pragma unroll
@@ -186,7 +188,8 @@ __device__ __forceinline__ Words4 widen(const uint32_t (&bytes)[2]) {
     return words;
 }
 
-// Starts an asynchronous copy of 16 bytes into shared memory; zeros if the source does not exist.
+// Starts an asynchronous copy of 16 bytes into shared memory; copies zeros if the source does not
+// exist.
 __device__ __forceinline__ void copy_async(Words4* to, const void* from, bool exists) {
 #ifdef PENSTOCK_EMULATED
     emulated::copy_async(to, from, sizeof *to, exists);
@@ -198,7 +201,7 @@ __device__ __forceinline__ void copy_async(Words4* to, const void* from, bool ex
 #endif
 }
 
-// Commits the copies that this thread started since the last call as a group, which may be empty.
+// Commits the copies that this thread started since the last commit as a group, which may be empty.
 __device__ __forceinline__ void commit_copies() {
 #ifdef PENSTOCK_EMULATED
     emulated::commit_copies();
@@ -207,8 +210,8 @@ __device__ __forceinline__ void commit_copies() {
 #endif
 }
 
-// Waits until at most `kLater` of this thread's groups are in flight. Other threads do not see the
-// copied data without a barrier.
+// Waits until at most `kLater` of this thread's groups are in flight. Other threads see the copied
+// data only after a barrier.
 template <int kLater>
 __device__ __forceinline__ void wait_for_copies() {
 #ifdef PENSTOCK_EMULATED
@@ -218,7 +221,7 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-// Eight elements of a cache as they were copied, as bfloat16.
+// Converts eight elements of a KV cache, as they were copied, to bfloat16.
 __device__ __forceinline__ Words4 as_bf16(const Words4& copied) {
     return copied;
 }
@@ -226,7 +229,7 @@ __device__ __forceinline__ Words4 as_bf16(const Words2& copied) {
     return widen(copied.word);
 }
 
-// Eight elements of a cache in its own format, from memory that is read once.
+// Loads eight elements of a KV cache in its own format, from memory that is read once.
 __device__ __forceinline__ Words4 stream_raw(const Bf16* address) {
     return stream16(address);
 }
@@ -242,7 +245,7 @@ __device__ __forceinline__ Words2 stream_raw(const E4m3* address) {
     return words;
 }
 
-// Rounds to nearest even and saturates.
+// Rounds a float to e4m3, to nearest even and saturating.
 __device__ __forceinline__ E4m3 to_e4m3(float value) {
     const uint32_t sign = as_bits(value) >> 24 & 0x80;
     const float size = fabsf(value);
@@ -258,7 +261,7 @@ __device__ __forceinline__ E4m3 to_e4m3(float value) {
     return E4m3{static_cast<uint8_t>(sign | bits)};
 }
 
-// Loads data that another block wrote during this launch, from L2.
+// Loads a float that another block wrote during this launch, from L2.
 __device__ __forceinline__ float load_shared_cache(const float* address) {
 #ifdef PENSTOCK_EMULATED
     return *address;
@@ -267,7 +270,7 @@ __device__ __forceinline__ float load_shared_cache(const float* address) {
 #endif
 }
 
-// The same for four floats at a multiple of 16 bytes.
+// Loads four floats that another block wrote during this launch, at a multiple of 16 bytes.
 __device__ __forceinline__ Words4 load16_shared_cache(const float* address) {
 #ifdef PENSTOCK_EMULATED
     return load16(address);
@@ -278,16 +281,16 @@ __device__ __forceinline__ Words4 load16_shared_cache(const float* address) {
 }
 
 // Waits until all earlier kernels on the stream have ended and their writes are visible. A kernel
-// launched with `Setting::kOverlap` calls it in every thread before it reads memory that another
-// kernel may write, and before it writes any.
+// launched with `Setting::kOverlap` calls this in every thread before it reads memory that another
+// kernel may write, and before it writes any memory.
 __device__ __forceinline__ void wait_for_earlier() {
 #if !defined(PENSTOCK_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Allows the next kernel on the stream to start once every block has called this; it still waits
-// for the end of this kernel before it reads or writes.
+// Allows the next kernel on the stream to start once every block has called this. The next kernel
+// still waits for the end of this one before it reads or writes.
 __device__ __forceinline__ void let_later_start() {
 #if !defined(PENSTOCK_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -296,7 +299,7 @@ __device__ __forceinline__ void let_later_start() {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
-// 2^x by the special function unit: exact at -inf, within 2 ulp elsewhere.
+// Returns 2^x, computed by the special function unit: exact at -inf, within 2 ulp elsewhere.
 __device__ __forceinline__ float power_of_two(float x) {
 #ifdef PENSTOCK_EMULATED
     return std::exp2(x);
@@ -307,7 +310,7 @@ __device__ __forceinline__ float power_of_two(float x) {
 #endif
 }
 
-// x y + z, rounded once.
+// Returns x y + z, rounded once.
 __device__ __forceinline__ float fused_multiply_add(float x, float y, float z) {
 #ifdef PENSTOCK_EMULATED
     return std::fma(x, y, z);
@@ -316,7 +319,7 @@ __device__ __forceinline__ float fused_multiply_add(float x, float y, float z) {
 #endif
 }
 
-// Number of leading zeros of a nonzero word.
+// Returns the number of leading zeros of a nonzero word.
 __device__ __forceinline__ int leading_zeros(uint32_t word) {
 #ifdef PENSTOCK_EMULATED
     return __builtin_clz(word);
@@ -325,7 +328,7 @@ __device__ __forceinline__ int leading_zeros(uint32_t word) {
 #endif
 }
 
-// The same sum in every lane, in a fixed order.
+// Returns the sum over the warp, the same in every lane, added in a fixed order.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
     for (int mask = kWarp / 2; mask > 0; mask /= 2)
@@ -333,10 +336,11 @@ __device__ __forceinline__ float warp_sum(float value) {
     return value;
 }
 
-// sum += a b for a [16, 16] in rows, b [16, 8] in columns, sum [16, 8], bfloat16 into float32. With
-// g = lane / 4 and t = lane % 4: a[0] holds (row g, k 2t, 2t + 1), a[1] row g + 8, a[2] k + 8, a[3]
-// both; b[0] (k 2t, 2t + 1, column g), b[1] k + 8; sum[0], sum[1] (row g, columns 2t, 2t + 1),
-// sum[2], sum[3] row g + 8.
+// Computes sum += a b for a [16, 16] in rows, b [16, 8] in columns, sum [16, 8]: bfloat16 operands,
+// float32 sums. With g = lane / 4 and t = lane % 4, a lane holds:
+//   a[0]: row g, k 2t and 2t + 1; a[1]: row g + 8; a[2]: row g, k + 8; a[3]: row g + 8, k + 8
+//   b[0]: column g, k 2t and 2t + 1; b[1]: k + 8
+//   sum[0], sum[1]: row g, columns 2t and 2t + 1; sum[2], sum[3]: row g + 8
 __device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32_t (&a)[4],
                                              const uint32_t (&b)[2]) {
 #ifdef PENSTOCK_EMULATED

@@ -1,4 +1,5 @@
-// Emulates the threads of a block as fibres: created with ucontext, switched with longjmp.
+// Emulates the threads of a block as fibres, which are created with ucontext and switched with
+// longjmp.
 #include "cuda/emulated.h"
 
 #include <csetjmp>
@@ -51,7 +52,7 @@ struct AsyncCopies {
     int committed = 0;
 };
 
-// State of the one running block.
+// State of the running block; only one block runs at a time.
 std::vector<AsyncCopies> async_copies;
 std::vector<Fibre> fibres;
 std::vector<Barrier> warp_barriers;
@@ -68,8 +69,8 @@ void enter() {
     _longjmp(scheduler, 1);
 }
 
-// `expected`: number of threads that must arrive. Threads that have ended do not count: no kernel
-// thread ends while others wait.
+// Waits until `expected` threads have arrived. Threads that have ended do not count, because no
+// kernel ends a thread while other threads wait.
 void wait(Barrier& barrier, unsigned expected) {
     Fibre& fibre = fibres[running];
     fibre.awaited = &barrier;
@@ -125,7 +126,7 @@ void begin_block(unsigned threads, const Place& at) {
     }
 }
 
-// Resumes each thread from `begin` to `end` once; returns whether any could run.
+// Resumes each thread from `begin` to `end` once. Returns whether any thread could run.
 bool run_threads(unsigned begin, unsigned end, unsigned& live) {
     bool progress = false;
     for (running = begin; running < end; ++running) {
@@ -140,7 +141,8 @@ bool run_threads(unsigned begin, unsigned end, unsigned& live) {
     return progress;
 }
 
-// In even blocks warps alternate at every barrier; in odd ones each warp runs as far as it can.
+// Runs the threads of a block. In even blocks the warps alternate at every barrier; in odd blocks
+// each warp runs as far as it can.
 void run_block(unsigned threads, const Place& at) {
     begin_block(threads, at);
     unsigned live = threads;

@@ -1,6 +1,7 @@
-// CUDA's execution model on the CPU, for tests. The threads of a block are fibres that switch at
-// barriers; blocks run one after another, so `__shared__` variables can be static. All CUDA names
-// that the kernels use are here or in device.h. No locks: one launch at a time.
+// Emulates CUDA's execution model on the CPU, for tests. The threads of a block are fibres that
+// switch at barriers; blocks run one after another, so `__shared__` variables can be static. This
+// file and device.h define all CUDA names that the kernels use. There are no locks: only one launch
+// may run at a time.
 #pragma once
 
 #include <cmath>
@@ -29,30 +30,31 @@ struct Place {
     dim3 thread, block, block_dim, grid_dim;
 };
 extern Place place;
-// Dynamic shared memory of the running block; poisoned before each block.
+// Dynamic shared memory of the running block; filled with NaN before each block.
 extern unsigned char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
 
 // Runs `body` for each thread of each block. Aborts if threads wait for each other forever.
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
-// Barriers of the running thread's block, and of its warp.
+// Barriers of all threads of the running block, and of the running thread's warp.
 void block_barrier();
 void warp_barrier();
 
-// Barrier of `threads` threads that pass the same id, one of sixteen.
+// Waits until `threads` threads have called this with the same id, 0 to 15.
 void wait_at_named(int id, unsigned threads);
-// Lets other threads run until `ready` holds; it may be called at any time.
+// Lets other threads run until `ready` holds. May be called at any time.
 void wait_until(const std::function<bool()>& ready);
 
-// Copies of the running thread into shared memory, in groups. They arrive as late as allowed: when
-// their group is waited for. Until then the destination is poisoned.
+// Asynchronous copies of the running thread into shared memory, in groups. A copy is done as late
+// as CUDA allows: when the thread waits for its group. Until then its destination is filled with
+// NaN.
 void copy_async(void* to, const void* from, size_t bytes, bool exists);
 void commit_copies();
 void wait_for_copies(int later);
 
-// Memory that the lanes of the running thread's warp share between two warp barriers: 64 bytes
-// each.
+// Returns 64 bytes of lane `lane` that the lanes of the running thread's warp share between two
+// warp barriers.
 unsigned char* warp_slot(int lane);
 
 } // namespace penstock::emulated
@@ -78,7 +80,7 @@ inline void __threadfence() {}
 
 namespace penstock::emulated {
 
-// The value of lane `from` of the warp; the lane's own value if `from` is out of range.
+// Returns the value of lane `from` of the warp, or the lane's own value if `from` is out of range.
 template <class T>
 T exchanged(T value, int from) {
     static_assert(sizeof(T) <= 64);

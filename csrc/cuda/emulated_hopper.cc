@@ -1,4 +1,4 @@
-// Emulates barriers with phases, copies and products as the PTX ISA defines them; see
+// Emulates mbarriers, TMA copies and warp-group products as the PTX ISA defines them; see
 // emulated_hopper.h.
 #include "cuda/emulated_hopper.h"
 
@@ -24,9 +24,9 @@ void check(bool holds, const char* otherwise) {
         misuse(otherwise);
 }
 
-// The fields of an mbarrier's 64 bits.
+// The 64 bits of an mbarrier.
 struct Counts {
-    int32_t bytes; // expected and not yet copied
+    int32_t bytes; // bytes that are expected and not yet copied
     uint16_t missing;
     uint16_t count : 15;
     uint16_t phase : 1;
@@ -46,10 +46,10 @@ struct Product {
     bool from_registers, add;
     uint64_t a, b;
     uint32_t held[4];
-    int group; // of the thread's commits
+    int group; // number of the thread's commit
 };
 
-// State of one thread.
+// Products of one thread.
 struct Products {
     std::deque<Product> going;
     int committed = 0;
@@ -89,7 +89,8 @@ uint32_t box_bytes(const TensorMap& map) {
     return map.item_bytes * map.box[0] * map.box[1] * map.box[2] * map.box[3];
 }
 
-// Calls `each(row of the box, bytes of the row in the tensor, or null)`.
+// Calls `each(row, from)` for every row of the box; `from` points to the row in the tensor, or is
+// null if the row is outside the tensor.
 template <class Each>
 void rows_of(const Copy& copy, const Each& each) {
     const TensorMap& map = copy.map;
@@ -166,9 +167,9 @@ float half_of(uint32_t word, int which) {
     return value;
 }
 
-// Loads rows g and g + 8 of the warp's sixteen, the thread's fragment of a: from memory, or from
-// the registers of the four lanes that hold them (word: k 2t, 2t + 1; second half of k in words 2,
-// 3).
+// Loads the thread's fragment of a, rows g and g + 8 of its warp's sixteen rows: from shared
+// memory, or from the registers of the four lanes that hold these rows (a word holds k 2t and 2t +
+// 1; words 2 and 3 hold the second half of k).
 void load_rows(const Product& product, float (&rows)[2][16]) {
     const int lane = static_cast<int>(place.thread.x % 32);
     const int warp = static_cast<int>(place.thread.x / 32 % 4);

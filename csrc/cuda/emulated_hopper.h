@@ -1,7 +1,7 @@
-// hopper.h on the CPU, at least as strict as the GPU. Results arrive as late as allowed (a copy
-// when its barrier is waited for, a product when its group is), or in every second block products
-// run at once; the destination of a copy is poisoned when it starts; and misuse aborts with a
-// message that names it.
+// Emulates hopper.h on the CPU, at least as strictly as the GPU. Results arrive as late as allowed:
+// a copy when its barrier is waited for, a product when its group is waited for (in every second
+// block products run at once). The destination of a copy is filled with NaN when the copy starts.
+// Misuse aborts with a message that names it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace penstock::emulated {
 
-// Arguments of cuTensorMapEncodeTiled for four dimensions: bfloat16 with a 128-byte swizzle, or
-// plain bytes.
+// The arguments of cuTensorMapEncodeTiled for four dimensions. Elements are bfloat16 with a
+// 128-byte swizzle, or plain bytes.
 struct TensorMap {
     const unsigned char* base;
     uint32_t item_bytes;
@@ -28,7 +28,8 @@ void barrier_arrive(uint64_t* barrier, int64_t bytes);
 void barrier_wait(uint64_t* barrier, uint32_t parity);
 void copy_box(void* to, const TensorMap& map, uint64_t* barrier, const int (&at)[4]);
 void named_barrier(int id, int threads);
-// `a`: a descriptor, or null for the left operand in registers `held`.
+// Computes a product. `a`: descriptor of the left operand in shared memory; null if it is in the
+// registers `held`.
 void multiply(float* sums, int columns, const uint64_t* a, const uint32_t* held, uint64_t b,
               bool add);
 void products_commit();

@@ -1,6 +1,6 @@
 // Device primitives of sm_90a, in addition to device.h: barriers in shared memory that count
-// arrivals and bytes (mbarrier), copies of boxes by the copy engine (TMA), warp-group products
-// (wgmma), and register reallocation. Real under nvcc, emulated with the same semantics elsewhere.
+// arrivals and bytes (mbarrier), copies of boxes (TMA), warp-group products (wgmma), and register
+// reallocation. nvcc compiles them to PTX; other compilers emulate them with the same semantics.
 // Terms and layouts are those of the PTX ISA: 9.7.13.15 (mbarrier), 9.7.9.25
 // (cp.async.bulk.tensor), 9.7.15 (wgmma).
 #pragma once
@@ -14,15 +14,15 @@
 
 namespace penstock::cuda {
 
-// Describes a tensor and the boxes that are copied from it; made on the host (tensor_map.h).
+// Describes a tensor and the boxes that are copied from it. Created on the host (tensor_map.h).
 using TensorMap = CUtensorMap;
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// `count`: arrivals that end a phase. Called by one thread, before `publish_barriers` and a block
-// barrier.
+// Initializes a barrier whose phase ends after `count` arrivals. One thread calls this, before
+// `publish_barriers` and a block barrier.
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                  "r"(count)
@@ -39,7 +39,7 @@ __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
                  : "memory");
 }
 
-// Arrives, and adds `bytes` to the copied bytes that the phase waits for.
+// Arrives at the barrier, and adds `bytes` to the number of copied bytes for which its phase waits.
 __device__ __forceinline__ void barrier_arrive_expecting(uint64_t* barrier, uint32_t bytes) {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
@@ -47,8 +47,8 @@ __device__ __forceinline__ void barrier_arrive_expecting(uint64_t* barrier, uint
         : "memory");
 }
 
-// Waits until the phase of that parity has ended; the first phase has parity 0. A wait for parity 1
-// therefore passes during the first phase.
+// Waits until the phase with this parity has ended. The first phase has parity 0, so a wait for
+// parity 1 returns at once during the first phase.
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
     const uint32_t address = shared_address(barrier);
     uint32_t ended = 0;
@@ -64,8 +64,8 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
     }
 }
 
-// Starts the copy of a box, which counts with its whole size at the barrier: elements outside the
-// tensor become zero. `to` is aligned to 128 bytes.
+// Starts the TMA copy of a box, which counts at the barrier with its full size. Elements outside
+// the tensor become zero. `to` is aligned to 128 bytes.
 __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, uint64_t* barrier,
                                          const int (&at)[4]) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile"
@@ -76,12 +76,13 @@ __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, uint64_
                  : "memory");
 }
 
-// Makes this thread's writes to shared memory visible to copies and products after a barrier.
+// Makes this thread's writes to shared memory visible to TMA copies and products that follow a
+// barrier.
 __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Barrier of `threads` threads that pass the same `id`, 1 to 15.
+// Waits until `threads` threads have called this with the same `id`, 1 to 15.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -95,21 +96,21 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Call before the first product that reads or accumulates into registers that threads have
-// modified.
+// Must be called before the first product that reads registers, or adds to registers, that the
+// threads have modified.
 __device__ __forceinline__ void products_begin() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void products_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most `kLater` committed groups are in flight.
+// Waits until at most `kLater` committed groups of products are in flight.
 template <int kLater>
 __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLater) : "memory");
 }
 
-// Prevents the compiler from moving uses of these registers across.
+// Prevents the compiler from moving uses of these registers across this call.
 template <int kCount>
 __device__ __forceinline__ void hold(float (&values)[kCount]) {
 #pragma unroll
@@ -137,8 +138,8 @@ __device__ __forceinline__ void hold(uint32_t (&words)[kCount][4]) {
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
     "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// sums [64, 128] (+)= a [64, 16] b [128, 16]^T, bfloat16 into float32, both in shared memory with k
-// innermost. The sums are replaced if `add` is 0.
+// Computes sums [64, 128] (+)= a [64, 16] b [128, 16]^T: bfloat16 operands, float32 sums. Both
+// operands are in shared memory with k innermost. The sums are replaced if `add` is 0.
 __device__ __forceinline__ void multiply_shared(float (&sums)[64], uint64_t a, uint64_t b,
                                                 int add) {
     asm volatile("{\n"
@@ -152,8 +153,8 @@ __device__ __forceinline__ void multiply_shared(float (&sums)[64], uint64_t a, u
                  : "l"(a), "l"(b), "r"(add));
 }
 
-// sums [64, N] += a [64, 16] b [16, N], a in registers, b in shared memory with its columns
-// innermost.
+// Computes sums [64, N] += a [64, 16] b [16, N], with a in registers and b in shared memory with
+// its columns innermost.
 __device__ __forceinline__ void multiply_registers(float (&sums)[64], const uint32_t (&a)[4],
                                                    uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" PENSTOCK_LIST64
@@ -183,10 +184,10 @@ namespace penstock::cuda {
 constexpr int kGroup = 128;     // threads of a warp group
 constexpr int kBoxColumns = 64; // bfloat16 per row of 128 bytes, the swizzle width
 
-// Descriptor of a matrix in shared memory whose rows are 128 bytes, swizzled over 1024 aligned
-// bytes: bits 4 to 6 of an address are xored with bits 7 to 9. `stride_bytes`: between groups of
-// eight rows. `leading_bytes`: between pieces of 64 columns if the columns of b are innermost,
-// unused otherwise.
+// Returns the descriptor of a matrix in shared memory whose rows are 128 bytes, swizzled over 1024
+// aligned bytes: bits 4 to 6 of an address are xored with bits 7 to 9. `stride_bytes`: distance
+// between groups of eight rows. `leading_bytes`: distance between pieces of 64 columns if the
+// columns of b are innermost; otherwise unused.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading_bytes,
                                                       uint32_t stride_bytes) {
     const auto encoded = [](uint32_t bytes) {

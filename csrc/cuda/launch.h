@@ -1,4 +1,4 @@
-// Launches a kernel on a stream.
+// Functions that launch a kernel on a stream.
 #pragma once
 
 #include "cuda/device.h"
@@ -6,8 +6,8 @@
 
 namespace penstock::cuda {
 
-// Every launcher returns 0, the CUDA error of the launch, or kRefused for an extent that the kernel
-// does not support, which is an error of the caller.
+// Launchers return 0, the CUDA error of the launch, or kRefused for extents that the kernel does
+// not support, which is an error of the caller.
 constexpr int kRefused = -1;
 
 #ifdef PENSTOCK_EMULATED
@@ -28,12 +28,12 @@ inline int shared_of_multiprocessor() {
     return 228 << 10;
 }
 #else
-constexpr size_t kSharedUnasked = 48 << 10; // per block: more needs an attribute of the kernel
+constexpr size_t kSharedUnasked = 48 << 10; // bytes per block; more needs a kernel attribute
 
-// Launches with `shared_bytes` of dynamic shared memory. With `Setting::kOverlap` the kernel may
-// start while the previous one on the stream is ending: all kernels here wait for it
-// (`wait_for_earlier`). Kernels do not overlap with operations other than kernels, nor with kernels
-// that are launched elsewhere.
+// Launches a kernel with `shared_bytes` of dynamic shared memory per block. With
+// `Setting::kOverlap` the kernel may start while the previous kernel on the stream is ending: all
+// kernels here wait for its end (`wait_for_earlier`). Kernels do not overlap with other operations
+// on the stream, nor with kernels that are launched by other libraries.
 template <class Kernel, class... Arguments>
 int start(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream,
           const Arguments&... arguments) {
@@ -60,7 +60,7 @@ int launch(Kernel kernel, dim3 grid, dim3 block, void* stream, const Arguments&.
     return start(kernel, grid, block, 0, stream, arguments...);
 }
 
-// With `shared_bytes` of dynamic shared memory per block.
+// Launches a kernel that needs `shared_bytes` of dynamic shared memory per block.
 template <class Kernel, class... Arguments>
 int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream,
                        const Arguments&... arguments) {
@@ -76,7 +76,7 @@ int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes
     return start(kernel, grid, block, shared_bytes, stream, arguments...);
 }
 
-// Bytes of shared memory per multiprocessor of the current device.
+// Returns the bytes of shared memory per multiprocessor of the current device.
 inline int shared_of_multiprocessor() {
     int device = 0, bytes = 0;
     if (cudaGetDevice(&device) != cudaSuccess)

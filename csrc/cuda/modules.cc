@@ -7,7 +7,7 @@
 namespace penstock::cuda {
 namespace {
 
-// The parts of the driver API that are used here; names and values are the driver's.
+// Constants of the driver API with the driver's values, and limits of kernels.
 constexpr int kInvalidContext = 201;
 constexpr int kMaxDynamicShared = 8; // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kPreferShared = 1;     // CU_FUNC_CACHE_PREFER_SHARED
@@ -57,7 +57,8 @@ bool look_up_all(void* library, Driver& d) {
            look_up(library, "cuGetErrorName", d.error_name);
 }
 
-// The context of this thread; if it has none, the device's primary context, which is torch's.
+// Gets the context of this thread; if it has none, the primary context of the device, which torch
+// uses.
 int current_context(int device, void** context) {
     int status = driver.get_context(context);
     if (status != 0 || *context != nullptr)
@@ -133,7 +134,8 @@ int penstock_cuda_start(void* handle, const PenstockCudaRequest* request) {
     uint64_t size = asked.size;
     if (!aligned(static_cast<const unsigned char*>(parameters), size, kernel.pointers))
         return kMisaligned;
-    // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END.
+    // The keys are CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE,
+    // CU_LAUNCH_PARAM_END.
     void* extra[] = {reinterpret_cast<void*>(1), const_cast<void*>(parameters),
                      reinterpret_cast<void*>(2), &size, nullptr};
     const auto launch = [&] {
@@ -143,7 +145,7 @@ int penstock_cuda_start(void* handle, const PenstockCudaRequest* request) {
     const int status = launch();
     if (status != kInvalidContext)
         return status;
-    // A thread that has not called the runtime yet has no context.
+    // A thread that has not called the CUDA runtime yet has no context.
     const int bound = driver.set_context(kernel.context);
     return bound != 0 ? bound : launch();
 }

@@ -1,4 +1,4 @@
-// Creates tensor maps on the host, for one launch: no state, nothing on the device.
+// Creates tensor maps on the host, one per launch, without state and without device memory.
 #pragma once
 
 #include "cuda/hopper.h"
@@ -6,10 +6,10 @@
 namespace penstock::cuda {
 
 // A tensor and the boxes that are copied from it, innermost dimension first. For bfloat16
-// (`item_bytes` 2) a row of a box is 128 bytes in shared memory (box[0] is 64), swizzled over 128
-// bytes; for bytes, a row is a multiple of 16 bytes, not swizzled. Elements of a box outside the
-// tensor become zero. Strides are in elements, of dimensions 1 to 3, each a multiple of 16 bytes
-// and of the previous one.
+// (`item_bytes` 2) a row of a box has 64 elements (box[0]), 128 bytes in shared memory, swizzled
+// over 128 bytes. For bytes (`item_bytes` 1) a row is a multiple of 16 bytes and not swizzled.
+// Elements of a box outside the tensor become zero. `strides`: of dimensions 1 to 3, in elements;
+// each is a multiple of 16 bytes and of the stride before it.
 struct BoxedTensor {
     const void* base;
     int item_bytes;
@@ -49,8 +49,8 @@ inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
 
 #else
 
-// Returns 0 or a CUDA error. The driver's function is looked up when it is needed, since the
-// library is loaded on machines without a driver too.
+// Creates the tensor map for `tensor`; returns 0 or a CUDA error. The driver's function is looked
+// up here instead of being linked, so that the library also loads on machines without a driver.
 inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
     using Encode = decltype(&cuTensorMapEncodeTiled);
     void* found = nullptr;

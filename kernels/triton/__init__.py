@@ -1,7 +1,8 @@
-"""Triton implementations of the ops, and `TritonOps` over them.
+"""Triton kernels of the ops, and `TritonOps`, which runs them.
 
-Only this package imports triton. Wrappers check and allocate; kernels only compute. Importing the
-package imports every module in it except `compile`, and with them their registrations.
+Only this package imports triton. Wrappers check arguments and allocate results; kernels only
+compute. Importing the package imports all its modules except `compile`, so that each module
+registers its kernels.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ for _info in pkgutil.walk_packages(__path__, f"{__name__}."):
 
 
 def machine_of(device: str) -> Machine:
-    """Return the facts about `device` on which the choice of Triton kernels depends."""
+    """Return the type and compute capability of `device`, by which the registry selects kernels."""
     if not device.startswith("cuda"):
         return Machine("cpu", interpreted=interpreted())
     major, minor = torch.cuda.get_device_capability(device)
@@ -37,15 +38,15 @@ def machine_of(device: str) -> Machine:
 
 
 class TritonOps(TorchOps):
-    """`Ops[torch.Tensor]` on a CUDA device, or on CPU tensors in Triton's interpreter. An op that
-    has no Triton kernel is served by its reference on the same device. Raises LookupError if
-    neither can run.
+    """Runs the ops (`Ops[torch.Tensor]`) on a CUDA device, or on CPU tensors in Triton's
+    interpreter. An op without a Triton kernel runs its PyTorch reference on the same device. Raises
+    LookupError if an op has neither.
 
-    `dtype` is that of activations: bfloat16 to serve. Dense weights are stored in it; norm weights
-    and rope tables stay float32, and sums are computed in float32. The KV cache has the layout of
-    `kernels.gpu_kv_cache`, step inputs are int32 on the device, `SamplingRows` may hold tensors
-    (`sampling_operands`), and `StepInputs.work` is the result of `decode_work`. Then no wrapper
-    reads the device or copies from the host, so that a step can be captured.
+    The KV cache has the layout of `kernels.gpu_kv_cache`; step inputs are int32 tensors on the
+    device. Norm weights and rope tables stay float32, and sums are computed in float32. A step can
+    be captured in a CUDA graph if `SamplingRows` holds device tensors (see `sampling_operands`) and
+    `StepInputs.work` holds the results of `decode_work`: wrappers then neither read from the device
+    nor copy from the host.
     """
 
     def __init__(
@@ -56,15 +57,22 @@ class TritonOps(TorchOps):
         products: Literal["measured", "invariant"] = "measured",
         dense: Literal["stored", "float8"] = "stored",
     ) -> None:
-        """`products`: "measured": the kernel that measured best for the number of rows;
-        "invariant": one whose sums do not depend on the number of rows. `dense`: "float8": round
-        dense weights of layers, except heads and routers, to 8-bit floats."""
+        """Select the kernels that `device` can run.
+
+        `dtype`: type of activations and of dense weights on the device; serving uses bfloat16.
+        `names`: the kernel backends to select from.
+        `products`: "measured" uses the kernel that measured fastest for the number of rows;
+        "invariant" uses a kernel whose sums do not depend on the number of rows.
+        `dense`: "float8" rounds the dense weights of layers, except output heads and routers, to
+        8-bit floats; "stored" does not round.
+        """
         self._products = products
         self._dense = dense
         super().__init__(KernelRegistry(all_ops(), machine_of(device), names), device, dtype)
 
     def constant(self, array: Any) -> torch.Tensor:
-        """See `TorchOps.constant`; floats stay float32, whatever the type of activations."""
+        """Return `array` as a tensor on the device. Floats become float32 even if activations have
+        another type."""
         tensor = tensor_of(array).to(self.device)
         return tensor.float() if tensor.is_floating_point() else tensor
 
@@ -89,6 +97,6 @@ class TritonOps(TorchOps):
         return replace(packed, invariant=self._products == "invariant")
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
-        """See `Ops.pack_tied`; both share one memory."""
+        """See `Ops.pack_tied`. The table and the head share one copy of the weights."""
         head = self.pack_head(Linear((table,)))
         return PackedTable(head.parts[0], self.dtype), head

@@ -1,4 +1,4 @@
-"""Gated and plain activations; a program computes a tile of one row."""
+"""Activation kernels, gated and plain; a program computes a tile of one row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _gelu(x):
 
 @triton.jit
 def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATE: tl.constexpr):
-    """act(gate) * up; GATE: 0 silu, 1 the tanh form of gelu, 2 gelu."""
+    """Compute act(gate) * up. GATE selects act: 0 is silu, 1 the tanh form of gelu, 2 gelu."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -34,7 +34,7 @@ def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATE: t
     else:
         exponent = gate
         if GATE == 1:
-            # 2 sqrt(2 / pi) (x + 0.044715 x^3): gelu is x times the logistic function of it.
+            # gelu is x times the logistic function of 2 sqrt(2 / pi) (x + 0.044715 x^3).
             exponent = gate * (1.59576912161 + 0.07135481627 * gate * gate)
         active = gate / (1.0 + tl.exp(-exponent))
     tl.store(out + row * WIDTH + column, active * up, mask=inside)
@@ -42,7 +42,7 @@ def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATE: t
 
 @triton.jit
 def plain_kernel(out, x, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TANH: tl.constexpr):
-    """tanh(x) if TANH, else gelu(x)."""
+    """Compute tanh(x) if TANH, else gelu(x)."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH

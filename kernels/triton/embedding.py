@@ -1,4 +1,4 @@
-"""Rows of an embedding table; a program computes a tile of one row. Integers are dequantized."""
+"""Embedding lookup: a program reads a tile of one row of the table and dequantizes integers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, slots=True)
 class PackedTable:
-    """An embedding table, and the type of its result."""
+    """An embedding table. `matrix`: the packed weights [V, W]. `dtype`: type of the rows that a
+    lookup returns."""
 
     matrix: PackedDense | PackedAffine
     dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""Gathered rows; a program copies a tile of one row."""
+"""Gathers rows of a tensor; a program copies a tile of one row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gather_rows_kernel(out, x, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """See `Ops.gather_rows`. `x` is contiguous; it may also hold logits or hidden states."""
+    """See `Ops.gather_rows`. `x` (logits or hidden states, for example) is contiguous."""
     width = x.shape[1]
     out = x.new_empty(len(rows), width)
     grid = (len(rows), ceil_div(width, _BLOCK))

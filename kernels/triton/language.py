@@ -1,8 +1,8 @@
-"""`triton` and `tl` for the files that contain kernels: Triton if it is installed.
+"""`triton` and `tl` (`triton.language`), or substitutes for both if Triton is not installed.
 
-If it is not, the packaged cubins serve (`packaged_kernels`), and a kernel is only its name, its
-parameters and its source: it can be neither compiled nor interpreted. So a file with kernels
-imports both names from here, and uses them only inside kernels and as `@triton.jit`.
+Without Triton only the packaged cubins run (`packaged_kernels`). The substitute for a kernel keeps
+its name, parameter names and source; it can be neither compiled nor interpreted. Every file with
+kernels imports both names from here, and uses them only inside kernels and as `@triton.jit`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ except ImportError:
     INSTALLED = False
 
     class _Written:
-        """A kernel that cannot be compiled here."""
+        """The substitute for a kernel, with its name, parameter names and source."""
 
         def __init__(self, fn: Callable[..., Any]) -> None:
             self.fn = fn
@@ -28,7 +28,8 @@ except ImportError:
             self.arg_names = list(inspect.signature(fn).parameters)
 
     class _Absent:
-        """The parts of `triton` that are used when a file is imported."""
+        """The substitute for the module `triton`, with the attributes that a file uses when it is
+        imported."""
 
         @staticmethod
         def jit(

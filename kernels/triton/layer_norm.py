@@ -1,4 +1,4 @@
-"""LayerNorm, one program per row; the row stays in registers between its mean and the scaling."""
+"""LayerNorm: one program per row, which reads the row once and keeps it in registers."""
 
 from __future__ import annotations
 

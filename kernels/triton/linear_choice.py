@@ -1,20 +1,18 @@
-"""Selection of the kernel of a product: of dense weights, ours, which streams them, or the
-library's; and of weights in 8-bit floats.
+"""Selects the kernel of a matrix product by the shape of the weights and the number of rows.
 
-The choice depends on the shape of the weights and the number of rows, by a table that
-`bench/device` measured on the GPU (`kernels/tuning/linear.json`: capability -> "NxC" -> pairs of
-the most tokens and the kernel that serves up to there, ascending). `_DEFAULT` serves a shape
-without an entry: up to a tile's rows only the weights are read, and streaming them depends on loads
-in flight; beyond, the library's tiles are hard to beat.
+Dense weights are multiplied by our streaming kernel ("stream"), by the CUDA library's kernel for up
+to 128 rows ("staged") or by cuBLAS ("library"). The table `kernels/tuning/linear.json`, measured by
+`bench/device`, maps capability -> "NxC" -> pairs (most rows, kernel for up to that number of rows),
+ascending. `_DEFAULT` applies to shapes that the table lacks: up to 16 rows, reading the weights
+costs most, and the streaming kernel keeps many loads in flight; for more rows cuBLAS is hard to
+beat. Without the CUDA library, cuBLAS replaces "staged"; for 8-bit floats, Triton's "widen" does.
 
-"staged" names the CUDA library's kernel for up to 128 rows. Without it, cuBLAS computes products of
-floats, and Triton's widening kernel those of 8-bit floats.
-
-For 8-bit floats the table has "CAPABILITY-float8" -> "NxC" -> pairs in the same way: few rows are
-multiplied by widened weights ("widen"), more are rounded to 8 bits themselves ("float8") if tensor
-cores multiply these. So the bits of a row depend on which side of that bound the number of rows of
-its step is, except with `--deterministic`, which uses one kernel for all. Experts have
-"CAPABILITY-float8-experts" -> "NxC" of one expert, by the mean number of rows per expert.
+For 8-bit floats the table maps "CAPABILITY-float8" -> "NxC" -> pairs. With few rows the weights are
+widened ("widen"); with more rows the activations are rounded to 8 bits ("float8"), if tensor cores
+multiply 8-bit floats. So the bits of a row's result depend on the number of rows in its step,
+except with `--deterministic`, which uses one kernel for any number of rows. For experts the table
+maps "CAPABILITY-float8-experts" -> "NxC" of one expert -> pairs with the mean number of rows per
+expert.
 """
 
 from __future__ import annotations
@@ -40,15 +38,16 @@ _FLOAT8_COLUMNS = 128
 
 
 class _Forced:
-    """The table of the process; measurements and tests replace it."""
+    """Settings of the process that measurements and tests change. `staged`: use "staged" for all
+    products."""
 
     staged = False
 
 
 @contextmanager
 def staged() -> Iterator[None]:
-    """Let the kernel "staged" compute every product for which it has a form inside the context, in
-    the whole process: for measurements and tests."""
+    """Use the kernel "staged" for every product that it supports, in the whole process, inside the
+    context. For measurements and tests."""
     before, _Forced.staged = _Forced.staged, True
     try:
         yield
@@ -57,8 +56,8 @@ def staged() -> Iterator[None]:
 
 
 def choose(tokens: int, shape: tuple[int, int], capability: int) -> Choice:
-    """Return the kernel for `tokens` rows and weights `shape` = (N, C) on a GPU of that
-    capability."""
+    """Return the kernel for `tokens` rows and dense weights of `shape` (N, C). `capability`:
+    compute capability of the GPU times 10."""
     if _Forced.staged:
         return "staged"
     return choose_by(_measured(capability), tokens, shape)
@@ -66,14 +65,15 @@ def choose(tokens: int, shape: tuple[int, int], capability: int) -> Choice:
 
 @cache
 def capability_of(device: torch.device) -> int:
-    """Return the compute capability times 10. Cached: every product needs it, and asking costs a
-    microsecond."""
+    """Return the compute capability of `device` times 10. Cached, because every product needs it
+    and the query costs a microsecond."""
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
 
 def choose_by(table: dict[str, Bounds], tokens: int, shape: tuple[int, int]) -> Choice:
-    """Return the kernel that the table of one capability names."""
+    """Return the kernel for `tokens` rows and dense weights of `shape` (N, C). `table`: the
+    measurements of one capability."""
     rows, width = shape
     for most, choice in table.get(f"{rows}x{width}", _DEFAULT):
         if tokens <= most:
@@ -84,8 +84,8 @@ def choose_by(table: dict[str, Bounds], tokens: int, shape: tuple[int, int]) -> 
 def choose_float8(
     tokens: int, shape: tuple[int, int], capability: int, invariant: bool
 ) -> Float8Choice:
-    """Return the kernel for weights in 8-bit floats. `invariant`: one choice for any number of
-    rows."""
+    """Return the kernel for `tokens` rows and weights of `shape` (N, C) in 8-bit floats.
+    `invariant`: select one kernel for any number of rows."""
     if _Forced.staged and not invariant:
         return "staged"
     return _choose_float8("float8", tokens, shape, capability, invariant)
@@ -94,7 +94,8 @@ def choose_float8(
 def choose_expert_float8(
     rows_each: int, shape: tuple[int, int], capability: int, invariant: bool
 ) -> Float8Choice:
-    """Return the kernel for experts of `shape` with a mean of `rows_each` rows."""
+    """Return the kernel for experts whose weights have `shape` (N, C), in 8-bit floats.
+    `rows_each`: mean number of rows per expert."""
     return _choose_float8("float8-experts", rows_each, shape, capability, invariant)
 
 
@@ -114,13 +115,14 @@ def _choose_float8(
 
 
 def float8_capability(device: torch.device) -> int:
-    """Return the capability of a GPU; without one, the newest that is compiled for."""
+    """Return the compute capability of a GPU times 10; 90 for a CPU, on which kernels are
+    interpreted."""
     return capability_of(device) if device.type == "cuda" else 90
 
 
 def read_table(path: Path, key: int | str) -> dict[str, Bounds]:
-    """Read the measurements of GPUs of a capability; those of 8-bit floats are under
-    "CAPABILITY-float8"."""
+    """Return the measured kernels per weight shape from the table at `path`. `key`: a capability
+    times 10, or "CAPABILITY-float8" for 8-bit floats."""
     table = json.loads(path.read_text())
     return cast("dict[str, Bounds]", table.get(str(key), {}))
 

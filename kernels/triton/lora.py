@@ -1,11 +1,13 @@
-"""LoRA: segments of rows with one adapter, two launches for all slices of a layer.
+"""LoRA for steps with several adapters: two launches compute all slices of a linear layer.
 
-The grids are sized by the capacity of the slots, and a program finds its rows and its factors
-through tables on the device: a captured launch serves any adapter that is installed later. Programs
-past the number of rows or the rank end at once.
+The rows of a step are grouped by adapter. A program finds its rows and its adapter's factors
+through tables on the device, and the grid is sized by the capacity of the slots: a captured launch
+also serves adapters that are installed later. Programs past the last row or past the rank return at
+once.
 
-The columns of x are summed in parts, and the parts in order: one order for any segment. With few
-rows each part has its own program, or a few multiprocessors would do all of the work.
+The columns of x are summed in `_PARTS` parts, which are then added in order: the order of a sum
+does not depend on the batch. With few rows each part has its own program; otherwise a few
+multiprocessors would do all the work.
 """
 
 from __future__ import annotations
@@ -33,9 +35,14 @@ _ALIGNED_ITEMS = 16
 
 
 class TritonAdapter:
-    """One piece of host memory for all factors, and the byte offsets of those of each slice: a [Q,
-    C] and b [Q, N] divided by powers of two whose product is `scale` [slices, max_rank]. For a GPU
-    it is pinned, so that its copy does not block."""
+    """The factors of one adapter in one piece of host memory, which is pinned for a GPU so that its
+    copy does not block.
+
+    `memory`: for each slice a [Q, C] and b [Q, N], both divided by powers of two.
+    `places: [slices, 2]`: byte offsets of a and b in `memory`.
+    `ranks: [slices]`: rank of each slice, 0 for a slice without factors.
+    `scale: [slices, max_rank]`: product of the two powers of two.
+    """
 
     def __init__(
         self, factors: Sequence[LinearFactors], max_rank: int, device: str, dtype: torch.dtype
@@ -63,18 +70,20 @@ class TritonAdapter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the factors; `scale` and the other tables of a slot are allocated in advance."""
+        """Bytes of the factors, without `scale` and the other tables of a slot, which are allocated
+        in advance."""
         return self.memory.nbytes
 
 
 def _hosted(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """Copy to memory from which `device` copies asynchronously."""
+    """Return the tensor in host memory from which `device` copies asynchronously: pinned for a
+    GPU."""
     return tensor.pin_memory() if device.startswith("cuda") else tensor
 
 
 def _units(rows: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return for each row the power of two that scales its largest element to 1..2; 1 for
-    float32."""
+    """Return a power of two for each row: divided by it, the row's largest element is between 1 and
+    2. Returns ones if `dtype` is float32."""
     largest = np.abs(rows).max(axis=1)
     if dtype == torch.float32:
         return np.ones_like(largest)
@@ -84,8 +93,9 @@ def _units(rows: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 class TritonSlots:
-    """`kernels.lora_slots.AdapterSlots` on a device; "i8" is stored in 16 bits, which cost a device
-    less than widening. The writes of `install` and `clear` are ordered on the current stream."""
+    """Adapter slots (`kernels.lora_slots.AdapterSlots`) in device memory. Factors of storage type
+    "i8" occupy 16 bits here, because widening 8-bit factors would cost a GPU more than reading 16
+    bits. `install` and `clear` write on the current stream."""
 
     def __init__(
         self, sizes: SlotSizes, device: str = "cuda", dtype: torch.dtype = torch.float32
@@ -123,8 +133,8 @@ class TritonSlots:
 
 
 def _shape_of(rows: tuple[int, ...], unit: int, device: str) -> torch.Tensor:
-    """Return for each slice its outputs, and its first output column, in units: [slices, 2]
-    int32."""
+    """Return the number of output columns and the first output column of each slice, in units of
+    `unit` columns: [slices, 2] int32."""
     columns = np.cumsum([0, *rows[:-1]])
     shapes = np.stack([rows, columns], axis=1) // unit
     return torch.tensor(shapes, dtype=torch.int32, device=device)
@@ -135,9 +145,9 @@ def _segment(
     starts, slots, order, ranks, block, groups, num_slices, piece,
     MOST_GROUPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The rows of `block` in the list of blocks of all groups: their indices in the order, a mask
-    of the valid ones, the rows, their slot's entry in the tables and its rank. Past the last block
-    the mask is empty and the rank is 0."""
+    """Return the rows of block number `block`, counted over the row blocks of all groups: (indices
+    in `order`, mask of the valid indices, rows of x, entry of the adapter's slice `piece` in the
+    tables, rank). Past the last block the mask is empty and the rank is 0."""
     group = tl.arange(0, MOST_GROUPS)
     known = group < groups
     begin = tl.load(starts + group, mask=known, other=0)
@@ -158,7 +168,8 @@ def _segment(
 
 @triton.jit
 def _factor(places, index, HALF: tl.constexpr):
-    """The factor whose address is at `index`; factors start at a multiple of 16 bytes."""
+    """Return the pointer to the factor whose address is `places[index]`. Factors are aligned to 16
+    bytes."""
     address = tl.load(places + index)
     if HALF:
         factor = address.to(tl.pointer_type(tl.float16))
@@ -177,8 +188,9 @@ def lora_shrink_kernel(
     UNIT: tl.constexpr, HALF: tl.constexpr, MOST_GROUPS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """inner = scale * (x @ a^T), over `units * UNIT` columns of x in PARTS parts. inner: [parts
-    with their own programs, rows, slices, ranks in whole blocks]."""
+    """Compute inner = scale * (x @ a^T) over the `units * UNIT` columns of x, summed in PARTS
+    parts. `inner: [parts with their own programs, rows, slices, max_rank rounded up to whole
+    blocks]`."""
     # TF32 holds 16-bit floats exactly.
     EXACT: tl.constexpr = HALF and x.dtype.element_ty != tl.float32
     PRECISION: tl.constexpr = "tf32" if EXACT else "ieee"
@@ -222,9 +234,9 @@ def lora_expand_kernel(
     UNIT: tl.constexpr, HALF: tl.constexpr, MOST_GROUPS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """y += inner @ b^T, in the columns of each slice. PARTS: parts of inner. y has `units * UNIT`
-    columns."""
-    # Three products of TF32 differ from one of float32 in its last bit or two.
+    """Add inner @ b^T to the columns of y that belong to each slice. PARTS: number of parts of
+    `inner` to add up. y has `units * UNIT` columns."""
+    # Three TF32 products give a float32 product except for its last bit or two.
     PRECISION: tl.constexpr = "tf32x3" if HALF else "ieee"
     piece = tl.program_id(1)
     width = tl.load(shapes + piece * 2) * UNIT
@@ -270,7 +282,7 @@ def lora(
     parts = _PARTS if len(x) <= _FEW_ROWS else 1
     columns = len(pieces) * rank_blocks * _BLOCK_RANK
     inner = torch.empty(parts, len(x), columns, dtype=torch.float32, device=x.device)
-    # Each group may leave one block that is not full.
+    # The last block of each group may be partly empty.
     blocks = ceil_div(len(x), _BLOCK_ROWS) + groups
     where = (rows.order, rows.starts, rows.slots, slots.places, slots.ranks)
     counts = (groups, slots.ranks.shape[1], slots.first_slices[linear], max_rank, len(x))
@@ -300,8 +312,8 @@ def lora(
 
 
 def _most_groups(groups: int) -> int:
-    """Round the number of groups up to 32, 256, 2048 and so on, so that few compiled kernels serve
-    all."""
+    """Return `groups` rounded up to 32, 256, 2048 and so on, so that few compiled kernels serve all
+    steps."""
     most = _FEW_GROUPS
     while most < groups:
         most *= 8

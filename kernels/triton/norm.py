@@ -1,4 +1,4 @@
-"""RMSNorm, one program per row; the row stays in registers between the sum and the scaling."""
+"""RMSNorm: one program per row, which reads the row once and keeps it in registers."""
 
 from __future__ import annotations
 

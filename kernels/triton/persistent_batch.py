@@ -1,4 +1,5 @@
-"""The persistent batch: a program per change, or per tile of a chunk."""
+"""Kernels of the persistent batch: a program applies one change to a row, or prepares a tile of one
+chunk."""
 
 from __future__ import annotations
 
@@ -206,7 +207,7 @@ def prepare_step(
 ) -> None:
     """See `kernels.ops.persistent_batch`. The block tables are contiguous."""
     out = slots.inputs
-    longest = len(out.tokens) - chunks + 1  # of a chunk, if each has a token
+    longest = len(out.tokens) - chunks + 1  # if every other chunk has one token
     launch(
         prepare_step_kernel,
         (chunks, min(max(ceil_div(longest, _BLOCK), 1), _MOST_TILES)),

@@ -1,5 +1,5 @@
-"""Means over sequences and vectors of length one; a program computes a tile of columns, or a
-row."""
+"""Pooling: means over sequences, and vectors scaled to length one. A program computes a tile of
+columns of one sequence, or one row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _BLOCK = 128
 
 @triton.jit
 def mean_rows_kernel(out, x, starts, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows are added in ascending order: one order, whatever the batch."""
+    """Compute the mean over the tokens of one sequence. Tokens are added in ascending order, so
+    that the sum does not depend on the batch."""
     sequence = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH

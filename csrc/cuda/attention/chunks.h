@@ -1,5 +1,5 @@
-// Divides the keys of a sequence into chunks, in the same way as
-// kernels/triton/paged_attention/attention_tile.py, which lists the chunks.
+// Divides the keys of a sequence into chunks ("splits" in Triton), in the same way as
+// kernels/triton/paged_attention/attention_tile.py.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace penstock::cuda {
 
-constexpr int kWholeChunk = 256; // number of keys from which on a chunk is worth a program
-constexpr int kFewChunks = 16;   // a context has at most this many smaller chunks
+constexpr int kWholeChunk = 256; // keys that make a chunk worth its own program
+constexpr int kFewChunks = 16;   // most chunks of a context if they have fewer keys
 constexpr int kMaxChunks = 64;
 
-// Keys per chunk: `least`, doubled until at most kMaxChunks chunks (kFewChunks if they are small)
-// hold the context.
+// Returns the keys per chunk: `least`, doubled until the context fits into kMaxChunks chunks
+// (kFewChunks while a chunk has fewer than kWholeChunk keys).
 __host__ __device__ inline int chunk_tokens(int context, int least) {
     int64_t size = least;
     while (size * (size < kWholeChunk ? kFewChunks : kMaxChunks) < context)
@@ -21,8 +21,8 @@ __host__ __device__ inline int chunk_tokens(int context, int least) {
     return static_cast<int>(size);
 }
 
-// The visible chunks of one row: `oldest` is the first key that any of its tokens sees, `count` the
-// number of chunks from there on.
+// The chunks of keys that one row sees. `size`: keys per chunk. `oldest`: the first key that any
+// token of the row sees. `count`: number of chunks from the chunk of `oldest` on.
 struct Cut {
     int size, oldest, count;
 };

@@ -1,18 +1,19 @@
-// Decode attention: short chunks of queries over long contexts, split-KV (FlashAttention, arXiv
-// 2205.14135, over split keys).
+// Decode attention: short chunks of queries over long contexts, by split-KV (FlashAttention, arXiv
+// 2205.14135, over chunks of keys).
 //
-// Every warp processes its own items: one chunk of one row's keys under one KV head. It needs no
-// barrier and no shared memory, so that while one warp looks up an item or writes a result, the
-// other warps of its multiprocessor keep memory busy. Within an item the next sixteen keys are
-// loaded while weights and outputs of the current ones are computed, and their values while the
-// next scores are. The warp that finishes a row last adds its parts, in the order of the keys.
+// Every warp processes its own items; an item is one chunk of one row's keys for one KV head. Warps
+// need neither barriers nor shared memory: while one warp looks up an item or writes a result, the
+// other warps of its multiprocessor keep memory busy. Within an item, the next sixteen keys are
+// loaded while weights and outputs of the current keys are computed, and the values of the next
+// keys while their scores are computed. The warp that finishes a row last adds up the row's partial
+// results, in the order of the keys.
 #pragma once
 
 #include "cuda/attention/decode_tile.cuh"
 
 namespace penstock::cuda {
 
-// The work unit of an item, held by the lane that looked it up.
+// The work unit of an item, held by the lane that looked up the item.
 struct LookedUp {
     int row, chunk, start, tokens, context;
 };
@@ -41,7 +42,7 @@ __device__ __forceinline__ Item item_of(const DecodeAttention& call, int number,
     return item;
 }
 
-// Locates the tiles of an item in the KV cache. Each lane holds the block of one of the next 32
+// Finds the tiles of an item in the KV cache. Each lane holds the KV block of one of the next 32
 // tiles.
 class TileAddresses {
   public:
@@ -49,7 +50,7 @@ class TileAddresses {
         : call_(call), keys_(keys),
           table_(call.tables + static_cast<int64_t>(item.row) * call.table_width) {}
 
-    // Element offsets of tile `tile` of the item, for keys and for values.
+    // Sets `keys` and `values` to the element offsets of tile `tile` of the item.
     template <int kDim>
     __device__ __forceinline__ void find(int tile, int kv_head, int64_t& keys, int64_t& values) {
         const int lane = threadIdx.x % kWarp;
@@ -102,7 +103,7 @@ __device__ __forceinline__ Seen seen_by(const DecodeAttention& call, const Item&
     return seen;
 }
 
-// Attention of queries first .. first + 7 over the item's keys.
+// Computes attention of queries first .. first + 7 over the item's keys.
 template <int kDim, class Cached>
 __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAttention& call,
                                        const Item& item, int first, int queries) {
@@ -136,7 +137,7 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
         if (next < keys.last)
             load_values<kDim>(value_tile, cached_values + value_offset, keys.last - next, lane);
     }
-    // Eight lanes hold disjoint keys of a query.
+    // The eight lanes of a query hold disjoint keys.
 #pragma unroll
     for (int query = 0; query < 2; ++query) {
 #pragma unroll
@@ -145,7 +146,8 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
     }
 }
 
-// Writes the results of queries first .. first + 7, or their parts if the row has more chunks.
+// Writes the results of queries first .. first + 7, or their partial results if the row has more
+// chunks of keys.
 template <int kDim>
 __device__ __forceinline__ void write_item(const DecodeAttention& call, const Item& item,
                                            const Partial<kDim>& partial, int first, int queries) {
@@ -187,8 +189,8 @@ __device__ __forceinline__ void write_item(const DecodeAttention& call, const It
 
 constexpr int kAddedAtOnce = 4; // queries whose parts are loaded concurrently
 
-// Adds the parts of a row, whose items are kv_heads apart in the order of its chunks. A lane has
-// four dimensions of every query, or of every second one.
+// Adds up the partial results of a row. The items of successive chunks are kv_heads items from each
+// other. A lane computes four dimensions of every query, or of every second query.
 template <int kDim>
 __device__ __forceinline__ void add_parts(const DecodeAttention& call, const Item& item,
                                           int queries) {
@@ -242,7 +244,7 @@ __device__ __forceinline__ void add_parts(const DecodeAttention& call, const Ite
     }
 }
 
-// Adds the parts of the row if this warp is the last one with an item of it.
+// Adds up the row's partial results if this warp finishes the last item of the row.
 template <int kDim>
 __device__ __forceinline__ void finish_row(const DecodeAttention& call, const Item& item,
                                            int queries) {
@@ -272,7 +274,7 @@ __device__ __forceinline__ void attend_item(const DecodeAttention& call, const I
         finish_row<kDim>(call, item, queries);
 }
 
-// kPrograms: minimum resident blocks per multiprocessor.
+// Computes decode attention. kPrograms: minimum of resident blocks per multiprocessor.
 template <int kDim, class Cached, int kPrograms>
 __global__ void __launch_bounds__(kWarpsOfDecode* kWarp, kPrograms)
     decode_attention_kernel(const DecodeAttention call) {
@@ -280,7 +282,8 @@ __global__ void __launch_bounds__(kWarpsOfDecode* kWarp, kPrograms)
     wait_for_earlier();
     const int lane = threadIdx.x % kWarp, warps = gridDim.x * kWarpsOfDecode;
     const int items = call.unit_count[0] * call.kv_heads;
-    // A warp looks up 32 items at a time, one per lane, since their loads depend on each other.
+    // A warp looks up 32 items at a time, one per lane, since the loads of a look-up depend on each
+    // other.
     int first = blockIdx.x * kWarpsOfDecode + threadIdx.x / kWarp;
     for (; first < items; first += kWarp * warps) {
         const int own = first + lane * warps;

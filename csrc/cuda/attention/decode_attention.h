@@ -31,15 +31,15 @@ struct DecodeAttention {
 
 constexpr int kWarpsOfDecode = 4;
 constexpr int kQueriesOfTile = 8;
-constexpr int kKeys = 16; // per tile, all in one KV block
+constexpr int kKeys = 16; // keys of a tile, all in one KV block
 
-// One chunk of a row's keys under one KV head.
+// One chunk of a row's keys for one KV head.
 struct Item {
     int number, row, kv_head, start, tokens, context, chunk;
     Cut cut;
 };
 
-// Keys of an item, from `base`, a multiple of kKeys, up to `last` (exclusive): the end of the
+// The keys of an item: from `base`, a multiple of kKeys, up to `last` (exclusive), the end of the
 // context or of the chunk.
 struct Keys {
     int base, last;
@@ -53,7 +53,7 @@ __device__ __forceinline__ Keys keys_of(const Item& item) {
                 static_cast<int>(end < item.context ? end : item.context)};
 }
 
-// Offset of a query of the item in q and in the result.
+// Returns the offset of a query of the item in q and in the result.
 template <int kDim>
 __device__ __forceinline__ int64_t query_offset(const DecodeAttention& call, const Item& item,
                                                 int query) {
@@ -62,8 +62,8 @@ __device__ __forceinline__ int64_t query_offset(const DecodeAttention& call, con
     return (token * call.q_heads + item.kv_head * shared + query % shared) * kDim;
 }
 
-// Adds the weight of a query's sink, which has no value, to a sum of weights 2^(score - top).
-// Returns the factor by which earlier sums must be rescaled.
+// Adds the weight of a query's sink, which has no value, to `mass`, a sum of weights 2^(score -
+// top). Returns the factor by which the sums of the query must be rescaled.
 __device__ __forceinline__ float add_sink(const DecodeAttention& call, const Item& item, int query,
                                           float top, float& mass) {
     if (call.sinks == nullptr)

@@ -1,21 +1,21 @@
 // Attention of up to eight queries over a tile of sixteen keys, in the registers of one warp.
 //
 // Keys and values are loaded from memory straight into tensor-core fragments, 16 bytes per load:
-// the order of the head dimension is free as long as both operands agree. With g = lane / 4, t =
+// the order of the head dimension is free as long as both operands agree. With g = lane / 4 and t =
 // lane % 4:
 //   scores   S' = K Q': lane (g, t) holds dimensions 32 c + 8 t .. + 7 of keys g and g + 8, which
-//            are rows g and g + 8 of two products per chunk c of 32 dimensions; columns are queries
+//            are rows g and g + 8 of two products per group c of 32 dimensions; columns are queries
 //   outputs  O' = V' P': lane (g, t) holds dimensions 64 u + 8 g .. + 7 of keys 2t, 2t + 1, 2t + 8,
 //            2t + 9; row g of product j of group u is dimension 64 u + 8 g + 2 j, row g + 8 is
 //            the next dimension
-// Scores and outputs of queries 2t and 2t + 1 are therefore in lane (g, t).
+// Lane (g, t) therefore holds scores and outputs of queries 2t and 2t + 1.
 #pragma once
 
 #include "cuda/attention/decode_attention.h"
 
 namespace penstock::cuda {
 
-// Eight elements in the cache's format.
+// The type of eight elements in the cache's format.
 template <class Cached>
 struct PieceOf {
     using Type = Words4;
@@ -35,14 +35,14 @@ struct ValueTile {
     typename PieceOf<Cached>::Type words[4][kDim / 64]; // of keys 2t, 2t + 1, 2t + 8, 2t + 9
 };
 
-// Queries g of a group of eight, as right operands.
+// A group of eight queries as right operands; a lane holds query g.
 template <int kDim>
 struct QueryTile {
     uint32_t words[kDim / 32][2][2];
 };
 
-// Online softmax state of queries 2t and 2t + 1 (arXiv 2205.14135). `mass`, the softmax sum, covers
-// this lane's keys.
+// Online softmax state of queries 2t and 2t + 1 (arXiv 2205.14135). `mass`: the softmax sum over
+// this lane's keys only.
 template <int kDim>
 struct Partial {
     float top[2] = {-INFINITY, -INFINITY};
@@ -50,7 +50,7 @@ struct Partial {
     float outputs[kDim / 64][4][4] = {};
 };
 
-// The keys that queries 2t and 2t + 1 see: from `oldest` to `newest`, inclusive.
+// The positions of keys that queries 2t and 2t + 1 see: from `oldest` to `newest`, inclusive.
 struct Seen {
     int oldest[2], newest[2];
 };
@@ -100,8 +100,8 @@ __device__ __forceinline__ void add_scores(float (&scores)[4], const KeyTile<kDi
     }
 }
 
-// Scales the scores of keys base .. base + 15, masks those that are not seen, and turns them into
-// weights relative to a running maximum.
+// Scales the scores of keys base .. base + 15, masks keys that are not seen, and turns the scores
+// into weights relative to the running maximum.
 template <int kDim>
 __device__ __forceinline__ void weigh(float (&scores)[4], Partial<kDim>& partial, float scale,
                                       int base, const Seen& seen, int g) {
@@ -143,8 +143,8 @@ __device__ __forceinline__ void weigh(float (&scores)[4], Partial<kDim>& partial
     }
 }
 
-// Weights [16 keys, 8 queries] as the right operand of outputs: lane (g, t) receives those of query
-// g.
+// Rearranges the weights [16 keys, 8 queries] as the right operand of outputs: lane (g, t) receives
+// weights of query g.
 __device__ __forceinline__ void transpose_weights(uint32_t (&b)[2], const float (&weights)[4],
                                                   int lane) {
     const int g = lane / 4, t = lane % 4;

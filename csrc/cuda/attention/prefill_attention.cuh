@@ -1,15 +1,15 @@
 // Prefill attention over the paged KV cache on sm_90a (after FlashAttention-3, arXiv 2407.08608): a
-// persistent grid over tiles of 128 queries. One producer warp loads queries, keys and values with
-// the copy engine (TMA); two consumer warp groups multiply 64 queries each. An e4m3 cache is copied
-// as it is; three more warps widen it to the bfloat16 that products read, through the same kind of
+// persistent grid over tiles of 128 queries. One producer warp loads queries, keys and values by
+// TMA; two consumer warp groups multiply 64 queries each. An e4m3 cache is copied as it is stored;
+// three more warps convert it to the bfloat16 that the matrix products need, with the same kind of
 // buffers and barriers.
 //
-// Rows of a tile are queries: token r / shared of the tile, head r % shared of the KV head. The
-// bits of a row depend only on its own query and keys: tiles of keys start at multiples of 128
-// positions, whatever tile of queries or chunk the row is in; a tile of keys that the row does not
-// see leaves its sums unchanged (a weight of exactly 0, a factor of exactly 1); and every rounding
-// is explicit, because the compiler may fuse a multiply and an add in one copy of the loop and not
-// in another.
+// The rows of a tile are queries: row r is token r / shared of the tile, and query head r % shared
+// of the KV head. The bits of a row depend only on its own query and keys. First, tiles of keys
+// start at multiples of 128 positions, in any tile of queries and any chunk. Second, a tile of keys
+// that the row does not see leaves its sums unchanged (a weight of exactly 0, a factor of exactly
+// 1). Third, every rounding is explicit, because the compiler may fuse a multiplication and an
+// addition in one copy of the loop but not in another.
 #pragma once
 
 #include "cuda/attention/prefill_attention.h"
@@ -18,8 +18,8 @@ namespace penstock::cuda {
 
 // --- producer warp ------------------------------------------------------------------------------
 
-// Copies a tile of keys or of values: a box per KV block (or part of one) and piece, one per lane.
-// Blocks that begin at `last` or later are filled with zeros.
+// Copies a tile of keys or of values. Each lane copies boxes: one piece of a KV block, or of a part
+// of one. KV blocks that begin at `last` or later are filled with zeros.
 template <int kDim>
 __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& map, Buffer& buffer,
                                           const PipelineState& state, const PrefillAttention& call,
@@ -42,7 +42,7 @@ __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& ma
     }
 }
 
-// The same for bytes, a box per block.
+// Copies a tile of keys or of values of an e4m3 cache, a box per KV block.
 template <int kDim>
 __device__ __forceinline__ void
 copy_narrow(unsigned char* to, const TensorMap& map, Buffer& buffer, const PipelineState& state,
@@ -110,8 +110,8 @@ __device__ __forceinline__ void copy_tiles(typename MemoryOf<kDim, Cached>::Type
 
 // --- widening warps -----------------------------------------------------------------------------
 
-// Widens a tile of e4m3 to pieces of bfloat16, swizzled like the copy engine's. Eight elements at a
-// time: eight lanes write the banks of a row.
+// Converts a tile of e4m3 to bfloat16 pieces, with the same swizzle as pieces that TMA copies. A
+// thread converts eight elements at a time; eight lanes write one row, and so all banks.
 template <int kDim>
 __device__ __forceinline__ void widen_tile(unsigned char* to, Buffer& wide,
                                            const unsigned char* from, Buffer& narrow,
@@ -155,8 +155,8 @@ __device__ __forceinline__ void widen_tiles(NarrowMemory<kDim>& memory,
 
 // --- consumer warp groups -----------------------------------------------------------------------
 
-// A thread's fragments of a tile: rows g and g + 8 of its warp's sixteen, columns 8 j + 2t and the
-// next one.
+// A thread's fragments of a tile: rows g and g + 8 of its warp's sixteen rows, columns 8 j + 2t and
+// 8 j + 2t + 1.
 template <int kDim>
 struct Share {
     float outputs[kDim / 2] = {};
@@ -167,7 +167,7 @@ struct Share {
     int position[2]; // of the rows' tokens
 };
 
-// scores = queries keys^T: 64 rows from `queries` on.
+// Starts scores = queries keys^T for 64 rows of queries.
 template <int kDim>
 __device__ __forceinline__ void start_scores(float (&scores)[kTileKeys / 2], uint32_t queries,
                                              uint32_t keys) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ void start_scores(float (&scores)[kTileKeys / 2], uin
     products_commit();
 }
 
-// outputs += weights values.
+// Starts outputs += weights values.
 template <int kDim>
 __device__ __forceinline__ void start_outputs(Share<kDim>& share, uint32_t values) {
     products_begin();
@@ -209,8 +209,8 @@ __device__ __forceinline__ void hide(const Share<kDim>& share, float (&scores)[k
     }
 }
 
-// Turns the scores into weights relative to a running maximum; `rescale` is the factor for earlier
-// sums.
+// Turns the scores into weights relative to the running maximum, and sets `rescale` to the factor
+// for earlier sums.
 template <int kDim>
 __device__ __forceinline__ void weigh(Share<kDim>& share, float (&scores)[kTileKeys / 2],
                                       float scale) {
@@ -238,8 +238,9 @@ __device__ __forceinline__ void weigh(Share<kDim>& share, float (&scores)[kTileK
     }
 }
 
-// The scores' layout over threads is that of a left operand in registers: columns 16 k + 2t and the
-// next of both rows, then those eight columns further.
+// Rounds the weights to bfloat16, as the left operand in registers. The scores already have its
+// layout over threads: columns 16 k + 2t and 16 k + 2t + 1 of both rows, then the columns eight
+// further.
 template <int kDim>
 __device__ __forceinline__ void round_weights(Share<kDim>& share,
                                               const float (&scores)[kTileKeys / 2]) {
@@ -258,8 +259,8 @@ __device__ __forceinline__ void fade_outputs(Share<kDim>& share) {
         share.outputs[i] *= share.rescale[i / 2 % 2];
 }
 
-// Zeroes values past the context: they may be NaN, which a weight of zero does not mask. Each group
-// clears them for itself before it reads.
+// Zeroes values past the context: they may be NaN, which a weight of zero does not mask. Each warp
+// group clears them itself before it reads them.
 template <int kDim>
 __device__ __forceinline__ void clear_values(unsigned char* values, int from, int group) {
     constexpr int kWords = 2 * kBoxColumns / 16; // of 16 bytes, per row of a piece
@@ -274,14 +275,15 @@ __device__ __forceinline__ void clear_values(unsigned char* values, int from, in
     named_barrier(1 + group, kGroup);
 }
 
-// The factor of the scores of a tile, for weights that are powers of two.
+// Returns the factor by which a tile's scores become exponents of two, the scale of the keys
+// included.
 template <class Cached>
 __device__ __forceinline__ float score_scale(const PrefillAttention& call, const Tile& tile) {
     return sizeof(Cached) == 1 ? call.log2_scale * call.key_scales[tile.kv_head] : call.log2_scale;
 }
 
-// Adds the weight of a head's sink, which has no value, to a sum of weights with the maximum score
-// `top`, unscaled. Returns the factor by which such sums must be rescaled.
+// Adds the weight of a head's sink, which has no value, to `mass`, a sum of weights relative to the
+// unscaled maximum `top`. Returns the factor by which the sums of the row must be rescaled.
 template <class Cached>
 __device__ __forceinline__ float add_sink(const PrefillAttention& call, const Tile& tile, int head,
                                           float top, float& mass) {
@@ -321,7 +323,7 @@ __device__ __forceinline__ void write_outputs(const PrefillAttention& call, cons
     }
 }
 
-// Marks a buffer as read: one arrival per warp, once the whole warp has read it.
+// Marks a buffer as read, by one arrival per warp once the whole warp has read it.
 __device__ __forceinline__ void release(Buffer& buffer, int lane) {
     if (lane == 0)
         barrier_arrive(&buffer.empty);
@@ -378,7 +380,7 @@ attend_tile(PrefillMemory<kDim>& memory, const PrefillAttention& call, const Til
     }
     release(memory.of_queries, lane);
     barrier_wait(&memory.of_values[before.stage].full, before.phase);
-    // e4m3 is always widened to finite numbers.
+    // An e4m3 cache never gives NaN: it is always widened to finite numbers.
     if (sizeof(Cached) == 2 && tile.last % kTileKeys != 0)
         clear_values<kDim>(memory.values[before.stage], tile.last % kTileKeys, group);
     start_outputs<kDim>(share, shared_address(memory.values[before.stage]));
@@ -444,7 +446,8 @@ prefill_attention(unsigned char* given, const PrefillAttention& call, const Pref
     make_barriers<kDim, Cached>(memory);
     wait_for_earlier();
     const int group = threadIdx.x / kGroup, lane = threadIdx.x % kWarp;
-    // Registers are allocated in multiples of eight: 40 and twice 232 per thread fit.
+    // Registers are allocated in multiples of eight: 40 per thread in the first warp group and 232
+    // in the two consumer groups fit.
     if (group == 0) {
         warpgroup_reg_dealloc<40>();
         if (threadIdx.x < kWarp) {

@@ -17,31 +17,33 @@ struct PrefillAttention {
     int rows, table_width, blocks, window, q_heads, kv_heads;
     int shorter;     // chunks of at most this many tokens are left to another kernel
     int tile_tokens; // tokens per tile of queries
-    int tiles;       // maximum number that chunks of this many tokens can have, per KV head
+    int tiles;       // most tiles per KV head that the tokens of the step can need
     int block_shift; // a KV block has 1 << block_shift tokens
 };
 
-// q as [1, T, H, D], the caches as [B, K, P, D].
+// Tensor maps of q as [1, T, H, D] and of the caches as [B, K, P, D].
 struct PrefillMaps {
     TensorMap queries, keys, values;
 };
 
 constexpr int kQueryRows = 128; // per tile: two groups of 64
-constexpr int kTileKeys = 128;  // per tile, which begins at a multiple of it
+constexpr int kTileKeys = 128;  // keys of a tile; the first position is a multiple of this
 constexpr int kStages = 2;
 constexpr int kPrefillThreads = 3 * kGroup;
 constexpr int kReaderWarps = 2 * kGroup / kWarp;
-constexpr int kWideners = 3 * kWarp; // threads, besides those of the producer warp
+constexpr int kWideners = 3 * kWarp; // threads that widen; the producer warp is a fourth warp
 
-// Queries of adjacent tokens of one chunk under one KV head, and the keys that they see.
+// A tile of queries: adjacent tokens of one chunk for one KV head, and the keys that they see.
 struct Tile {
     int row, kv_head, first, tokens; // first: index among all tokens of the step
-    int position;                    // of the first token in its sequence
-    int begin, last;                 // keys: start of a tile; first key that no token sees
+    int position;                    // position of the first token in its sequence
+    int begin, last;                 // first key (start of a tile of keys), end of the keys
 };
 
-// The tile of a work item; without tokens if there is none. The longest come first. The tiles of
-// chunk r start at index starts[r] / tile_tokens + r, which leaves room for every partial one.
+// Returns the tile of queries of a work item; its `tokens` is 0 if the item has no tile. Tiles with
+// the highest index come first, because later tiles of a chunk see more keys. The tiles of chunk r
+// start at index starts[r] / tile_tokens + r, which leaves room for the partial last tile of every
+// chunk.
 __device__ __forceinline__ Tile tile_of(const PrefillAttention& call, int item) {
     const int index = call.tiles - 1 - item / call.kv_heads;
     int row = 0, high = call.rows;
@@ -67,12 +69,13 @@ __device__ __forceinline__ Tile tile_of(const PrefillAttention& call, int item) 
     return tile;
 }
 
-// Barriers of a buffer: the writer waits for `empty`, readers wait for `full`.
+// The barriers of a buffer: the writer waits for `empty`, readers wait for `full`.
 struct Buffer {
     uint64_t full, empty;
 };
 
-// Shared memory. A tile is D / 64 pieces of [128 rows, 64], each row 128 bytes, swizzled.
+// Shared memory of a block. A tile has D / 64 pieces [128 rows, 64 columns], swizzled; a row of a
+// piece is 128 bytes.
 template <int kDim>
 struct PrefillMemory {
     static constexpr int kPieces = kDim / kBoxColumns;
@@ -83,7 +86,8 @@ struct PrefillMemory {
     Buffer of_queries, of_keys[kStages], of_values[kStages];
 };
 
-// For an e4m3 cache: bytes as copied, a row of D per key, which are widened to the pieces above.
+// Shared memory of a block for an e4m3 cache. Keys and values are copied as bytes, D per key, and
+// then converted to bfloat16 in `keys` and `values` of PrefillMemory.
 template <int kDim>
 struct NarrowMemory : PrefillMemory<kDim> {
     static constexpr int kBytes = kTileKeys * kDim;
@@ -103,7 +107,8 @@ struct MemoryOf<kDim, E4m3> {
 
 constexpr int kSwizzleBytes = 1024; // alignment of a tile in memory
 
-// The next buffer of a ring, and the phase of its barriers.
+// The position of a warp in a ring of buffers: the buffer `stage`, and the parity of the phase of
+// its barriers. `next` advances to the next buffer.
 struct PipelineState {
     int stage = 0;
     uint32_t phase = 0;

@@ -1,4 +1,4 @@
-// Products of weight fragments and tokens, shared by the kernels of linear layers.
+// Products of weight fragments with tokens, shared by the kernels of linear layers.
 #pragma once
 
 #include "cuda/device.h"
@@ -8,8 +8,9 @@ namespace penstock::cuda {
 constexpr int kColumns = 8;          // tokens per tensor-core product
 constexpr int kColumnsOfScale = 128; // columns of 8-bit weights that share a scale
 
-// Two products of 16 rows of weights with tokens, over 8 elements of each lane's `upper` (row g)
-// and `lower` (row g + 8): low words belong to the first product, high words to the second.
+// Adds two products of 16 rows of weights with each tile of tokens to `sums`. A lane's `upper` (row
+// g) and `lower` (row g + 8) hold 8 elements each: the low words belong to the first product, the
+// high words to the second.
 template <int kTiles>
 __device__ __forceinline__ void multiply_chunk(float (&sums)[kTiles][4], const Words4& upper,
                                                const Words4& lower,
@@ -35,8 +36,9 @@ __device__ __forceinline__ void store_result(void* out, int64_t place, float val
     }
 }
 
-// Loads a float that is not written during the launch if `wanted`; otherwise `value` is unchanged.
-// The compiler does not move the load, so that it is in flight while other values are used.
+// Loads a float that is not written during the launch if `wanted`; otherwise leaves `value`
+// unchanged. The compiler does not move the load, so that it is in flight while other values are
+// used.
 __device__ __forceinline__ void stream_float_where(bool wanted, float& value,
                                                    const float* address) {
 #ifdef PENSTOCK_EMULATED
@@ -53,8 +55,9 @@ __device__ __forceinline__ void stream_float_where(bool wanted, float& value,
 #endif
 }
 
-// Counts one more block in, called by one of its threads after a barrier; returns the count before.
-// After a further barrier, all data that earlier blocks wrote can be read, bypassing L1.
+// Adds one to `counter` for this block and returns the count before. One thread of the block calls
+// this after a barrier; after a further barrier, all data that the blocks counted before wrote can
+// be read, bypassing L1.
 __device__ __forceinline__ int32_t count_in(int32_t* counter) {
 #ifdef PENSTOCK_EMULATED
     return atomicAdd(counter, 1);
@@ -68,7 +71,7 @@ __device__ __forceinline__ int32_t count_in(int32_t* counter) {
 #endif
 }
 
-// The first or the last eight of 16 codes, as bfloat16.
+// Widens the first or the last eight of 16 codes to bfloat16.
 __device__ __forceinline__ Words4 widen_half(const Words4& codes, int half) {
     const uint32_t bytes[2] = {codes.word[2 * half], codes.word[2 * half + 1]};
     return widen(bytes);

@@ -1,15 +1,15 @@
 // Linear layer for up to 128 tokens: weights and tokens pass through a ring of stages in shared
 // memory.
 //
-// A tile is 128 rows of the weight, in stages of 128 bytes per row: 64 columns of bfloat16, or the
-// 128 columns of 8-bit floats that share a scale. The stages of all tiles, in order, are divided
-// into equal shares, one per block (stream-K). A block copies its next stages while it multiplies
-// one, also across tiles. As in stream_linear.cuh the order of k inside a product is free: lane t
-// of a row takes 16 adjacent bytes of each 64.
+// A tile is 128 rows of the weight. It is divided into stages of 128 bytes per row: 64 columns of
+// bfloat16, or the 128 columns of 8-bit floats that share a scale. The stages of all tiles, in
+// order, are divided into equal shares, one per block (stream-K). A block copies its next stages
+// while it multiplies the current one, also from one tile to the next. As in stream_linear.cuh, the
+// order of k inside a product is free: lane t of a row takes 16 adjacent bytes of every 64.
 //
-// If a tile is in the shares of several blocks, each writes its sums, and the last one adds them in
-// the order of the blocks. Shares depend only on the weight and on the number of blocks, so that a
-// token's sum depends neither on the rest of the batch nor on kTokens.
+// If the stages of a tile belong to several blocks, each block writes its sums, and the last block
+// adds them in the order of the blocks. Shares depend only on the weight and on the number of
+// blocks, so that a token's sum depends neither on the rest of the batch nor on kTokens.
 #pragma once
 
 #include "cuda/linear/products.cuh"
@@ -26,7 +26,7 @@ struct StagedLinear {
     void* out; // [tokens, rows]
     const Bf16* x;
     const unsigned char* weight; // [rows, width], bfloat16 or codes
-    const float* scale;          // see StreamFloat8
+    const float* scale;          // see `StreamFloat8::scale`
     const float* bias;           // [rows] or null
     float* parts;                // [blocks, 2, 128 * kTokens]
     int32_t* arrived;            // [tiles], zero before and after
@@ -41,11 +41,11 @@ struct Staging {
     static constexpr int kTokenUnits = kColumnsOfStage * 2 / kUnit; // per token in a stage
     static constexpr int kWeightBytes = kRowsOfStaged * kBytesOfStage;
     static constexpr int kBytes = kWeightBytes + kTokens * kTokenUnits * kUnit;
-    // Two blocks per multiprocessor, or one if stages are too large.
+    // Two blocks run per multiprocessor, or one if stages are too large.
     static constexpr int kBlocks = kFloat8 && kTokens > 64 ? 1 : 2;
     static constexpr int kStages = kBlocks == 1 ? 4 : (104 << 10) / kBytes;
     static constexpr int kSharedBytes = kStages * kBytes;
-    // A warp's share of a tile: rows in sixteens, tokens in eights.
+    // A warp's share of a tile has kRowTiles times 16 rows and kTiles times 8 tokens.
     static constexpr int kTokenGroups = kTokens > 32 ? 2 : 1;
     static constexpr int kRowTiles = kTokenGroups;
     static constexpr int kTiles = kTokens / kTokenGroups / kColumns;
@@ -54,7 +54,8 @@ struct Staging {
     static_assert(kStages >= 3);
 };
 
-// Position of 16 bytes of a row in a stage: rows that are read together use different banks.
+// Returns the position in a stage of 16 bytes of a row. Rows that are read together use different
+// banks.
 __device__ __forceinline__ int weight_place(int row, int unit) {
     return row * (kBytesOfStage / kUnit) + (unit ^ (row % 2) * 4);
 }
@@ -65,7 +66,7 @@ __device__ __forceinline__ int token_place(int token, int unit) {
     return token * 8 + (unit ^ (token % 2) * 4);
 }
 
-// A stage of a tile.
+// One stage: stage `index` of tile `tile`.
 struct Stage {
     int tile, index;
 
@@ -74,7 +75,7 @@ struct Stage {
     }
 };
 
-// The stages of a block: [begin, end), counted over all tiles.
+// The stages of a block: begin to end - 1, counted over all tiles.
 struct Share {
     int stages; // per tile
     int64_t total, begin, end;
@@ -86,13 +87,13 @@ struct Share {
     __device__ __forceinline__ Stage first() const {
         return {static_cast<int>(begin / stages), static_cast<int>(begin % stages)};
     }
-    // The block whose share contains a stage.
+    // Returns the block whose share contains a stage.
     __device__ __forceinline__ int block_of(int64_t stage) const {
         return static_cast<int>(((stage + 1) * gridDim.x - 1) / total);
     }
 };
 
-// The sources and destinations of a thread's copies.
+// The sources and destinations of the copies of one thread.
 template <bool kFloat8, int kTokens>
 struct StageCopies {
     using Form = Staging<kFloat8, kTokens>;
@@ -122,7 +123,8 @@ struct StageCopies {
             copy_async(to + i * kRowsAtOnce * 8, weight[i] + from, true);
     }
 
-    // Source of the thread's copy `i` of tokens, null if there is none; `to` is its destination.
+    // Returns the source of the thread's copy `i` of tokens, or null if there is no such copy; sets
+    // `to` to its destination.
     __device__ __forceinline__ const Bf16* token(const StagedLinear& call, int stage, int i,
                                                  int& to) const {
         const int index = threadIdx.x + i * kThreadsOfStaged;
@@ -172,8 +174,9 @@ struct StageCopies {
     }
 };
 
-// Positions of a lane's 16-byte pieces in a stage: those of its first row of the warp's, in each
-// half of the stage, and of its first token. Other rows and tokens follow at multiples of eight.
+// Positions of a lane's 16-byte pieces in a stage: `weight` for the first row of its share, in each
+// half of the stage, and `token` for its first token. Further rows and tokens follow at multiples
+// of eight.
 template <bool kFloat8>
 struct LanePlaces {
     int weight[2], token[2];
@@ -189,7 +192,7 @@ struct LanePlaces {
     }
 };
 
-// sums += the products of a stage, for the warp's rows and tokens.
+// Adds the products of a stage to `sums`, for the warp's rows and tokens.
 template <bool kFloat8, int kRowTiles, int kTiles>
 __device__ __forceinline__ void multiply_stage(float (&sums)[kRowTiles * kTiles * 4],
                                                const Words4* slot,
@@ -228,7 +231,8 @@ __device__ __forceinline__ void multiply_stage(float (&sums)[kRowTiles * kTiles 
     }
 }
 
-// A warp's first row and token in a tile, and the row and token of each of the thread's sums.
+// The first row and token of a warp in a tile; `row_of` and `token_of` return the row and token of
+// sum `i` of a thread.
 template <bool kFloat8, int kTokens>
 struct WarpShare {
     using Form = Staging<kFloat8, kTokens>;
@@ -246,8 +250,8 @@ struct WarpShare {
     }
 };
 
-// Writes a block's sums of a tile that several blocks share, and returns whether it is the last of
-// them; `sums` are then those of all blocks, added in order.
+// Writes this block's sums of a tile that several blocks share. In the last of these blocks,
+// replaces `sums` by the sums of all of them, added in order, and returns true.
 template <int kSums>
 __device__ __forceinline__ bool add_parts(const StagedLinear& call, const Share& share, int tile,
                                           float (&sums)[kSums]) {
@@ -319,7 +323,7 @@ __global__ void __launch_bounds__(kThreadsOfStaged, Staging<kFloat8, kTokens>::k
     wait_for_earlier(); // no kernel writes weights
     copies.fetch_tokens(call, ring, share);
 
-    // The scales of the next stage's rows, and their addresses.
+    // Scales of the rows of the next stage, and their addresses.
     const int lane_row = threadIdx.x % kWarp / 4;
     float next_factors[kRowTiles * 2] = {};
     const float* factors_at[kRowTiles * 2] = {};

@@ -1,11 +1,11 @@
 // Linear layer for few tokens with 8-bit float weights: codes are streamed once, straight into
 // registers, and widened there to bfloat16.
 //
-// As in stream_linear.cuh a block has 16 rows of the weight, and its warps divide the width in
-// groups of 128 columns. Lane t of a row takes 16 adjacent codes of each 64, which fill its
-// positions in four products. Each group has its own accumulator, which is multiplied by the
-// group's scale in float32. Warps are added in order; a token's sum does not depend on the rest of
-// the batch.
+// As in stream_linear.cuh, a block computes 16 rows of the weight, and its warps divide the width,
+// here into groups of 128 columns. Lane t of a row takes 16 adjacent codes of every 64, which fill
+// its positions in four products. Each group has its own accumulator, which is multiplied by the
+// group's scale in float32. The sums of the warps are added in order; a token's sum does not depend
+// on the rest of the batch.
 #pragma once
 
 #include "cuda/linear/products.cuh"
@@ -14,7 +14,7 @@ namespace penstock::cuda {
 
 constexpr int kWarpsOfFloat8 = 8;
 constexpr int kRowsOfFloat8 = 16;
-constexpr int kCodesOfChunk = 64; // per row, which its four lanes take in one load each
+constexpr int kCodesOfChunk = 64; // codes of a row that its four lanes load at a time
 constexpr int kGroupsInFlight = 2;
 constexpr int kChunksOfGroup = kColumnsOfScale / kCodesOfChunk;
 
@@ -22,7 +22,7 @@ struct StreamFloat8 {
     void* out; // [tokens, rows]
     const Bf16* x;
     const uint8_t* codes; // [rows, width]
-    const float* scale;   // of row r and group c: scale[c * scale_stride + r / scale_rows]
+    const float* scale;   // row r and group c have scale[c * scale_stride + r / scale_rows]
     const float* bias;    // [rows] or null
     int tokens, rows, width;
     int scale_rows, scale_stride; // stride 0: a row has one scale
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kWarpsOfFloat8* kWarp, kTiles == 1 ? 3 : 2)
     Words4 upper_codes[kGroupsInFlight][kChunksOfGroup] = {};
     Words4 lower_codes[kGroupsInFlight][kChunksOfGroup] = {};
     float upper_factor[kGroupsInFlight] = {}, lower_factor[kGroupsInFlight] = {};
-    // No load passes the end: stale registers there are multiplied by tokens of zeros.
+    // Loads past the end are skipped: stale registers are then multiplied by tokens that are zero.
     const auto read = [&](int slot, int k) {
         const bool inside = k < call.width;
         const int64_t place = static_cast<int64_t>(k / kColumnsOfScale) * call.scale_stride;

@@ -1,10 +1,11 @@
 // Linear layer for few tokens: the weights are streamed once, straight into tensor-core fragments.
 //
-// A block has 16 rows of the weight; its warps divide the width. Weights are the left operand of
-// the product, tokens its 8 columns. The order of k inside a product is free as long as both
-// operands agree: lane t of a row takes 16 adjacent bytes of each 64, which fill its positions in
-// two products, so that every load is 16 bytes wide and no data moves between lanes. Warps are
-// added in order; a token's sum depends neither on the batch nor on the number of columns.
+// A block computes 16 rows of the weight; its warps divide the width. Weights are the left operand
+// of the product; tokens are its 8 columns. The order of k inside a product is free as long as both
+// operands agree: lane t of a row takes 16 adjacent bytes of every 64, which fill its positions in
+// two products, so that every load is 16 bytes wide and no data moves between lanes. The sums of
+// the warps are added in order; a token's sum depends neither on the rest of the batch nor on the
+// number of columns.
 #pragma once
 
 #include "cuda/linear/products.cuh"
@@ -13,8 +14,8 @@ namespace penstock::cuda {
 
 constexpr int kWarpsOfLinear = 8;
 constexpr int kRowsOfLinear = 16;
-constexpr int kChunk = 32;         // elements of a row, which its four lanes take in one load each
-constexpr int kChunksInFlight = 4; // 256 bytes of a row before the first is used
+constexpr int kChunk = 32;         // elements of a row that its four lanes load at a time
+constexpr int kChunksInFlight = 4; // 256 bytes of a row are loaded before the first is used
 
 struct StreamLinear {
     void* out; // [tokens, rows], float32 or bfloat16
@@ -24,7 +25,7 @@ struct StreamLinear {
     int tokens, rows, width;
 };
 
-// When weights are loaded: see `Setting::kLinearLoads`.
+// When the next weights are loaded; see `Setting::kLinearLoads`.
 enum class Loads { kBeforeUse, kAfterUse };
 
 template <int kTiles, bool kFloat, Loads kLoads>
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(kWarpsOfLinear* kWarp)
     float sums[kTiles][4] = {};
     constexpr int kStep = kChunk * kChunksInFlight, kStride = kWarpsOfLinear * kStep;
     Words4 upper_words[kChunksInFlight], lower_words[kChunksInFlight];
-    // No load passes the end: stale registers there are multiplied by tokens of zeros.
+    // Loads past the end are skipped: stale registers are then multiplied by tokens that are zero.
     const auto read = [&](int c, int k) {
         stream16_where(k < call.width, upper_words[c], upper + k);
         stream16_where(k < call.width, lower_words[c], lower + k);

@@ -1,11 +1,12 @@
-// RMSNorm, alone and fused with a residual addition: one block per row, which is kept in registers.
+// RMSNorm, alone and fused with a residual addition: one block per row, which it keeps in
+// registers.
 #pragma once
 
 #include "cuda/device.h"
 
 namespace penstock::cuda {
 
-// The sum over the block, in an order that depends only on its size.
+// Returns the sum over the block, added in an order that depends only on the block's size.
 __device__ __forceinline__ float block_sum(float value) {
     __shared__ float of_warp[kWarp];
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -19,7 +20,8 @@ __device__ __forceinline__ float block_sum(float value) {
 
 constexpr int kMaxNormThreads = 1024;
 
-// A thread holds kVectors times eight elements, blockDim.x * 8 apart. Null residual: none.
+// Normalizes one row per block. A thread holds kVectors vectors of eight elements, blockDim.x * 8
+// elements from each other. `residual`: null if there is none.
 template <int kVectors>
 __global__ void __launch_bounds__(kMaxNormThreads)
     rms_norm_kernel(Bf16* out, Bf16* total, const Bf16* x, const Bf16* residual,

@@ -25,8 +25,8 @@ struct RopeCache {
 
 constexpr int kWarpsOfRope = 4;
 constexpr int kMaxDim = 256;
-// A lane holds pairs of adjacent elements, 64 elements apart: of the rotated halves, and of the
-// rest.
+// A lane holds pairs of adjacent elements, at distances of 64 elements: up to kMaxPairs pairs of
+// each rotated half, and up to kMaxRest pairs of the elements that are not rotated.
 constexpr int kMaxPairs = kMaxDim / 2 / (2 * kWarp);
 constexpr int kMaxRest = kMaxDim / (2 * kWarp);
 
@@ -43,7 +43,8 @@ __device__ __forceinline__ void store_pair(E4m3* address, float low, float high)
     *reinterpret_cast<uint16_t*>(address) = static_cast<uint16_t>(pair);
 }
 
-// Destination of a head of q, k or v: the result, or the cache (divided by its scale).
+// Destination of one head of a token: the result for q, or the KV cache for k and v, divided by the
+// scale of the head.
 template <class Cached>
 struct Target {
     Bf16* result;
@@ -57,7 +58,8 @@ struct Target {
     }
 };
 
-// Null for k and v of a token without a slot.
+// Returns the destination of head `head` (q, k or v) of a token. All pointers are null for k and v
+// of a token without a slot.
 template <class Cached>
 __device__ __forceinline__ Target<Cached> target(const RopeCache& call, int64_t token, int head) {
     if (head < call.q_heads)

@@ -8,7 +8,8 @@ namespace penstock::cuda {
 constexpr int kSampleThreads = 1024;
 constexpr int kSampleWarps = kSampleThreads / kWarp;
 
-// The same value in every thread; `of_warp` may be reused afterwards.
+// Combines the values of all threads and returns the result in every thread; `of_warp` may be
+// reused afterwards.
 template <class T, class Combine>
 __device__ __forceinline__ T block_combine(T value, T (&of_warp)[kSampleWarps], Combine combine) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -39,7 +40,7 @@ __device__ __forceinline__ T block_highest(T value, T (&of_warp)[kSampleWarps]) 
                          [](T left, T right) { return left > right ? left : right; });
 }
 
-// Sorts in descending order by a bitonic network; `count` is a power of two.
+// Sorts `values` in descending order by a bitonic network. `count`: a power of two.
 template <class T>
 __device__ __forceinline__ void sort_descending(T* values, int count) {
     for (int run = 2; run <= count; run *= 2) {
@@ -59,7 +60,7 @@ __device__ __forceinline__ void sort_descending(T* values, int count) {
     __syncthreads();
 }
 
-// Inclusive prefix sum of `value` over the lanes of the warp.
+// Returns the inclusive prefix sum of `value` over the lanes of the warp.
 __device__ __forceinline__ float warp_scan(float value) {
     const int lane = threadIdx.x % kWarp;
 #pragma unroll

@@ -1,11 +1,11 @@
-// Philox 4x32-10 (Salmon et al., SC 2011): the first word is used as the random number.
+// The random numbers of sampling: the first output word of Philox 4x32-10 (Salmon et al., SC 2011).
 #pragma once
 
 #include "cuda/device.h"
 
 namespace penstock::cuda {
 
-// The number in [0, 1), a multiple of 2^-24, of (seed, position).
+// Returns the random number for (seed, position): a multiple of 2^-24 in [0, 1).
 __host__ __device__ inline float uniform(uint64_t seed, uint64_t position) {
     uint32_t c0 = static_cast<uint32_t>(position), c1 = static_cast<uint32_t>(position >> 32);
     uint32_t c2 = 0, c3 = 0;

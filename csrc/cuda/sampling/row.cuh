@@ -1,13 +1,14 @@
-// One row of logits, processed by one block: its highest logit, counts and masses over it, and
-// sampling from the whole row. Logits are compared as unsigned integers of the same order
-// (`ordered`).
+// Functions by which one block processes one row of logits: its highest logit, counts and masses
+// (sums of weights) over the row, and sampling from the whole row. Logits are compared as unsigned
+// integers in the same order (`ordered`).
 #pragma once
 
 #include "cuda/sampling/block.cuh"
 
 namespace penstock::cuda {
 
-// Sampling from the row first finds a piece of it by sums.
+// Number of pieces of a row. Sampling from the row first finds the piece with the token, by the
+// masses of the pieces.
 constexpr int kPiecesOfWarp = 16;
 constexpr int kPieces = kSampleWarps * kPiecesOfWarp;
 
@@ -27,8 +28,8 @@ struct Row {
     float temperature;
 };
 
-// Calls `use(token, logit)` for the thread's share of the row, by ascending ids. Four loads are in
-// flight at a time, of four logits or of one.
+// Calls `use(token, logit)` for the thread's share of the row, by ascending token ids. Four loads,
+// each of four logits or of one, are in flight at a time.
 template <class Use>
 __device__ __forceinline__ void for_each_logit(const Row& row, const Use& use) {
     constexpr int kTogether = 4;
@@ -58,15 +59,15 @@ __device__ __forceinline__ void for_each_logit(const Row& row, const Use& use) {
     }
 }
 
-// The tokens that the filters keep: logits above `key`, the first `ties` of those equal to it; of
-// these, the ones whose weight is at least `least`.
+// The tokens that the filters keep: logits above `key` and the first `ties` logits equal to `key`,
+// if their weight is at least `least`.
 struct Kept {
     uint32_t key;
     int32_t ties;
     float least;
 };
 
-// float32 -> uint32 in the same order, -0 equal to 0.
+// Maps float32 to uint32 keys in the same order; -0 and 0 have the same key.
 __device__ __forceinline__ uint32_t ordered(float logit) {
     const uint32_t bits = as_bits(logit + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -76,19 +77,19 @@ __device__ __forceinline__ float from_ordered(uint32_t key) {
     return as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// exp((logit - highest) / temperature).
+// Returns exp((logit - highest) / temperature).
 __device__ __forceinline__ float weight_of(const Row& row, float logit) {
     return power_of_two((logit - row.highest) / row.temperature * 1.44269504088896f);
 }
 
-// Number of logits that are at least `key`.
+// Returns the number of logits whose key is at least `key`.
 __device__ __forceinline__ int count_from(const Row& row, uint32_t key, SampleScratch& scratch) {
     int32_t count = 0;
     for_each_logit(row, [&](int, float logit) { count += ordered(logit) >= key; });
     return block_sum_of(count, scratch.ints);
 }
 
-// The mass of the logits greater than `key`.
+// Returns the mass of the logits whose key is greater than `key`.
 __device__ __forceinline__ float mass_above(const Row& row, uint32_t key, SampleScratch& scratch) {
     float mass = 0.0f;
     for_each_logit(row, [&](int, float logit) {
@@ -97,8 +98,8 @@ __device__ __forceinline__ float mass_above(const Row& row, uint32_t key, Sample
     return block_sum_of(mass, scratch.floats);
 }
 
-// Finds the top_k-th highest key, bit by bit from the highest, and the number of equal ones to
-// keep.
+// Sets `kept.key` to the top_k-th highest key, whose bits are found one by one from the highest,
+// and `kept.ties` to the number of logits equal to it that are kept.
 __device__ __forceinline__ void keep_top_k(Kept& kept, const Row& row, int top_k,
                                            SampleScratch& scratch) {
     uint32_t key = 0;
@@ -110,7 +111,8 @@ __device__ __forceinline__ void keep_top_k(Kept& kept, const Row& row, int top_k
     kept.ties = top_k - count_from(row, key + 1, scratch);
 }
 
-// Finds the key at which the mass from above reaches top_p of the mass that `kept` keeps.
+// Sets `kept.key` to the key at which the mass of the highest logits reaches top_p of the mass that
+// `kept` keeps, and `kept.ties` to the number of logits equal to it that are kept.
 __device__ __forceinline__ void keep_top_p(Kept& kept, const Row& row, float top_p,
                                            SampleScratch& scratch) {
     const float tie = weight_of(row, from_ordered(kept.key));
@@ -132,8 +134,9 @@ __device__ __forceinline__ void keep_top_p(Kept& kept, const Row& row, float top
     kept.key = key;
 }
 
-// The weight of a token, zero if it is not kept; `before`: ties of lower ids, advanced by those of
-// the warp's 32 tokens. All lanes of a warp must call it together.
+// Returns the weight of a token, zero if the token is not kept. `before`: number of ties with lower
+// ids; the call adds the ties among the warp's 32 tokens. All lanes of a warp must call it
+// together.
 __device__ __forceinline__ float kept_weight(const Row& row, const Kept& kept, int token, int end,
                                              int& before) {
     const float logit = token < end ? row.logits[token] : -INFINITY;
@@ -146,15 +149,14 @@ __device__ __forceinline__ float kept_weight(const Row& row, const Kept& kept, i
     return keeps && weight >= kept.least ? weight : 0.0f;
 }
 
-// The first token of a piece of the row, and the one after its last. Pieces start at multiples of a
-// cache line.
+// Sets [begin, end) to the tokens of a piece of the row. Pieces start at multiples of a cache line.
 __device__ __forceinline__ void piece_of(const Row& row, int piece, int& begin, int& end) {
     const int lines = (row.vocabulary + kPieces * kWarp - 1) / (kPieces * kWarp);
     begin = min(piece * lines * kWarp, row.vocabulary);
     end = min(begin + lines * kWarp, row.vocabulary);
 }
 
-// For every piece, the number of logits of lower pieces that equal the key.
+// Counts, for every piece, the logits equal to `key` in all earlier pieces.
 __device__ __forceinline__ void count_ties(const Row& row, uint32_t key, SampleScratch& scratch) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     int of_warp = 0;
@@ -185,8 +187,9 @@ __device__ __forceinline__ void count_ties(const Row& row, uint32_t key, SampleS
     __syncthreads();
 }
 
-// The first of `count` masses with which the sum, `passed` so far, exceeds the target; the last
-// nonzero one if rounding leaves none. Advances `passed` to the sum before it.
+// Returns the index of the first of `count` masses with which the running sum exceeds `target`, or
+// of the last nonzero mass if rounding leaves none. `passed`: the sum before the first mass; the
+// call sets it to the sum before the returned index.
 __device__ __forceinline__ int find_mass(const float* masses, int count, float target,
                                          float& passed) {
     int chosen = 0;
@@ -201,7 +204,8 @@ __device__ __forceinline__ int find_mass(const float* masses, int count, float t
     return chosen;
 }
 
-// Samples a token once the masses of pieces and of warps are known; called by one warp.
+// Samples a token from the masses of warps and pieces, and stores it in `scratch.token`. One warp
+// calls this.
 __device__ __forceinline__ void sample_from_pieces(const Row& row, const Kept& kept, float number,
                                                    SampleScratch& scratch) {
     const int lane = threadIdx.x % kWarp;
@@ -233,7 +237,7 @@ __device__ __forceinline__ void sample_from_pieces(const Row& row, const Kept& k
     }
 }
 
-// The mass of a piece of the row, in every lane, if no ties are excluded.
+// Returns the mass of a piece of the row, in every lane. Only correct if the filters keep all ties.
 __device__ __forceinline__ float mass_of_piece(const Row& row, float least, int begin, int end) {
     constexpr int kTogether = 8;
     const int lane = threadIdx.x % kWarp;
@@ -254,7 +258,8 @@ __device__ __forceinline__ float mass_of_piece(const Row& row, float least, int 
     return warp_sum(mass);
 }
 
-// The first kept token of the row whose cumulative mass exceeds number * mass, by ascending id.
+// Returns the first kept token, by ascending id, at which the cumulative mass exceeds `number`
+// times the total mass.
 __device__ __forceinline__ int sample_from_row(const Row& row, const Kept& kept, float number,
                                                SampleScratch& scratch) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;

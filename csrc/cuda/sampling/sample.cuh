@@ -1,11 +1,12 @@
 // The sampler: one block per row, without sorting the row.
 //
-// The first pass computes the highest logit of each thread's share of the row. The k-th highest of
-// these is no higher than the k-th highest of all, so the logits that reach it contain the k
-// highest and few more: the second pass collects them in shared memory, where they are sorted and
-// the filters are applied exactly. For top-p alone, k is an estimate that is checked by the mass of
-// the collected logits. If a row has too many candidates, or too little mass in them, its
-// thresholds are found bit by bit over the whole row.
+// The first pass finds the highest logit of each thread's share of the row. The k-th highest of
+// these maxima is not greater than the k-th highest logit of the row; so all logits that reach it
+// include the k highest logits, and only a few more. The second pass collects these candidates in
+// shared memory, where they are sorted and the filters are applied exactly. For top-p without
+// top-k, k is an estimate, which the mass of the candidates verifies. If a row has too many
+// candidates, or too little mass in them, the thresholds of its filters are found bit by bit over
+// the whole row.
 #pragma once
 
 #include "cuda/sampling/philox.h"
@@ -23,7 +24,7 @@ struct Sample {
     const uint64_t* seeds;
     const uint64_t* positions;
     int vocabulary;
-    bool wide; // see Row
+    bool wide; // see `Row::wide`
 };
 
 constexpr int kMaxCandidates = 2048;
@@ -31,7 +32,7 @@ constexpr int kEstimatedTopP = 512; // number of logits that usually hold the ma
 
 struct Candidates {
     uint32_t of_thread[kSampleThreads];
-    // Ordered logit in the upper half; below it the inverted id, so that lower ids are higher.
+    // Upper half: key of the logit; lower half: inverted token id, so that lower ids sort higher.
     uint64_t entries[kMaxCandidates];
     int32_t count;
 };
@@ -44,8 +45,8 @@ __device__ __forceinline__ float logit_of(uint64_t entry) {
     return from_ordered(static_cast<uint32_t>(entry >> 32));
 }
 
-// The highest logit of the row (NaN if any is) and the lowest id that has it; also fills
-// `of_thread` with the highest of each thread's share.
+// Finds the highest logit of the row (NaN if any logit is NaN) and returns the lowest token id with
+// it. Also sets `of_thread` to the highest key of each thread's share.
 __device__ __forceinline__ int find_highest(Row& row, uint32_t (&of_thread)[kSampleThreads],
                                             SampleScratch& scratch) {
     float best = -INFINITY;
@@ -63,8 +64,8 @@ __device__ __forceinline__ int find_highest(Row& row, uint32_t (&of_thread)[kSam
     return -block_highest(best == row.highest ? -place : -row.vocabulary, scratch.ints);
 }
 
-// Collects the logits that reach `floor`, and sums the mass of the row. Returns false if there are
-// too many.
+// Collects the logits whose key is at least `floor`, and sums the mass of the row. Returns false if
+// there are more than kMaxCandidates.
 __device__ __forceinline__ bool collect(Candidates& candidates, const Row& row, uint32_t floor,
                                         float& mass, SampleScratch& scratch) {
     if (threadIdx.x == 0)
@@ -86,7 +87,7 @@ __device__ __forceinline__ bool collect(Candidates& candidates, const Row& row, 
     return candidates.count <= kMaxCandidates;
 }
 
-// Sorts `count` entries in descending order, padded with zeros up to a power of two.
+// Sorts `count` entries in descending order, after padding them with zeros to a power of two.
 __device__ __forceinline__ void sort_entries(uint64_t* entries, int count) {
     int size = kWarp;
     while (size < count)
@@ -96,8 +97,8 @@ __device__ __forceinline__ void sort_entries(uint64_t* entries, int count) {
     sort_descending(entries, size);
 }
 
-// Number of the first `count` entries that precede the point where the cumulative mass exceeds
-// `target` (or with `reaches`, is at least the target); their total mass in `mass`.
+// Returns how many of the first `count` entries come before the entry with which the cumulative
+// mass exceeds `target`, or with `reaches` is at least `target`.
 __device__ __forceinline__ int count_below(Candidates& candidates, const Row& row, int count,
                                            float target, bool reaches, SampleScratch& scratch) {
     constexpr int kEntriesPerThread = kMaxCandidates / kSampleThreads;
@@ -136,12 +137,12 @@ __device__ __forceinline__ float mass_of(const Candidates& candidates, const Row
     return block_sum_of(own, scratch.floats);
 }
 
-// Samples among the first `count` entries, in the order of their ids.
+// Samples one of the first `count` entries, in the order of their token ids.
 __device__ __forceinline__ int sample_from_candidates(Candidates& candidates, const Row& row,
                                                       int count, float number,
                                                       SampleScratch& scratch) {
     const float target = number * mass_of(candidates, row, count, scratch);
-    // With swapped halves, the lowest id is the highest entry.
+    // After the halves are swapped, the lowest token id is the highest entry.
     for (int i = threadIdx.x; i < count; i += kSampleThreads) {
         const uint64_t entry = candidates.entries[i];
         candidates.entries[i] = entry << 32 | entry >> 32;
@@ -157,7 +158,7 @@ __device__ __forceinline__ int sample_from_candidates(Candidates& candidates, co
     return token_of(candidates.entries[min(below, count - 1)]);
 }
 
-// Samples a token from the candidates alone; -1 if they do not suffice.
+// Samples a token from the candidates alone; returns -1 if they do not suffice.
 __device__ __forceinline__ int sample_from_few(Candidates& candidates, const Row& row, int top_k,
                                                float top_p, float min_p, float number,
                                                SampleScratch& scratch) {
@@ -177,7 +178,7 @@ __device__ __forceinline__ int sample_from_few(Candidates& candidates, const Row
     if (top_p < 1.0f) {
         const int below = count_below(candidates, row, count, top_p * mass, true, scratch);
         if (below == count && top_k == 0)
-            return -1; // their mass does not suffice
+            return -1; // the candidates have too little mass
         count = min(count, below + 1);
     }
     int32_t heavy = 0;

@@ -1,14 +1,14 @@
-"""Compilation ahead of time: every kernel, as the wrappers launch it, for named targets.
+"""Compiles every kernel ahead of time, as its wrapper launches it, for the GPUs in `TARGETS`.
 
-No list is written by hand. The signatures to *check* follow from the registry: the wrappers run
-over the cases of their ops while launches are only recorded (`signatures_of_cases`), so a new
-kernel is checked as soon as its op has cases. The signatures to *package* follow from the sizes of
-models (`packaged_signatures`), in the same way. `compile_all` compiles each distinct `Signature`
-once, in several processes.
+The signatures to compile are recorded, not listed by hand. To *check* that kernels compile, the
+wrappers run over the cases of their ops while launches are only recorded (`signatures_of_cases`): a
+new kernel is checked as soon as its op has cases. To *package* kernels, the wrappers run over the
+sizes of models (`packaged_signatures`). `compile_all` compiles each distinct `Signature` once, in
+several processes.
 
 Needs no GPU. `python -m penstock.kernels.triton.compile.ahead_of_time [OP ...]` prints a JSON line
-per signature and target: the kernel and the bytes of its cubin. `--each-kernel-once` compiles only
-one signature of each kernel.
+per signature and target with the name of the kernel and the bytes of its cubin.
+`--each-kernel-once` compiles only one signature of each kernel.
 """
 
 from __future__ import annotations
@@ -35,25 +35,28 @@ from penstock.kernels.triton.compile.launch import interpreted, record_launches
 from penstock.kernels.triton.compile.signature import OPTIONS, Signature
 from penstock.kernels.triton.linear_choice import FLOAT8_CAPABILITY
 
-# Capability -> name. For capability 90 Triton itself targets sm_90a.
+# Capability times 10 -> name of the target. Triton compiles sm_90a for capability 90.
 TARGETS = {80: "sm_80", 90: "sm_90a"}
 _LAST = max(TARGETS)
 
-# The first is served, and compiled with every tile. Tiles do not depend on the type: for the other,
-# each combination of types is compiled once. (A float32 product takes 20 times as long to compile.)
+# Servers use the first type: its kernels are compiled with every tile. Tiles do not depend on the
+# type, so kernels of the second type are compiled once per combination of argument types. (A
+# float32 product takes 20 times as long to compile.)
 ACTIVATIONS = (torch.bfloat16, torch.float32)
 
 _QUICK = "--each-kernel-once"
 
-# Sizes of a model that do not affect tiles: one value represents all.
+# Constants that hold sizes of a model and do not affect tiles: only one value of each is compiled.
 _EXTENTS = frozenset({"ROWS", "WIDTH", "VOCABULARY", "UNIT"})
 
 Work = tuple[Signature, int]
-"""A signature and the capability to compile it for."""
+"""A signature and the compute capability, times 10, to compile it for."""
 
 
 def signatures_of_cases(ops: Iterable[Op]) -> list[Signature]:
-    """Return one of every distinct signature that the cases of the ops launch."""
+    """Return the distinct signatures that the cases of `ops` launch. Signatures that differ only in
+    the constants `_EXTENTS` count as one; with float32 activations, one signature per kernel and
+    combination of argument types is kept."""
     table = KernelRegistry(all_ops(), Machine("cuda", _LAST), frozenset({"triton", "reference"}))
     distinct: dict[Any, Signature] = {}
     for op in ops:
@@ -76,14 +79,16 @@ def _types(signature: Signature) -> tuple[Any, ...]:
 
 
 def _without_extents(signature: Signature) -> tuple[Any, ...]:
-    """Return all that a compilation depends on, except plain extents."""
+    """Return everything on which the compilation of `signature` depends, except the constants
+    `_EXTENTS`."""
     constants = tuple(item for item in signature.constants if item[0] not in _EXTENTS)
     return *_types(signature), constants, signature.num_warps, signature.num_stages
 
 
 def on_targets(signatures: Iterable[Signature]) -> list[Work]:
-    """Yield each signature for the last target, and for the others once per combination of
-    types."""
+    """Return the pairs (signature, capability) to compile: every signature for the newest target,
+    and for each older target one signature per kernel and combination of argument types. Targets
+    that cannot run a signature are left out."""
     seen: set[tuple[Any, ...]] = set()
     work = []
     for signature in signatures:
@@ -95,12 +100,14 @@ def on_targets(signatures: Iterable[Signature]) -> list[Work]:
 
 
 def can_run(signature: Signature, capability: int) -> bool:
-    """Return whether the target has the types: Triton converts 8-bit floats from 8.9 on."""
+    """Return whether GPUs of `capability` (times 10) support the argument types of `signature`:
+    Triton converts 8-bit floats from capability 8.9 on."""
     return capability >= FLOAT8_CAPABILITY or "*fp8e4nv" not in signature.types
 
 
 def compile_for(signature: Signature, capability: int) -> Any:
-    """Compile a kernel; `.asm["cubin"]` and `.asm["ptx"]` hold the results."""
+    """Return the kernel of `signature` compiled for `capability` (times 10) by Triton;
+    `.asm["cubin"]` and `.asm["ptx"]` hold the code."""
     kernel = getattr(import_module(signature.module), signature.kernel)
     constants = dict(signature.constants)
     types = dict(zip(kernel.arg_names, signature.types, strict=False))
@@ -120,7 +127,8 @@ def compile_for(signature: Signature, capability: int) -> Any:
 
 
 def compile_all(work: list[Work], processes: int | None = None) -> Iterator[dict[str, Any]]:
-    """Compile all, and yield a record of each when it is done. `processes`: None: one per core."""
+    """Compile each signature of `work` and yield a record of each result, in order. `processes`:
+    number of processes, None for one per core."""
     count = processes or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(count, get_context("spawn")) as pool:
         yield from pool.map(_compiled, work)
@@ -140,12 +148,13 @@ def _compiled(work: Work) -> dict[str, Any]:
 
 
 def one_of_each(signatures: Iterable[Signature]) -> list[Signature]:
-    """Return the first signature of each kernel: the quick check that everything still compiles."""
+    """Return the first signature of each kernel, for a quick check that all kernels compile."""
     return list({one.kernel: one for one in reversed(list(signatures))}.values())
 
 
 def main(arguments: list[str]) -> None:
-    """Print the records of the named ops; of all if there are no names."""
+    """Compile the kernels of the ops named in `arguments`, or of all ops, and print a JSON record
+    of each."""
     assert not interpreted(), "Triton was imported as the interpreter"
     names = [argument for argument in arguments if argument != _QUICK]
     chosen = [op for op in all_ops() if "triton" in op.implementations]

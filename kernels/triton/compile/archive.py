@@ -1,7 +1,7 @@
-"""An archive of compiled kernels for one target: a zip file of cubins and their index.
+"""Archives of compiled kernels, one per target: a zip file of cubins and their index.
 
-The index (`index.json`) records the source of each kernel and its launch parameters; cubins with
-the same content are one member. Knows neither Triton nor a driver.
+The index (`index.json`) records the source hash and the launch parameters of each kernel. Cubins
+with the same content are stored once. Needs neither Triton nor a GPU driver.
 """
 
 from __future__ import annotations
@@ -26,9 +26,16 @@ _WORD_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """A compiled kernel. `source`: hash of its source; `entry`: its name in the cubin;
-    `shared_bytes`: dynamic shared memory of a block of `32 * num_warps` threads;
-    `scratch_pointers`: additional parameters, which are null. `file`: the member of the archive."""
+    """A compiled kernel in an archive.
+
+    `signature`: the launches that the kernel serves.
+    `source`: hash of the kernel's source.
+    `entry`: name of the kernel in the cubin.
+    `num_warps`: warps of a block, 32 threads each.
+    `shared_bytes`: dynamic shared memory of a block.
+    `scratch_pointers`: number of additional pointer parameters, which are null.
+    `file`: name of the cubin in the archive.
+    """
 
     signature: Signature
     source: str
@@ -40,12 +47,13 @@ class Cubin:
 
     @property
     def layout(self) -> str:
-        """Its parameters, as `struct` packs them."""
+        """`struct` format of the kernel's parameters."""
         return layout(self.signature.types, self.scratch_pointers)
 
     @property
     def pointer_words(self) -> int:
-        """Bit i is set if the 8 bytes at 8 i of the parameters are a tensor's address."""
+        """Bit mask of the pointers: bit i is set if the 8 bytes at offset 8 i of the parameters are
+        the address of a tensor."""
         words = 0
         for index, written in enumerate(self.signature.types):
             if written.startswith("*"):
@@ -64,7 +72,7 @@ def layout(types: Iterable[str], scratch_pointers: int = 0) -> str:
 def write_archive(
     path: Path, target: str, compiler: str, cubins: Iterable[tuple[Cubin, bytes]]
 ) -> None:
-    """Write the kernels and their index, in a fixed order and with fixed dates."""
+    """Write the cubins and their index to `path`, in a fixed order and with fixed dates."""
     kernels, images = [], {}
     for cubin, image in cubins:
         images[cubin.file] = image
@@ -82,13 +90,13 @@ def write_archive(
 
 
 def file_of(image: bytes) -> str:
-    """Return the member's name for a cubin."""
+    """Return the file name of the cubin `image` in an archive: a hash of its content."""
     return f"{hashlib.sha256(image).hexdigest()[:16]}.cubin"
 
 
 class Archive:
-    """An archive opened from a file. Raises ValueError for a file that is no archive, or of another
-    format; OSError if it cannot be read."""
+    """An archive of compiled kernels, opened from a file. Raises ValueError if the file is not such
+    an archive or was written by another release, OSError if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
         try:

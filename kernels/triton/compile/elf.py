@@ -1,4 +1,5 @@
-"""Parameters of a kernel as its cubin states them, in the section .nv.info.<entry>."""
+"""Reads the parameters of a kernel from its cubin, which lists them in the section
+.nv.info.<entry>."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ import struct
 from collections.abc import Iterator
 
 _PARAMETER = 0x17  # EIATTR_KPARAM_INFO
-_SIZED = 0x04  # a format whose head ends with two bytes for the size of the body
+_SIZED = 0x04  # format of an attribute with a value, whose size precedes it in two bytes
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 
 
 def parameters(cubin: bytes, entry: str) -> list[tuple[int, int]]:
-    """Return (offset, size) in bytes of each parameter, in order. Raises ValueError for data that
-    is no cubin with that entry."""
+    """Return (offset, size) in bytes of each parameter of the kernel `entry`, in order. Raises
+    ValueError if `cubin` is not a 64-bit ELF file or lacks the kernel."""
     info = _sections(cubin).get(f".nv.info.{entry}")
     if info is None:
         raise ValueError(f"the cubin has no {entry}")

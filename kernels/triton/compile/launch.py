@@ -1,6 +1,7 @@
-"""Launching Triton kernels, or only recording the launches for compilation ahead of time.
+"""Launches Triton kernels, or only records launches for compilation ahead of time.
 
-A packaged cubin serves if there is one (`packaged_kernels`); Triton compiles the others.
+A launch runs the packaged cubin for its signature if there is one (`packaged_kernels`); otherwise
+Triton compiles the kernel.
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ OLDEST_CAPABILITY = 80
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch: the kernel, its run-time arguments in order, its constants, the warps of a
-    program and the depth to which its loops are pipelined."""
+    """A recorded launch.
+
+    `kernel`: the function under `@triton.jit`.
+    `arguments`: the run-time arguments, in order.
+    `constants`: the compile-time arguments by name.
+    `num_warps`: warps of a program.
+    `num_stages`: depth to which the kernel's loops are pipelined.
+    """
 
     kernel: Any
     arguments: tuple[Any, ...]
@@ -31,7 +38,7 @@ class Launch:
     num_stages: int
 
     def signature(self) -> Signature:
-        """All that its compilation depends on."""
+        """Return everything on which the compilation of the kernel depends."""
         function = self.kernel.fn
         return Signature(
             function.__module__,
@@ -44,7 +51,7 @@ class Launch:
 
 
 class _Serving:
-    """The packaged kernels of the process, set once at engine start."""
+    """The packaged kernels that this process uses; the engine sets them once at start."""
 
     packaged: PackagedKernels | None = None
 
@@ -53,8 +60,8 @@ _recorded: ContextVar[list[Launch] | None] = ContextVar("recorded", default=None
 
 
 def serve_packaged(packaged: PackagedKernels | None) -> None:
-    """Let these packaged kernels serve the launches that they have, from now on; None: Triton
-    serves all."""
+    """Use `packaged` for all later launches for which it has a cubin. None: Triton compiles all
+    kernels."""
     _Serving.packaged = packaged
 
 
@@ -71,8 +78,9 @@ def launch(
     num_stages: int = 3,
     **constants: Any,
 ) -> None:
-    """Launch `kernel` on the current stream; do nothing if the grid is empty. Raises RuntimeError
-    if it must be compiled and Triton is not installed."""
+    """Launch `kernel` on the current stream; do nothing if the grid is empty. Inside
+    `record_launches` only record the launch. Raises RuntimeError if the kernel must be compiled and
+    Triton is not installed."""
     recorded = _recorded.get()
     if recorded is not None:
         recorded.append(Launch(kernel, arguments, constants, num_warps, num_stages))
@@ -92,7 +100,7 @@ def launch(
 
 @contextmanager
 def record_launches() -> Iterator[list[Launch]]:
-    """Append launches to the list inside the context, and run nothing."""
+    """Yield a list to which launches inside the context are appended instead of being run."""
     launches: list[Launch] = []
     token = _recorded.set(launches)
     try:
@@ -101,12 +109,12 @@ def record_launches() -> Iterator[list[Launch]]:
         _recorded.reset(token)
 
 
-# A product with bfloat16 operands is garbage in Triton's interpreter (3.6, 3.9).
+# Triton's interpreter (3.6, 3.9) computes products of bfloat16 operands incorrectly.
 BF16_IS_BROKEN = interpreted()
 
 
 def why_not(machine: Machine) -> str | None:
-    """Return why Triton kernels cannot run there, or None."""
+    """Return why Triton kernels cannot run on `machine`, or None if they can."""
     if machine.interpreted:
         return None
     if machine.device != "cuda":
@@ -119,16 +127,16 @@ def why_not(machine: Machine) -> str | None:
 
 
 def power_of_two(number: int) -> int:
-    """Return the least power of two that is at least `number`."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()
 
 
 def in_units(size: int, longest: int = 64) -> tuple[int, int]:
-    """Return (units, UNIT): `size` in units of the largest power of two, up to `longest`, that
-    divides it.
+    """Return (units, unit) with units * unit = size. `unit` is the largest power of two, up to
+    `longest`, that divides `size`.
 
-    A kernel that gets the units at run time and multiplies them by the constant serves all sizes,
-    and its compiler still knows how rows are aligned.
+    A kernel that gets `units` at run time and UNIT as a constant is compiled once for many sizes,
+    and the compiler still knows the alignment of rows.
     """
     unit = min(size & -size, longest)
     return size // unit, unit

@@ -1,9 +1,9 @@
-"""Writes the archives of compiled kernels of a distribution, one per target.
+"""Writes the archives of compiled kernels for a distribution, one per target.
 
     python -m penstock.kernels.triton.compile.package FOLDER [--targets 80,90,100] [--processes N]
 
-Needs Triton and no GPU. A kernel that cannot be launched as `archive` describes (scratch memory,
-clusters, another layout of parameters) is a mistake of ours: it ends the build.
+Needs Triton and no GPU. The build fails if a kernel cannot be launched as `archive` describes: if
+it uses scratch memory or clusters, or has another layout of parameters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a"}
 def build(
     folder: Path, signatures: list[Signature], capabilities: Iterable[int], processes: int = 0
 ) -> list[Path]:
-    """Compile the signatures and write `kernels_<target>.zip` of each target into the folder."""
+    """Compile the signatures for each capability, write one archive `kernels_<target>.zip` per
+    capability to `folder`, and return the paths. `processes`: 0 for one per core."""
     written = []
     count = processes or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(count, get_context("spawn"), _leave_out_lines) as pool:
@@ -47,7 +48,8 @@ def build(
 
 
 def _leave_out_lines() -> None:
-    """Leave out line information: it is half of a cubin, and names folders of the build machine."""
+    """Compile without line information, which is half of a cubin and names folders of the build
+    machine."""
     triton.knobs.compilation.disable_line_info = True
 
 
@@ -79,7 +81,7 @@ def _compiled(work: tuple[Signature, int]) -> tuple[Cubin, bytes]:
 
 
 def expected(cubin: Cubin) -> list[tuple[int, int]]:
-    """Return (offset, size) of each parameter as `Cubin.layout` packs them."""
+    """Return (offset, size) in bytes of each parameter, as `Cubin.layout` packs the parameters."""
     types = (*cubin.signature.types, *["*i8"] * cubin.scratch_pointers)
     sizes = [struct.calcsize(layout([written])) for written in types]
     ends = [struct.calcsize(layout(types[: index + 1])) for index in range(len(types))]
@@ -87,7 +89,7 @@ def expected(cubin: Cubin) -> list[tuple[int, int]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the archives, and print the size of each."""
+    """Compile the kernels, write the archives and print the size of each."""
     parser = argparse.ArgumentParser(description="Compile and package the Triton kernels")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--targets", default=",".join(map(str, TARGETS)))

@@ -1,9 +1,9 @@
-"""Packaged kernels: selects the cubin that serves a launch, and loads it on first use.
+"""Selects the packaged cubin for a launch and loads it on first use.
 
-A cubin serves if its kernel's source, the types of the arguments, the constants, warps and stages
-are those of the launch. Triton compiles what is not found or cannot be loaded; the log says so once
-per kernel. The same applies to tensors that are not aligned as the cubins expect. A cubin whose
-first launch fails ends the use of all of them.
+A cubin serves a launch if the kernel's source, the types of the arguments, the constants, warps and
+stages are equal. Triton compiles the kernel if there is no such cubin, if it cannot be loaded or if
+a tensor is not aligned as it expects; the log says so once per kernel. If the first launch of a
+cubin fails, no cubin is used any more.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from penstock.kernels.triton.compile.signature import Signature, source_hash, ty
 log = logging.getLogger(__name__)
 
 REQUEST = "@IIIIQ"
-"""The head of a request, before the parameters: blocks in three dimensions, bytes of parameters,
-stream."""
+"""`struct` format of a launch request up to the parameters: blocks in three dimensions, bytes of
+parameters, stream."""
 
 
-# Functions for `map`: a launch takes microseconds, and a Python loop would take most of them.
+# Functions for `map`: a launch takes microseconds, most of which a Python loop would cost.
 _type = attrgetter("dtype")
 _address = torch.Tensor.data_ptr
 
@@ -40,17 +40,17 @@ class Launcher(Protocol):
     """Loads cubins and launches them; see `kernels.cuda.launcher`."""
 
     def load(self, image: bytes, cubin: Cubin) -> int | str:
-        """Load a cubin; return the argument of `start`, or the reason why it cannot be loaded."""
+        """Load a cubin and return its handle for `start`, or the reason why it cannot be loaded."""
 
     def start(self, handle: int, request: bytes) -> None:
-        """Launch; `request`: `REQUEST` and the parameters. Raises Misaligned, or RuntimeError if
-        the launch fails."""
+        """Launch the kernel of `handle`. `request`: `REQUEST`, followed by the parameters. Raises
+        Misaligned, or RuntimeError if the launch fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A loaded kernel. `pack(x, y, z, size, stream, *parameters)` returns the request of
-    `start`."""
+    """A loaded kernel. `handle`: the result of `Launcher.load`. `size`: bytes of the parameters.
+    `pack(x, y, z, size, stream, *parameters)` returns the request for `Launcher.start`."""
 
     handle: int
     size: int
@@ -58,7 +58,8 @@ class _Ready:
 
 
 class PackagedKernels:
-    """The kernels of an archive on one device. `stream`: returns the current stream."""
+    """Launches the kernels of an archive on one device. `stream`: a function that returns the
+    current stream."""
 
     def __init__(self, archive: Archive, launcher: Launcher, stream: Callable[[], int]) -> None:
         self._archive = archive
@@ -78,16 +79,18 @@ class PackagedKernels:
 
     @property
     def served(self) -> int:
-        """Number of kernel kinds served so far."""
+        """Number of kernel variants (types, constants, warps, stages) launched from cubins so
+        far."""
         return sum(isinstance(one, _Ready) for one in self._ready.values())
 
     @property
     def missing(self) -> int:
-        """Number of kernel kinds without a packaged binary."""
+        """Number of kernel variants that Triton had to compile so far."""
         return len(self._ready) - self.served
 
     def report(self) -> str:
-        """Return one line: the kernels of the archive, and the use made of them."""
+        """Return one line for the log: how many kernels are packaged, in use, and compiled by
+        Triton."""
         if self._unusable is not None:
             return f"kernels are compiled on first use: {self._unusable}"
         return (
@@ -104,8 +107,9 @@ class PackagedKernels:
         num_stages: int,
         constants: dict[str, Any],
     ) -> str | None:
-        """Launch the kernel, or return why Triton must. If a first launch fails, no other cubin is
-        tried."""
+        """Launch the cubin of the kernel and return None, or return why Triton must compile the
+        kernel. If the first launch of a cubin fails, later calls try no cubin. Raises RuntimeError
+        if a later launch of a cubin fails."""
         if self._unusable is not None:
             return self._unusable
         fn = kernel.fn
@@ -176,8 +180,7 @@ class PackagedKernels:
 
 
 def _leading_tensors(arguments: tuple[Any, ...]) -> int:
-    """Return the number of leading tensors: the arguments of every kernel are tensors, then
-    numbers."""
+    """Return the number of tensors; the arguments of every kernel are tensors, then numbers."""
     are_tensors = [isinstance(argument, torch.Tensor) for argument in arguments]
     count = sum(are_tensors)
     assert all(are_tensors[:count]), "a number precedes a tensor"

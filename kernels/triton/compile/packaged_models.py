@@ -1,5 +1,5 @@
-"""The models that packaged kernels serve: their sizes, types of GGUF files and extents of steps,
-and meta tensors of those sizes."""
+"""The models for which kernels are packaged: their sizes, the integer types of GGUF files, the
+extents of steps, and meta tensors of these sizes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,14 @@ def floats(*shape: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a decoder on which its compiled kernels depend. With `experts` each feed-forward
-    layer is a mixture: `per_token` of them, of width `ff`; with `oai` as in gpt-oss, whose
-    attention has sinks."""
+    """The sizes of a decoder on which its compiled kernels depend.
+
+    `width`, `ff`: hidden size and feed-forward size (of one expert if there are experts).
+    `head_norm`: queries and keys are normalised per head.
+    `experts`, `per_token`: experts of a layer, and experts that each token chooses; 0 for a dense
+    model.
+    `oai`: the model is gpt-oss, which has biases and attention sinks.
+    """
 
     width: int
     heads: tuple[int, int, int]  # query heads, KV heads, head dimension
@@ -68,23 +73,23 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """A type of GGUF file as it is stored: bits, columns of a group, whether it has minima, and the
-    kind of its scales."""
+    """An integer type of GGUF files as it is packed. `bits`: of an integer. `group`: columns that
+    share a scale. `scale`: type of the scales."""
 
     bits: int
     group: int
-    zero_point: int | None  # None: it has minima
+    zero_point: int | None  # None: groups have minima
     scale: torch.dtype = torch.float16
 
     def packed(self, rows: int, width: int) -> PackedAffine:
-        """Return a matrix of this type."""
+        """Return a meta matrix [rows, width] of this type."""
         scale = empty(width // self.group, rows, dtype=self.scale)
         minimum = scale if self.zero_point is None else None
         q = empty(rows, width * self.bits // 8, dtype=torch.uint8)
         return PackedAffine(q, scale, minimum, self.bits, self.group, self.zero_point or 0)
 
     def stacked(self, count: int, rows: int, width: int) -> AffineStack:
-        """Return `count` matrices of this type, stacked."""
+        """Return a meta stack of `count` matrices [rows, width] of this type."""
         scale = empty(count, width // self.group, rows, dtype=self.scale)
         minimum = scale if self.zero_point is None else None
         q = empty(count, rows, width * self.bits // 8, dtype=torch.uint8)
@@ -104,11 +109,11 @@ INTEGERS = {
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """The extents of a step: `tokens` in `rows` chunks, all of which are sampled."""
+    """The extents of a step: `tokens` tokens in `rows` chunks, each of which samples a token."""
 
     tokens: int
     rows: int
 
 
-# One per way that extents change a tile: few tokens and many, one per row, short chunks, long.
+# Each selects other tiles: one token, one token per row, short chunks, one long chunk.
 STEPS = (Extents(1, 1), Extents(40, 40), Extents(40, 2), Extents(2048, 1))

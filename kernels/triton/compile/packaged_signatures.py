@@ -1,9 +1,9 @@
-"""Selects the kernels to package: those that the models of `packaged_models.MODELS` launch.
+"""Selects the kernels to package: all kernels that the models of `packaged_models.MODELS` launch.
 
-The wrappers run over meta tensors of each model's sizes while launches are only recorded. A family
-of ops adds its launches to `_STEP`, as a function of the ops, the sizes and the extents of a step;
-it launches nothing for a part that a model lacks (experts, say). Tests compare the list with the
-launches of a GPU runtime, so that none is forgotten.
+The wrappers run over meta tensors of each model's sizes while launches are only recorded. `_STEP`
+has one function per family of ops; it gets the ops, the sizes and the extents of a step, and
+launches nothing for layers that a model lacks (experts, for example). Tests compare the signatures
+with the launches of a GPU runtime, so that none is missing.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from penstock.kernels.triton.moe.packed_experts import DenseStack, Float8Stack, 
 from penstock.kernels.triton.paged_attention.decode_work import AttentionWork, most_units
 
 BLOCK_TOKENS = 16
-MOST_GROUPS = 256  # groups of a step's rows by adapter
+MOST_GROUPS = 256  # groups of rows by adapter in a step
 CACHES = (torch.bfloat16, torch.float8_e4m3fn)
 
 
 def packaged_signatures(models: Iterable[Sizes] | None = None) -> list[Signature]:
-    """Return each signature that those models launch, once. `models`: None: all `MODELS`."""
+    """Return each distinct signature that the models launch. `models`: None for all `MODELS`."""
     table = KernelRegistry(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
     ops = TorchOps(table, "meta", ACTIVATIONS)
     distinct: dict[Signature, None] = {}
@@ -67,7 +67,7 @@ def packaged_signatures(models: Iterable[Sizes] | None = None) -> list[Signature
 
 
 def _layers(sizes: Sizes) -> list[tuple[int, int]]:
-    """Return [N, C] of the products of a layer."""
+    """Return the weight shapes (N, C) of the products in one layer, with merged projections."""
     q_heads, kv_heads, dim = sizes.heads
     layers = [((q_heads + 2 * kv_heads) * dim, sizes.width), (sizes.width, q_heads * dim)]
     if not sizes.experts:
@@ -76,7 +76,8 @@ def _layers(sizes: Sizes) -> list[tuple[int, int]]:
 
 
 def _parts(sizes: Sizes) -> list[tuple[int, int]]:
-    """Return [N, C] of the matrices of a layer; integer matrices are multiplied one by one."""
+    """Return the shapes (N, C) of the unmerged matrices of one layer: integer matrices are
+    multiplied one by one."""
     q_heads, kv_heads, dim = sizes.heads
     parts = [(heads * dim, sizes.width) for heads in (q_heads, kv_heads)]
     parts.append((sizes.width, q_heads * dim))
@@ -97,7 +98,7 @@ def _inputs(extents: Extents) -> StepInputs[torch.Tensor]:
 
 
 def _hidden_states(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Launch embedding, norms, the activation, and the selection of rows for logits."""
+    """Launch the embedding, the norms, the activation, and the gathering of rows for logits."""
     x, weight = empty(extents.tokens, sizes.width), floats(sizes.width)
     q_heads, _, dim = sizes.heads
     table = PackedTable(PackedDense(empty(sizes.vocab, sizes.width)), ACTIVATIONS)
@@ -110,8 +111,8 @@ def _hidden_states(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _products(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Launch products of dense weights: streamed for few tokens, and the one tile of deterministic
-    mode."""
+    """Launch products of dense weights: the streaming kernel for few tokens, and the tile of
+    deterministic mode for any number of tokens."""
     for invariant in (False, True):
         for shape in _layers(sizes):
             if invariant or extents.tokens <= 16:
@@ -125,12 +126,12 @@ def _products(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _bias(sizes: Sizes, rows: int) -> Any:
-    """Return the bias of a product, if the model has biases."""
+    """Return the bias of a product, or None if the model has no biases."""
     return floats(rows) if sizes.oai else None
 
 
 def _mixture(sizes: Sizes, gate_up: Stack, down: Stack, *, invariant: bool = False) -> Any:
-    """Return the experts of a layer."""
+    """Return the packed experts of a layer, with biases if the model has them."""
     packed = PackedExperts((gate_up,), down, invariant)
     if not sizes.oai:
         return packed
@@ -143,7 +144,7 @@ def _mixture(sizes: Sizes, gate_up: Stack, down: Stack, *, invariant: bool = Fal
 
 
 def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Launch routing and experts, with tiles for few tokens and for many."""
+    """Launch routing and dense experts, with tiles for few tokens and for many."""
     if not sizes.experts:
         return
     x = empty(extents.tokens, sizes.width)
@@ -161,7 +162,7 @@ def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _integer_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Launch experts as GGUF files store them."""
+    """Launch experts with each integer type of GGUF files."""
     if not sizes.experts:
         return
     x, chosen = empty(extents.tokens, sizes.width), ints(extents.tokens, sizes.per_token)
@@ -172,7 +173,8 @@ def _integer_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _float8_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Launch experts in 8-bit floats, in the forms and by the kernels of `_float8`."""
+    """Launch experts in 8-bit floats, with the scales of `_float8_forms` and the kernels of
+    `_float8_kinds`."""
     if not sizes.experts:
         return
     choices = extents.tokens * sizes.per_token
@@ -191,13 +193,15 @@ def _float8_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _float8_forms(sizes: Sizes) -> list[tuple[bool, int]]:
-    """Return (whether scales belong to groups of columns, rows per scale): rows as `--quantize fp8`
-    rounds weights; also blocks, if the model exists in that form."""
+    """Return the layouts of scales as (whether a scale covers a group of columns, rows per scale):
+    a scale per row, as `--quantize fp8` rounds weights, and block scales if the model also exists
+    with them."""
     return [(False, 1), (True, FLOAT8_GROUP)] if sizes.blocks else [(False, 1)]
 
 
 def _float8_kinds(width: int) -> tuple[Float8Choice, ...]:
-    """Return both kernels: measurements, and the GPU, decide which one serves."""
+    """Return the kernels that can multiply weights of `width` columns; measurements and the GPU
+    decide which of them runs."""
     return ("widen", "float8") if width % FLOAT8_GROUP == 0 else ("widen",)
 
 
@@ -216,7 +220,7 @@ def _float8(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _integers(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Launch products of affine weights as GGUF files store them: of layers, head and embedding."""
+    """Launch products with each integer type of GGUF files: layers, output head and embedding."""
     table = (sizes.vocab, sizes.width)
     for kind in INTEGERS.values():
         ops.embedding(PackedTable(kind.packed(*table), ACTIVATIONS), ints(extents.tokens), 1.0)
@@ -228,7 +232,7 @@ def _integers(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Launch rotation, cache write and attention, for every type of cache."""
+    """Launch rotation, cache write and attention for every type of KV cache."""
     q_heads, kv_heads, dim = sizes.heads
     norm = HeadNorm(floats(dim), floats(dim), 1e-6) if sizes.head_norm else None
     for dtype in CACHES:
@@ -245,7 +249,7 @@ def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _adapters(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Launch LoRA on a linear layer: few groups of rows, and many."""
+    """Launch LoRA on each linear layer, for few groups of rows and for many."""
     tokens = extents.tokens
     for rows, columns in _layers(sizes):
         slots = ops.adapter_slots(SlotSizes(1, 16, ((columns, (rows,)),), "f16"))
@@ -256,7 +260,7 @@ def _adapters(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 
 def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Launch the ops of the persistent batch, and the sampler."""
+    """Launch the ops of the persistent batch and of the sampler."""
     rows = extents.rows
     logits = floats(rows, sizes.vocab)
     columns = (floats(rows), ints(rows), floats(rows), floats(rows))

@@ -1,7 +1,8 @@
-"""`Signature`: all that a compiled kernel depends on, without tensors and without Triton.
+"""`Signature`: everything on which a compiled kernel depends, without tensors and without Triton.
 
-Integers are i32 and never specialised: neither 1 nor a multiple of 16 makes another kernel. Tensors
-are aligned to 16 bytes, which the launcher checks. Everything else that matters is a constant.
+Integer arguments are i32 and never specialised: values such as 1 and multiples of 16 use the same
+kernel as all other values. Tensors are aligned to 16 bytes, which the launcher checks. Everything
+else that matters is a constant.
 """
 
 from __future__ import annotations
@@ -27,15 +28,20 @@ POINTERS = {
     torch.float8_e4m3fn: "*fp8e4nv",
 }
 
-# Stated, because the default changes between releases of Triton, and with it the bits.
+# Set explicitly: the default differs between releases of Triton and affects the bits of results.
 OPTIONS = {"enable_fp_fusion": True}
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The compilation of a kernel. `module`, `kernel`: its source. `types`: of the run-time
-    parameters, in order. `constants`: the others, by name, sorted. `num_warps`: of a program;
-    `num_stages`: how deep its loops are pipelined."""
+    """Identifies the compilation of a kernel.
+
+    `module`, `kernel`: module and name of the kernel's function.
+    `types`: types of the run-time parameters, in order.
+    `constants`: (name, value) of the compile-time parameters, sorted.
+    `num_warps`: warps of a program.
+    `num_stages`: depth to which the kernel's loops are pipelined.
+    """
 
     module: str
     kernel: str
@@ -46,15 +52,16 @@ class Signature:
 
 
 def type_of(argument: Any) -> str:
-    """Return the type of a run-time argument: a tensor, a float or an integer."""
+    """Return Triton's name for the type of a run-time argument: a tensor, a float or an integer."""
     if isinstance(argument, torch.Tensor):
         return POINTERS[argument.dtype]
     return "fp32" if isinstance(argument, float) else "i32"
 
 
 def source_hash(kernel: Any) -> str:
-    """Hash the kernel's source, that of all kernels it calls, and the numbers it reads: the hash is
-    the same with any Triton, and without."""
+    """Return a hash of the sources of the kernel and of all kernels that it calls, and of the
+    global constants that they read. The hash is the same with every release of Triton, and without
+    Triton."""
     seen: dict[str, str] = {}
     _gather(kernel, seen)
     text = "\n".join(f"{name}\n{source}" for name, source in sorted(seen.items()))

@@ -1,4 +1,5 @@
-"""Tiles of products of weights in 8-bit floats, for the kernels of linear layers and of experts."""
+"""Tiles of products with weights in 8-bit floats, for the kernels of linear layers and of
+experts."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from penstock.kernels.triton.language import tl, triton
 
 @triton.jit
 def _decoded(codes):
-    """Codes as float32, exactly: exponent and mantissa shifted to those of float32, times the
-    difference of the biases."""
+    """Return 8-bit float codes as float32, exactly: shift exponent and mantissa to their place in a
+    float32, then multiply by 2 to the difference of the exponent biases."""
     wide = codes.to(tl.int32)
     bits = ((wide & 128) << 24) | ((wide & 127) << 20)
     number = bits.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2^120
@@ -17,7 +18,8 @@ def _decoded(codes):
 
 @triton.jit
 def _as_bfloat16(codes):
-    """Codes as bfloat16, exactly: like `_decoded`, two at a time. Four codes are one register."""
+    """Return 8-bit float codes as bfloat16, exactly, by the method of `_decoded` for two codes at a
+    time. A register holds four codes."""
     return tl.inline_asm_elementwise(
         """{
         .reg .b32 low, high, shifted, sign, none;
@@ -51,10 +53,16 @@ def narrow_product(
     GROUPED: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile of activations in 8 bits by weights in 8 bits, over `groups` groups of BLOCK_K
-    columns, each with its own sum. `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]`: starts of
-    rows; `x_scale: [BLOCK_M]`, `scale: [BLOCK_N]`: their scales of the first group, `x_scales` and
-    `scales` apart from group to group."""
+    """Return a tile [BLOCK_M, BLOCK_N] of 8-bit activations times 8-bit weights, in float32.
+
+    `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]`: pointers to the rows.
+    `x_scale: [BLOCK_M]`, `scale: [BLOCK_N]`: pointers to the rows' scales of the first group.
+    `x_scales`, `scales`: distance in elements between a row's scales of successive groups.
+    `present`, `exists`: masks of the valid rows of activations and of weights.
+    `groups`: groups of BLOCK_K columns; each is summed separately.
+    GROUPED: every group has its own scales; otherwise the first scale applies to the whole row.
+    UPCAST: decode codes to float32 before the product, for Triton's interpreter.
+    """
     lane = tl.arange(0, BLOCK_K)
     x_place, weight_place = x_row + lane[None, :], weight_row + lane[None, :]
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
@@ -82,9 +90,14 @@ def widened_product(
     WIDTH: tl.constexpr, GROUPED: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile of unrounded activations by weights widened to their type (WIDE: float32). BLOCK_K is
-    a group of columns. `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]`: starts of rows;
-    `scale_column`: the index of a row's scale among the `scales` of a group."""
+    """Return a tile [BLOCK_M, BLOCK_N] of unrounded activations times 8-bit weights, in float32.
+    The weights are widened to bfloat16, or with WIDE to float32.
+
+    `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]`: pointers to the rows.
+    `scale`: pointer to the scales; every group of BLOCK_K columns has `scales` of them if GROUPED.
+    `scale_column: [BLOCK_N]`: index of each row's scale in its group.
+    `present`, `exists`: masks of the valid rows of activations and of weights.
+    """
     lane = tl.arange(0, BLOCK_K)
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for group in range((WIDTH + BLOCK_K - 1) // BLOCK_K):

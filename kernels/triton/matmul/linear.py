@@ -1,8 +1,9 @@
-"""Linear layers: float weights, streamed for few rows and multiplied by cuBLAS beyond
-(`linear_choice` selects); exact int8 products for affine weights; products of 8-bit floats.
+"""Linear layers. Dense weights are streamed for few rows and multiplied by cuBLAS for many
+(`linear_choice` selects); affine weights are multiplied exactly in int8 (`linear_affine`); weights
+in 8-bit floats are multiplied by the kernels of `linear_float8`.
 
-Tiles over the input columns depend only on the shape of the weights, so a row's sum in our kernels
-has one order.
+With `PackedLinear.invariant` one kernel and one tile serve any number of rows, so that the order of
+a row's sum does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -38,9 +39,14 @@ from penstock.kernels.weights import Linear
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """A packed linear layer. `parts` write neighbouring columns of the result; dense parts of one
-    type are one part. `bias: [N]` float32 or None. `result`: the type of the product, None for that
-    of x. `invariant`: one kernel with one tile, whatever the number of rows."""
+    """A packed linear layer.
+
+    `parts`: matrices whose results are neighbouring columns; dense matrices of one type are merged
+    into one.
+    `bias: [N]`: float32, or None.
+    `result`: type of the product, None for the type of x.
+    `invariant`: use one kernel with one tile for any number of rows.
+    """
 
     parts: tuple[Packed, ...]
     bias: torch.Tensor | None
@@ -66,8 +72,8 @@ def linear_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """`units * UNIT` rows of weights. Their width is a constant: the compiler puts offsets of rows
-    that it knows into the instructions."""
+    """Compute a tile of x times the transpose of `units * UNIT` rows of weights. WIDTH is a
+    constant, so that the compiler puts the offsets of rows into the instructions."""
     rows = units * UNIT
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -101,7 +107,7 @@ def pack_linear(weight: Linear, device: str, dtype: torch.dtype) -> PackedLinear
 
 
 def rounded_to_float8(weight: PackedLinear) -> PackedLinear:
-    """Return the layer with its dense parts in 8-bit floats."""
+    """Return the layer with its dense parts rounded to 8-bit floats."""
     parts = tuple(
         in_float8(part) if isinstance(part, PackedDense) else part for part in weight.parts
     )
@@ -109,8 +115,8 @@ def rounded_to_float8(weight: PackedLinear) -> PackedLinear:
 
 
 def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:
-    """Merge the parts into one if all are dense and of one type, or all 8-bit floats in one
-    form."""
+    """Merge the parts into one if all are dense and of one type, or if all are 8-bit floats with
+    the same grouping of columns; otherwise return them as they are."""
     eight_bits = [part for part in parts if isinstance(part, PackedFloat8)]
     if len(eight_bits) == len(parts) > 1 and len({part.grouped for part in eight_bits}) == 1:
         return (_joined(eight_bits),)
@@ -121,7 +127,8 @@ def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:
 
 
 def _joined(parts: list[PackedFloat8]) -> PackedFloat8:
-    """Join parts; blocks of rows are kept if none spans two parts."""
+    """Join matrices of 8-bit floats into one. If the matrices differ in rows per scale, or rows
+    with one scale would span two matrices, every row gets its own scale."""
     heights = {part.scale_rows for part in parts}
     if len(heights) > 1 or any(part.shape[0] % part.scale_rows for part in parts[:-1]):
         parts = [one_scale_a_row(part) for part in parts]
@@ -158,7 +165,7 @@ def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
 
 
 def _library(x: torch.Tensor, data: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
-    """Compute the product by cuBLAS, summed in float32."""
+    """Compute the product by cuBLAS, with sums in float32, and add the bias."""
     if weight.result not in (None, x.dtype):
         out = torch.mm(x, data.t(), out_dtype=weight.result)
         return out if weight.bias is None else out.add_(weight.bias)
@@ -169,7 +176,8 @@ def _library(x: torch.Tensor, data: torch.Tensor, weight: PackedLinear) -> torch
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """The tile of a dense product. Streaming needs many programs with deep loads, and no reuse."""
+    """The tile of a dense product: `m` rows of x, `n` rows of weights, `k` columns at a time.
+    Streaming weights needs many programs with many loads in flight; it does not reuse weights."""
 
     m: int
     n: int
@@ -179,7 +187,7 @@ class _Tile:
 
 
 def _tile(tokens: int, rows: int, width: int, dtype: torch.dtype) -> _Tile:
-    if dtype == torch.float32:  # no tensor cores: small tiles, or registers run out
+    if dtype == torch.float32:  # without tensor cores, larger tiles need too many registers
         return _Tile(rows_a_tile(tokens), 64, 32, 4, 3)
     if tokens > 16:
         return _Tile(64, 128, 64, 4, 3)
@@ -188,8 +196,8 @@ def _tile(tokens: int, rows: int, width: int, dtype: torch.dtype) -> _Tile:
 
 
 _INVARIANT = _Tile(64, 32, 64, 4, 3)
-"""The tile of deterministic mode: enough programs for a few rows, and rows enough for a prompt, and
-good at neither."""
+"""The tile of deterministic mode, a compromise between few rows, which need many programs, and
+prompts, which need high tiles."""
 
 
 def _dense(out, x, part: PackedDense, bias, first_column: int, invariant: bool = False) -> None:

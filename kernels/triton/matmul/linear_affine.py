@@ -1,5 +1,5 @@
-"""Products of affine integer weights with activations quantized to int8: exact in int32 for each
-group, summed over the groups in order in float32."""
+"""Products of affine integer weights with activations quantized to int8. The product of a group of
+columns is exact in int32; groups are added in order in float32."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _GROUPS_A_PROGRAM = 16
 
 @triton.jit(do_not_specialize=["groups"])
 def quantize_kernel(q, scale, x, groups, GROUP: tl.constexpr, GROUPS: tl.constexpr):
-    """Symmetric int8 per group: the integers nearest to x / (absmax / 127), half to even, and the
-    scale that fits them best."""
+    """Quantize groups of a row to symmetric int8: round x / (absmax / 127) to the nearest integer,
+    half to even, and store the scale that fits these integers best (least squares)."""
     width = groups * GROUP
     token = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     place = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     values = tl.load(x + token * width + place, mask=place < width, other=0.0).to(tl.float32)
     step = tl.div_rn(tl.max(tl.abs(values), axis=1), 127.0)
-    # A maximum ignores NaN; the row must not.
+    # `tl.max` ignores NaN: set the scale of a group with NaN to NaN.
     broken = tl.max((values != values).to(tl.int32), axis=1) > 0
     step = tl.where(broken, float("nan"), step)
     quanta = tl.div_rn(values, tl.where(step > 0, step, 1.0)[:, None])
@@ -40,7 +40,8 @@ def quantize_kernel(q, scale, x, groups, GROUP: tl.constexpr, GROUPS: tl.constex
 
 @triton.jit
 def _integers(q, column, group, rows, groups, BITS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """32 stored integers of each column, as int8 [BLOCK_N, 32]; 8-bit integers less 128."""
+    """Return the weights in group `group` of 32 columns, for the rows of weights `column`: int8
+    [BLOCK_N, 32]. 128 is subtracted from stored 8-bit integers."""
     row = column.to(tl.int64)[:, None]
     inside = (column < rows)[:, None]
     if BITS == 4:
@@ -69,7 +70,8 @@ def _add_group(
     OFFSET: tl.constexpr,
     HAS_MINIMUM: tl.constexpr,
 ):
-    """total + step * (scale * products + minimum * sum of left), products exact in int32."""
+    """Return total + step * (scale * (left @ right^T + OFFSET * sums) + minimum * sums), where sums
+    are the row sums of `left`. Products and sums are exact in int32."""
     products = tl.dot(left, tl.trans(right), out_dtype=tl.int32)
     sums = tl.sum(left.to(tl.int32), axis=1)
     factor = tl.load(scale + place, mask=inside, other=0.0).to(tl.float32)
@@ -103,8 +105,9 @@ def linear_affine_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """`units * UNIT` rows of weights, over `groups` groups of activations; a group of weights has
-    several of these, one, or a half."""
+    """Compute a tile of the product with `units * UNIT` rows of weights, over `groups` groups of 32
+    activations. A group of weights has GROUP columns: several groups of activations, one, or half
+    of one."""
     rows, width = units * UNIT, groups * 32
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -137,7 +140,7 @@ def linear_affine_kernel(
 
 
 def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x [T, C] as int8 [T, C] and the float32 scales [T, C / 32]."""
+    """Return x [T, C] quantized to int8 [T, C], and the float32 scales [T, C / 32]."""
     tokens, width = x.shape
     groups = width // ACTIVATION_GROUP
     q = torch.empty(tokens, width, dtype=torch.int8, device=x.device)
@@ -149,13 +152,14 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def rows_a_tile(tokens: int) -> int:
-    """Return the rows of a tile. Tensor cores need at least 16; more rows reuse the weights that
-    were read."""
+    """Return the rows of x in a tile: 16, the least that tensor cores need, for up to 16 tokens;
+    otherwise 64, so that more rows reuse the weights that were read."""
     return 16 if tokens <= 16 else 64
 
 
 def affine_product(out, q, scale, part: PackedAffine, bias, first_column: int) -> None:
-    """Write the columns of `out` that belong to `part`."""
+    """Multiply quantized activations (`q`, `scale`: see `quantize`) by `part` and write the product
+    to the columns of `out` from `first_column` on."""
     rows, width = part.shape
     units, unit = in_units(rows)
     block_m, block_n = rows_a_tile(len(q)), 64

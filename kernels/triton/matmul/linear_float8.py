@@ -1,9 +1,10 @@
-"""Products of weights in 8-bit floats: with activations rounded to 8 bits too, on tensor cores that
-multiply both; or with unrounded activations and widened codes, for few rows and for GPUs without
-such tensor cores.
+"""Products with weights in 8-bit floats, by one of two kernels: "float8" rounds the activations to
+8 bits too and uses tensor cores that multiply 8-bit floats; "widen" widens the weights and keeps
+the activations, for few rows and for GPUs without such tensor cores.
 
-Scales belong to rows of weights and, if they are grouped, to 128 columns. Sums are float32; 8-bit
-tensor cores, whose own sums are narrower, sum over 128 columns at a time.
+A scale covers one or more rows of weights and all columns, or 128 columns if scales are grouped.
+Sums are float32. Tensor cores add 8-bit products with less precision, so "float8" adds their sums
+of 128 columns in float32.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def linear_float8_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Both sides in 8 bits: `units * UNIT` rows of weights, in `groups` groups of BLOCK_K."""
+    """Compute a tile of 8-bit activations times `units * UNIT` rows of 8-bit weights, over `groups`
+    groups of BLOCK_K columns."""
     rows, width = units * UNIT, groups * BLOCK_K
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -89,7 +91,8 @@ def widen_float8_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Weights widened in registers. Their width is a constant, as in `linear_kernel`."""
+    """Compute a tile of unrounded activations times `units * UNIT` rows of weights, which are
+    widened in registers. WIDTH is a constant, as in `linear_kernel`."""
     rows = units * UNIT
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -116,13 +119,13 @@ class _Tile:
 
 
 _INVARIANT = {"float8": _Tile(64, 64, 4, 4), "widen": _Tile(64, 32, 4, 3)}
-"""The tile for any number of rows; see `linear`."""
+"""The tile of each kernel for any number of rows; see `PackedLinear.invariant`."""
 
 
 def _tile(kind: Float8Choice, tokens: int, rows: int, wide: bool) -> _Tile:
     if kind == "float8":
         return _Tile(64, 128, 4, 4) if tokens <= 64 else _Tile(128, 128, 8, 4)
-    if wide:  # no tensor cores: small tiles, or registers run out
+    if wide:  # without tensor cores, larger tiles need too many registers
         return _Tile(rows_a_tile(tokens), 32, 4, 2)
     if tokens > 16:
         return _Tile(64, 128, 4, 3)
@@ -131,7 +134,8 @@ def _tile(kind: Float8Choice, tokens: int, rows: int, wide: bool) -> _Tile:
 
 
 def float8_product(out, x, part: PackedFloat8, bias, first_column: int, invariant: bool) -> None:
-    """Write the columns of `out` that belong to `part`."""
+    """Multiply x by `part` with the kernel that `linear_choice` selects, and write the product to
+    the columns of `out` from `first_column` on."""
     kind = choose_float8(len(x), part.shape, float8_capability(x.device), invariant)
     multiply(kind, out, x, part, bias, first_column, invariant)
 
@@ -145,7 +149,8 @@ def multiply(
     first_column: int,
     invariant: bool = False,
 ) -> None:
-    """Compute a product by the kernel `kind`; "staged", which Triton lacks, is widened."""
+    """Multiply x by `part` with the kernel `kind`, and write the product to the columns of `out`
+    from `first_column` on. Triton has no "staged" kernel: "widen" replaces it."""
     kind = "float8" if kind == "float8" else "widen"
     tokens, (rows, width) = len(x), part.shape
     wide = BF16_IS_BROKEN or x.dtype == torch.float32

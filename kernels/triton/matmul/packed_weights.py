@@ -1,6 +1,6 @@
-"""Weights as the Triton kernels read them: plain rows for floats, bytes and transposed group
-factors for affine integers and for 8-bit floats, so that neighbouring columns of a product read
-neighbouring factors."""
+"""Weights as the Triton kernels read them. Dense weights are plain rows. Affine integers and 8-bit
+floats are bytes with transposed scales, so that neighbouring columns of a product read neighbouring
+scales."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class PackedDense:
-    """`data: [N, C]` in the weight's own format."""
+    """Dense weights. `data: [N, C]` in float32, float16 or bfloat16."""
 
     data: torch.Tensor
 
@@ -35,9 +35,14 @@ class PackedDense:
 
 @dataclass(frozen=True, slots=True)
 class PackedAffine:
-    """`q: [N, C * bits / 8]` uint8; `scale`, `minimum`: [ceil(C / group), N], float16 if the source
-    has only float16 scales of one level, else float32, two levels multiplied out (which is exact).
-    No minimum if it is -zero_point * scale."""
+    """Affine integer weights.
+
+    `q: [N, C * bits / 8]`: uint8.
+    `scale`, `minimum: [ceil(C / group), N]`: float16 if the checkpoint has a single level of
+    float16 scales, otherwise float32; two levels are multiplied, which is exact.
+    `minimum` is None if every minimum is -zero_point * scale.
+    `bits`: of an integer. `group`: columns that share a scale.
+    """
 
     q: torch.Tensor
     scale: torch.Tensor
@@ -53,8 +58,13 @@ class PackedAffine:
 
 @dataclass(frozen=True, slots=True)
 class PackedFloat8:
-    """`codes: [N, C]` uint8. `scale: [groups, ceil(N / scale_rows)]` float32: a group has 128
-    columns if `grouped`, else all."""
+    """Weights in 8-bit floats.
+
+    `codes: [N, C]`: uint8.
+    `scale: [groups, ceil(N / scale_rows)]`: float32.
+    `scale_rows`: rows that share a scale.
+    `grouped`: a group has 128 columns; otherwise one group has all columns.
+    """
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -70,8 +80,9 @@ Packed: TypeAlias = "PackedDense | PackedAffine | PackedFloat8"
 
 
 def pack_matrix(matrix: Matrix, device: str, dtype: torch.dtype = torch.float32) -> Packed:
-    """Return the matrix on the device. Dense weights are stored in the type of activations,
-    `dtype`; in their own if that is float32. Scales of whole rows are repeated for each row."""
+    """Return the matrix packed on the device. Dense weights are converted to `dtype`, the type of
+    activations; if that is float32, they keep their own type. Scales of 8-bit floats that cover all
+    columns are repeated for every row."""
     if isinstance(matrix, Dense):
         stored = _DTYPES[matrix.dtype] if dtype == torch.float32 else dtype
         return PackedDense(dequantize(matrix, stored).to(device))
@@ -114,7 +125,7 @@ def in_float8(part: PackedDense) -> PackedFloat8:
 
 
 def one_scale_a_row(part: PackedFloat8) -> PackedFloat8:
-    """Return the weights with `scale_rows` 1."""
+    """Return the same weights with a scale per row: scales that rows share are repeated."""
     rows, _ = part.shape
     scale = part.scale.repeat_interleave(part.scale_rows, 1)[:, :rows].contiguous()
     return PackedFloat8(part.codes, scale, 1, part.grouped)

@@ -1,4 +1,4 @@
-"""Activations rounded to 8-bit floats, with a scale per row or per 128 columns of a row."""
+"""Rounds activations to 8-bit floats, with a scale per row or per 128 columns of a row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _GROUPS_A_PROGRAM = 8
 
 @triton.jit
 def _encoded(values):
-    """The codes of float32 values, rounded half to even, at most 448: the conversion of a GPU.
-    Triton's interpreter loses a carry in its own (3.6, 3.9)."""
+    """Return the codes of float32 values, rounded half to even and limited to 448, as a GPU
+    converts them. Triton's interpreter (3.6, 3.9) loses a carry in its own conversion."""
     magnitude = tl.minimum(tl.abs(values), 448.0)
     bits = magnitude.to(tl.int32, bitcast=True)
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
@@ -28,7 +28,8 @@ def _encoded(values):
 
 @triton.jit
 def _quantized(values, step, ENCODE: tl.constexpr):
-    """values / step as codes; zeros if the step is zero."""
+    """Return the codes of values / step; zeros if the step is zero. ENCODE: convert by
+    `_encoded`."""
     quanta = tl.div_rn(values, tl.where(step > 0, step, 1.0))
     if ENCODE:
         result = _encoded(quanta)
@@ -50,8 +51,9 @@ def quantize_float8_kernel(
     ENCODE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Codes of one row of `x`, and its scales: one per group of columns, or one for all. Scales are
-    [groups, tokens], so that neighbouring rows of a tile read neighbouring ones."""
+    """Write the codes and the scales of one row of `x`: a scale per GROUP columns if GROUPED,
+    otherwise one for the row. Scales are stored as [groups, tokens], so that neighbouring rows of a
+    tile read neighbouring scales."""
     width = units * UNIT
     token = tl.program_id(0)
     source, target = x + token.to(tl.int64) * width, codes + token.to(tl.int64) * width
@@ -79,8 +81,8 @@ def quantize_float8_kernel(
 
 
 def quantize_float8(x: torch.Tensor, grouped: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x [T, C] as codes [T, C] and their float32 scales [groups, T]: a group has 128 columns
-    if `grouped`, else all."""
+    """Return x [T, C] rounded to 8-bit float codes [T, C], and their float32 scales [groups, T]. A
+    group has 128 columns if `grouped`; otherwise one group has all columns."""
     tokens, width = x.shape
     units, unit = in_units(width)
     groups = ceil_div(width, FLOAT8_GROUP) if grouped else 1
@@ -101,5 +103,6 @@ def quantize_float8(x: torch.Tensor, grouped: bool) -> tuple[torch.Tensor, torch
 
 
 def codes_type() -> torch.dtype:
-    """Return the type of codes that kernels get: the interpreter multiplies decoded bytes."""
+    """Return the type of the codes that kernels read: uint8 in Triton's interpreter, which
+    multiplies decoded codes; otherwise an 8-bit float."""
     return torch.uint8 if interpreted() else torch.float8_e4m3fn

@@ -1,1 +1,1 @@
-"""Mixture of experts: routing, the order of tokens, products."""
+"""Mixture of experts: routing, sorting by expert, and products."""

@@ -1,8 +1,9 @@
-"""Routing of tokens to experts, and the choices of a step in the order of experts, in whole tiles.
+"""Routes tokens to experts, and sorts the (token, chosen expert) pairs of a step by expert.
 
-Choices are numbered token by token: t * top_k + k. Each expert's choices fill tiles of their own,
-padded with the number of all choices, which is no choice. Lists have the length that any choices
-could need, so that the host depends on none of them.
+A pair is called `choice` in the code. Pairs are numbered token by token: t * top_k + k. The pairs
+of each expert fill their own tiles; unused rows of a tile hold the total number of pairs, which is
+not a valid number. Lists have the length of the worst case, so that the host does not need to know
+which experts were chosen.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def route_kernel(
     BLOCK: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One token: its largest logits one after another, the lower number first among equals.
-    Integers in the order of floats give every NaN a place, so that each expert is chosen once."""
+    """Choose the experts with the largest logits for one token, the lower index first among equal
+    logits, and store their indices and shares. Logits are compared as integers in the order of
+    floats: this orders NaN too, so that no expert is chosen twice."""
     token = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, BLOCK)
     lane = tl.arange(0, LANES)
@@ -84,7 +86,7 @@ def route_experts(
 
 @triton.jit(do_not_specialize=["choices"])
 def count_choices_kernel(counts, chosen, choices, BLOCK: tl.constexpr):
-    """Count how often one expert is chosen."""
+    """Count the (token, chosen expert) pairs of one expert."""
     expert = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     count = tl.zeros((BLOCK,), dtype=tl.int32)
@@ -109,7 +111,9 @@ def order_choices_kernel(
     BLOCK: tl.constexpr,
     TURN: tl.constexpr,
 ):
-    """The choices of one expert, in their own order, and its tiles."""
+    """Write the (token, chosen expert) pairs of one expert to its tiles, in ascending order, and
+    the expert's index to `tile_expert` for each of these tiles. The program of expert 0 also writes
+    the number of tiles."""
     expert = tl.program_id(0)
     all_experts = tl.arange(0, EXPERTS)
     all_counts = tl.load(counts + all_experts, mask=all_experts < COUNT, other=0)
@@ -136,8 +140,13 @@ def order_choices_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The choices in tiles, int32 on the device: `order` [capacity * rows] choices, `tile_expert`
-    [capacity] the expert of each tile of `rows` choices, `tiles` [1] the number of tiles."""
+    """The (token, chosen expert) pairs of a step in tiles, int32 on the device.
+
+    `order: [capacity * rows]`: numbers of the pairs, sorted by expert.
+    `tile_expert: [capacity]`: expert of each tile.
+    `tiles: [1]`: number of tiles in use.
+    `rows`: pairs in a tile.
+    """
 
     order: torch.Tensor
     tile_expert: torch.Tensor
@@ -150,12 +159,14 @@ class Order:
 
 
 def most_tiles(choices: int, count: int, rows: int) -> int:
-    """Return the most tiles that `choices` choices among `count` experts can fill."""
+    """Return the most tiles of `rows` rows that `choices` (token, chosen expert) pairs can fill.
+    `count`: number of experts."""
     return (choices + min(choices, count) * (rows - 1)) // rows
 
 
 def order_choices(chosen: torch.Tensor, count: int, rows: int) -> Order:
-    """Order `chosen` [T, top_k] of `count` experts, in tiles of `rows`."""
+    """Sort the (token, chosen expert) pairs of `chosen` [T, top_k] by expert, into tiles of `rows`
+    pairs. `count`: number of experts."""
     choices = chosen.numel()
     capacity = most_tiles(choices, count, rows)
 

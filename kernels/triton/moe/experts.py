@@ -1,8 +1,9 @@
-"""Mixture of experts: grouped products over the choices of a step, in the order of experts.
+"""Mixture of experts: products of tokens with the weights of their chosen experts.
 
-Tiles of rows belong to one expert each (`expert_order`); a program reads which, and gathers its
-rows. Results are in the order of choices, so that those of a token are neighbours and are summed in
-order.
+A pair (`choice` in the code) is a token with one of its chosen experts. Pairs are sorted by expert,
+and a tile of rows belongs to one expert (`expert_order`); a program reads which expert, and gathers
+its rows of x. Results are stored by the number of the pair, so that the results of a token are
+neighbours and are summed in order.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def experts_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Row `choice // shared_by` of x with its expert's weights, to row `choice` of out."""
+    """Compute a tile of products: for each (token, chosen expert) pair `choice`, multiply row
+    `choice // shared_by` of x by the expert's weights and write the product to row `choice` of
+    out."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
         return
@@ -112,8 +115,8 @@ def experts_affine_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Like `experts_kernel`, for integers, with the sums and the sizes of
-    `linear_affine_kernel`."""
+    """Compute a tile of products as `experts_kernel` does, with integer weights. Sums and sizes are
+    as in `linear_affine_kernel`."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
         return
@@ -156,8 +159,8 @@ def expert_gated_kernel(
     out, gate_up, bias, chosen,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIASED: tl.constexpr, OAI: tl.constexpr,
 ):  # fmt: skip
-    """The activation of gate and up of each choice, with its expert's biases. OAI: the activation
-    of gpt-oss, else silu. NaN stays NaN."""
+    """Compute act(gate) * up for one (token, chosen expert) pair. BIASED: first add the expert's
+    biases. OAI: use the activation of gpt-oss, otherwise silu. NaN stays NaN."""
     choice = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -182,8 +185,8 @@ def combine_kernel(
     out, y, shares, bias, chosen,
     WIDTH: tl.constexpr, PER_TOKEN: tl.constexpr, BIASED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The results of a token's choices, each with its expert's bias and its share, added in their
-    order."""
+    """Compute a tile of one token's output: the sum of share * (y + bias) over its chosen experts,
+    in the order of `chosen`. BIASED: experts have biases."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -202,7 +205,8 @@ def combine_kernel(
 def experts(
     x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: PackedExperts
 ) -> torch.Tensor:
-    """See `Ops.experts`. All are contiguous; every number in `chosen` is that of an expert."""
+    """See `Ops.experts`. All tensors are contiguous; every number in `chosen` is the index of an
+    expert."""
     (tokens, width), per_token = x.shape, chosen.shape[1]
     rows = _rows_a_tile(x.device, chosen.numel(), weights)
     order = order_choices(chosen, weights.down.shape[0], rows)
@@ -224,7 +228,8 @@ def experts(
 
 
 def _activated(gate_up: torch.Tensor, chosen: torch.Tensor, weights: PackedExperts) -> torch.Tensor:
-    """[choices, 2 F] products -> [choices, F]."""
+    """Return act(gate) * up [pairs, F] of the products `gate_up` [pairs, 2 F], with the experts'
+    biases if they have any. A pair is a token with one of its chosen experts."""
     bias = weights.gate_up_bias
     if bias is None and weights.activation == "silu":
         return silu_mul(gate_up)
@@ -243,8 +248,9 @@ def _activated(gate_up: torch.Tensor, chosen: torch.Tensor, weights: PackedExper
 
 
 def _rows_a_tile(device: torch.device, choices: int, weights: PackedExperts) -> int:
-    """Return the rows of a tile. Tensor cores need at least 16, those of 8-bit floats 64; experts
-    with many rows reuse the weights that were read."""
+    """Return the rows of a tile: 64 if experts have many rows, which then reuse the weights that
+    were read, or if the kernel "float8" runs, which needs 64; otherwise 16, the least that tensor
+    cores need. `choices`: number of (token, chosen expert) pairs."""
     many = not weights.invariant and choices >= 32 * weights.down.shape[0]
     kinds = [
         choose_stack(stack, choices, device, weights.invariant)
@@ -262,8 +268,9 @@ def _products(
     stacks: tuple[Stack, ...],
     shared_by: int,
 ) -> torch.Tensor:
-    """Return [choices, rows of all stacks]. `shared_by`: neighbouring choices that read one row of
-    x."""
+    """Return the products of all (token, chosen expert) pairs with the weights in `stacks`:
+    [choices, N of all stacks]. `choices`: number of pairs. `shared_by`: number of successive pairs
+    that read the same row of x."""
     out = x.new_empty(choices, sum(stack.shape[1] for stack in stacks))
     quantized = None
     first_column = 0

@@ -1,8 +1,8 @@
-"""Products of experts in 8-bit floats, by either kernel of `linear_float8` over tiles of choices:
-with activations rounded to 8 bits too, on tensor cores that multiply both, if an expert has many
-rows; or with unrounded activations and widened codes.
+"""Products of experts with weights in 8-bit floats, by the two kernels of `linear_float8` over
+tiles of (token, chosen expert) pairs: "float8" rounds the activations to 8 bits too, if experts
+have many rows; "widen" widens the weights and keeps the activations.
 
-Only the codes of an expert are read; a tile of many rows reuses them.
+Only the weights of chosen experts are read; the rows of a tile share each read.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def experts_float8_kernel(
     UNIT: tl.constexpr, SCALE_ROWS: tl.constexpr, GROUPED: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Like `experts_kernel`, both sides in 8 bits: `units * UNIT` rows of codes of each expert, in
-    `groups` groups of BLOCK_K."""
+    """Compute a tile of products as `experts_kernel` does, with 8-bit activations and `units *
+    UNIT` rows of 8-bit weights per expert, over `groups` groups of BLOCK_K columns."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
         return
@@ -70,7 +70,8 @@ def widen_experts_kernel(
     GROUPED: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Like `experts_kernel`, for `units * UNIT` rows of codes."""
+    """Compute a tile of products as `experts_kernel` does, with `units * UNIT` rows of 8-bit
+    weights per expert, which are widened in registers."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
         return
@@ -94,7 +95,8 @@ def widen_experts_kernel(
 def choose_stack(
     stack: Float8Stack, choices: int, device: torch.device, invariant: bool
 ) -> Float8Choice:
-    """Return the kernel for `choices` choices, by the mean number of rows per expert."""
+    """Return the kernel for the weights `stack`, by the mean number of rows per expert. `choices`:
+    number of (token, chosen expert) pairs."""
     count, rows, width = stack.shape
     rows_each = ceil_div(choices, count)
     return choose_expert_float8(rows_each, (rows, width), float8_capability(device), invariant)
@@ -108,8 +110,9 @@ def float8_products(
     order: Order,
     lists: tuple[torch.Tensor | int, ...],
 ) -> None:
-    """Write the columns of `out` that belong to `stack`, by the kernel `kind`. `lists`: the lists
-    of the choices, as the kernels of `experts` take them."""
+    """Multiply x by `stack` with the kernel `kind`, and write the products to the columns of `out`
+    that belong to `stack`. `lists`: the arguments of `experts_kernel` from `order` to
+    `shared_by`."""
     _, rows, width = stack.shape
     units, unit = in_units(rows, FLOAT8_GROUP)
     operands: tuple[torch.Tensor, ...]

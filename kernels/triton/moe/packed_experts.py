@@ -1,4 +1,5 @@
-"""The weights of a layer's experts as the Triton kernels read them: all of a kind in one tensor."""
+"""The weights of a layer's experts as the Triton kernels read them. A stack is one tensor with the
+same matrix of all experts."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from penstock.kernels.weights import ExpertActivation, Experts, Matrix
 
 @dataclass(frozen=True, slots=True)
 class DenseStack:
-    """`data: [E, N, C]` in the weights' own format."""
+    """Dense weights of all experts. `data: [E, N, C]` in float32, float16 or bfloat16."""
 
     data: torch.Tensor
 
@@ -34,7 +35,8 @@ class DenseStack:
 
 @dataclass(frozen=True, slots=True)
 class AffineStack:
-    """Like `PackedAffine`, with E in front of each shape."""
+    """Affine integer weights of all experts: the fields of `PackedAffine`, with a leading dimension
+    E in each tensor."""
 
     q: torch.Tensor
     scale: torch.Tensor
@@ -51,7 +53,8 @@ class AffineStack:
 
 @dataclass(frozen=True, slots=True)
 class Float8Stack:
-    """Like `PackedFloat8`, with E in front of each shape."""
+    """Weights of all experts in 8-bit floats: the fields of `PackedFloat8`, with a leading
+    dimension E in each tensor."""
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -69,9 +72,14 @@ Stack: TypeAlias = "DenseStack | AffineStack | Float8Stack"
 
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
-    """Packed experts. `gate_up`: one stack of [E, 2 F, W], or two of [E, F, W] if they are stored
-    in different kinds. `invariant`: one tile, whatever the number of rows. Biases: float32, as in
-    `Experts`."""
+    """The packed experts of a layer.
+
+    `gate_up`: one stack [E, 2 F, W], or two stacks [E, F, W] if gate and up are stored in different
+    formats.
+    `down`: the stack [E, W, F].
+    `invariant`: use one tile for any number of rows.
+    `gate_up_bias`, `down_bias`: float32 or None, as in `Experts`.
+    """
 
     gate_up: tuple[Stack, ...]
     down: Stack
@@ -82,8 +90,8 @@ class PackedExperts:
 
 
 def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExperts:
-    """Pack the experts on the device. Raises ValueError if the experts of a layer differ in their
-    kind."""
+    """Return the experts packed on the device. Raises ValueError if experts of the layer are stored
+    in different formats."""
     gate, up, down = (
         _stack(matrices, device, dtype) for matrices in (weights.gate, weights.up, weights.down)
     )
@@ -102,7 +110,7 @@ def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExp
 
 
 def rounded_to_float8(weights: PackedExperts) -> PackedExperts:
-    """Return the experts with their dense stacks in 8-bit floats, with a scale per row."""
+    """Return the experts with their dense stacks rounded to 8-bit floats, with a scale per row."""
     down, *gate_up = (
         _in_float8(stack) if isinstance(stack, DenseStack) else stack
         for stack in (weights.down, *weights.gate_up)
@@ -151,13 +159,14 @@ def _kind(one: Packed | Stack) -> tuple[object, ...]:
 
 
 def _merged(gate: Stack, up: Stack) -> tuple[Stack, ...]:
-    """Merge two stacks into one if both are of one kind."""
+    """Merge the stacks of gate and up into one if both are stored in the same format; otherwise
+    return both."""
     if _kind(gate) != _kind(up):
         return (gate, up)
     if isinstance(gate, DenseStack) and isinstance(up, DenseStack):
         return (DenseStack(torch.cat((gate.data, up.data), dim=1)),)
     if isinstance(gate, Float8Stack) and isinstance(up, Float8Stack):
-        if gate.shape[1] % gate.scale_rows:  # a block of rows would span both
+        if gate.shape[1] % gate.scale_rows:  # rows of one scale would span both
             return (gate, up)
         codes, scale = torch.cat((gate.codes, up.codes), 1), torch.cat((gate.scale, up.scale), 2)
         return (Float8Stack(codes, scale, gate.scale_rows, gate.grouped),)

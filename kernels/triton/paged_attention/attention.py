@@ -1,9 +1,10 @@
-"""Paged attention for any mix of chunks: short ones by `decode_attention`, long ones here.
+"""Paged attention for steps with any mix of chunks: `decode_attention` computes short chunks, the
+kernel here long chunks.
 
-A program computes a tile of one chunk's tokens and one KV head; the query heads that share the KV
-head are packed into the rows of the tile. The grid is sized by capacity: chunk r may start at tile
-starts[r] // TOKENS + r at the earliest, which leaves room for every chunk's last, partial tile; a
-program finds its chunk by bisection. Tiles that end a chunk see the most keys and start first.
+A program computes a tile of one chunk's tokens for one KV head; the query heads that share the KV
+head are packed into the rows of the tile. The grid is sized by capacity: the tiles of chunk r start
+at index starts[r] // TOKENS + r, which leaves room for the partial last tile of every chunk; a
+program finds its chunk by bisection. Tiles at the end of a chunk see the most keys and start first.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from penstock.kernels.triton.paged_attention.decode_attention import decode_atte
 
 @triton.jit
 def _chunk_of(starts, tile, rows, TOKENS: tl.constexpr):
-    """The last chunk whose first tile is not after `tile`."""
+    """Return the last chunk whose first tile is at or before `tile`."""
     low, high = 0, rows
     while high - low > 1:
         middle = (low + high) // 2
@@ -80,8 +81,9 @@ def attention_kernel(
     SINKS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Chunks of at most `shorter` tokens are left out. BOTH: a token also sees later tokens.
-    BIASED: distances up to `farthest` have a bias. SINKS: a head has one more weight."""
+    """Compute attention for one tile of a chunk of more than `shorter` tokens. BOTH: a token also
+    sees later tokens. BIASED: scores get a bias by distance; distances beyond `farthest` have the
+    bias of `farthest`. SINKS: each head has a sink, a score without a value."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -146,13 +148,14 @@ def attention_kernel(
 def prefill_attention(
     out, q, inputs, cache, heads, scale, window, shorter: int, both: int = 0, bias=None, sinks=None
 ) -> None:
-    """Compute the rows of chunks of more than `shorter` tokens."""
+    """Compute attention for chunks of more than `shorter` tokens and write the results to these
+    tokens of `out`. `both`: 1 if tokens also see later tokens."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     tokens, rows = q.shape[0], inputs.context_lens.shape[0]
     scaled = cache.key_scales is not None
     if (q if scaled else cache.keys).dtype == torch.float32:
-        # No tensor cores: small tiles, or registers run out.
+        # Without tensor cores, larger tiles would need too many registers.
         block_m, warps = max(16, power_of_two(shared)), 8
         block_n = max(16, 512 // block_m)
     else:
@@ -203,8 +206,8 @@ def attention(
     """See `Ops.attention`.
 
     `q`, the block tables and `sinks` are contiguous; the cache has the layout of
-    `kernels.gpu_kv_cache`. A step of as many tokens as rows has at most one token per row. `decode`
-    computes the rows of short chunks, `prompt` those of the others.
+    `kernels.gpu_kv_cache`. `decode` computes short chunks, `prompt` all longer chunks. If a step
+    has as many tokens as rows, no row has more than one token, and `prompt` is not called.
     """
     assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     out = q.new_empty(*q.shape)  # cheaper than empty_like
@@ -224,7 +227,7 @@ def bidirectional_attention(
     window: int,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `Ops.bidirectional_attention`. Layouts are those of `attention`; `bias` is contiguous."""
+    """See `Ops.bidirectional_attention`. Layouts are as in `attention`; `bias` is contiguous."""
     assert is_token_major(cache), "the cache must have the layout of kernels.gpu_kv_cache"
     out = torch.empty_like(q)
     prefill_attention(out, q, inputs, cache, heads, scale, window, 0, both=1, bias=bias)

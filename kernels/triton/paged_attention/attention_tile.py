@@ -1,5 +1,5 @@
-"""Parts that the attention kernels share: a tile of keys and values read through the block table,
-and one step of the online softmax (arXiv 2205.14135) over it."""
+"""Functions that the attention kernels share: loading queries, and one step of the online softmax
+(arXiv 2205.14135) over a tile of keys and values that is read through the block table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from penstock.kernels.triton.language import tl, triton
 
 @triton.jit
 def split_tokens(context, least):
-    """Keys of a split: `least`, doubled until 64 splits hold the context, or 16 of less than 256
-    keys. It depends on the sequence alone, so that its sums do not depend on the batch."""
+    """Return the keys per split for a sequence of `context` keys: `least`, doubled until the
+    context fits into 64 splits (16 while a split has fewer than 256 keys). The size depends only on
+    the sequence, so that its sums do not depend on the batch."""
     size = least + context * 0
     for _ in tl.static_range(18):
         most = size * tl.where(size < 256, 16, 64)
@@ -19,7 +20,8 @@ def split_tokens(context, least):
 
 @triton.jit
 def load_queries(q, place, mask, dim, DIM: tl.constexpr, LIKE: tl.constexpr, UPCAST: tl.constexpr):
-    """Queries [rows, D] at elements `place`, in the type of the products."""
+    """Return the queries [rows, D] at element offsets `place` of q, in the type of the products:
+    LIKE, or float32 if UPCAST."""
     query = tl.load(q + place[:, None] + dim[None, :], mask=mask[:, None] & (dim < DIM)[None, :],
                     other=0.0)  # fmt: skip
     return query.to(tl.float32) if UPCAST else query.to(LIKE)
@@ -27,8 +29,8 @@ def load_queries(q, place, mask, dim, DIM: tl.constexpr, LIKE: tl.constexpr, UPC
 
 @triton.jit
 def begin_softmax(sinks, head, present, is_first, SINKS: tl.constexpr, BLOCK_M: tl.constexpr):
-    """(top, mass) before any key. SINKS: those of the sink of each `head` [rows] where `is_first`,
-    as if one score had been seen; each query must see it once."""
+    """Return (top, mass), highest score and sum of weights [rows], before any key. SINKS: rows with
+    `is_first` start with the sink of their head as a score; only one split of a query may do so."""
     top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     mass = tl.zeros((BLOCK_M,), dtype=tl.float32)
     if SINKS:
@@ -66,10 +68,16 @@ def attend(
     MASKED: tl.constexpr,
     BIASED: tl.constexpr,
 ):
-    """(top, mass, total) after the keys base .. base + BLOCK_N - 1, of which those before `last`
-    exist. `key_stride`, `value_stride`: of a block, in 16 elements, so that a panel is known to be
-    aligned. Without MASKED every query sees all of these keys. BIASED: `biases` [rows] point to the
-    bias of a key at the position of a query; those of keys up to `farthest` away surround it."""
+    """Return (top, mass, total) of the online softmax after keys base .. base + BLOCK_N - 1; keys
+    from `last` on do not exist.
+
+    `key_stride`, `value_stride`: distance of KV blocks in units of 16 elements, so that the
+    compiler knows that loads are aligned.
+    `position`, `reach`: position of each query, and the last position that it sees.
+    MASKED: mask the keys that a query does not see; otherwise every query sees all of them.
+    BIASED: add a bias by distance. `biases` [rows] point to the bias of distance 0; the biases of
+    distances -farthest to farthest surround it.
+    """
     past = base + tl.arange(0, BLOCK_N)
     dim = tl.arange(0, BLOCK_D)
     known = past < last

@@ -1,11 +1,12 @@
-"""Attention of short chunks (one token, or the few of speculative decoding) over long contexts:
-split-KV.
+"""Attention of short chunks (one token, or the few tokens of speculative decoding) over long
+contexts: split-KV.
 
-The keys of a sequence are divided into splits whose size depends on its own length alone; a
-persistent grid walks a list of (row, split) units that `decode_work` built on the device, so a
+The keys of a sequence are divided into splits, whose size depends only on the sequence's length. A
+persistent grid walks a list of (row, split) units that `decode_work` built on the device, so that a
 captured graph serves every mix of lengths. The query heads that share a KV head, for all tokens of
-the chunk, are the rows of one tile. The program that finishes the last split of a row adds up its
-parts, in the order of the keys; sums depend neither on the batch nor on which program was last.
+the chunk, are the rows of one tile. The program that finishes the last split of a row adds up the
+row's partial results in the order of the keys: sums depend neither on the batch nor on which
+program was last.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PROGRAMS_AN_SM = 3  # limited by registers
 
 
 def decode_tokens(heads: tuple[int, int, int]) -> int:
-    """Return the most tokens of a chunk that are served here."""
+    """Return the most tokens of a chunk that `decode_attention` computes."""
     shared = heads[0] // heads[1]
     return max(_LEAST_ROWS, power_of_two(shared)) // shared
 
@@ -42,7 +43,8 @@ def _add_parts(
     parts, stats, first, count, stride, lane, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """The result [D] of one query: `count` parts, `stride` queries apart, from `first` on."""
+    """Return the output [D] of query `lane`, combined from the partial results of `count` splits.
+    Part i is at index first + i * stride + lane of `parts` and `stats`."""
     dim = tl.arange(0, BLOCK_D)
     top = tl.full((), float("-inf"), dtype=tl.float32)
     mass = tl.full((), 0.0, dtype=tl.float32)
@@ -110,9 +112,13 @@ def decode_attention_kernel(
     SINKS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """`parts: [units, K, lanes, D]` and `stats: [units, K, lanes, 2]` float32, highest score and
-    mass, for rows of more than one split; `arrived: [R, K]` int32, zero before and after. SINKS: a
-    head has one more weight, in the first split of a row."""
+    """Compute attention for the units of the list; the last program of a row combines its splits.
+
+    `parts: [units, K, lanes, D]`: float32 partial results of rows with several splits.
+    `stats: [units, K, lanes, 2]`: float32 highest score and sum of weights of each part.
+    `arrived: [R, K]`: int32 number of finished splits, zero before and after the launch.
+    SINKS: each head has a sink, which is counted in the first split of a row.
+    """
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     lane, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     items = tl.load(unit_count) * KV_HEADS
@@ -185,7 +191,8 @@ def decode_attention(
     window: int,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """Compute the rows of `out` that belong to chunks of at most `decode_tokens(heads)` tokens."""
+    """Compute attention for chunks of at most `decode_tokens(heads)` tokens and write the results
+    to these tokens of `out`."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     one_token = q.shape[0] == inputs.context_lens.shape[0]

@@ -1,10 +1,10 @@
-"""Data that decode attention prepares once for all layers of a step: the list of (row, split)
-units, built on the device, and the memory for parts of rows that are split.
+"""Prepares decode attention once for all layers of a step: builds the list of (row, split) units on
+the device, and holds the memory for the partial results of rows with several splits.
 
-A runtime creates one `AttentionWork` for each window that its model's layers have, with capacities
-that no step exceeds, calls `plan(inputs)` at the start of each step (inside the captured graph) and
-passes `StepInputs(..., work={window: work})`. Without it each call plans for itself, which is right
-and slower.
+A runtime creates one `AttentionWork` for each attention window of its model's layers, with
+capacities that no step exceeds. At the start of each step, inside the captured graph, it calls
+`plan(inputs)`; it passes `StepInputs(..., work={window: work})`. Without prepared work, each call
+of the attention op plans for itself: correct, but slower.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def attention_work_kernel(
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
 ):
-    """Program r writes the units of row r, after those of the rows before it."""
+    """Write the units of one row after the units of all earlier rows. The program of the last row
+    writes the total number of units."""
     row = tl.program_id(0)
     before = tl.full((), 0, dtype=tl.int32)
     for base in range(0, row + 1, ROWS):
@@ -54,7 +55,8 @@ def attention_work_kernel(
 
 @triton.jit
 def _splits(starts, contexts, row, inside, window, tokens, split):
-    """The number of splits of a row, none if it is not served here, and the first of them."""
+    """Return the number of splits of a row, 0 for a row that decode attention does not compute, and
+    the index of the first split."""
     length = tl.load(starts + row + 1, mask=inside, other=0)
     length -= tl.load(starts + row, mask=inside, other=0)
     context = tl.load(contexts + row, mask=inside, other=0)
@@ -66,10 +68,13 @@ def _splits(starts, contexts, row, inside, window, tokens, split):
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Units and memory for steps of up to a number of rows and units; see `allocate`.
+    """The units of a step and the memory for partial results; see `allocate`.
 
-    `units: [U, 2]` int32, `count: [1]` int32; `parts: [U, K, lanes, D]`, `stats: [U, K, lanes, 2]`
-    float32; `arrived: [R, K]` int32, zero between launches. `tokens`: most tokens of a served row;
+    `units: [U, 2]`: int32 (row, split). `count: [1]`: int32 number of units.
+    `parts: [U, K, lanes, D]`, `stats: [U, K, lanes, 2]`: float32, see `decode_attention_kernel`.
+    `arrived: [R, K]`: int32, zero between launches.
+    `window`: attention window in tokens, 0 for none.
+    `tokens`: most tokens of a row that decode attention computes.
     `split`: keys of the smallest split (`kernels/kv_splits.py`).
     """
 
@@ -93,8 +98,8 @@ class AttentionWork:
         tokens: int = 1,
         split: int | None = None,
     ) -> AttentionWork:
-        """Allocate for steps of up to `rows` rows with `units` splits in all (`most_units`), of up
-        to `tokens` tokens per row: 1 if as many tokens as rows are computed."""
+        """Allocate for steps of up to `rows` rows, with `units` splits in total (see `most_units`)
+        and up to `tokens` tokens per row. `tokens` is 1 for steps with as many tokens as rows."""
         q_heads, kv_heads, dim = heads
         lanes = tokens * (q_heads // kv_heads)
 
@@ -114,7 +119,7 @@ class AttentionWork:
         )
 
     def plan(self, inputs: StepInputs[torch.Tensor]) -> None:
-        """List the units of a step. No allocation, no synchronisation."""
+        """List the units of a step, without allocating memory or waiting for the device."""
         rows = len(inputs.context_lens)
         assert rows <= len(self.arrived), "more rows than the work was allocated for"
         launch(
@@ -129,8 +134,8 @@ class AttentionWork:
 
 
 def most_units(rows: int, max_model_len: int, split: int | None = None) -> int:
-    """Return the most splits that `rows` rows of up to `max_model_len` tokens each have. `split`:
-    see `AttentionWork`."""
+    """Return the most splits that `rows` rows of up to `max_model_len` tokens can have in total.
+    `split`: see `AttentionWork`."""
     return rows * most_splits(max_model_len, split or smallest_split())
 
 
@@ -141,8 +146,8 @@ def work_of(
     tokens: int,
     block_size: int,
 ) -> AttentionWork:
-    """Return the work prepared for this window and for rows of up to `tokens` tokens, or plan it
-    here."""
+    """Return the work that `inputs` carries for this window and for rows of up to `tokens` tokens;
+    if there is none, allocate and plan it."""
     prepared: dict[int, AttentionWork] = inputs.work or {}
     work = prepared.get(window)
     if work is None or work.tokens != tokens:
@@ -156,7 +161,7 @@ def work_of(
 
 
 def multiprocessors(device: torch.device | str) -> int:
-    """Return the number of multiprocessors of the GPU; a few if kernels are interpreted."""
+    """Return the number of multiprocessors of the GPU, or 2 if kernels are interpreted."""
     if torch.device(device).type != "cuda":
         return 2
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,5 +1,5 @@
-"""Head norm, rotation and cache write in one pass: a program computes one token and some heads of
-q, k and v. The cache is stored token by token (`kernels.gpu_kv_cache`)."""
+"""Head norm, rotary embedding and KV cache write in one pass: a program computes one token and some
+heads of q, k and v. The cache has the layout of `kernels.gpu_kv_cache`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def rope_cache_kernel(
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A token with a negative slot is rotated and not stored. Element i of the first half of the
-    rotated components pairs with i + half."""
+    """Normalise and rotate some heads of one token, write q to `out`, and store k and v in the
+    cache. A token with a negative slot is not stored. Element i of the first half of the rotated
+    elements is paired with element i + half."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     lane = tl.arange(0, BLOCK)
@@ -96,7 +97,8 @@ def rope_cache_kernel(
 
 @triton.jit
 def _fitted(values, scale):
-    """values / scale clamped to the range of e4m3: it has no infinity, and overflows to NaN."""
+    """Return values / scale, clamped to the range of e4m3, which has no infinity and overflows to
+    NaN."""
     return tl.minimum(tl.maximum(values / scale[:, None], -448.0), 448.0)
 
 

@@ -1,9 +1,9 @@
-"""Adjustments of logits before sampling: one program per row, one stage per feature.
+"""Adjusts logits before sampling: one program per row, one stage per feature.
 
-A stage lists each token once, so that no two lanes of its program write one logit; a barrier
-divides the stages. `adjust_logits` reads lists; `adjust_rows` reads the state of rows on the device
-(`kernels.persistent_batch`): a row without adjustments costs its program a few loads, and the
-counts of a row with penalties are read whole.
+A stage lists each token once, so that no two lanes of a program write the same logit; a barrier
+separates the stages. `adjust_logits` reads lists of tokens. `adjust_rows` reads the persistent
+batch on the device (`kernels.persistent_batch`): a row without adjustments costs its program a few
+loads, and a row with penalties reads its token counts for the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _LISTED, _WHOLE = 256, 4096  # tokens that a stage reads at a time
 
 @triton.jit
 def _saturated(after, before):
-    """`after`; if a finite `before` became infinite, the largest float32 of that sign."""
+    """Return `after`, or the largest float32 of its sign if `after` is infinite and `before` is
+    finite."""
     LARGEST: tl.constexpr = 3.4028234663852886e38
     finite = tl.abs(before) <= LARGEST  # false for NaN
     return tl.where(finite, tl.minimum(tl.maximum(after, -LARGEST), LARGEST), after)
@@ -32,7 +33,8 @@ def _saturated(after, before):
 
 @triton.jit
 def _listed(tokens, base, end, BLOCK: tl.constexpr):
-    """BLOCK indices of a list from `base` on, a mask of the valid ones, and their tokens."""
+    """Return BLOCK indices of a list from `base` on, the mask of the indices below `end`, and the
+    tokens at these indices."""
     place = base + tl.arange(0, BLOCK)
     inside = place < end
     return place, inside, tl.load(tokens + place, mask=inside, other=0)
@@ -40,7 +42,7 @@ def _listed(tokens, base, end, BLOCK: tl.constexpr):
 
 @triton.jit
 def add_span(row, tokens, values, begin, end, sign, BLOCK: tl.constexpr):
-    """Add `sign` times the values at begin .. end - 1 of a list to the logits of its tokens."""
+    """Add `sign` times the values begin .. end - 1 of a list to the logits of the listed tokens."""
     for base in range(begin, end, BLOCK):
         place, inside, token = _listed(tokens, base, end, BLOCK)
         before = tl.load(row + token, mask=inside, other=0.0)
@@ -56,7 +58,8 @@ def _add(row, index, starts, tokens, values, sign, BLOCK: tl.constexpr):
 
 @triton.jit
 def penalized(before, count, presence, frequency, repetition):
-    """Logits of seen tokens that the answer has `count` times, with their penalties."""
+    """Return the logits `before` of seen tokens after penalties. `count`: occurrences in the
+    answer, 0 for a token that only the prompt has."""
     cost = presence + frequency * count.to(tl.float32)
     x = tl.where(count > 0, _saturated(before - cost, before), before)
     x = tl.where(x > 0, x / repetition, x * repetition)
@@ -80,7 +83,7 @@ def _penalize(
 
 @triton.jit
 def _mask(row, words, VOCABULARY, BLOCK: tl.constexpr):
-    """Set forbidden tokens to -inf; the number of allowed tokens."""
+    """Set the logits of forbidden tokens to -inf and return the number of allowed tokens."""
     allowed = tl.full((), 0, dtype=tl.int32)
     for base in range(0, VOCABULARY, BLOCK):
         token = base + tl.arange(0, BLOCK)
@@ -142,7 +145,7 @@ def adjust_logits_kernel(
 
 def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """See `kernels.sampler_inputs` and `sampling_operands`. `logits: [S, V]` float32, contiguous,
-    modified in place."""
+    modified in place. Returns [S] int32: -2 for a row whose mask allows no token, otherwise 0."""
     count, vocabulary = logits.shape
     barren = torch.empty(count, dtype=torch.int32, device=logits.device)
     lists = adjust_tensors(count, ceil_div(vocabulary, 32), rows, logits.device)
@@ -231,7 +234,7 @@ def adjust_rows(
 
 
 def _constants(vocabulary: int) -> dict[str, int]:
-    """Return the constants that both kernels are compiled with."""
+    """Return the warps and the constants with which both kernels are launched."""
     whole = min(_WHOLE, power_of_two(vocabulary))
     return {"num_warps": 8, "VOCABULARY": vocabulary, "LISTED": _LISTED, "WHOLE": whole}
 

@@ -1,5 +1,5 @@
-"""Log-probabilities of tokens and the best of each row, by torch's own kernels: the best are
-selected, and the vocabulary is not sorted."""
+"""Log-probabilities of tokens, and the most probable tokens of each row, by PyTorch's own kernels.
+The highest are selected without sorting the vocabulary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _MAGNITUDE = 0x7FFFFFFF  # all bits of a float32 except its sign
 def top_logprobs(
     logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """See `kernels.sampler_inputs`: the bits of the reference. `logits: [S, V]` float32."""
+    """See `kernels.sampler_inputs`. The results have the same bits as the reference's. `logits: [S,
+    V]` float32."""
     assert logits.dtype == torch.float32
     chosen = logits[rows.long()]
     usable = chosen.amax(dim=1).isfinite()  # false for NaN
@@ -31,11 +32,12 @@ def top_logprobs(
 
 
 def _best(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the indices of the `count` highest of each row of [R, V] float32, the lower index
-    first among equals: [R, count] int64. Rows with NaN have any indices.
+    """Return the indices of the `count` highest values of each row of [R, V] float32, the lower
+    index first among equal values: [R, count] int64. Rows with NaN get arbitrary indices.
 
-    The bits of values, with the magnitude of negative ones inverted, have the order of the values;
-    the index below them makes every key of a row distinct, so that a selection has one result.
+    A key has the bits of the value in its upper half, with the magnitude inverted if the value is
+    negative, so that keys sort like values. The index, subtracted in the lower half, makes all keys
+    of a row distinct: the selection has only one result.
     """
     if count == 0:
         return torch.empty(len(values), 0, dtype=torch.int64, device=values.device)

@@ -1,4 +1,4 @@
-"""Philox 4x32-10 for one counter; sampling needs only the first word."""
+"""The random numbers of sampling: the first output word of Philox 4x32-10."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.kernels.triton.language import tl, triton
 
 @triton.jit
 def uniform(seed, position):
-    """The number in [0, 1), a multiple of 2^-24, of (seed, position), both uint64."""
+    """Return the random number for (seed, position), both uint64: a multiple of 2^-24 in [0, 1)."""
     LOW: tl.constexpr = 0xFFFFFFFF
     c0, c1 = position & LOW, position >> 32
     c2, c3 = c0 & 0, c0 & 0

@@ -1,8 +1,9 @@
-"""The sampler, one program per row, without sorting.
+"""The sampler: one program per row, without sorting.
 
-Logits are compared as unsigned integers of the same order (`_ordered`). Top-k and top-p each keep
-the logits above a threshold and, of those equal to it, the first few by id; each threshold is found
-bit by bit from the highest, by a count or a mass over the row. The row stays in L2 between passes.
+Logits are compared as unsigned integers in the same order (`_ordered`). Top-k and top-p each keep
+the logits above a threshold and, of the logits equal to it, the first few by token id. The bits of
+the threshold are found one by one from the highest; for each bit, a pass over the row counts logits
+(top-k) or sums their weights (top-p). The row stays in the L2 cache between passes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BLOCK = 4096
 
 @triton.jit
 def _ordered(logits):
-    """float32 -> uint32 in the same order, -0 equal to 0."""
+    """Map float32 to uint32 keys in the same order; -0 and 0 have the same key."""
     bits = (logits + 0.0).to(tl.int32, bitcast=True)
     flipped = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return flipped.to(tl.uint32, bitcast=True) ^ 0x80000000
@@ -31,21 +32,23 @@ def _ordered(logits):
 
 @triton.jit
 def _from_ordered(key):
-    """The float32 of which `_ordered` made `key`."""
+    """Return the float32 that `_ordered` maps to `key`."""
     flipped = (key ^ 0x80000000).to(tl.int32, bitcast=True)
     return (flipped ^ ((flipped >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _block(row, base, VOCABULARY, BLOCK: tl.constexpr):
-    """BLOCK logits from `base` on, -inf past the end, and their ids."""
+    """Return BLOCK logits from `base` on, -inf past the end of the vocabulary, and their token
+    ids."""
     token = base + tl.arange(0, BLOCK)
     return tl.load(row + token, mask=token < VOCABULARY, other=float("-inf")), token
 
 
 @triton.jit
 def _highest(row, VOCABULARY, BLOCK: tl.constexpr):
-    """The highest logit, NaN if any is NaN; and the lowest id that has it."""
+    """Return the highest logit, NaN if any logit is NaN, and the lowest token id with that
+    logit."""
     best = tl.full((), float("-inf"), dtype=tl.float32)
     place = tl.full((), 0, dtype=tl.int32)
     broken = tl.full((), 0, dtype=tl.int32)
@@ -63,7 +66,7 @@ def _highest(row, VOCABULARY, BLOCK: tl.constexpr):
 
 @triton.jit
 def _count_from(row, key, VOCABULARY, BLOCK: tl.constexpr):
-    """The number of logits that are at least `key`."""
+    """Return the number of logits whose key (`_ordered`) is at least `key`."""
     count = tl.full((), 0, dtype=tl.int32)
     for base in range(0, VOCABULARY, BLOCK):
         logits, token = _block(row, base, VOCABULARY, BLOCK)
@@ -74,7 +77,8 @@ def _count_from(row, key, VOCABULARY, BLOCK: tl.constexpr):
 
 @triton.jit
 def _mass_above(row, key, highest, temperature, VOCABULARY, BLOCK: tl.constexpr):
-    """The sum of exp((logit - highest) / temperature) over logits greater than `key`."""
+    """Return the sum of exp((logit - highest) / temperature) over logits whose key is greater than
+    `key`."""
     mass = tl.full((), 0.0, dtype=tl.float32)
     for base in range(0, VOCABULARY, BLOCK):
         logits, _ = _block(row, base, VOCABULARY, BLOCK)
@@ -85,7 +89,7 @@ def _mass_above(row, key, highest, temperature, VOCABULARY, BLOCK: tl.constexpr)
 
 @triton.jit
 def _top_k(row, top_k, VOCABULARY, BLOCK: tl.constexpr):
-    """The top_k-th highest key, and the number of logits equal to it that are kept."""
+    """Return the top_k-th highest key, and the number of logits equal to it that are kept."""
     key = tl.full((), 0, dtype=tl.uint32)
     bit = tl.full((), 0x80000000, dtype=tl.uint32)
     for _ in range(32):
@@ -97,8 +101,9 @@ def _top_k(row, top_k, VOCABULARY, BLOCK: tl.constexpr):
 
 @triton.jit
 def _top_p(row, floor, ties, top_p, highest, temperature, VOCABULARY, BLOCK: tl.constexpr):
-    """The key at which the mass from above reaches top_p of the mass that (floor, ties) keeps, and
-    the number of logits equal to it that are kept."""
+    """Return the key at which the summed weights of the highest logits reach top_p of the total
+    weight, and the number of logits equal to it that are kept. The total includes only logits above
+    `floor` and `ties` of the logits equal to it."""
     tie_weight = tl.exp((_from_ordered(floor) - highest) / temperature)
     tie_mass = tl.where(tie_weight > 0, tie_weight * ties, 0.0)
     above = _mass_above(row, floor, highest, temperature, VOCABULARY, BLOCK)
@@ -122,7 +127,10 @@ def _top_p(row, floor, ties, top_p, highest, temperature, VOCABULARY, BLOCK: tl.
 
 @triton.jit
 def _kept_weights(logits, token, seen, key, ties, least, highest, temperature, VOCABULARY):
-    """Weights of one block, zero if a filter drops the token; `seen`: ties before the block."""
+    """Return the weights of one block of logits, zero for tokens that a filter drops, and the
+    number of logits equal to `key` up to the end of the block. `seen`: this number before the
+    block. `ties`: how many logits equal to `key` are kept. `least`: the least weight that is
+    kept."""
     ordered = _ordered(logits)
     equal = ((ordered == key) & (token < VOCABULARY)).to(tl.int32)
     rank = seen + tl.cumsum(equal, axis=0)
@@ -135,8 +143,8 @@ def _kept_weights(logits, token, seen, key, ties, least, highest, temperature, V
 def _sample_token(
     row, key, ties, least, highest, temperature, number, VOCABULARY, BLOCK: tl.constexpr
 ):
-    """The first kept id whose cumulative mass exceeds number * mass; the last kept one if rounding
-    leaves none."""
+    """Return the lowest token id at which the cumulative kept weight exceeds number * total weight,
+    or the last kept token if rounding leaves none."""
     mass = tl.full((), 0.0, dtype=tl.float32)
     seen = tl.full((), 0, dtype=tl.int32)
     for base in range(0, VOCABULARY, BLOCK):
@@ -199,7 +207,7 @@ def sample_kernel(
 
 def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """See `kernels.sampler_inputs` and `sampling_operands`. `logits: [S, V]` float32, contiguous,
-    modified in place."""
+    modified in place if a row has adjustments."""
     count, vocabulary = logits.shape
     barren = adjust_logits(logits, rows) if rows.adjusts else None
     out = torch.empty(count, dtype=torch.int32, device=logits.device)

@@ -1,9 +1,9 @@
-"""The sampler's parameters as tensors on the device of the logits: arrays of the host are copied,
-tensors of the device are used as they are.
+"""The sampler's parameters as tensors on the device of the logits: arrays on the host are copied,
+tensors on the device are used as they are.
 
-So a runtime whose rows are on the device passes `SamplingRows` of tensors, and the call can be
-captured: it copies nothing from the host. Such tensors have the shapes of `kernels.sampler_inputs`,
-with int64 for uint64 and int32 for uint32 (the same bits).
+A runtime that keeps its rows on the device passes `SamplingRows` of tensors: the call then copies
+nothing from the host and can be captured. These tensors have the shapes of
+`kernels.sampler_inputs`, with int64 for uint64 and int32 for uint32 (the same bits).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SIGNED = {np.dtype(np.uint32): np.int32, np.dtype(np.uint64): np.int64}
 
 
 def on_device(array: Any, device: Device) -> torch.Tensor:
-    """Return the array as a tensor on the device, unsigned integers as signed ones of the same
-    bits."""
+    """Return the array as a tensor on the device. Unsigned integers become signed integers with the
+    same bits."""
     if isinstance(array, torch.Tensor):
         assert array.device == torch.device(device), f"{array.device}, not {device}"
         return array
@@ -36,11 +36,12 @@ def sampling_tensors(rows: SamplingRows, device: Device) -> list[torch.Tensor]:
 
 
 def adjust_tensors(count: int, words: int, rows: SamplingRows, device: Device) -> list[Any]:
-    """Return the operands of `adjust_logits`: an empty list for a feature that no row uses.
+    """Return the operands of `adjust_logits_kernel` between `logits` and `barren`, with empty lists
+    for features that no row uses. `count`: number of rows. `words`: 32-bit words of a token mask.
 
-    starts, tokens, values of the bias; starts, tokens, counts, presence, frequency, repetition of
-    seen tokens; starts, tokens, values of DRY; masks [num_masks, words] and the mask of each row,
-    -1 for none.
+    The operands are: bias (starts, tokens, values); seen tokens (starts, tokens, counts, presence,
+    frequency, repetition); DRY (starts, tokens, values); masks [num_masks, words], and the index of
+    each row's mask, -1 for a row without a mask.
     """
     return [
         *_listed(rows.bias, count, device),
@@ -73,7 +74,8 @@ def _masked(rows: SamplingRows, count: int, words: int, device: Device) -> list[
 
 
 def _none(device: Device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return memory of one element that is never read: a pointer needs an address."""
+    """Return a tensor of one element that is never read; a kernel needs some address as its
+    argument."""
     return torch.zeros(1, dtype=dtype, device=device)
 
 
