@@ -1,5 +1,6 @@
-"""GLM: Llama with biases of q, k and v, a fused gate and up projection, and a rotary embedding of
-neighbouring components (2i, 2i + 1) in the first half of each head. GGUF: `chatglm`."""
+"""GLM: Llama with biases on q, k and v, a fused gate and up projection, and a rotary embedding of
+neighbouring components (2i, 2i + 1) in the first half of each head. The GGUF architecture is
+`chatglm`."""
 
 from __future__ import annotations
 

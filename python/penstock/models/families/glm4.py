@@ -12,7 +12,7 @@ from penstock.quant.gguf.gguf_file import GgufFile
 
 
 def spec(config: glm.Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json. Glm4Config has the defaults of GlmConfig."""
+    """Convert a config.json to a spec. Glm4Config has the same defaults as GlmConfig."""
     return replace(glm.spec(config, where), sandwich_norms=True)
 
 

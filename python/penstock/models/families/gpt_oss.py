@@ -1,5 +1,5 @@
 """gpt-oss: a mixture of experts with biases and a clamped SwiGLU in every layer, attention sinks,
-YaRN, and a sliding window in every other layer."""
+YaRN, and a sliding window in every second layer."""
 
 from __future__ import annotations
 
@@ -65,13 +65,14 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
         raise ModelError(f"{file.path}: gpt-oss.expert_count is missing")
     rope = plain.rope
     if isinstance(rope.scaling, YarnScaling):
-        # As in OpenAI's config.json. GGUF has no key for it, and llama.cpp rounds the ramp's ends.
+        # As in OpenAI's config.json. GGUF has no key for truncation; llama.cpp does truncate.
         rope = replace(rope, scaling=replace(rope.scaling, truncate=False))
     return replace(plain, rope=rope, layers=_with_experts(plain.layers, experts), sinks=True)
 
 
 def _with_experts(layers: tuple[LayerSpec, ...], plain: ExpertsSpec) -> tuple[LayerSpec, ...]:
-    """Return the layers with experts of gpt-oss's kind, which no key describes."""
+    """Return `layers` with gpt-oss's mixture of experts, whose biases and activation no config key
+    describes."""
     experts = replace(plain, renormalize=True, biased=True, activation="swiglu_oai")
     return tuple(replace(layer, experts=experts) for layer in layers)
 
@@ -80,7 +81,7 @@ NAMES = replace(
     HF_NAMES,
     sinks="self_attn.sinks",
     router="mlp.router",
-    # As GptOssCheckpoint presents them.
+    # The names that GptOssCheckpoint gives to the experts.
     expert_gate="mlp.experts.gate_proj",
     expert_up="mlp.experts.up_proj",
     expert_down="mlp.experts.down_proj",

@@ -1,4 +1,5 @@
-"""Ministral: Mistral whose `layer_types` name the layers with the sliding window, or else all."""
+"""Ministral: Mistral with the sliding window only in the layers that `layer_types` names, or in all
+layers if the key is absent."""
 
 from __future__ import annotations
 

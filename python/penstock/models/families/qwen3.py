@@ -1,4 +1,4 @@
-"""Qwen3: Qwen2 without biases, with norms of the heads of q and k."""
+"""Qwen3: Qwen2 without biases and with a norm on each query and key head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Seed-OSS: Llama with biases of q, k and v, and a key of its own for the output's bias."""
+"""Seed-OSS: Llama with biases on q, k and v, and a separate config key for the bias of the
+attention output."""
 
 from __future__ import annotations
 
