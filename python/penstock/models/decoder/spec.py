@@ -214,28 +214,33 @@ class DecoderSpec:
         check_sizes(where, limits)
         if self.num_heads % self.num_kv_heads:
             raise ModelError(
-                f"{where}: {self.num_heads} heads over {self.num_kv_heads} key-value heads"
+                f"{where}: {self.num_heads} heads cannot be divided among {self.num_kv_heads}"
+                " key-value heads"
             )
         if self.interleaved_rope and self.qk_norm:
-            raise ModelError(f"{where}: norms of heads beside an interleaved rope")
+            raise ModelError(f"{where}: norms of heads are not supported with an interleaved rope")
         if self.norm_eps <= 0:
-            raise ModelError(f"{where}: norm eps {self.norm_eps}")
+            raise ModelError(f"{where}: norm eps must be above 0, not {self.norm_eps}")
         for rope in (self.rope, self.local_rope):
             if rope is not None:
                 _check_rope(rope, self.head_dim, where)
         if self.attention_scale is not None and not 0 < self.attention_scale < math.inf:
-            raise ModelError(f"{where}: attention scale {self.attention_scale}")
+            raise ModelError(
+                f"{where}: attention scale must be positive and finite, not {self.attention_scale}"
+            )
         if any(not 0 <= layer.window <= MAX_CONTEXT for layer in self.layers):
-            raise ModelError(f"{where}: a sliding window out of range")
+            raise ModelError(f"{where}: the sliding window of a layer is not in 0..{MAX_CONTEXT}")
         mixtures = [layer.experts for layer in self.layers if layer.experts is not None]
         for experts in set(mixtures):
             _check_experts(experts, where)
         if sum(experts.count for experts in mixtures) > MAX_EXPERTS_IN_ALL:
-            raise ModelError(f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers")
+            raise ModelError(
+                f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers are not supported"
+            )
         if mixtures and (self.activation != "silu" or self.mlp_bias):
-            raise ModelError(f"{where}: experts need silu and no mlp_bias")
+            raise ModelError(f"{where}: experts are supported only with silu and without mlp_bias")
         if self.sinks and self.bidirectional:
-            raise ModelError(f"{where}: attention sinks in a bidirectional model")
+            raise ModelError(f"{where}: attention sinks are not supported in a bidirectional model")
 
 
 def _check_experts(experts: ExpertsSpec, where: str) -> None:
@@ -249,9 +254,11 @@ def _check_experts(experts: ExpertsSpec, where: str) -> None:
 
 def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
     if rope.rotary_dim % 2 or not 2 <= rope.rotary_dim <= head_dim:
-        raise ModelError(f"{where}: {rope.rotary_dim} rotated components of heads of {head_dim}")
+        raise ModelError(
+            f"{where}: rotary dimension {rope.rotary_dim} is not an even number in 2..{head_dim}"
+        )
     if rope.theta <= 1:
-        raise ModelError(f"{where}: rope base {rope.theta}")
+        raise ModelError(f"{where}: rope base must be above 1, not {rope.theta}")
     if rope.scaling is not None:
         check_scaling(rope.scaling, where)
     if isinstance(rope.scaling, LongRopeScaling):
@@ -259,7 +266,7 @@ def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
             given = len(getattr(rope.scaling, name))
             if given != rope.rotary_dim // 2:
                 raise ModelError(
-                    f"{where}: {given} {name} factors of {rope.rotary_dim // 2} angles"
+                    f"{where}: rope scaling: {name} must have {rope.rotary_dim // 2} factors, not {given}"
                 )
 
 

@@ -96,11 +96,19 @@ class EncoderSpec:
         }
         check_sizes(where, limits)
         if self.hidden_size % self.num_heads:
-            raise ModelError(f"{where}: {self.num_heads} heads over a width of {self.hidden_size}")
+            raise ModelError(
+                f"{where}: width {self.hidden_size} cannot be divided among {self.num_heads} heads"
+            )
         if not 0 <= self.token_types <= MAX_VOCAB or self.norm_eps <= 0:
-            raise ModelError(f"{where}: {self.token_types} token types, norm eps {self.norm_eps}")
+            raise ModelError(
+                f"{where}: token types must be in 0..{MAX_VOCAB} and norm eps above 0, not"
+                f" {self.token_types} and {self.norm_eps}"
+            )
         for rope in (self.rope, self.local_rope):
             if rope is not None and (rope.theta <= 0 or rope.rotary_dim % 2 or rope.rotary_dim < 2):
-                raise ModelError(f"{where}: rope theta {rope.theta}, {rope.rotary_dim} components")
+                raise ModelError(
+                    f"{where}: rope theta must be above 0 and rotary dimension even and positive,"
+                    f" not {rope.theta} and {rope.rotary_dim}"
+                )
             if rope is not None and rope.scaling is not None:
                 check_scaling(rope.scaling, where)
