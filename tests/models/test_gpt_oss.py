@@ -178,7 +178,7 @@ EXPERT = "model.layers.1.mlp.experts."
         (
             f"{EXPERT}down_proj_blocks",
             np.ones((EXPERTS, WIDTH, 48), np.uint8),
-            r"down_proj_blocks has shape \(6, 64, 48\), expected matrices of rows of groups",
+            r"down_proj_blocks has shape \(6, 64, 48\), expected four dimensions, the last of 16",
         ),
     ],
 )

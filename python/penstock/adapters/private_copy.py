@@ -41,7 +41,8 @@ class AdapterCopy:
 
 def copy_adapter(source: str, root: Path | None, store: Path, max_bytes: int) -> AdapterCopy:
     """Copy the adapter in the folder `source` into a new folder under `store`. `root`: see
-    `safe_open`. `max_bytes`: the size limit of an adapter's factors, which also limits the files.
+    `resolve_folder`. `max_bytes`: the size limit of an adapter's factors, which also limits the
+    files.
 
     Raises AdapterRefused: the errors of `safe_open`, `lora_adapter_file_too_large`,
     `adapter_file_changed`, `invalid_lora_adapter` for an invalid config, and

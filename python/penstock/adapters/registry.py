@@ -107,8 +107,8 @@ class AdapterRegistry:
 
     def hold(self, load: Load, revision: str) -> None:
         """Set the revision of a load, which makes the revision live. Raises AdapterRefused
-        `lora_adapter_limit_exceeded` if too many retired revisions are still in use: while answers
-        with an old revision run, each alias may be replaced only once."""
+        `lora_adapter_limit_exceeded` if 2 * `max_adapters` other revisions are live or retired:
+        each alias can be replaced once while answers with its old revision run."""
         assert self._load is load
         held = self.live | self._retired
         if revision not in held and len(held) >= 2 * self._max_adapters:
@@ -144,8 +144,8 @@ class AdapterRegistry:
                 self._retire(load.revision)
 
     def remove(self, name: str, *, expected: str | None = None) -> LoadedAdapter:
-        """Remove an alias. Raises AdapterRefused: `invalid_lora_name`, `lora_adapter_not_found`,
-        `lora_generation_mismatch`."""
+        """Remove an alias and return its last entry. Raises AdapterRefused: `invalid_lora_name`,
+        `lora_adapter_not_found`, `lora_generation_mismatch`."""
         alias = clean_alias(name)
         adapter = self._aliases.get(alias)
         if adapter is None:
@@ -159,7 +159,7 @@ class AdapterRegistry:
         return adapter
 
     def freed(self, revisions: Iterable[str]) -> None:
-        """Forget retired revisions that the engine has freed."""
+        """Stop tracking the retired revisions that the engine has freed."""
         self._retired.difference_update(revisions)
 
     def _retire(self, revision: str) -> None:

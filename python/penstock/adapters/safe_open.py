@@ -54,8 +54,8 @@ def resolve_folder(text: str, root: Path | None) -> Path:
 
 
 def open_file(folder: Path, name: str, root: Path | None) -> int:
-    """Open the regular file `name` in `folder` and return its descriptor. A link is followed if its
-    target is under `root`.
+    """Open the regular file `name` in `folder` and return its descriptor. Links are followed if
+    they lead to a file under `root`, or anywhere if `root` is None.
 
     Raises AdapterRefused: `adapter_file_not_found`, `adapter_file_forbidden`,
     `adapter_file_changed`, `invalid_adapter_file`, `adapter_storage_unavailable`.

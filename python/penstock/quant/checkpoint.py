@@ -35,7 +35,7 @@ class Checkpoint(Protocol):
 
     @property
     def path(self) -> Path:
-        """The file or folder."""
+        """The path of the file or folder."""
         ...
 
     @property

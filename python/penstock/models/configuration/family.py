@@ -60,7 +60,7 @@ class HfDecoder(Generic[C]):
 
     @property
     def classifier_architecture(self) -> str | None:
-        """The architecture of a reranker; None if the family has none."""
+        """The architecture of the family's rerankers in config.json; None if there are none."""
         return self.architecture.replace(_CAUSAL_LM, _CLASSIFIER) if self.is_reranker else None
 
     def read(self, keys: Mapping[str, Any], where: str) -> DecoderSpec:
@@ -107,7 +107,7 @@ class HfEncoder:
 
     @property
     def classifier_architecture(self) -> str | None:
-        """The architecture of a reranker; None if the family has none."""
+        """The architecture of the family's rerankers in config.json; None if there are none."""
         return None if self.classifier is None else f"{self._stem}{_CLASSIFIER}"
 
     @property

@@ -81,7 +81,7 @@ HF_NEUTRAL: Final[Neutral] = {
     "swiglu_alpha": (1.702,),
     "swiglu_limit": (7,),
 }
-"""Keys of a decoder's config.json."""
+"""Keys of every decoder's config.json."""
 
 
 def refuse_unsupported(

@@ -266,7 +266,8 @@ def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
             given = len(getattr(rope.scaling, name))
             if given != rope.rotary_dim // 2:
                 raise ModelError(
-                    f"{where}: rope scaling: {name} must have {rope.rotary_dim // 2} factors, not {given}"
+                    f"{where}: rope scaling: {name} must have {rope.rotary_dim // 2} factors,"
+                    f" not {given}"
                 )
 
 

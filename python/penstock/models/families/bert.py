@@ -32,7 +32,7 @@ class Config(msgspec.Struct):
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Read the spec from a config.json. Raises ModelError naming a key or value that is not
+    """Read the encoder spec from a config.json. Raises ModelError naming a key or value that is not
     supported."""
     config = read_json(path, Config)
     require(path, "hidden_act", config.hidden_act, "gelu")

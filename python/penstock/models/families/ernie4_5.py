@@ -27,8 +27,8 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Convert a config.json to a spec. `use_bias` in the config adds biases to every linear
-    layer."""
+    """Return the decoder spec that `config` describes. `use_bias` in the config adds biases to
+    every linear layer."""
     plain = decoder_spec(config, where, uniform_layers(config, where))
     has_bias = bool(config.use_bias)
     return replace(
@@ -41,7 +41,7 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file."""
+    """Return the decoder spec of a GGUF file."""
     return replace(gguf_decoder_spec(file), interleaved_rope=True)
 
 

@@ -41,7 +41,8 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Convert a config.json to a spec. The norm weights in the checkpoint are stored minus 1."""
+    """Return the decoder spec that `config` describes. The checkpoint stores the norm weights minus
+    1."""
     bidirectional = bool(config.use_bidirectional_attention)
     window = config.sliding_window
     if window and bidirectional:
@@ -73,8 +74,8 @@ def _llama_keys(config: Config) -> Config:
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file, filling in what the metadata omits. The converter has already
-    added 1 to the norm weights."""
+    """Return the decoder spec of a GGUF file, filling in what the metadata omits. The converter has
+    already added 1 to the norm weights."""
     plain = gguf_decoder_spec(file, window_period=GGUF_WINDOW_PERIOD)
     scale = plain.head_dim**-0.5
     if len(plain.layers) == LAYERS_OF_27B:

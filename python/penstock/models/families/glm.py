@@ -28,13 +28,13 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     plain = partial_rotary_decoder_spec(config, where, uniform_layers(config, where))
     return replace(plain, output_bias=False, interleaved_rope=True)
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file."""
+    """Return the decoder spec of a GGUF file."""
     return replace(gguf_decoder_spec(file), interleaved_rope=True)
 
 

@@ -47,7 +47,7 @@ class Config(HfExpertsConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     is_sliding = all_but_last_of(config.sliding_window_pattern, where)
     layers = typed_layers(config, where, config.sliding_window, is_sliding)
     plain = ExpertsSpec(
@@ -58,14 +58,14 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file. Raises ModelError for a file without experts."""
+    """Return the decoder spec of a GGUF file. Raises ModelError for a file without experts."""
     plain = gguf_decoder_spec(file, window_period=GGUF_WINDOW_PERIOD)
     experts = plain.layers[0].experts
     if experts is None:
         raise ModelError(f"{file.path}: gpt-oss.expert_count is missing")
     rope = plain.rope
     if isinstance(rope.scaling, YarnScaling):
-        # As in OpenAI's config.json. GGUF has no key for truncation; llama.cpp does truncate.
+        # As in OpenAI's config.json. GGUF has no key for this; llama.cpp rounds the ramp's ends.
         rope = replace(rope, scaling=replace(rope.scaling, truncate=False))
     return replace(plain, rope=rope, layers=_with_experts(plain.layers, experts), sinks=True)
 

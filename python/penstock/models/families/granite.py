@@ -1,9 +1,9 @@
 """Granite: Llama with multipliers on embeddings, attention scores, residuals and logits.
 
-The spec has no residual multiplier m. Instead, the model computes a residual stream g = h / m, to
-which each block's result is added once, where Granite's stream h adds m times the result. RMSNorm
-maps g and h to the same values if its eps is divided by m^2. The embeddings, with which g starts,
-are divided by m.
+The spec has no residual multiplier m. Granite adds m times each block's result to its residual
+stream h; the model here adds the result once to the stream g = h / m. RMSNorm maps g and h to the
+same values if its eps is divided by m^2 for g. The embeddings, with which g starts, are divided by
+m.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     plain = decoder_spec(config, where, uniform_layers(config, where))
     return with_multipliers(
         replace(plain, attention_scale=config.attention_multiplier),
@@ -43,8 +43,8 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file. A scale of 0 means "not set". If `rope.scaling.finetuned` is
-    false, the layers have no rotary embedding."""
+    """Return the decoder spec of a GGUF file. A scale of 0 means "not set". If
+    `rope.scaling.finetuned` is false, the layers have no rotary embedding."""
     plain = gguf_decoder_spec(file, family_keys=frozenset({"residual_scale", "logit_scale"}))
     rotary = file.boolean("granite.rope.scaling.finetuned") is not False
     layers = tuple(replace(layer, rotary=rotary) for layer in plain.layers)

@@ -1,6 +1,6 @@
 """Llama, and models with the same architecture (SmolLM2, TinyLlama, Yi, DeepSeek distillations).
 
-The GGUF architecture is also llama, under which llama.cpp converts Mistral and Mixtral too.
+The GGUF architecture is also llama. llama.cpp converts Mistral and Mixtral to it too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from penstock.models.decoder.spec import DecoderSpec
 
 
 def spec(config: HfConfig, where: str) -> DecoderSpec:
-    """Convert a config.json to a spec. A sliding window in the config is ignored, as in
-    transformers."""
+    """Return the decoder spec that `config` describes. A sliding window in the config is ignored,
+    as in transformers."""
     return decoder_spec(config, where, uniform_layers(config, where))
 
 

@@ -57,7 +57,7 @@ class ClassifierConfig(msgspec.Struct):
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Read the spec from a config.json. Raises ModelError naming a key or value that is not
+    """Read the encoder spec from a config.json. Raises ModelError naming a key or value that is not
     supported."""
     config = read_json(path, Config)
     require(path, "hidden_activation", config.hidden_activation, "gelu")

@@ -15,7 +15,7 @@ from penstock.quant.json_file import read_json
 
 BUCKETS = 32
 PADDING = 1
-"""The id of the padding token, equal in all models."""
+"""The id of the padding token in all MPNet models."""
 
 
 class Config(msgspec.Struct):
@@ -25,7 +25,7 @@ class Config(msgspec.Struct):
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Read the spec from a config.json. Raises ModelError naming a key or value that is not
+    """Read the encoder spec from a config.json. Raises ModelError naming a key or value that is not
     supported."""
     buckets = read_json(path, Config).relative_attention_num_buckets
     require(path, "relative_attention_num_buckets", buckets, BUCKETS)

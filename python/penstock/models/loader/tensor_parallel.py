@@ -216,7 +216,7 @@ class ShardWeights:
 
 
 def _rows(linear: Linear, rows: tuple[slice, ...]) -> Linear:
-    """Return the given rows of each part of a linear layer."""
+    """Return some rows of each part of a linear layer. `rows`: one slice per part."""
     parts = tuple(row_range(part, own) for part, own in zip(linear.parts, rows, strict=True))
     if linear.bias is None:
         return Linear(parts)

@@ -47,12 +47,13 @@ class _Names(msgspec.Struct):
     extra_special_tokens: list[str | _Token] | dict[str, str | _Token] | None = None
 
     def named(self) -> list[tuple[str, str | _Token]]:
-        """Return (name, token) of the tokens that have a name, in transformers' order."""
+        """Return (role, token) of the tokens with a role such as bos or eos, in transformers'
+        order."""
         pairs = [(name, getattr(self, name)) for name in _NAMES]
         return [(name, token) for name, token in pairs if token is not None]
 
     def others(self) -> Iterator[str | _Token]:
-        """Yield the special tokens without a name."""
+        """Yield the special tokens without a role such as bos or eos."""
         extra = self.extra_special_tokens or self.additional_special_tokens or ()
         yield from extra.values() if isinstance(extra, dict) else extra
 

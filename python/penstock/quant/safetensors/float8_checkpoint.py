@@ -19,9 +19,9 @@ Float8Storage = Literal["float8", "bf16"]
 """The type in which 8-bit floats are stored in memory. Only GPU kernels support "float8"."""
 
 WIDENED = "; weights of 8-bit floats are held as bfloat16"
-"""Appended to the log line about memory."""
+"""Is appended to the log line about memory if 8-bit floats become bfloat16."""
 
-# Both multiply the codes. "inv" refers to the quantizer, which divided by the inverse.
+# Both multiply the codes. The first is the inverse of the scale by which the quantizer multiplied.
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
 INPUT_SCALE = "input_scale"
 LARGEST_SCALE = np.finfo(np.float32).max / E4M3.max(where=np.isfinite(E4M3), initial=0)

@@ -29,6 +29,6 @@ def open_checkpoint(folder: Path, float8_storage: Float8Storage) -> Checkpoint:
 
 
 def extra_bytes(checkpoint: Checkpoint) -> int:
-    """Return the bytes that the matrices of a checkpoint need beyond the size of its files."""
+    """Return the bytes that a checkpoint's matrices need in memory beyond the size of its files."""
     kinds = (Float8Checkpoint, IntegerCheckpoint, Mxfp4Checkpoint)
     return checkpoint.extra_bytes if isinstance(checkpoint, kinds) else 0

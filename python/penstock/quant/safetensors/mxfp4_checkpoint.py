@@ -78,7 +78,7 @@ class Mxfp4Checkpoint:
     @property
     def extra_bytes(self) -> int:
         """The bytes that the matrices may need on a CPU beyond the size of their files. A CPU
-        stores one byte per value and float32 scales."""
+        stores four bits per value and a float32 scale per group."""
         group_bytes = GROUP // 2 + int(mxfp4_layout_sample().scale.nbytes)
         groups = sum(math.prod(scales.shape) for _, scales in self._stored.values())
         return group_bytes * groups - sum(self.tensors[name].size_bytes for name in self._stored)
@@ -106,6 +106,6 @@ class Mxfp4Checkpoint:
 
 
 def _matrix(codes: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> Matrix:
-    """Return the matrix of codes [N, C / 32, 16] and exponents [N, C / 32]."""
+    """Return the matrix [N, C] of packed codes [N, C / 32, 16] and exponents [N, C / 32]."""
     q = look_up_pairs(np.ascontiguousarray(codes)).reshape(len(codes), -1)
     return mxfp4_matrix(q, np.ascontiguousarray(exponents))
