@@ -49,7 +49,7 @@ class Checkpoint(Protocol):
         ...
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
-        """Return a three-dimensional tensor [E, N, C] as E matrices, each as from `matrix`."""
+        """Convert a three-dimensional tensor [E, N, C] to E matrices, as `matrix` does."""
         ...
 
     def layout_sample(self, name: str) -> Matrix:

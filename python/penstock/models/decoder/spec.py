@@ -66,7 +66,8 @@ class YarnScaling:
 class LongRopeScaling:
     """RoPE scaling by LongRoPE (arXiv 2402.13753): each frequency has its own divisor.
 
-    - `short`, `long`: the divisors if the served context is at most `original_context`, or longer.
+    - `short`: the divisors if the served context is at most `original_context`.
+    - `long`: the divisors if the served context is longer.
     - `attention_factor`: multiplies cosines and sines.
     """
 
@@ -185,9 +186,9 @@ class DecoderSpec:
 
     @property
     def inner_columns(self) -> int:
-        """The maximum number of scratch elements per token in the feed-forward of any layer: gate,
-        up and their product. A mixture of experts needs in addition the inputs and outputs of the
-        chosen experts, each padded to cache lines of 64 bytes, and a few numbers per chosen
+        """The maximum number of scratch elements that one token needs in the feed-forward of any
+        layer: gate, up and their product. A mixture of experts also needs the inputs and outputs of
+        the chosen experts, each padded to cache lines of 64 bytes, and a few numbers per chosen
         expert."""
         widest = (
             3 * self.intermediate_size if any(layer.experts is None for layer in self.layers) else 0

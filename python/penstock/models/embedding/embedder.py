@@ -22,7 +22,7 @@ Tensor = TypeVar("Tensor")
 
 @dataclass(frozen=True, slots=True)
 class _Dense(Generic[Tensor]):
-    """A packed linear layer after pooling, with an optional activation and LayerNorm."""
+    """A linear layer after pooling, packed, with an optional activation and LayerNorm."""
 
     linear: Any
     activation: Activation | None

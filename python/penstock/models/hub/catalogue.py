@@ -68,7 +68,7 @@ class CatalogueEntry:
     sampling: Sampling | None = None
 
 
-# From the model card and the authors' generation_config.json, whose repetition
+# From the model card and the authors' generation_config.json. The latter's repetition
 # penalty is left out: it changes greedy answers too, and harms JSON and code, where names repeat.
 _SMOLLM2: Final = Sampling(temperature=0.2, top_p=0.9)
 _QWEN25_CODER: Final = Sampling(temperature=0.7, top_k=20, top_p=0.8)

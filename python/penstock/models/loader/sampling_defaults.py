@@ -63,7 +63,8 @@ _ORIGINS: Final[dict[Source, str]] = {
 
 
 def operator_sampling(settings: EngineSettings) -> Sampling:
-    """Return the sampling parameters that the operator set; None: the model's own value applies."""
+    """Return the sampling parameters that the operator set. None in a field means that the model's
+    own value applies."""
     return Sampling(**{name: getattr(settings, name) for name in SHOWN})
 
 

@@ -215,8 +215,8 @@ class IntegerCheckpoint:
         return affine_from_zero_points(bits, group, numbers.q, numbers.scale, numbers.zero, where)
 
     def _check_order(self, stored: _Stored, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Check that column k is in group k // group. A list of only -1, which was never filled, is
-        also accepted. Raises ModelError naming the tensor."""
+        """Check that each column k belongs to group k // group, as the kernels require. A list of
+        only -1, which was never filled, is also accepted. Raises ModelError naming the tensor."""
         last, size = self._layout.order, stored.size
         if last is None or last not in arrays:
             return

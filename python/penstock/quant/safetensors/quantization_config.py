@@ -119,8 +119,9 @@ def read_scheme(path: Path) -> Scheme | None:
 
 
 def _fp8(path: Path) -> Float8Scheme:
-    """Read FP8 with DeepSeek's blocks or with one scale per matrix. Static activation scales are
-    ignored, because the kernels compute a scale for each row of activations."""
+    """Read the scheme of FP8 weights with DeepSeek's blocks or with one scale per matrix. Static
+    activation scales are ignored, because the kernels compute a scale for each row of
+    activations."""
     config = read_json(path, _Fp8Named).quantization_config
     where = f"{path}: quantization_config"
     refuse_unless(config.fmt, ("e4m3",), f"{where}: fmt")
@@ -134,8 +135,8 @@ def _fp8(path: Path) -> Float8Scheme:
 
 
 def _gptq(path: Path) -> IntegerScheme:
-    """Read GPTQ. `desc_act` is ignored, because the tensor `g_idx` shows whether columns are
-    reordered."""
+    """Read the scheme of GPTQ weights. `desc_act` is ignored, because the tensor `g_idx` shows
+    whether columns are reordered."""
     config = read_json(path, _GptqNamed).quantization_config
     where = f"{path}: quantization_config"
     layout = "marlin" if config.is_marlin_format else config.checkpoint_format or config.format
