@@ -302,7 +302,7 @@ def edit(path: Path, **changes: Any) -> None:
         ("config.json", {"hidden_act": "relu"}, "hidden_act 'relu' is not supported"),
         ("config.json", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("config.json", {"is_decoder": True}, "is_decoder True is not supported"),
-        ("config.json", {"num_attention_heads": 5}, "5 heads over a width of 64"),
+        ("config.json", {"num_attention_heads": 5}, "width 64 cannot be divided among 5 heads"),
         ("config.json", {"num_hidden_layers": 4}, r"encoder\.layer\.3\..* is missing"),
         ("config.json", {"num_hidden_layers": 2}, r"unexpected tensor encoder\.layer\.2\."),
         ("config.json", {"architectures": ["T5Model"]}, "T5Model is not supported"),

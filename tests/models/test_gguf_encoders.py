@@ -243,7 +243,7 @@ def write(path: Path, model: Any, **metadata: Any) -> None:
         ("bert.block_count", 0, "block_count 0 is not in 1"),
         ("bert.block_count", 2, r"unexpected tensor blk\.2\."),
         ("bert.block_count", 4, r"blk\.3\.[a-z_]+\.weight is missing"),
-        ("bert.attention.head_count", 5, "5 heads over a width of 64"),
+        ("bert.attention.head_count", 5, "width 64 cannot be divided among 5 heads"),
         ("bert.context_length", 0, "context length 0"),
         ("tokenizer.ggml.model", "t5", "not supported for encoders, only bert"),
         ("tokenizer.ggml.bos_token_id", 4711, "bos_token_id 4711 is not in the vocabulary"),

@@ -119,7 +119,7 @@ def test_longrope_without_its_factors_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("factor", 4.0, r"scaling\.factor 4\.0 beside longrope is not supported"),
+        ("factor", 4.0, r"scaling\.factor 4\.0 is not supported with longrope"),
         ("yarn_ext_factor", 1.0, r"scaling\.yarn_ext_factor 1\.0 is not supported"),
     ],
 )
@@ -137,7 +137,7 @@ def test_norms_of_heads_beside_an_interleaved_rope_are_refused(tmp_path: Path) -
     norms = {f"blk.0.attn_{name}_norm.weight": np.ones(16, np.float32) for name in "qk"}
     model = small_model("Glm4", num_hidden_layers=1, head_dim=16)
     export_gguf(model, tmp_path / "m.gguf", extra_tensors=norms)
-    with pytest.raises(ModelError, match="norms of heads beside an interleaved rope"):
+    with pytest.raises(ModelError, match="norms of heads are not supported with an inter"):
         load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 
@@ -244,7 +244,7 @@ def test_a_bidirectional_decoder_embeds_but_generates_no_text(tmp_path: Path) ->
 
 def test_windows_of_a_bidirectional_decoder_are_refused(tmp_path: Path) -> None:
     keys = {"llama.attention.causal": False, "llama.attention.sliding_window": 8}
-    with pytest.raises(ModelError, match="causal false is not supported beside a sliding window"):
+    with pytest.raises(ModelError, match="causal false is not supported together with a"):
         spec_with(tmp_path / "m.gguf", keys)
 
 

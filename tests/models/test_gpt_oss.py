@@ -134,7 +134,10 @@ def test_missing_keys_of_gpt_oss_get_its_defaults(tmp_path: Path) -> None:
         ({"swiglu_alpha": 1.0}, "swiglu_alpha 1.0 is not supported"),
         ({"num_local_experts": 7}, r"mlp.router.weight has shape \(6, 64\), expected \(7, 64\)"),
         ({"num_experts_per_tok": 7}, "experts of a token 7 is not in 1..6"),
-        ({"use_bidirectional_attention": True, "is_causal": False}, "beside a sliding window"),
+        (
+            {"use_bidirectional_attention": True, "is_causal": False},
+            "together with a sliding window",
+        ),
     ],
 )
 def test_unsupported_values_of_gpt_oss_are_refused(
@@ -175,7 +178,7 @@ EXPERT = "model.layers.1.mlp.experts."
         (
             f"{EXPERT}down_proj_blocks",
             np.ones((EXPERTS, WIDTH, 48), np.uint8),
-            r"down_proj_blocks has shape \(6, 64, 48\), expected matrices of rows of groups",
+            r"down_proj_blocks has shape \(6, 64, 48\), expected four dimensions, the last of 16",
         ),
     ],
 )

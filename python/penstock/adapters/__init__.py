@@ -1,4 +1,5 @@
-"""LoRA adapters: PEFT folders read into immutable revisions, and the aliases that name them.
+"""LoRA adapters: reads PEFT folders into immutable revisions, and manages the aliases that name
+them.
 
-Knows the shape of a decoder; no queues, no engine, no HTTP.
+This package knows the shape of a decoder, but no queues, no engine and no HTTP.
 """

@@ -1,7 +1,7 @@
 """An adapter in memory: the low-rank factors of each projection that it changes.
 
-A projection computes y = W x + b (a x). PEFT's scale (alpha / rank, or alpha / sqrt(rank) with
-rsLoRA) is folded into `b`.
+With an adapter, a projection computes y = W x + b (a x). PEFT's scale (alpha / rank, or alpha /
+sqrt(rank) with rsLoRA) is included in `b`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The factors of one projection with C inputs and N outputs: `a` [Q, C] and `b` [N, Q], float32
-    and contiguous, Q the rank. `b` has the row order of the model's own weights and includes the
-    scale."""
+    """The factors of one projection with C inputs and N outputs, float32 and contiguous, of rank Q.
+
+    - `a`: [Q, C].
+    - `b`: [N, Q]. Its rows have the order of the model's own weights; the scale is included.
+    """
 
     a: npt.NDArray[np.float32]
     b: npt.NDArray[np.float32]
@@ -29,9 +31,13 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One revision of an adapter. `rank`: the largest rank of its factors. `size_bytes`: the size
-    of all factors in float32. `layers`: for each layer of the model, the factors of some of its
-    unfused projections ("q", "k", "v", "o", "gate", "up", "down")."""
+    """One revision of an adapter.
+
+    - `rank`: the largest rank of its factors.
+    - `size_bytes`: the size of all factors in float32.
+    - `layers`: for each layer of the model, projection -> factors. Projections are unfused ("q",
+      "k", "v", "o", "gate", "up", "down"); unchanged projections are omitted.
+    """
 
     revision: str
     rank: int

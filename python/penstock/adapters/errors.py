@@ -1,4 +1,4 @@
-"""The errors of adapters: the codes of the adapter routes, each with its HTTP status."""
+"""The errors of the adapter routes: their codes and HTTP statuses."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ BUSY_RETRY_S: Final = 1
 
 
 class AdapterRefused(ServiceError):
-    """An adapter cannot be loaded, replaced or unloaded. `code` is a key of STATUS_OF, which sets
-    the HTTP status. The message contains no path of the server."""
+    """The error for an adapter that cannot be loaded, replaced or unloaded. `code`: a key of
+    STATUS_OF, which determines the HTTP status. The message contains no path of the server."""
 
     def __init__(self, code: str, message: str, *, field: str | None = None) -> None:
         self.status = STATUS_OF[code]
@@ -48,5 +48,5 @@ class AdapterRefused(ServiceError):
 
 
 def invalid_adapter(why: str) -> AdapterRefused:
-    """Return the error for adapter files that are malformed or not supported."""
+    """Create the error for adapter files that are malformed or not supported."""
     return AdapterRefused("invalid_lora_adapter", why, field="lora_path")

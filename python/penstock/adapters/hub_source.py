@@ -1,4 +1,4 @@
-"""Finds an adapter that an operator names: a folder, or `owner/name` on the model hub."""
+"""Finds an adapter that the operator names: a folder, or `owner/name` on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ FILES: Final = (CONFIG_NAME, WEIGHTS_NAME)
 
 
 def find_adapter(source: str, home: Path, hub: HubAccess) -> str:
-    """Return the folder that `source` names. An adapter on the hub is downloaded into `home/models`
-    once; an adapter there or in the hub's own cache is found without the network.
+    """Return the folder of the adapter `source`. An adapter on the hub is downloaded once into
+    `home/models`; an adapter there or in the hub's own cache is found without the network.
 
-    Raises AdapterRefused `adapter_path_not_found` if neither disk nor hub has it, or if the name is
-    not valid."""
+    Raises AdapterRefused `adapter_path_not_found` if neither the disk nor the hub has the adapter,
+    or if the name is not valid.
+    """
     try:
         folder = path_at(source)
     except ModelError as error:

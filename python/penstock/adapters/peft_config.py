@@ -50,7 +50,7 @@ REFUSED: Final = {
     "use_qalora": "QALoRA",
     "megatron_config": "Megatron layers",
 }
-# Initialisers that leave the base weights unchanged; others move a part of them into the adapter.
+# Initialisers that leave the base weights unchanged. Others move a part of them to the adapter.
 PLAIN_INITIALISERS: Final = (True, False, None, "gaussian", "eva", "orthogonal")
 TASKS: Final = (None, "CAUSAL_LM", "FEATURE_EXTRACTION")
 MAX_ALPHA: Final = 1e6
@@ -63,7 +63,7 @@ _CHOICE_OF_NAMES: Final = re.compile(r"\((?:\?:)?\w+(?:\|\w+)*\)")
 
 
 class _Config(msgspec.Struct):
-    """The keys that are read."""
+    """The keys of adapter_config.json that are read."""
 
     peft_type: str
     r: int = 8
@@ -80,7 +80,7 @@ class _Config(msgspec.Struct):
 
 
 class PeftConfig:
-    """The config of one adapter. Modules have the names of the weight file without the prefix
+    """The config of one adapter. Modules are named as in the weight file without the prefix
     `base_model.model.`, such as "model.layers.0.self_attn.q_proj"."""
 
     def __init__(self, data: bytes) -> None:
@@ -103,14 +103,15 @@ class PeftConfig:
         return int(self._ranks.get(module, self._config.r))
 
     def scale(self, module: str) -> float:
-        """Return the factor by which B A x is multiplied."""
+        """Return the factor by which the module's update B A x is multiplied."""
         rank = self.rank(module)
         alpha = self._alphas.get(module, self._config.lora_alpha)
         return float(alpha / (math.sqrt(rank) if self._config.use_rslora else rank))
 
     def targets(self, module: str, layer: int) -> bool:
         """Return whether the config targets the module. If `target_modules` is a regular
-        expression, the answer is always true: PEFT saves only modules that it matches."""
+        expression, the result is true unless the module is excluded, because PEFT saves only
+        modules that match."""
         config = self._config
         excluded, wanted = config.exclude_modules, config.target_modules
         if not isinstance(excluded, str) and _names(module, excluded or ()):
@@ -126,12 +127,12 @@ class PeftConfig:
 
 
 class Patterns:
-    """A PEFT table from module names to numbers. A key is a name, the end of a name after a dot, or
-    a regular expression for either; the first key that matches applies."""
+    """A PEFT table from modules to numbers. A key is a module's name, the end of the name after a
+    dot, or a regular expression for either; the first matching key applies."""
 
     def __init__(self, key: str, table: Mapping[str, float]) -> None:
-        """Compile the keys. Raises AdapterRefused for an expression that could backtrack without
-        bound."""
+        """Compile the keys of `table`. `key`: the config key of the table. Raises AdapterRefused
+        for an expression with unbounded backtracking."""
         self._table = list(table.items())
         self._expressions: dict[str, re.Pattern[str]] = {}
         for name in table:
@@ -153,8 +154,9 @@ def _names(module: str, names: Iterable[str]) -> bool:
 
 
 def _compile(key: str, expression: str) -> re.Pattern[str]:
-    """Compile the pattern of a key. Its cost is at most quadratic in the length of a name: few
-    parts may be repeated or optional, and a group may only choose among plain names."""
+    """Compile a regular expression of the config key `key`. Matching costs at most quadratic time
+    in the length of a name: few parts may be repeated or optional, and a group may only choose
+    among plain names. Raises AdapterRefused for other expressions."""
     rest = _CHOICE_OF_NAMES.sub("", expression)
     if (
         len(expression) > 512

@@ -1,12 +1,11 @@
 """Reads a PEFT folder (adapter_config.json and adapter_model.safetensors) as an Adapter.
 
-The header of the weight file is checked against the config, the base model and the limits before
-any data is mapped. Then the data is read once and checked to be finite, and the scale is folded
-into B.
+The header of the weight file is first checked against the config, the base model and the limits.
+Then the data are read once, checked to be finite, and B is multiplied by the scale.
 
-The rows of q and k stay in the order of the trained model: `models.decoder.weights` brings those of
-the base into the same order, also if a GGUF file stores them permuted. An adapter fits any
-quantization of its base.
+The rows of q and k keep the order of the trained model: `models.decoder.weights` brings the base
+weights into the same order, even if a GGUF file stores them permuted. An adapter fits any
+quantization of its base model.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A module of the file with both of its factors. `rows`: the rows of each of its
-    projections."""
+    """A module in the weight file, with both factors. `rows`: the number of rows of each
+    projection."""
 
     name: str
     layer: int
@@ -58,7 +57,8 @@ class _Module:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the factors of all its projections, each with its own copy of A."""
+        """The size of the factors of all projections in float32, each projection with its own copy
+        of A."""
         columns = self.a.shape[1]
         return FLOAT_BYTES * self.rank * (len(self.rows) * columns + sum(self.rows))
 
@@ -66,7 +66,7 @@ class _Module:
 def read_adapter(
     folder: Path, spec: DecoderSpec, limits: LoraSettings, revision: str | None = None
 ) -> Adapter:
-    """Read the adapter in `folder` for a base model of `spec`. `revision` None: the folder's name.
+    """Read the adapter in `folder` for a base model of `spec`. `revision`: None: the folder's name.
 
     Raises AdapterRefused: `invalid_lora_adapter` with the key or tensor at fault,
     `lora_rank_limit_exceeded`, `lora_byte_limit_exceeded`, `lora_adapter_file_too_large`,
@@ -111,8 +111,8 @@ def _read_config(path: Path) -> bytes:
 def _modules(
     header: Mapping[str, TensorInfo], config: PeftConfig, spec: DecoderSpec
 ) -> list[_Module]:
-    """Return the modules of the file. Raises AdapterRefused naming a tensor that is unexpected,
-    missing or misshapen."""
+    """Return the modules of the weight file. Raises AdapterRefused naming a tensor that is
+    unexpected, missing or of the wrong shape."""
     keys: dict[str, FactorKey] = {}
     sides: dict[tuple[str, str], TensorInfo] = {}
     for name, info in header.items():
@@ -193,7 +193,8 @@ def _check_limits(modules: list[_Module], limits: LoraSettings) -> None:
 def _read_factors(
     file: SafetensorsFile, modules: list[_Module], config: PeftConfig
 ) -> Iterator[tuple[int, str, Factors]]:
-    """Yield (layer, projection, factors) for the whole file; a fused module is split."""
+    """Yield (layer, projection, factors) for each projection in the file. Fused modules are
+    split."""
     for module in modules:
         a, b = _matrix(file, module.a), _matrix(file, module.b)
         with np.errstate(over="ignore"):  # checked on the next line
@@ -207,7 +208,8 @@ def _read_factors(
 
 
 def _matrix(file: SafetensorsFile, info: TensorInfo) -> Floats:
-    """Return a copy of a tensor, so that the file's mapping can be closed."""
+    """Return a copy of a tensor, so that the file can be unmapped. Raises AdapterRefused if a value
+    is not finite."""
     values = np.array(dequantize(file.matrix(info.name)), np.float32, order="C")
     if not np.isfinite(values).all():
         raise invalid_adapter(f"tensor {shown(info.name)} has values that are not finite")

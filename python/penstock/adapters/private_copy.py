@@ -1,6 +1,6 @@
 """Copies an adapter's files and names the copy by the hash of its content.
 
-The hash is computed over the bytes that are copied, and the copy is what is loaded: later changes
+The hash is computed from the copied bytes, and the adapter is loaded from the copy: later changes
 of the source have no effect.
 """
 
@@ -32,18 +32,21 @@ WEIGHT_SLACK_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class AdapterCopy:
-    """A copy in `folder`, owned by the caller. `revision`: 64 hexadecimal digits."""
+    """A private copy of an adapter. `revision`: 64 hexadecimal digits. `folder`: the folder with
+    the copy, which the caller must delete."""
 
     revision: str
     folder: Path
 
 
 def copy_adapter(source: str, root: Path | None, store: Path, max_bytes: int) -> AdapterCopy:
-    """Copy the adapter in the folder `source` into a new folder under `store`.
+    """Copy the adapter in the folder `source` into a new folder under `store`. `root`: see
+    `resolve_folder`. `max_bytes`: the size limit of an adapter's factors, which also limits the
+    files.
 
-    Raises AdapterRefused: the errors of `safe_open`, `lora_adapter_file_too_large` for files larger
-    than adapters of `max_bytes` need, `adapter_file_changed`, `invalid_lora_adapter` for its
-    config, and `lora_storage_unavailable` if the copy cannot be written.
+    Raises AdapterRefused: the errors of `safe_open`, `lora_adapter_file_too_large`,
+    `adapter_file_changed`, `invalid_lora_adapter` for an invalid config, and
+    `lora_storage_unavailable` if the copy cannot be written.
     """
     folder = resolve_folder(source, root)
     try:
@@ -58,7 +61,7 @@ def copy_adapter(source: str, root: Path | None, store: Path, max_bytes: int) ->
 
 
 def revision_of(config_digest: bytes, weights_digest: bytes) -> str:
-    """Return the revision of an adapter from the SHA-256 of its two files."""
+    """Return an adapter's revision, computed from the SHA-256 of its config and of its weights."""
     return hashlib.sha256(DOMAIN + config_digest + weights_digest).hexdigest()
 
 
@@ -82,7 +85,7 @@ def _copy_all(folder: Path, root: Path | None, copy: Path, max_bytes: int) -> st
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """Return values that change when a file is written to or replaced."""
+    """Return values that change if the file is written to or replaced."""
     return (
         status.st_dev,
         status.st_ino,
@@ -93,7 +96,8 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _copy(source: RawIOBase, target: Path, limit_bytes: int) -> bytes:
-    """Copy a file and return the SHA-256 of the copied bytes."""
+    """Copy a file and return the SHA-256 of the copied bytes. Raises AdapterRefused if the file is
+    larger than `limit_bytes` or changes."""
     size = os.fstat(source.fileno()).st_size
     if size > limit_bytes:
         raise AdapterRefused(
@@ -123,7 +127,8 @@ def _read(source: RawIOBase) -> bytes:
 
 
 class _Output:
-    """A new file that only its owner can read. Raises AdapterRefused `lora_storage_unavailable`."""
+    """Writes a new file that only its owner can read. Raises AdapterRefused
+    `lora_storage_unavailable` if it cannot be created or written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

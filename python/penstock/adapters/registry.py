@@ -1,7 +1,8 @@
-"""The map from aliases to revisions of one model's adapters: pure rules, no files, no engine.
+"""The registry of one model's adapters, alias -> revision: pure rules without files or an engine.
 
-A revision is *live* while an alias names it or a load is about to. Then it is *retired*, until the
-engine reports that it is freed. Identical content is one revision under any number of aliases.
+A revision is *live* while an alias refers to it or a load is about to make an alias refer to it.
+Then it is *retired* until the engine reports that it has been freed. Identical content is one
+revision under any number of aliases.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ MAX_ALIAS_BYTES: Final = 256
 
 
 class LoadedAdapter(msgspec.Struct, frozen=True):
-    """An alias and the revision that it names. `size_bytes` and `rank`: see Adapter. `source`: the
-    folder as the client or operator wrote it. `pinned`: the engine keeps it in memory."""
+    """An alias and the revision to which it refers.
+
+    - `rank`, `size_bytes`: see Adapter.
+    - `source`: the folder as the client or operator wrote it.
+    - `pinned`: the engine keeps the revision in memory.
+    """
 
     alias: str
     revision: str
@@ -29,8 +34,8 @@ class LoadedAdapter(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """An admitted load in progress. `expected`: the revision that it replaces, if the client named
-    one. `revision`: None until its content is known."""
+    """An admitted load in progress. `expected`: the revision to be replaced, if the client named
+    one. `revision`: the new revision; None until the content has been hashed."""
 
     def __init__(self, alias: str, expected: str | None) -> None:
         self.alias = alias
@@ -39,7 +44,7 @@ class Load:
 
 
 class AdapterRegistry:
-    """The aliases of one model, at most `max_adapters`; one load at a time."""
+    """The aliases of one model, at most `max_adapters`. One load runs at a time."""
 
     def __init__(self, max_adapters: int) -> None:
         self._max_adapters = max_adapters
@@ -66,10 +71,14 @@ class AdapterRegistry:
         return frozenset(self._retired)
 
     def begin(self, name: str, *, replace: bool = False, expected: str | None = None) -> Load:
-        """Admit a load; end it with `finish` or `abandon`. `replace`: the alias may exist.
-        `expected`: the revision that the alias must name now. Raises AdapterRefused:
-        `invalid_lora_name`, `invalid_lora_load_policy`, `lora_load_busy`,
-        `lora_adapter_already_loaded`, `lora_generation_mismatch`, `lora_alias_limit_exceeded`."""
+        """Admit a load, which the caller must end with `finish` or `abandon`.
+
+        - `replace`: an alias that exists may be replaced.
+        - `expected`: the revision to which the alias must refer now.
+
+        Raises AdapterRefused: `invalid_lora_name`, `invalid_lora_load_policy`, `lora_load_busy`,
+        `lora_adapter_already_loaded`, `lora_generation_mismatch`, `lora_alias_limit_exceeded`.
+        """
         alias = clean_alias(name)
         if expected is not None and not replace:
             raise AdapterRefused(
@@ -97,9 +106,9 @@ class AdapterRegistry:
         return load
 
     def hold(self, load: Load, revision: str) -> None:
-        """Set the revision of a load, which is live from now on. Raises AdapterRefused
-        `lora_adapter_limit_exceeded` if too many retired revisions are still in use: each alias may
-        be replaced while answers with its old revision run."""
+        """Set the revision of a load, which makes the revision live. Raises AdapterRefused
+        `lora_adapter_limit_exceeded` if 2 * `max_adapters` other revisions are live or retired:
+        each alias can be replaced once while answers with its old revision run."""
         assert self._load is load
         held = self.live | self._retired
         if revision not in held and len(held) >= 2 * self._max_adapters:
@@ -114,7 +123,7 @@ class AdapterRegistry:
     def finish(
         self, load: Load, rank: int, size_bytes: int, source: str, *, pinned: bool = False
     ) -> LoadedAdapter:
-        """Make the alias name the revision that `hold` set, and end the load. Raises AdapterRefused
+        """Point the alias to the revision that `hold` set, and end the load. Raises AdapterRefused
         `lora_generation_mismatch` if the alias has changed since `begin`; the load is then still in
         progress."""
         assert self._load is load and load.revision is not None
@@ -128,15 +137,15 @@ class AdapterRegistry:
         return adapter
 
     def abandon(self, load: Load) -> None:
-        """End a failed load without changing an alias. Does nothing after `finish`."""
+        """End a failed load without changing an alias. After `finish` this does nothing."""
         if self._load is load:
             self._load = None
             if load.revision is not None:
                 self._retire(load.revision)
 
     def remove(self, name: str, *, expected: str | None = None) -> LoadedAdapter:
-        """Remove an alias. Raises AdapterRefused: `invalid_lora_name`, `lora_adapter_not_found`,
-        `lora_generation_mismatch`."""
+        """Remove an alias and return its last entry. Raises AdapterRefused: `invalid_lora_name`,
+        `lora_adapter_not_found`, `lora_generation_mismatch`."""
         alias = clean_alias(name)
         adapter = self._aliases.get(alias)
         if adapter is None:
@@ -150,7 +159,7 @@ class AdapterRegistry:
         return adapter
 
     def freed(self, revisions: Iterable[str]) -> None:
-        """Forget retired revisions that the engine has freed."""
+        """Stop tracking the retired revisions that the engine has freed."""
         self._retired.difference_update(revisions)
 
     def _retire(self, revision: str) -> None:
@@ -166,7 +175,8 @@ class AdapterRegistry:
 
 
 def clean_alias(name: str) -> str:
-    """Return an alias without surrounding whitespace. Raises AdapterRefused `invalid_lora_name`."""
+    """Strip surrounding whitespace from an alias. Raises AdapterRefused `invalid_lora_name` if the
+    result is empty, too long or not printable."""
     alias = name.strip()
     if not 1 <= len(alias.encode("utf-8", "replace")) <= MAX_ALIAS_BYTES or not alias.isprintable():
         raise AdapterRefused(

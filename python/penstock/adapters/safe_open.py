@@ -1,7 +1,8 @@
 """Opens the files of an adapter in a folder that a client names.
 
-A path is resolved once, and the result must be under the root. It is then opened component by
-component without following links, so that no component can be replaced in between.
+A path is resolved once, and the result must be under the configured root. It is then opened
+component by component without following links, so that no component can be replaced between check
+and opening.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from typing import Final
 from penstock.adapters.errors import AdapterRefused
 
 MAX_PATH_BYTES: Final = 4096
-# O_PATH needs no right to list the folders on the way. Other systems than Linux lack it.
+# O_PATH needs no permission to list the folders of the path. Only Linux has it.
 _PASS_THROUGH: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def resolve_folder(text: str, root: Path | None) -> Path:
     """Return the folder that a client names, with links resolved. A relative path starts at `root`,
-    or else at the working directory. Raises AdapterRefused: `invalid_adapter_path`,
-    `adapter_path_forbidden`, `adapter_path_not_found`, `adapter_storage_unavailable`."""
+    or at the working directory if `root` is None.
+
+    Raises AdapterRefused: `invalid_adapter_path`, `adapter_path_forbidden`,
+    `adapter_path_not_found`, `adapter_storage_unavailable`.
+    """
     if not text.strip() or "\0" in text or len(text.encode("utf-8", "replace")) > MAX_PATH_BYTES:
         raise _path_refused("invalid_adapter_path", "lora_path must name a folder")
     folder = _without_links(root / text if root is not None else Path(text))
@@ -50,9 +54,12 @@ def resolve_folder(text: str, root: Path | None) -> Path:
 
 
 def open_file(folder: Path, name: str, root: Path | None) -> int:
-    """Open a regular file in `folder`, or a link to one under `root`, and return its descriptor.
+    """Open the regular file `name` in `folder` and return its descriptor. Links are followed if
+    they lead to a file under `root`, or anywhere if `root` is None.
+
     Raises AdapterRefused: `adapter_file_not_found`, `adapter_file_forbidden`,
-    `adapter_file_changed`, `invalid_adapter_file`, `adapter_storage_unavailable`."""
+    `adapter_file_changed`, `invalid_adapter_file`, `adapter_storage_unavailable`.
+    """
     path = _without_links(folder / name)
     if root is not None and not path.is_relative_to(_without_links(root)):
         raise _path_refused(
@@ -79,12 +86,13 @@ def open_file(folder: Path, name: str, root: Path | None) -> int:
 
 
 def _without_links(path: Path) -> Path:
-    """Return `path` with links resolved as far as it exists; loops of links are kept."""
+    """Resolve the links in the existing part of `path`. Loops of links remain."""
     return Path(os.path.realpath(path))
 
 
 def _open(path: Path) -> int:
-    """Open a path without following links. Raises OSError, also if a component is a link."""
+    """Open a path for reading without following links. Raises OSError, also if a component is a
+    link."""
     parts = path.parts
     with contextlib.ExitStack() as opened:
         at = os.open(parts[0], _PASS_THROUGH)

@@ -1,4 +1,4 @@
-"""The shard of an adapter that one tensor-parallel rank adds."""
+"""Divides an adapter among tensor parallel ranks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from penstock.models.loader.tensor_parallel import ShardSlices, shard_slices
 
 
 def shard_adapter(adapter: Adapter, spec: DecoderSpec, rank: int, count: int) -> Adapter:
-    """Return the shard of rank `rank` of `count`.
+    """Return the shard of an adapter that rank `rank` of `count` holds. `spec`: the spec of the
+    whole model.
 
-    Projections that are split by rows get all of `a` and the rank's rows of `b`. Projections split
-    by columns get the rank's columns of `a` and all of `b`; their updates are parts of a sum over
-    the ranks. `spec`: that of the whole model. Raises ModelError if it cannot be divided.
+    A projection that is split by rows has all of `a` and the rank's rows of `b`. A projection that
+    is split by columns has the rank's columns of `a` and all of `b`; its updates are partial sums,
+    to be added over all ranks. Raises ModelError if the model cannot be divided.
     """
     share = shard_slices(spec, rank, count)
     layers = tuple(

@@ -1,8 +1,8 @@
-"""Storage for the private copies of the adapters that one process serves.
+"""Stores the private copies of the adapters that one process serves.
 
-Each process has its own folder and holds a lock on it. The folder is deleted with the process:
-adapters loaded at run time do not outlive the server. The next process deletes the folders of
-processes that were killed.
+Each process has its own folder and holds a lock on it. The folder is deleted when the process ends:
+adapters loaded at run time do not outlive the server. Folders of processes that were killed are
+deleted by the next process that starts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ PREFIX: Final = "run-"
 
 
 class AdapterStorage:
-    """A folder under `home`/adapters. All methods block on file operations."""
+    """The adapter folder of one process, under `home`/adapters. All methods block on file
+    operations."""
 
     def __init__(self, home: Path) -> None:
-        """Create the folder. Raises AdapterRefused `lora_storage_unavailable`."""
+        """Create and lock the folder. Raises AdapterRefused `lora_storage_unavailable` if it cannot
+        be created."""
         above = home / "adapters"
         try:
             above.mkdir(parents=True, exist_ok=True)
@@ -40,9 +42,9 @@ class AdapterStorage:
             ) from error
 
     def keep(self, copy: AdapterCopy) -> Path:
-        """Keep a copy that was made in `folder`, and return the folder of its revision. The copy is
-        deleted if the revision is stored already, or cannot be. Raises AdapterRefused
-        `lora_storage_unavailable`."""
+        """Store a copy, which must have been made in `folder`, and return the folder of its
+        revision. The copy is deleted if its revision is already stored. Raises AdapterRefused
+        `lora_storage_unavailable`, and deletes the copy, if it cannot be stored."""
         kept = self.folder_of(copy.revision)
         if kept.exists():
             self.discard(copy)
@@ -57,15 +59,15 @@ class AdapterStorage:
         return kept
 
     def discard(self, copy: AdapterCopy) -> None:
-        """Delete a copy that is not to be kept."""
+        """Delete a copy that will not be stored."""
         shutil.rmtree(copy.folder, ignore_errors=True)
 
     def folder_of(self, revision: str) -> Path:
-        """Return the folder of a revision, which need not exist."""
+        """Return the folder of a revision, which may not exist."""
         return self.folder / revision
 
     def drop(self, revision: str) -> None:
-        """Delete a revision, if it is stored."""
+        """Delete a revision if it is stored."""
         kept = self.folder_of(revision)
         trash = kept.with_name(f"old-{secrets.token_hex(8)}")
         with contextlib.suppress(FileNotFoundError):
@@ -79,8 +81,8 @@ class AdapterStorage:
 
 
 def _locked_folder(above: Path) -> tuple[Path, int]:
-    """Create a folder and return it with the descriptor of its lock, which is held before other
-    processes can see the folder. Raises OSError and leaves nothing behind."""
+    """Create a folder, and return the folder and the descriptor of its lock. The lock is held
+    before other processes can find the folder. Raises OSError and leaves no files behind."""
     made = Path(tempfile.mkdtemp(prefix="made-", dir=above))
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, made, ignore_errors=True)

@@ -1,8 +1,8 @@
 """Parses the names of an adapter file's tensors into layer, projection and factor.
 
-PEFT writes `base_model.model.` before the names of the trained model, and an adapter may have been
-trained on a model with or without its head; both prefixes are optional. A tensor that is not a
-factor of a linear layer is refused, naming the feature that it belongs to.
+PEFT writes `base_model.model.` before the names of the trained model's modules, and the trained
+model may or may not have had a language-model head; both prefixes are therefore optional. A tensor
+that is not a factor of a linear layer is refused with an error that names the unsupported feature.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal
 from penstock.adapters.errors import AdapterRefused, invalid_adapter
 
 MAX_SHOWN_CHARS: Final = 120
-# last part of a module's name -> its projections, in the order of its rows
+# block -> last component of a module's name -> its projections, in the order of its rows
 BLOCKS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "self_attn": {
         "q_proj": ("q",),
@@ -56,8 +56,8 @@ FEATURES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FactorKey:
-    """One factor. `module`: the module's name as PEFT matches it. `projections`: those that the
-    rows of B belong to, in order."""
+    """The parsed name of one factor, A or B (`side`). `module`: the module's name as PEFT matches
+    it. `projections`: the projections to which the rows of B belong, in order."""
 
     module: str
     layer: int
@@ -66,7 +66,8 @@ class FactorKey:
 
 
 def factor_key(name: str) -> FactorKey:
-    """Parse the name of a tensor. Raises AdapterRefused if it is not a factor of a linear layer."""
+    """Parse the name of a tensor. Raises AdapterRefused if the tensor is not a factor of a linear
+    layer."""
     match = _FACTOR.fullmatch(name)
     projections = BLOCKS[match["block"]].get(match["leaf"]) if match else None
     if match is None or projections is None:
@@ -76,7 +77,7 @@ def factor_key(name: str) -> FactorKey:
 
 
 def shown(name: str) -> str:
-    """Return a name from a file, made printable and short enough for a message."""
+    """Make a name from a file printable, and short enough for an error message."""
     printable = "".join(c if c.isprintable() else "?" for c in name)
     return printable if len(printable) <= MAX_SHOWN_CHARS else printable[:MAX_SHOWN_CHARS] + "..."
 

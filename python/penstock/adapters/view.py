@@ -1,4 +1,4 @@
-"""The adapters of a model as an API process sees them."""
+"""The adapters of a model as an API process knows them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ NOT_FOUND: Final = "adapter_not_found"
 
 
 class AdapterView:
-    """The aliases of one model. `refresh` returns when all changes so far have been applied, which
-    may take a round trip to another process. `limits`: the model's LoRA settings."""
+    """The aliases of one model.
+
+    - `refresh`: returns after all earlier changes have been applied, which may require a round trip
+      to another process.
+    - `limits`: the model's LoRA settings.
+    """
 
     def __init__(
         self,
@@ -29,7 +33,7 @@ class AdapterView:
 
     @property
     def available(self) -> bool:
-        """Whether the model has a LoRA runtime."""
+        """Whether the model supports loading adapters at run time."""
         return self._aliases is not None
 
     @property
@@ -38,12 +42,12 @@ class AdapterView:
         return tuple(self._aliases.values()) if self._aliases is not None else ()
 
     def apply(self, adapters: tuple[LoadedAdapter, ...] | None) -> None:
-        """Replace the aliases; None: the model has no LoRA runtime."""
+        """Replace all aliases. `adapters`: None: the model does not support loading adapters."""
         self._aliases = None if adapters is None else {a.alias: a for a in adapters}
 
     def resolve(self, wanted: str | AdapterRevision) -> str:
-        """Return the revision that a request names by alias or directly. Only the engine knows
-        whether a directly named one exists. Raises InvalidRequest: `lora_runtime_unavailable`,
+        """Return the revision that a request names, by alias or directly. Only the engine knows
+        whether a directly named revision exists. Raises InvalidRequest: `lora_runtime_unavailable`,
         `adapter_not_found`."""
         field = "adapter" if isinstance(wanted, str) else "adapter.generation"
         if self._aliases is None:
@@ -60,8 +64,9 @@ class AdapterView:
         return adapter.revision
 
     async def resolve_again(self, wanted: str | AdapterRevision, refused: str) -> str:
-        """Return the revision that a request names, after the engine has refused `refused`: the
-        alias may have been replaced since. Raises InvalidRequest as `resolve` does."""
+        """Return the revision that a request names, after the engine has refused the revision
+        `refused`: the alias may have been replaced in the meantime. Raises InvalidRequest as
+        `resolve` does."""
         if self._refresh is not None:
             await self._refresh()
         revision = self.resolve(wanted)
@@ -71,7 +76,7 @@ class AdapterView:
 
 
 def not_found(wanted: str | AdapterRevision) -> InvalidRequest:
-    """Return the error for a request that names an unknown adapter."""
+    """Create the error for a request that names an unknown adapter."""
     if isinstance(wanted, AdapterRevision):
         return InvalidRequest(
             "adapter.generation names no resident generation of this model",

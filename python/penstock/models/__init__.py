@@ -1,1 +1,2 @@
-"""Models: their sources, files, configurations and weights, and the forward passes over the ops."""
+"""Model loading and computation: download sources, file formats, configurations, weights and
+forward passes."""

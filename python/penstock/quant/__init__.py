@@ -1,4 +1,4 @@
-"""Weight formats: readers of files, and exact conversion into the layouts of the kernels.
+"""Reads weight files and converts weights exactly into the layouts of the kernels.
 
-Knows no models: here a checkpoint is a set of names, shapes and numbers.
+This package knows no models: a checkpoint is a set of names, shapes and numbers.
 """

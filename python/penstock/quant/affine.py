@@ -1,5 +1,5 @@
 """Converts integers in groups of columns, with scales and zero points or minima, to the smallest
-form of `Affine` that is exact."""
+exact form of `Affine`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,14 @@ Bytes = npt.NDArray[np.uint8]
 def affine_from_zero_points(
     bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, zero: Bytes, where: str
 ) -> Affine:
-    """Return w = scale * (q - zero). `q`: as in `Affine`. `scale`, `zero`: [N, G], one per group of
-    `group` columns; the last group may be shorter. Raises ModelError that starts with `where` if no
-    form is exact."""
+    """Return the weights w = scale * (q - zero) as an `Affine`.
+
+    - `group`: the columns of a group. The last group of a row may be shorter.
+    - `q`: as in `Affine`.
+    - `scale`, `zero`: [N, G], one per row and group.
+
+    Raises ModelError that starts with `where` if no form is exact.
+    """
     if (zero == zero[0, 0]).all():
         (held,) = narrow_to_float16(scale)
         return Affine(bits, group, q, held, None, int(zero[0, 0]))
@@ -34,13 +39,14 @@ def affine_from_zero_points(
 def affine_from_minima(
     bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, minimum: Floats
 ) -> Affine:
-    """Return w = scale * q + minimum. The arguments are those of `affine_from_zero_points`."""
+    """Return the weights w = scale * q + minimum as an `Affine`. `minimum`: [N, G]; for the other
+    arguments see `affine_from_zero_points`."""
     held, held_minimum = narrow_to_float16(scale, minimum)
     return Affine(bits, group, q, held, held_minimum)
 
 
 def narrow_to_float16(*arrays: Floats) -> tuple[npt.NDArray[np.generic], ...]:
-    """Return all arrays as float16 if that changes no number, or else unchanged."""
+    """Return the arrays as float16 if that changes no number in any of them, or else unchanged."""
     with np.errstate(over="ignore"):
         halves = tuple(np.ascontiguousarray(array, np.float16) for array in arrays)
     if all(map(np.array_equal, halves, arrays)):
@@ -49,8 +55,8 @@ def narrow_to_float16(*arrays: Floats) -> tuple[npt.NDArray[np.generic], ...]:
 
 
 def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int, where: str) -> Floats:
-    """Return -scale * zero in float32. Raises ModelError that starts with `where` if a product is
-    not exact."""
+    """Return the minima -scale * zero as float32. Raises ModelError that starts with `where` if a
+    product is not exact in float32."""
     exact = -scale.astype(np.float64) * zero
     with np.errstate(over="ignore"):
         rounded = exact.astype(np.float32)
@@ -60,7 +66,8 @@ def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int, where: str
 
 
 def unpack(words: npt.NDArray[np.generic], bits: Literal[4, 8]) -> Bytes:
-    """Unpack [..., W] 32-bit words to [..., W * 32 / bits] integers, the lowest bits first."""
+    """Unpack 32-bit words [..., n] to integers [..., n * 32 / bits], the lowest bits of a word
+    first."""
     stored = np.ascontiguousarray(words).view(np.uint8)
     if bits == 8:
         return stored
@@ -68,9 +75,9 @@ def unpack(words: npt.NDArray[np.generic], bits: Literal[4, 8]) -> Bytes:
 
 
 def unify_affine(matrices: Sequence[Matrix], where: str) -> tuple[Matrix, ...]:
-    """Return the same matrices with the same groups and scale types, and with minima in all or in
-    none, so that they fit into one GPU tensor. Matrices of other types are unchanged. Raises
-    ModelError as `affine_from_zero_points` does."""
+    """Convert `matrices` to equal group sizes, equal scale types, and minima in all or none of
+    them, so that they fit into one GPU tensor. If one of them is not an `Affine` with one level of
+    scales, all are returned unchanged. Raises ModelError as `affine_from_zero_points` does."""
     affine = [one for one in matrices if isinstance(one, Affine) and one.super_scale is None]
     if len(affine) < len(matrices) or len({_form(one) for one in affine}) == 1:
         return tuple(matrices)

@@ -1,4 +1,4 @@
-"""The interface of a weight file of any format: names, shapes and numbers."""
+"""The interface of weight files, common to all file formats."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from penstock.kernels.weights import Matrix
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor of a file's header. `shape`: in C order, the last dimension is contiguous. `offset`
-    and `size_bytes`: its data in the file. `type_name`: in the format's own notation."""
+    """The header entry of a tensor.
+
+    - `shape`: in C order; the last dimension is contiguous.
+    - `type_name`: the type in the file format's own notation.
+    - `offset`, `size_bytes`: the position of the data in the file, in bytes.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -26,34 +30,33 @@ class TensorInfo:
 
 
 class Checkpoint(Protocol):
-    """An opened file, or a set of shards. Tensors are read and converted on demand, from any
-    thread. All methods raise ModelError naming file and tensor."""
+    """An opened weight file or set of shards. Tensors are read and converted on demand; every
+    method may be called from any thread. All methods raise ModelError naming file and tensor."""
 
     @property
     def path(self) -> Path:
-        """The file or folder."""
+        """The path of the file or folder."""
         ...
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """The tensors by name."""
+        """The header entries of the tensors, by name."""
         ...
 
     def matrix(self, name: str) -> Matrix:
-        """Return a two-dimensional tensor in a layout of the kernels, converted exactly. Float
-        tensors are read-only views of the mapped file."""
+        """Return a two-dimensional tensor, converted exactly into a kernel layout. Float tensors
+        are read-only views of the mapped file."""
         ...
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
-        """Return a three-dimensional tensor [E, N, C] as E matrices, each as `matrix` returns
-        it."""
+        """Convert a three-dimensional tensor [E, N, C] to E matrices, as `matrix` does."""
         ...
 
     def layout_sample(self, name: str) -> Matrix:
-        """Return a few whole blocks of zeros in the layout of the matrix or matrices `name`. It has
-        as many bytes per element as they have. Reads no data."""
+        """Return a small matrix of zeros in the layout that `matrix` or `stack` returns for `name`,
+        with the same number of bytes per element. Reads no data."""
         ...
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
-        """Return a one-dimensional float tensor as float32, copied from the file."""
+        """Return a one-dimensional float tensor as a float32 copy."""
         ...

@@ -1,4 +1,4 @@
-"""Dequantizes weights to float32, for `dtype="f32"` and as the reference of tests."""
+"""Dequantizes weights to float32, for `dtype="f32"` and as a reference in tests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def dequantize(matrix: Matrix) -> Floats:
-    """Return [N, C] float32, correctly rounded for every format that `quant` reads.
+    """Dequantize a matrix to [N, C] float32, correctly rounded for every format that `quant` reads.
 
-    scale * q has at most 24 significant bits, so only adding the minimum rounds. The exception are
-    float32 scales with minima, which are added in float64. A float32 Dense is returned unchanged.
+    scale * q has at most 24 significant bits, so only the addition of the minimum rounds. If scales
+    and minima are float32, the arithmetic is float64. A float32 Dense is returned unchanged.
     """
     if isinstance(matrix, Dense):
         return _widen(matrix)
@@ -39,8 +39,9 @@ def dequantize(matrix: Matrix) -> Floats:
 
 
 def fold_super_scales(matrix: Affine) -> Affine:
-    """Return the same numbers with one level of scales, in float32: an 8-bit multiplier times a
-    float16 has 19 significant bits. A matrix with one level is returned unchanged."""
+    """Multiply the two levels of scales of `matrix` into one float32 level, without changing any
+    weight: an 8-bit multiplier times a float16 has at most 19 significant bits. A matrix with one
+    level is returned unchanged."""
     if matrix.super_scale is None:
         return matrix
     minimum = matrix.minimum
@@ -56,7 +57,7 @@ def fold_super_scales(matrix: Affine) -> Affine:
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> Floats:
-    """Widen bfloat16, the upper half of a float32."""
+    """Convert bfloat16 bit patterns to float32. A bfloat16 is the upper half of a float32."""
     widened = bits.astype(np.uint32)
     widened <<= np.uint32(16)
     return widened.view(np.float32)
@@ -82,8 +83,8 @@ def _unpack(matrix: Affine) -> npt.NDArray[np.uint8]:
 def _level(
     values: npt.NDArray[np.generic], superior: npt.NDArray[np.float16] | None, group: int
 ) -> Floats:
-    """Return [N, groups] float32: the values, multiplied by those of their 256 columns if there is
-    a superior level."""
+    """Return the scales or minima of all groups, [N, groups] float32. `superior`: the factor for
+    each 256 columns by which `values` are multiplied; None: there is only one level."""
     level = values.astype(np.float32)
     if superior is not None:
         repeated = np.repeat(superior.astype(np.float32), 256 // group, axis=1)

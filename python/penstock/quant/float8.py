@@ -1,7 +1,7 @@
-"""Widens 8-bit floats, to bfloat16 for a CPU and to float32 for `dtype="f32"`.
+"""Converts 8-bit floats to bfloat16 for a CPU, and to float32 for `dtype="f32"`.
 
-Each block of codes has a scale, and there are 256 codes: the correctly rounded products are
-computed once per scale and looked up.
+All codes of a block share a scale, and there are only 256 codes: the correctly rounded products are
+computed once per scale and then looked up.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ def _e4m3() -> npt.NDArray[np.float32]:
 
 
 E4M3 = _e4m3()
-"""[256] float32: the values of the codes."""
+"""[256] float32: the value of each 8-bit code."""
 
 
 def float8_to_float32(matrix: Float8) -> npt.NDArray[np.float32]:
-    """Return [N, C] float32, each value the correctly rounded product of its code and its scale."""
+    """Convert a matrix to [N, C] float32. Each value is the correctly rounded product of its code
+    and its scale."""
     out = np.empty(matrix.shape, np.float32)
     _look_up(matrix, matrix.scale[..., None] * E4M3, out)
     return out
 
 
 def float8_to_bfloat16(matrix: Float8) -> Dense:
-    """Return the matrix in bfloat16. It is exact if the scales are powers of two. Otherwise each
-    value is rounded by up to 2^-9 of itself, which has a thousandth of the variance of the rounding
-    to 8 bits (up to 2^-4)."""
+    """Convert a matrix to bfloat16, exactly if all scales are powers of two. Otherwise each value
+    has a relative rounding error of up to 2^-9, with a thousandth of the variance of the error that
+    the quantization to 8 bits made (up to 2^-4)."""
     products = np.ascontiguousarray(matrix.scale[..., None] * E4M3).view(np.uint32)
     products += np.uint32(0x7FFF) + (products >> np.uint32(16) & np.uint32(1))
     out = np.empty(matrix.shape, np.uint16)
@@ -48,7 +49,8 @@ def float8_to_bfloat16(matrix: Float8) -> Dense:
 
 
 def _look_up(matrix: Float8, tables: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Write the entries of `tables` [..., 256], one table per scale, for all codes to `out`."""
+    """Look up all codes of `matrix` and write the results to `out` [N, C]. `tables` [..., 256]: one
+    table per scale."""
     (height, width), (rows, columns) = matrix.block, matrix.shape
     step = max(PIECE_CODES // min(width, columns), 1)
     for block_row, block_column in np.ndindex(matrix.scale.shape):

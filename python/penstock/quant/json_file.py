@@ -1,4 +1,4 @@
-"""Reads the JSON files of models, limited in size and checked against a type."""
+"""Reads JSON files of models, checking their size and their types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 def read_json(path: Path, kind: type[T], limit_bytes: int = MAX_JSON_BYTES) -> T:
-    """Decode the file `path` as a `kind`. Raises ModelError naming the file and the fault."""
+    """Decode the JSON file `path` to the type `kind`. Raises ModelError naming the file and the
+    fault."""
     try:
         with path.open("rb") as file:
             data = file.read(limit_bytes + 1)
@@ -27,7 +28,8 @@ def read_json(path: Path, kind: type[T], limit_bytes: int = MAX_JSON_BYTES) -> T
 
 
 def decode_json(data: bytes, kind: type[T], where: str) -> T:
-    """Decode `data` as a `kind`. Raises ModelError that starts with `where`."""
+    """Decode the JSON text `data` to the type `kind`. Raises ModelError that starts with
+    `where`."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:

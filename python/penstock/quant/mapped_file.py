@@ -1,4 +1,4 @@
-"""A file mapped read-only."""
+"""Maps files into memory, read-only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.base.errors import ModelError
 
 
 class MappedFile:
-    """The bytes of `path`. Arrays over them keep the mapping alive.
+    """The bytes of the file `path`, mapped read-only. Arrays that view them keep the mapping alive.
 
     Raises ModelError if the file cannot be read or is empty.
     """
@@ -29,6 +29,7 @@ class MappedFile:
         self.size = len(self.map)
 
     def bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
-        """Return a view of `length` bytes. The caller has checked that they are in the file."""
+        """Return a view of `length` bytes from `offset`. The caller must have checked that they are
+        inside the file."""
         assert 0 <= offset <= offset + length <= self.size
         return np.frombuffer(self.map, np.uint8, length, offset)

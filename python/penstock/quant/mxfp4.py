@@ -1,6 +1,6 @@
-"""MXFP4 of the OCP Microscaling Formats specification: 32 neighbours in a row are 4-bit floats
-(e2m1) that share a power of two (e8m0). They are held exactly, as integers of twice their values
-with half the scale."""
+"""Converts MXFP4 of the OCP Microscaling Formats specification: each 32 consecutive values of a row
+are 4-bit floats (e2m1) that share a power of two (e8m0) as their scale. The conversion is exact:
+the values are doubled to become integers, and the scales are halved."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ GROUP: Final = 32
 BIAS: Final = 127
 NAN_EXPONENT: Final = 255
 LARGEST_EXPONENT: Final = BIAS + 117
-"""With larger exponents, the sum of a few numbers overflows."""
+"""The largest supported exponent. With larger exponents, the sum of a few numbers overflows."""
 
 _PAIRS = (FLOAT4_VALUES[:, None].astype("<u2") << 8 | FLOAT4_VALUES).reshape(-1)
-"""The values of the two codes of a byte, the low code first."""
+"""Byte of two 4-bit codes -> the two values, that of the low code first."""
 
 
 def look_up_pairs(codes: Bytes) -> Bytes:
-    """Convert [..., n] bytes of two codes, the low one first, to [..., 2 n] integers of
-    `Affine`."""
+    """Look up the values of packed codes: bytes [..., n], with two codes each and the low code
+    first -> integers [..., 2 n] as in `Affine`."""
     return _PAIRS.take(codes).view(np.uint8)
 
 
 def mxfp4_matrix(q: Bytes, exponents: Bytes) -> Affine:
-    """Return the matrix of `q` [N, C], integers from FLOAT4_VALUES, and `exponents` [N, C / 32],
-    biased by 127.
+    """Return an MXFP4 matrix as `Affine`.
 
-    Scales are float16 if that is exact, or else float32; groups of zeros do not count. Raises
-    ValueError for an exponent that means NaN or is too large.
+    - `q` [N, C]: integers from FLOAT4_VALUES.
+    - `exponents` [N, C / 32]: biased by 127.
+
+    Scales are float16 if that is exact for all groups with a nonzero value, or else float32. Raises
+    ValueError for an exponent that represents NaN or is too large.
     """
     if exponents.max(initial=0) > LARGEST_EXPONENT:
         found = int(exponents.max())
@@ -50,7 +52,7 @@ def mxfp4_matrix(q: Bytes, exponents: Bytes) -> Affine:
 
 
 def mxfp4_layout_sample() -> Affine:
-    """Return a group of zeros in the largest form that a matrix may have. Its actual form depends
-    on its data."""
+    """Return one group of zeros in the largest form that `mxfp4_matrix` may return. The actual form
+    depends on the data."""
     q = np.full((1, GROUP), FLOAT4_ZERO, np.uint8)
     return Affine(8, GROUP, q, np.zeros((1, 1), np.float32), zero_point=FLOAT4_ZERO)

@@ -1,4 +1,4 @@
-"""Quantizes float weights to integers while a model is loaded, in groups of 32 columns."""
+"""Quantizes float weights to integers in groups of 32 columns while a model is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 GROUP: Final = 32
 _LEVELS: Final = 15  # levels above a group's minimum, for 4 bits
-_STEPS: Final = 127  # levels to each side of zero, for 8 bits
+_STEPS: Final = 127  # levels on each side of zero, for 8 bits
 _CHUNK_ELEMENTS: Final = 1 << 19  # float32 numbers that fit in the cache
 # Scales are float16 if the matrix's largest scale is at least the first number and its largest
 # weight at most the second: rounding the scales then moves a weight by less than a tenth of a step.
@@ -24,11 +24,12 @@ _NARROW: Final = (2.0**-14, 65_504.0)
 
 
 def quantize_affine(matrix: Dense, bits: Bits) -> Affine:
-    """Round the numbers of `matrix` [N, C] to the levels of their groups.
+    """Quantize `matrix` [N, C] to integers of `bits` bits.
 
-    8 bits: 127 levels to each side of zero. 4 bits: 16 levels from the minimum of a group to its
-    maximum, fitted once by least squares. Scales and minima are float16, or float32 if float16 is
-    too coarse. C must be a multiple of GROUP. Raises ValueError if a number is not finite."""
+    8 bits: 127 levels on each side of zero. 4 bits: 16 levels from the minimum to the maximum of a
+    group, fitted once by least squares. Scales and minima are float16, or float32 if float16 is too
+    coarse. C must be a multiple of GROUP. Raises ValueError if a number is not finite.
+    """
     rows, columns = matrix.shape
     assert columns % GROUP == 0
     largest = max((float(np.abs(part).max()) for part in _chunks(matrix)), default=0.0)
@@ -51,7 +52,7 @@ def quantize_affine(matrix: Dense, bits: Bits) -> Affine:
 
 
 def _chunks(matrix: Dense) -> Iterator[Floats]:
-    """Yield a few rows at a time as float32."""
+    """Yield consecutive rows of the matrix, a few at a time, as float32."""
     rows, columns = matrix.shape
     step = max(_CHUNK_ELEMENTS // columns, 1)
     for first in range(0, rows, step):
@@ -59,7 +60,7 @@ def _chunks(matrix: Dense) -> Iterator[Floats]:
 
 
 def _to_8_bits(values: Floats, dtype: np.dtype[Any]) -> tuple[Any, Any, Any]:
-    """Quantize [G, 32] to codes, scales [G], and no minima."""
+    """Quantize groups [G, 32]. Return the codes, the scales [G], and an empty array of minima."""
     scale = (np.abs(values).max(axis=1) / np.float32(_STEPS)).astype(dtype)
     levels = np.rint(values * _inverse(scale)[:, None])
     codes = np.clip(levels, -_STEPS, _STEPS) + np.float32(128)
@@ -67,7 +68,8 @@ def _to_8_bits(values: Floats, dtype: np.dtype[Any]) -> tuple[Any, Any, Any]:
 
 
 def _to_4_bits(values: Floats, dtype: np.dtype[Any]) -> tuple[Any, Any, Any]:
-    """Quantize [G, 32] to codes, two per byte, and scales and minima [G]."""
+    """Quantize groups [G, 32]. Return the codes, two per byte, the scales [G] and the minima
+    [G]."""
     least = values.min(axis=1)
     scale = (values.max(axis=1) - least) / np.float32(_LEVELS)
     scale, least = _fitted(values, _levels(values, scale, least), scale, least)
@@ -82,8 +84,8 @@ def _levels(values: Floats, scale: Floats, least: Floats) -> Floats:
 
 
 def _fitted(values: Floats, levels: Floats, scale: Floats, least: Floats) -> tuple[Floats, Floats]:
-    """Return scale and minimum of the least-squares line through (level, value) of each group. They
-    are unchanged if all levels of the group are equal."""
+    """Return scale and minimum of each group from the least-squares line through its points (level,
+    value). If all levels of a group are equal, its scale and minimum are unchanged."""
     mean_level, mean = levels.mean(axis=1), values.mean(axis=1)
     apart = levels - mean_level[:, None]
     spread = np.einsum("gk,gk->g", apart, apart)
@@ -93,7 +95,7 @@ def _fitted(values: Floats, levels: Floats, scale: Floats, least: Floats) -> tup
 
 
 def _inverse(scale: npt.NDArray[Any]) -> Floats:
-    """Return 1 / scale, and 0 for a scale of 0."""
+    """Return 1 / scale, or 0 if the scale is 0."""
     wide: Floats = scale.astype(np.float32)
     inverse: Floats = np.divide(np.float32(1), wide, out=np.zeros_like(wide), where=wide != 0)
     return inverse

@@ -1,4 +1,4 @@
-"""A checkpoint that quantizes float matrices when they are read."""
+"""A checkpoint whose float matrices are quantized when they are read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from penstock.quant.weight_slices import size_bytes
 
 
 class QuantizingCheckpoint:
-    """`checkpoint` with the matrices of `bits` quantized to that many bits. Matrices that are not
-    floats, or whose columns do not form whole groups, are unchanged."""
+    """A Checkpoint that reads from `checkpoint` and quantizes some of its matrices. `bits`: matrix
+    name -> number of bits. Matrices that are not floats, or whose columns cannot be divided into
+    whole groups, are unchanged."""
 
     def __init__(self, checkpoint: Checkpoint, bits: Mapping[str, Bits]) -> None:
         self.path = checkpoint.path
@@ -27,12 +28,11 @@ class QuantizingCheckpoint:
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """See Checkpoint: the tensors of the file."""
+        """See Checkpoint. These are the tensors of the file, before quantization."""
         return self._inner.tensors
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. Also raises ModelError if a matrix to quantize has a number that is not
-        finite."""
+        """See Checkpoint. Also raises ModelError if a number to quantize is not finite."""
         return self._quantized(name, self._inner.matrix(name))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
@@ -52,7 +52,7 @@ class QuantizingCheckpoint:
 
     @property
     def saved_bytes(self) -> int:
-        """The bytes that quantization saves."""
+        """The number of bytes that quantization saves."""
         return sum(map(self._saved_bytes, self._bits))
 
     def _saved_bytes(self, name: str) -> int:

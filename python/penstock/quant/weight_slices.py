@@ -1,4 +1,4 @@
-"""Takes rows and columns of weights, and counts the memory of weights."""
+"""Selects rows and columns of weights, and counts their bytes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from penstock.kernels.weights import Affine, Dense, Experts, Float8, Linear, Mat
 from penstock.quant.dequantize import fold_super_scales
 
 SUPER_GROUP = 256
-"""Columns that share a super scale."""
+"""The number of columns that share a super scale."""
 
 ACTIVATION_GROUP = 32
-"""Columns whose activations share a scale when they meet integer weights."""
+"""The number of columns whose activations share a scale in products with integer weights."""
 
 
 def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
-    """Return the matrix whose row n is row `rows[n]` of `matrix`. It is exact in every layout:
-    groups do not cross rows."""
+    """Return a matrix whose row n is row `rows[n]` of `matrix`. This is exact in every layout,
+    because groups do not extend across rows."""
     if isinstance(matrix, Dense):
         return Dense(matrix.data[rows], matrix.dtype)
     if isinstance(matrix, Float8):
@@ -34,8 +34,9 @@ def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
 
 
 def row_range(matrix: Matrix, rows: slice) -> Matrix:
-    """Return neighbouring rows of `matrix`, as views. Blocks of 8-bit floats keep their size if
-    none is cut, or if all rows are in one block."""
+    """Return consecutive rows of `matrix`, as views if possible. Blocks of 8-bit floats keep their
+    size if the first row starts a block or all rows are in one block; otherwise each row is given
+    its own scale."""
     assert rows.step is None and 0 <= rows.start <= rows.stop <= matrix.shape[0]
     if isinstance(matrix, Dense):
         return Dense(matrix.data[rows], matrix.dtype)
@@ -50,7 +51,7 @@ def row_range(matrix: Matrix, rows: slice) -> Matrix:
 
 
 def split_rows(matrix: Matrix, sizes: Sequence[int]) -> tuple[Matrix, ...]:
-    """Split the matrix into consecutive parts of `sizes` rows: see `row_range`."""
+    """Split `matrix` into consecutive parts of `sizes` rows, each as from `row_range`."""
     if len(sizes) == 1:
         return (matrix,)
     ends = list(itertools.accumulate(sizes))
@@ -60,7 +61,7 @@ def split_rows(matrix: Matrix, sizes: Sequence[int]) -> tuple[Matrix, ...]:
 
 
 def pad_rows(matrix: Matrix, num_rows: int) -> Matrix:
-    """Append rows of zeros to the matrix, up to `num_rows`."""
+    """Append rows of zeros to `matrix` until it has `num_rows` rows."""
     missing = num_rows - matrix.shape[0]
     if missing == 0:
         return matrix
@@ -74,9 +75,9 @@ def pad_rows(matrix: Matrix, num_rows: int) -> Matrix:
 
 
 def column_step(matrix: Matrix) -> int:
-    """Return the step of column ranges. A range that starts at a multiple of it, and ends at a
-    multiple or at the last column, can be taken exactly; its products are a part of the whole sum.
-    """
+    """Return the step of the column ranges that can be taken exactly: a range must start at a
+    multiple of the step and end at a multiple or at the last column. Products with such a range are
+    partial sums of the whole product."""
     if isinstance(matrix, Affine):
         return ACTIVATION_GROUP
     if isinstance(matrix, Float8) and matrix.block[1] < matrix.shape[1]:
@@ -85,9 +86,9 @@ def column_step(matrix: Matrix) -> int:
 
 
 def take_columns(matrix: Matrix, columns: slice) -> Matrix:
-    """Return a copy of neighbouring columns of `matrix`: see `column_step`. If the columns of a
-    super scale are cut, the two levels of scales are multiplied, which is exact. If a coarse group
-    is cut, its scale is repeated."""
+    """Return a copy of consecutive columns of `matrix`. The range must be valid for `column_step`.
+    If the range cuts a group of a super scale, the two levels of scales are multiplied, which is
+    exact. If it cuts a large group, the group's scale is repeated."""
     width, step = matrix.shape[1], column_step(matrix)
     assert columns.step is None and 0 <= columns.start < columns.stop <= width
     assert columns.start % step == 0 and (columns.stop % step == 0 or columns.stop == width)
@@ -115,7 +116,7 @@ def _length(part: slice) -> int:
 
 
 def _of_rows(matrix: Affine, take: Callable[[Any], Any]) -> Affine:
-    """Apply `take` to each array, whose first dimension is rows."""
+    """Apply `take` to each array of `matrix`. The first dimension of each array is the rows."""
     return replace(
         matrix,
         q=take(matrix.q),
@@ -131,7 +132,7 @@ def _padded(array: Any, missing: int) -> Any:
 
 
 def _part(array: Any, columns: slice, group: int = 1) -> Any:
-    """Return the entries of some columns from an array [N, C / group]."""
+    """Return the entries of `columns` in an array [N, C / group]."""
     return np.ascontiguousarray(array[:, columns.start // group : -(-columns.stop // group)])
 
 
@@ -140,18 +141,18 @@ def _part_of(array: Any, columns: slice, group: int) -> Any:
 
 
 def size_bytes(matrix: Matrix) -> int:
-    """Return the bytes of the arrays of a weight."""
+    """Return the total bytes of the arrays of a weight."""
     return sum(array.nbytes for array in _arrays(matrix))
 
 
 def linear_bytes(linear: Linear) -> int:
-    """Return the bytes of the arrays of a linear layer."""
+    """Return the total bytes of the arrays of a linear layer."""
     bias = 0 if linear.bias is None else linear.bias.nbytes
     return bias + sum(map(size_bytes, linear.parts))
 
 
 def expert_bytes(experts: Experts) -> int:
-    """Return the bytes of the arrays of all experts of a layer."""
+    """Return the total bytes of the arrays of all experts of a layer."""
     biases = (experts.gate_up_bias, experts.down_bias)
     held = sum(int(bias.nbytes) for bias in biases if bias is not None)
     return held + sum(map(size_bytes, experts.gate + experts.up + experts.down))

@@ -84,7 +84,7 @@ def test_an_unexpected_tensor_beside_experts_is_named(tmp_path: Path, name: str)
         ({"moe_intermediate_size": 1 << 40}, "feed-forward width of an expert"),
         ({"decoder_sparse_step": 0}, "decoder_sparse_step 0 is not positive"),
         ({"num_experts": 1024, "num_hidden_layers": 1000}, "more than 65536 experts"),
-        ({"hidden_act": "gelu_pytorch_tanh"}, "experts need silu"),
+        ({"hidden_act": "gelu_pytorch_tanh"}, "experts are supported only with silu"),
         ({"num_experts": "many"}, "num_experts"),
     ],
 )

@@ -1,1 +1,2 @@
-"""Checks of a checkpoint's tensors, their storage forms, and the layout of gpt-oss's experts."""
+"""Functions that compare a checkpoint's tensors with a model's, and the expert layout of
+gpt-oss."""

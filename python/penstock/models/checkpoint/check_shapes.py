@@ -1,4 +1,4 @@
-"""The check of a checkpoint's tensors against those that a model requires."""
+"""Compares the names and shapes of a checkpoint's tensors with those that a model requires."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def check_shapes(
     optional: Mapping[str, Shape],
     ignored: re.Pattern[str] | None,
 ) -> None:
-    """Raise ModelError naming the first tensor that is missing, misshapen or unexpected. A bias of
-    zeros, which quantizers add to every matrix, counts as absent."""
+    """Check that a checkpoint has all `expected` tensors, and no others except those that are
+    `optional` or match `ignored`. A bias of zeros, which quantizers add to every matrix, counts as
+    absent. Raises ModelError naming the first tensor that is missing, unexpected or of the wrong
+    shape."""
     for name, shape in expected.items():
         info = checkpoint.tensors.get(name)
         if info is None:

@@ -1,8 +1,8 @@
-"""Presents the folders of gpt-oss, whose experts have a layout of their own, in the layout of other
-models.
+"""Reads gpt-oss safetensors folders, and splits their expert tensors into gate, up and down tensors
+as in other models.
 
-gate and up are one tensor whose rows alternate: gate 0, up 0, gate 1, ... Floats are stored
-transposed, [E, inputs, outputs]; MXFP4 is not.
+In these folders, gate and up are one tensor whose rows alternate: gate 0, up 0, gate 1, ... Float
+weights are stored transposed, [E, inputs, outputs]; MXFP4 weights are not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.quant.checkpoint import Checkpoint, TensorInfo
 from penstock.quant.safetensors.mxfp4_checkpoint import ALL_ROWS, MXFP4, Mxfp4Checkpoint
 
 FUSED_GATE_UP: Final = "mlp.experts.gate_up_proj"
-"""The end of the names of such tensors."""
+"""The suffix of the names of fused gate and up tensors."""
 
 _DOWN: Final = "mlp.experts.down_proj"
 _PARTS: Final = {
@@ -32,16 +32,19 @@ _BIAS: Final = "_bias"
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The outputs `rows` of the tensor `stored`."""
+    """A gate, up or down projection: the output rows `rows` of the tensor `stored`."""
 
     stored: TensorInfo
     rows: slice
 
 
 class GptOssCheckpoint:
-    """`checkpoint`, with `<layer>.mlp.experts.gate_proj.weight` [E, F, W], `up_proj.weight`,
-    `down_proj.weight` [E, W, F] and their `.bias` [E, F], [E, W] in place of its tensors of
-    experts. All other tensors are unchanged."""
+    """A checkpoint whose expert tensors are those of `checkpoint`, split into gate, up and down.
+
+    The names and shapes are `<layer>.mlp.experts.gate_proj.weight` and `up_proj.weight` [E, F, W],
+    `down_proj.weight` [E, W, F], and their `.bias` [E, F], [E, F] and [E, W]. All other tensors are
+    unchanged.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -67,7 +70,7 @@ class GptOssCheckpoint:
         return self._checkpoint.path
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. Biases of experts, [E, N], are matrices too."""
+        """See Checkpoint. Also returns expert biases, as matrices [E, N]."""
         part = self._parts.get(name)
         if part is None:
             return self._checkpoint.matrix(name)
@@ -98,7 +101,8 @@ class GptOssCheckpoint:
 
 
 def _shape(info: TensorInfo, rows: slice) -> tuple[int, ...]:
-    """Return the shape of the outputs `rows` of a stored tensor, with the inputs last."""
+    """Return the shape that the output rows `rows` of a stored expert tensor have in this
+    checkpoint: [E, N] for a bias, [E, N, inputs] for a weight."""
     if len(info.shape) == 2:
         count, outputs = info.shape
         return count, len(range(outputs)[rows])
@@ -109,6 +113,7 @@ def _shape(info: TensorInfo, rows: slice) -> tuple[int, ...]:
 
 
 def _transposed(matrix: Matrix, rows: slice) -> Dense:
-    """Transpose [inputs, outputs] and return the outputs `rows`, [N, inputs]."""
+    """Select the output columns `rows` of a matrix [inputs, outputs] and return them transposed,
+    [N, inputs]."""
     assert isinstance(matrix, Dense), "experts are MXFP4 or floats"
     return Dense(np.ascontiguousarray(matrix.data[:, rows].T), matrix.dtype)

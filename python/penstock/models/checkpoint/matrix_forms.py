@@ -1,4 +1,4 @@
-"""The storage forms of a checkpoint's matrices, from its header."""
+"""Lists the storage formats and sizes of a checkpoint's matrices without reading their data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from penstock.quant.checkpoint import Checkpoint
 def matrix_forms(
     checkpoint: Checkpoint, shapes: Mapping[str, Shape], as_asked: Callable[[Matrix], Matrix]
 ) -> tuple[MatrixForm, ...]:
-    """Return one form per storage type and number of columns among the tensors `shapes`, which are
-    [rows, columns] or [experts, rows, columns]. `as_asked`: the conversion of a matrix when it is
-    read. Reads no data."""
+    """Return one MatrixForm per combination of storage type and number of columns in `shapes`.
+
+    - `shapes`: tensor name -> [rows, columns] or [experts, rows, columns]. Vectors are skipped.
+    - `as_asked`: the conversion that is applied to each matrix when it is read.
+
+    Reads no data.
+    """
     patterns: dict[tuple[str, Shape], Matrix] = {}
     forms: dict[tuple[str, str, int], MatrixForm] = {}
     for name, shape in shapes.items():

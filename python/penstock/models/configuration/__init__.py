@@ -1,2 +1,2 @@
-"""The parts of configurations that several model families share: keys of config.json and of GGUF
-metadata, and the specs that a Llama-like decoder or a BERT-like encoder makes of them."""
+"""Configuration code shared by model families: reads config.json and GGUF metadata into the
+DecoderSpec of a Llama-like decoder or the EncoderSpec of a BERT-like encoder."""

@@ -1,4 +1,5 @@
-"""The declaration of a model family: the names that select it, and how its files become a spec."""
+"""Declares a model family: the names that select it, and the functions that read its files into a
+spec."""
 
 from __future__ import annotations
 
@@ -31,12 +32,15 @@ _CLASSIFIER = "ForSequenceClassification"
 class HfDecoder(Generic[C]):
     """A decoder family in Hugging Face folders.
 
-    `name`: the `architecture` of its specs. `architecture`: of config.json, "...ForCausalLM".
-    `config`: the keys that the family reads, with its defaults; a key of HF_NEUTRAL that is a field
-    of it is not refused. `spec(config, where)` returns the spec or raises ModelError that starts
-    with `where`. `names`: of its tensors. `model_type`: of config.json, if it is not `name`.
-    `headless`: the architecture without a language-model head, if it is not "...Model".
-    `is_reranker`: "...ForSequenceClassification" is supported.
+    - `name`: the `architecture` of the family's specs.
+    - `architecture`: the architecture in config.json, "...ForCausalLM".
+    - `config`: the keys that the family reads, with its defaults. A key of HF_NEUTRAL that is a
+      field of `config` may have any value.
+    - `spec(config, where)`: returns the spec, or raises ModelError that starts with `where`.
+    - `names`: the names of the tensors.
+    - `model_type`: the `model_type` in config.json, if it is not `name`.
+    - `headless`: the architecture without a language-model head, if it is not "...Model".
+    - `is_reranker`: whether "...ForSequenceClassification" is supported.
     """
 
     name: str
@@ -50,17 +54,18 @@ class HfDecoder(Generic[C]):
 
     @property
     def headless_architecture(self) -> str:
-        """The architecture of a model that was saved without its language-model head."""
+        """The architecture in config.json if the model was saved without its language-model
+        head."""
         return self.headless or self.architecture.replace(_CAUSAL_LM, "Model")
 
     @property
     def classifier_architecture(self) -> str | None:
-        """The architecture of a reranker; None if the family has none."""
+        """The architecture of the family's rerankers in config.json; None if there are none."""
         return self.architecture.replace(_CAUSAL_LM, _CLASSIFIER) if self.is_reranker else None
 
     def read(self, keys: Mapping[str, Any], where: str) -> DecoderSpec:
-        """Return the spec that the keys of a config.json mean. Raises ModelError that starts with
-        `where` and names the key at fault."""
+        """Convert the keys of a config.json to a spec. Raises ModelError that starts with `where`
+        and names the key at fault."""
         known = self.config.__struct_fields__
         neutral = {key: values for key, values in HF_NEUTRAL.items() if key not in known}
         refuse_unsupported(where, keys, neutral)
@@ -77,11 +82,14 @@ class HfDecoder(Generic[C]):
 class HfEncoder:
     """An encoder family in Hugging Face folders.
 
-    `name`: the `architecture` of its specs. `architecture`: of config.json, "...Model"; the same
-    weights are also saved as "...ForMaskedLM". `spec(path)` reads a config.json. `names`: of its
-    tensors. `classifier(path)` returns the head of a reranker, "...ForSequenceClassification", from
-    its config.json; None: this family has no rerankers. `model_type`: of config.json, if it is not
-    `name`.
+    - `name`: the `architecture` of the family's specs.
+    - `architecture`: the architecture in config.json, "...Model". The same weights may be saved as
+      "...ForMaskedLM".
+    - `spec(path)`: reads a config.json.
+    - `names`: the names of the tensors.
+    - `classifier(path)`: reads the classification head of a reranker,
+      "...ForSequenceClassification", from its config.json; None if the family has no rerankers.
+    - `model_type`: the `model_type` in config.json, if it is not `name`.
     """
 
     name: str
@@ -93,12 +101,13 @@ class HfEncoder:
 
     @property
     def masked_lm_architecture(self) -> str:
-        """The architecture of a model that was saved with the head of its pre-training."""
+        """The architecture in config.json if the model was saved with its masked-language-model
+        head."""
         return f"{self._stem}ForMaskedLM"
 
     @property
     def classifier_architecture(self) -> str | None:
-        """The architecture of a reranker; None if the family has none."""
+        """The architecture of the family's rerankers in config.json; None if there are none."""
         return None if self.classifier is None else f"{self._stem}{_CLASSIFIER}"
 
     @property
@@ -106,7 +115,7 @@ class HfEncoder:
         return self.architecture.removesuffix("Model")
 
     def read(self, path: Path) -> EncoderSpec:
-        """Return the spec of a config.json. Raises ModelError naming the key at fault."""
+        """Read the spec from a config.json. Raises ModelError naming the key at fault."""
         spec = replace(self.spec(path), architecture=self.name)
         spec.check(str(path))
         return spec
@@ -116,9 +125,11 @@ class HfEncoder:
 class GgufDecoder:
     """A decoder family in GGUF files.
 
-    `architecture`: `general.architecture`. `spec(file)` reads the metadata. `names`: of its
-    tensors, with q, k and v apart. `permuted_qk`: llama.cpp's converter permutes the rows of q and
-    k, for a rotation of neighbours that the family does not have.
+    - `architecture`: the value of `general.architecture`.
+    - `spec(file)`: reads the spec from the metadata.
+    - `names`: the names of the tensors if q, k and v are separate.
+    - `permuted_qk`: llama.cpp's converter permutes the rows of q and k for a rotation of
+      neighbouring components, which the family itself does not use.
     """
 
     architecture: str
@@ -129,7 +140,8 @@ class GgufDecoder:
 
 @dataclass(frozen=True, slots=True)
 class GgufEncoder:
-    """An encoder family in GGUF files: `general.architecture`, and what reads its metadata."""
+    """An encoder family in GGUF files. `architecture`: the value of `general.architecture`.
+    `spec(file)`: reads the spec from the metadata."""
 
     architecture: str
     spec: Callable[[GgufFile], EncoderSpec] = gguf_encoder_spec
@@ -137,7 +149,8 @@ class GgufEncoder:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A model family, in one or both file formats."""
+    """A model family, with its declarations for Hugging Face folders (`hf`) and GGUF files
+    (`gguf`)."""
 
     hf: HfDecoder[Any] | HfEncoder | None = None
     gguf: GgufDecoder | GgufEncoder | None = None

@@ -1,4 +1,4 @@
-"""The sampling that a model's own files ask for: generation_config.json, or GGUF metadata."""
+"""Reads a model's default sampling parameters from generation_config.json or GGUF metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.quant.json_file import read_json
 
 
 class GenerationConfig(msgspec.Struct):
-    """The keys of generation_config.json that this server honours."""
+    """The keys of generation_config.json that the server uses."""
 
     do_sample: bool | None = None
     temperature: float | None = None
@@ -23,8 +23,8 @@ class GenerationConfig(msgspec.Struct):
     eos_token_id: int | list[int] | None = None
 
     def sampling(self) -> Sampling:
-        """Return the model's sampling defaults. Without `do_sample` only the repetition penalty
-        applies; the rest is None."""
+        """Return the model's default sampling parameters. Unless `do_sample` is true, only the
+        repetition penalty is set."""
         if not self.do_sample:
             return Sampling(repetition_penalty=self.repetition_penalty)
         return Sampling(
@@ -37,13 +37,14 @@ class GenerationConfig(msgspec.Struct):
 
 
 def read_generation_config(folder: Path) -> GenerationConfig:
-    """Read generation_config.json of `folder`; all fields are defaults if there is no such file."""
+    """Read generation_config.json in `folder`. If the file does not exist, all fields are None."""
     path = folder / "generation_config.json"
     return read_json(path, GenerationConfig) if path.exists() else GenerationConfig()
 
 
 def gguf_sampling_defaults(file: GgufFile) -> Sampling:
-    """Return `general.sampling.*`, which newer converters copy from generation_config.json."""
+    """Return the sampling parameters under `general.sampling.*`, which newer converters copy from
+    generation_config.json."""
 
     def real(key: str) -> float | None:
         return file.real(key) if key in file.metadata else None

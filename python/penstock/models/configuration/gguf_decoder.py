@@ -1,7 +1,8 @@
-"""The DecoderSpec that the metadata and tensors of a GGUF file mean. Families override its fields.
+"""Builds the DecoderSpec of a GGUF file from its metadata and tensors. Families override single
+fields.
 
-GGUF has no keys for biases, norms of heads and a tied head: these follow from the tensors that the
-file has.
+GGUF has no keys for biases, head norms and a tied language-model head: the reader infers them from
+which tensors the file has.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from penstock.models.decoder.spec import MAX_LAYERS, DecoderSpec, ExpertsSpec, L
 from penstock.quant.gguf.gguf_file import GgufFile
 
 ALL_LAYERS: Final = 0
-"""A window period: every layer has the window."""
+"""A `window_period` with which every layer has the window."""
 
 
 def gguf_decoder_spec(
@@ -32,10 +33,12 @@ def gguf_decoder_spec(
 ) -> DecoderSpec:
     """Return the spec of a Llama-like decoder.
 
-    `family_keys`: keys, without the architecture and a dot, that the caller reads; they are not
-    refused. `window_period`: without the key `attention.sliding_window_pattern`, the last layer of
-    each `window_period` layers has no window. Raises ModelError naming a key that is missing or
-    not supported.
+    - `family_keys`: keys that the caller itself reads and that are therefore not refused, without
+      the "<architecture>." prefix.
+    - `window_period`: the last layer of each `window_period` layers has no sliding window, unless
+      the file has the key `attention.sliding_window_pattern`.
+
+    Raises ModelError naming a key that is missing or not supported.
     """
     where, architecture = str(file.path), file.text("general.architecture")
     neutral = {key: values for key, values in GGUF_NEUTRAL.items() if key not in family_keys}
@@ -84,7 +87,8 @@ def gguf_decoder_spec(
 
 
 def require_equal(file: GgufFile, key: str, value: int) -> None:
-    """Raise ModelError if the file has `key` with another value: all layers have one size."""
+    """Check that `key` is absent or equals `value`, because all layers must have the same size.
+    Raises ModelError naming the key."""
     given = file.integer(key, value)
     if given != value:
         raise ModelError(f"{file.path}: {key} {given} is not supported, only {value}")
@@ -102,13 +106,16 @@ def _is_bidirectional(file: GgufFile, architecture: str) -> bool:
     if file.boolean(key) is not False:
         return False
     if file.integer(f"{architecture}.attention.sliding_window", 0):
-        raise ModelError(f"{file.path}: {key} false is not supported beside a sliding window")
+        raise ModelError(
+            f"{file.path}: {key} false is not supported together with a sliding window"
+        )
     return True
 
 
 def _windows(file: GgufFile, architecture: str, layers: int, period: int) -> list[int]:
-    """Return the window of each layer, 0 for full attention. `attention.sliding_window_pattern` is
-    an array that marks the layers with the window, or replaces `period`."""
+    """Return the sliding window of each layer in tokens, 0 for full attention.
+    `attention.sliding_window_pattern` in the file is an array with a true entry for each layer that
+    has the window, or a number that replaces `period`."""
     key = f"{architecture}.attention.sliding_window_pattern"
     window = file.integer(f"{architecture}.attention.sliding_window", 0)
     if isinstance(file.metadata.get(key), np.ndarray):
@@ -126,8 +133,8 @@ def _windows(file: GgufFile, architecture: str, layers: int, period: int) -> lis
 
 
 def _experts(file: GgufFile, architecture: str) -> ExpertsSpec | None:
-    """Return the experts of every layer, or None. Raises ModelError naming a key that is not
-    supported."""
+    """Return the spec of each layer's mixture of experts, or None for a dense model. Raises
+    ModelError naming a key that is not supported."""
     count = file.integer(f"{architecture}.expert_count", 0)
     if not count:
         return None

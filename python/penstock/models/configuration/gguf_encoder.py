@@ -1,4 +1,4 @@
-"""The EncoderSpec and the PoolerSpec that the metadata and tensors of a GGUF file mean."""
+"""Builds the EncoderSpec and the PoolerSpec of a GGUF file from its metadata and tensors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _POOLINGS: Final[dict[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last
 
 
 def gguf_encoder_spec(file: GgufFile, rope: RopeSpec | None = None) -> EncoderSpec:
-    """Return the spec of a BERT-like encoder, with position embeddings or `rope`. GGUF has no keys
-    for biases and tables: they follow from the tensors that the file has. Raises ModelError naming
-    the key."""
+    """Return the spec of a BERT-like encoder, with rotary embedding if `rope` is given. GGUF has no
+    keys for biases and embedding tables: the reader infers them from which tensors the file has.
+    Raises ModelError naming a key that is missing or not supported."""
     where, name = str(file.path), file.text("general.architecture")
     refuse_unsupported(where, file.metadata, GGUF_ENCODER_NEUTRAL, f"{name}.")
     layers = file.integer(f"{name}.block_count")
@@ -45,8 +45,9 @@ def gguf_encoder_spec(file: GgufFile, rope: RopeSpec | None = None) -> EncoderSp
 
 
 def gguf_pooler_spec(file: GgufFile) -> PoolerSpec:
-    """Return how the states become a vector. GGUF does not say whether vectors are normalized; the
-    tools that read it normalize them. Raises ModelError for a pooling that makes no embedding."""
+    """Return the pooling that turns the token states into one embedding vector. GGUF has no key for
+    normalization; the vectors are normalized, as other GGUF readers do. Raises ModelError for a
+    pooling that produces no embedding."""
     key = f"{file.text('general.architecture')}.pooling_type"
     kind = file.integer(key, 0)
     if kind not in _POOLINGS:
@@ -55,6 +56,6 @@ def gguf_pooler_spec(file: GgufFile) -> PoolerSpec:
 
 
 def _num_rows(file: GgufFile, name: str) -> int:
-    """Return the rows of a matrix, or 0 if the file lacks it."""
+    """Return the number of rows of a matrix, or 0 if the file does not have the matrix."""
     info = file.tensors.get(name)
     return info.shape[0] if info is not None else 0

@@ -1,4 +1,4 @@
-"""The rope scaling that the metadata of a GGUF file mean."""
+"""Reads the RoPE scaling from the metadata of a GGUF file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OTHER_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (0, -1), "attn_factor": (1,
 
 
 def gguf_rope_scaling(file: GgufFile, architecture: str) -> RopeScaling | None:
-    """Return how the file scales positions, or None. A factor without a type is linear, also under
-    its older key `rope.scale_linear`; a factor of 0 or 1 scales nothing. Raises ModelError naming
-    the key that is not supported."""
+    """Return the RoPE scaling of the file, or None. A factor without a type means linear scaling;
+    the older key `rope.scale_linear` is also read. A linear factor of 0 or 1 means no scaling.
+    Raises ModelError naming the key that is not supported."""
     prefix = f"{architecture}.rope.scaling"
     factor = file.real(f"{prefix}.factor", file.real(f"{architecture}.rope.scale_linear", 0.0))
     kind = file.text(f"{prefix}.type", "linear")
@@ -29,7 +29,7 @@ def gguf_rope_scaling(file: GgufFile, architecture: str) -> RopeScaling | None:
     if kind not in ("none", "linear", "yarn"):
         raise ModelError(f"{file.path}: {prefix}.type {kind!r} is not supported")
     if factor < 0:
-        raise ModelError(f"{file.path}: {prefix}.factor {factor} is not positive")
+        raise ModelError(f"{file.path}: {prefix}.factor {factor} is negative")
     if kind == "yarn":
         return _yarn(file, architecture, factor or 1.0)
     refuse_unsupported(str(file.path), file.metadata, _OTHER_NEUTRAL, f"{prefix}.")
@@ -56,7 +56,7 @@ def _longrope(file: GgufFile, architecture: str, factor: float) -> LongRopeScali
     if missing:
         raise ModelError(f"{file.path}: {prefix}.type longrope: tensor {missing[0]} is missing")
     if factor not in (0.0, 1.0):
-        raise ModelError(f"{file.path}: {prefix}.factor {factor} beside longrope is not supported")
+        raise ModelError(f"{file.path}: {prefix}.factor {factor} is not supported with longrope")
     refuse_unsupported(str(file.path), file.metadata, _LONGROPE_NEUTRAL, f"{prefix}.")
     short, long = (tuple(file.vector(name).tolist()) for name in LONGROPE_FACTORS)
     context = file.integer(f"{architecture}.context_length")

@@ -8,9 +8,12 @@ import msgspec
 
 
 class HfConfig(msgspec.Struct):
-    """The keys that every decoder reads, with the defaults of transformers' LlamaConfig. A key that
-    is null in the file is None here: it does not fall back to the default. A family with keys or
-    defaults of its own derives a struct. `rope_parameters`: one set, or one per layer type."""
+    """The keys that every Llama-like decoder reads, with the defaults of transformers' LlamaConfig.
+
+    A key that is null in the file is None here, not the default. A family with additional keys or
+    other defaults derives a struct. `rope_parameters`: the rotary keys of all layers, or layer type
+    -> the rotary keys of that type.
+    """
 
     hidden_size: int
     num_hidden_layers: int

@@ -1,4 +1,5 @@
-"""The DecoderSpec that a Llama-like decoder's config.json means. Families override its fields."""
+"""Builds the DecoderSpec of a Llama-like decoder from its config.json. Families override single
+fields."""
 
 from __future__ import annotations
 
@@ -12,14 +13,16 @@ from penstock.models.decoder.spec import DecoderSpec, LayerSpec, RopeSpec, YarnS
 Activation = Literal["silu", "gelu_tanh"]
 
 ACTIVATIONS: Final[dict[str, Activation]] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-"""`hidden_act` -> the activation of a DecoderSpec."""
+"""`hidden_act` in config.json -> `DecoderSpec.activation`."""
 
 
 def decoder_spec(config: HfConfig, where: str, layers: tuple[LayerSpec, ...]) -> DecoderSpec:
-    """Return the spec of a Llama-like decoder with these layers. Its `architecture` is left empty:
-    `HfDecoder.read` sets it. Raises ModelError that starts with `where` and names the key, also for
-    a config that rotates only a part of each head: implementations disagree on the meaning of
-    `partial_rotary_factor` in families that have no such models."""
+    """Return the spec of a Llama-like decoder with the given layers. `architecture` is left empty:
+    `HfDecoder.read` sets it.
+
+    Raises ModelError that starts with `where` and names the key. A `partial_rotary_factor` other
+    than 1 is refused: implementations disagree on its meaning in families without such models.
+    """
     spec = partial_rotary_decoder_spec(config, where, layers)
     for rope in (spec.rope, spec.local_rope):
         if rope is not None and rope.rotary_dim != spec.head_dim:
@@ -31,7 +34,8 @@ def decoder_spec(config: HfConfig, where: str, layers: tuple[LayerSpec, ...]) ->
 def partial_rotary_decoder_spec(
     config: HfConfig, where: str, layers: tuple[LayerSpec, ...]
 ) -> DecoderSpec:
-    """Like `decoder_spec`, for a family that may rotate only the first components of each head."""
+    """Return the same spec as `decoder_spec`, but accept a `partial_rotary_factor` other than 1,
+    for families that may rotate only the first components of each head."""
     if config.hidden_act not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise ModelError(
@@ -62,7 +66,7 @@ def partial_rotary_decoder_spec(
 
 def _max_model_len(config: HfConfig, rope: RopeSpec) -> int:
     """Return the model's context length. With YaRN, `max_position_embeddings` may be the length
-    before or after scaling."""
+    before or after scaling; the longer one is returned."""
     if not isinstance(rope.scaling, YarnScaling):
         return config.max_position_embeddings
     scaled = round(rope.scaling.original_context * rope.scaling.factor)
@@ -70,10 +74,13 @@ def _max_model_len(config: HfConfig, rope: RopeSpec) -> int:
 
 
 def _is_bidirectional(config: HfConfig, layers: tuple[LayerSpec, ...], where: str) -> bool:
-    """Return whether tokens attend to later tokens. Raises ModelError for `is_causal` false beside
-    a sliding window: the config does not say whether the window reaches to one side or to both."""
+    """Return whether tokens also attend to later tokens. Raises ModelError for `is_causal` false
+    together with a sliding window: the config does not say whether the window extends to one side
+    or to both."""
     if config.is_causal is not False:
         return False
     if any(layer.window for layer in layers):
-        raise ModelError(f"{where}: is_causal false is not supported beside a sliding window")
+        raise ModelError(
+            f"{where}: is_causal false is not supported together with a sliding window"
+        )
     return True

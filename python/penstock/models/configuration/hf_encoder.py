@@ -1,4 +1,4 @@
-"""Checks and helpers that every encoder family applies to its config.json."""
+"""Helper functions with which the encoder families read and check config.json."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.models.decoder.spec import MAX_LAYERS, RopeSpec
 
 
 def encoder_rope(path: Path, rope: RopeParameters | None, theta: float, head_dim: int) -> RopeSpec:
-    """Return the spec of rotary keys; `theta` is the base if they name none. Raises ModelError for
-    a scaling."""
+    """Return the RoPE spec that the rotary keys `rope` describe. `theta`: the base if `rope` is
+    None or has no base. Raises ModelError if the keys ask for RoPE scaling."""
     if rope is None:
         return RopeSpec(theta, head_dim)
     require(path, "rope_type", rope.rope_type or rope.type, "default", None)
@@ -19,13 +19,14 @@ def encoder_rope(path: Path, rope: RopeParameters | None, theta: float, head_dim
 
 
 def num_encoder_layers(path: Path, count: int) -> int:
-    """Return `count`. Raises ModelError if it is out of range."""
+    """Return `count`, the number of layers. Raises ModelError if it is not in 1..MAX_LAYERS."""
     if not 1 <= count <= MAX_LAYERS:
         raise ModelError(f"{path}: number of layers {count} is not in 1..{MAX_LAYERS}")
     return count
 
 
 def require(path: Path, key: str, value: object, *allowed: object) -> None:
-    """Raise ModelError if `value`, of `key`, is not one of `allowed`."""
+    """Check that the `value` of `key` is one of the `allowed` values. Raises ModelError naming the
+    key."""
     if value not in allowed:
         raise ModelError(f"{path}: {key} {value!r} is not supported, only {allowed[0]!r}")

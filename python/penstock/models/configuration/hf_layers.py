@@ -1,4 +1,5 @@
-"""The layers of a decoder from config.json: which ones have a sliding window."""
+"""Builds the LayerSpec of each decoder layer from config.json: which layers have a sliding
+window."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _LAYER_TYPES: Final = frozenset({FULL, SLIDING})
 
 
 def num_layers(config: HfConfig, where: str) -> int:
-    """Return `num_hidden_layers`. Raises ModelError if it is out of range or `layer_types` does not
-    fit."""
+    """Return the number of layers. Raises ModelError if `num_hidden_layers` is out of range, or if
+    `layer_types` has another length or an unknown type."""
     layers, types = config.num_hidden_layers, config.layer_types
     if not 1 <= layers <= MAX_LAYERS:
         raise ModelError(f"{where}: num_hidden_layers {layers} is not in 1..{MAX_LAYERS}")
@@ -30,18 +31,18 @@ def num_layers(config: HfConfig, where: str) -> int:
 def uniform_layers(
     config: HfConfig, where: str, window: int | None = None
 ) -> tuple[LayerSpec, ...]:
-    """Return layers that all have the same window, or none, whatever `layer_types` says. Raises
-    ModelError as `num_layers` does."""
+    """Return layers that all have the sliding window `window`, or full attention if it is None.
+    `layer_types` is ignored. Raises ModelError as `num_layers` does."""
     return (LayerSpec(window or 0),) * num_layers(config, where)
 
 
 def typed_layers(
     config: HfConfig, where: str, window: int | None, is_sliding: Callable[[int], bool]
 ) -> tuple[LayerSpec, ...]:
-    """Return the layers of a model in which some use a sliding window.
+    """Return the layers of a model in which only some layers have the sliding window `window`.
 
-    `layer_types` of the config names them; without it, `is_sliding` decides by the layer's index.
-    Raises ModelError as `num_layers` does.
+    `layer_types` of the config says which layers have it; if the key is absent, `is_sliding(layer
+    index)` decides. Raises ModelError as `num_layers` does.
     """
     layers = range(num_layers(config, where))
     if config.layer_types is None:
@@ -52,8 +53,9 @@ def typed_layers(
 
 
 def all_but_last_of(period: int | None, where: str) -> Callable[[int], bool]:
-    """Return the rule that the last layer of each `period` layers has no window. Raises ModelError
-    if the period, `sliding_window_pattern`, is not positive."""
+    """Return a function that tells for a layer index whether the layer has a sliding window: all
+    layers do except the last one of each `period` layers. Raises ModelError if the period,
+    `sliding_window_pattern`, is not positive."""
     period = period or 0
     if period < 1:
         raise ModelError(f"{where}: sliding_window_pattern {period} is not positive")

@@ -1,7 +1,7 @@
-"""The rotary embedding that a config.json means.
+"""Reads the rotary embedding (RoPE) from a config.json.
 
-Both spellings of the rotary keys are read: `rope_parameters` (transformers 5) and `rope_theta`
-with `rope_scaling` (before it).
+Both spellings of the rotary keys are read: `rope_parameters` (transformers 5), and `rope_theta`
+with `rope_scaling` (earlier versions).
 """
 
 from __future__ import annotations
@@ -48,29 +48,34 @@ class RopeParameters(msgspec.Struct):
 
 
 def head_dim(config: HfConfig) -> int:
-    """Return `head_dim`, or else the hidden size divided by the number of heads."""
+    """Return the head dimension: `head_dim` of the config, or else hidden size / number of
+    heads."""
     return config.head_dim or config.hidden_size // max(config.num_attention_heads, 1)
 
 
 def rope_spec(config: HfConfig, where: str) -> RopeSpec:
-    """Return the rotary embedding of layers with full attention. Raises ModelError that starts with
+    """Return the RoPE spec of the layers with full attention. Raises ModelError that starts with
     `where` for an unknown scaling."""
     return _rope(config, _rope_parameters(config, where, FULL), config.rope_theta, where)
 
 
 def local_rope_spec(config: HfConfig, where: str, theta: float | None = None) -> RopeSpec | None:
-    """Return the rotary embedding of layers with a sliding window, or None if it is that of the
-    other layers. `theta`: its base, in a family with a key for it. The scaling of the other layers
-    does not apply: Gemma's configs have "sliding_attention": {"rope_type": "default"}."""
+    """Return the RoPE spec of the layers with a sliding window, or None if all layers use the same
+    one.
+
+    `theta`: the base of these layers, if the family has a separate key for it. The scaling of the
+    full-attention layers is not applied, as Gemma's configs state: "sliding_attention":
+    {"rope_type": "default"}.
+    """
     if SLIDING in (config.rope_parameters or {}):
         return _rope(config, _rope_parameters(config, where, SLIDING), theta, where)
     return None if theta is None else RopeSpec(theta, head_dim(config))
 
 
 def _rope_parameters(config: HfConfig, where: str, layer_type: str) -> RopeParameters:
-    """Return the rotary keys of the layers of one type, from any of their three spellings. If a
-    config has both `rope_scaling` and `rope_parameters`, the older `rope_scaling` wins: it was
-    added by hand to what transformers saved."""
+    """Return the rotary keys for the layers of one type, from `rope_scaling` or `rope_parameters`.
+    If a config has both, `rope_scaling` takes precedence: a user added it by hand to a config that
+    transformers had saved."""
     given = config.rope_parameters or {}
     older = config.rope_scaling if layer_type == FULL else None
     try:
@@ -84,7 +89,8 @@ def _rope_parameters(config: HfConfig, where: str, layer_type: str) -> RopeParam
 
 
 def _rope(config: HfConfig, rope: RopeParameters, theta: float | None, where: str) -> RopeSpec:
-    """Return the spec of rotary keys; `theta` is the base if they name none."""
+    """Return the RoPE spec that the rotary keys `rope` describe. `theta`: the base if `rope` has
+    none."""
     partial = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
     theta = rope.rope_theta or theta or 10_000.0
     return RopeSpec(theta, int(head_dim(config) * partial), _scaling(config, rope, where))
@@ -94,7 +100,7 @@ def _scaling(config: HfConfig, rope: RopeParameters, where: str) -> RopeScaling 
     kind = rope.rope_type or rope.type or "default"
     if kind == "su" or (kind == "yarn" and rope.long_factor):  # the first release of Phi-3
         kind = "longrope"
-    if kind in ("default", "mrope"):  # mrope: text has one position
+    if kind in ("default", "mrope"):  # mrope: for text, all position components are equal
         return None
     if kind not in ("linear", "llama3", "yarn", "longrope"):
         raise ModelError(

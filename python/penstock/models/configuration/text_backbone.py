@@ -1,8 +1,8 @@
-"""The language model inside a multimodal checkpoint: its config and the names of its tensors. The
-other parts stay on disk.
+"""Extracts the language model of a multimodal checkpoint: its config and the names of its tensors.
+The weights of the vision encoder and projector are not read.
 
-For text alone, such a model computes what its language model computes: the positions in several
-dimensions (`mrope`) are equal, and no token attends to later ones.
+For text input, the multimodal model computes the same as its language model alone: the components
+of multi-dimensional positions (`mrope`) are equal, and no token attends to later tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MULTIMODAL_ARCHITECTURES: Final[Mapping[str, str]] = {
     "Qwen3VLForConditionalGeneration": "qwen3",
     "SmolVLMForConditionalGeneration": "llama",
 }
-"""Architecture -> the `model_type` of its language model, if the config does not name one."""
+"""Architecture of a multimodal model -> the `model_type` of its language model, if the config has
+none."""
 
 _FAMILY_TYPES: Final = {
     "qwen2_vl": "qwen2",
@@ -71,8 +72,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "vocab_size": 262_208,
     },
 }
-"""`model_type` of a `text_config` -> the defaults of its config class in transformers, before those
-of the family: multimodal models are published with only the keys that differ."""
+"""`model_type` of a `text_config` -> the defaults of its config class in transformers, which
+override the family's defaults: multimodal models are published with only the keys that differ."""
 _ROOTS: Final = ("model.language_model.", "language_model.model.", "model.text_model.", "model.")
 _OTHER_PARTS: Final = re.compile(
     r"(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|connector|image_newline)"
@@ -81,8 +82,8 @@ _OTHER_PARTS: Final = re.compile(
 
 
 def text_backbone_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of the language model, a copy of `config` if the model is not multimodal.
-    Its keys are in `text_config`, or in older configs beside those of the other parts."""
+    """Return the config of the language model, or a copy of `config` if the model is not
+    multimodal. The keys come from `text_config`; older configs have them at the top level."""
     if multimodal_architecture(config) is None:
         return dict(config)
     inner = config.get("text_config")
@@ -95,22 +96,22 @@ def text_backbone_config(config: Mapping[str, Any]) -> dict[str, Any]:
         **inner,
         "architectures": None,
         "model_type": _FAMILY_TYPES.get(known, kind),
-        # A key of the whole model. A head that differs from the embedding overrides it later.
+        # This key is at the top level. A separate head tensor in the checkpoint overrides it later.
         "tie_word_embeddings": config.get("tie_word_embeddings", True),
         "eos_token_id": config.get("eos_token_id", inner.get("eos_token_id")),
     }
 
 
 def multimodal_architecture(config: Mapping[str, Any]) -> str | None:
-    """Return the architecture of a multimodal model, or None for a language model."""
+    """Return the architecture of a multimodal model, or None if the model is not multimodal."""
     named = config.get("architectures")
     name = named[0] if isinstance(named, list) and named else None
     return name if isinstance(name, str) and name in MULTIMODAL_ARCHITECTURES else None
 
 
 def text_backbone_names(names: TensorNames, tensors: Collection[str]) -> TensorNames:
-    """Return `names` as a multimodal checkpoint has them; tensors of its other parts are
-    ignored."""
+    """Return `names` with the prefixes that a multimodal checkpoint with these `tensors` uses.
+    Tensors outside the language model are ignored."""
     found = (root for root in _ROOTS if f"{root}embed_tokens.weight" in tensors)
     root = next(found, _ROOTS[0])
     return replace(
@@ -124,7 +125,7 @@ def text_backbone_names(names: TensorNames, tensors: Collection[str]) -> TensorN
 
 
 def non_text_bytes(tensors: Mapping[str, TensorInfo]) -> int:
-    """Return the bytes of the tensors of a multimodal checkpoint's other parts."""
+    """Return the total bytes of a multimodal checkpoint's tensors outside the language model."""
     return sum(info.size_bytes for name, info in tensors.items() if _OTHER_PARTS.fullmatch(name))
 
 

@@ -1,9 +1,9 @@
-"""Keys of a model's files that change what it computes and that no code here supports.
+"""Keys of a model's configuration that change its results but that the server does not support.
 
-A file may have such a key with a neutral value. Any other value is refused by its key: the model
-would load and answer wrongly. Keys that no table lists and no code reads do not change results
-(names, licences, training settings), or come with tensors that are refused by name. The GGUF tables
-follow llama.cpp.
+A file may have such a key with a value that has no effect. For any other value the model is refused
+with an error that names the key, because it would load and answer wrongly. A key that no table
+lists and no code reads does not change results (names, licences, training settings), or comes with
+tensors that are refused by name. The GGUF tables follow llama.cpp.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from penstock.base.errors import ModelError
 
 Neutral: TypeAlias = Mapping[str, tuple[float, ...]]
-"""Key -> the values that have no effect."""
+"""Key -> the values with which it has no effect."""
 
 GGUF_NEUTRAL: Final[Neutral] = {
     "attn_logit_softcapping": (0,),
@@ -41,7 +41,7 @@ GGUF_NEUTRAL: Final[Neutral] = {
     "full_attention_interval": (0, 1),
     "nextn_predict_layers": (0,),
 }
-"""Keys of every GGUF decoder, after its architecture and a dot."""
+"""Keys of every GGUF decoder, without the "<architecture>." prefix."""
 
 GGUF_EXPERTS_NEUTRAL: Final[Neutral] = {
     "expert_gating_func": (0, 1),  # 1: softmax
@@ -54,7 +54,7 @@ GGUF_EXPERTS_NEUTRAL: Final[Neutral] = {
     "moe_every_n_layers": (0, 1),
     "router_logit_softcapping": (0,),
 }
-"""Keys of a GGUF mixture of experts, after its architecture and a dot."""
+"""Keys of a GGUF mixture of experts, without the "<architecture>." prefix."""
 
 GGUF_ENCODER_NEUTRAL: Final[Neutral] = {
     **GGUF_NEUTRAL,
@@ -64,7 +64,8 @@ GGUF_ENCODER_NEUTRAL: Final[Neutral] = {
     "attention.sliding_window": (0,),
     "embedding_scale": (0, 1),
 }
-"""Keys of a GGUF encoder, after its architecture and a dot; decoders support some of them."""
+"""Keys of a GGUF encoder, without the "<architecture>." prefix. Decoders support some of these
+keys."""
 
 HF_NEUTRAL: Final[Neutral] = {
     "attn_logit_softcapping": (),
@@ -80,14 +81,15 @@ HF_NEUTRAL: Final[Neutral] = {
     "swiglu_alpha": (1.702,),
     "swiglu_limit": (7,),
 }
-"""Keys of a decoder's config.json."""
+"""Keys of every decoder's config.json."""
 
 
 def refuse_unsupported(
     where: str, given: Mapping[str, object], neutral: Neutral, prefix: str = ""
 ) -> None:
-    """Raise ModelError naming the first key of `neutral`, after `prefix`, whose value in `given` is
-    not neutral. Every entry of a list must be neutral."""
+    """Check that each key of `neutral` is absent from `given` or has a neutral value there. Every
+    entry of a list must be neutral. `prefix`: precedes each key in `given`. Raises ModelError
+    naming the first key with another value."""
     for key, values in neutral.items():
         value = given.get(prefix + key)
         if value is not None and not all(one in values for one in _entries(value)):
@@ -101,7 +103,7 @@ def _entries(value: object) -> list[object]:
 
 
 def _shown(value: object) -> object:
-    """Return a value in the notation of JSON, on one line."""
+    """Format a value for an error message, as in JSON."""
     if isinstance(value, bool):
         return str(value).lower()
     return value.tolist() if isinstance(value, np.ndarray) else value

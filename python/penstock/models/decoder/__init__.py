@@ -1,1 +1,1 @@
-"""The Llama-family decoder: its spec, tensor names, weights, RoPE and computation."""
+"""The decoder (Llama and its relatives): spec, tensor names, weights, RoPE and forward pass."""

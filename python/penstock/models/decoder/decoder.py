@@ -1,7 +1,7 @@
-"""The forward pass of a decoder, written over the ops.
+"""The forward pass of a decoder, written with the ops of a kernel backend.
 
 All backends run this code: eager native kernels, the recorded plan, the PyTorch reference and
-Triton. It does not know which one runs.
+Triton. It does not depend on the backend.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ Tensor = TypeVar("Tensor")
 _STORAGE_DTYPES: Final[tuple[StorageDtype, ...]] = ("f32", "f16", "i8")  # from fine to coarse
 
 Progress = Callable[[int, int], None]
-"""Called with the number of layers done and the number of layers."""
+"""Called with the number of loaded layers and the total number of layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer(Generic[Tensor]):
-    """A packed layer: weights as `Ops` packed them, norms and rope as tensors. A mixture of experts
-    has `router` and `experts`, a dense layer `gate_up` and `down`."""
+    """The packed weights of one layer: matrices as `Ops` packed them, norms and RoPE tables as
+    tensors. A mixture of experts has `router` and `experts`, a dense layer `gate_up` and `down`;
+    the other two are None."""
 
     spec: LayerSpec
     attention_norm: Tensor
@@ -50,9 +51,11 @@ class _Layer(Generic[Tensor]):
 
 
 class _LoraLinears(Generic[Tensor]):
-    """The linear layers of a step, with the adapters' updates. `first`: the number of the current
-    decoder layer's first linear layer. `rows`: the adapter slot of each token; None: no row has an
-    adapter, and only the base model computes."""
+    """Computes the linear layers of a step and adds the LoRA updates.
+
+    - `first`: the number of the current decoder layer's first linear layer.
+    - `rows`: the adapter slot of each token; None if no token uses an adapter.
+    """
 
     def __init__(
         self, ops: Ops[Tensor], slots: AdapterSlots | None, rows: AdapterRows[Tensor] | None
@@ -70,7 +73,7 @@ class _LoraLinears(Generic[Tensor]):
 
 
 class Decoder(Generic[Tensor]):
-    """A decoder whose weights are packed for one backend of the ops."""
+    """A decoder whose weights are packed for one kernel backend."""
 
     def __init__(
         self,
@@ -81,13 +84,18 @@ class Decoder(Generic[Tensor]):
         progress: Progress | None = None,
         ranks: Communicator[Tensor] = SINGLE_RANK,
     ) -> None:
-        """Pack layer by layer, freeing the source arrays of each layer once it is packed.
+        """Pack the weights layer by layer, freeing the source arrays of each layer once it is
+        packed.
 
-        `max_model_len`: rows of the rope table; None: the model's own context length. `ranks`:
-        the ranks that hold the other shards, if `spec` and `weights` are those of one shard
-        (`models.loader.tensor_parallel`). Attributes: `weight_bytes` counts the source arrays, a
-        tied head once; `adapter_storage_dtype`, to which adapters are rounded, is as coarse as the
-        coarsest weight of a layer.
+        - `max_model_len`: the number of rows of the RoPE table; None: the model's own context
+          length.
+        - `progress`: called after each layer.
+        - `ranks`: communicates with the other tensor parallel ranks, if `spec` and `weights`
+          describe one shard (`models.loader.tensor_parallel`).
+
+        Sets two public attributes. `weight_bytes`: the bytes of the source arrays, counting a tied
+        head once. `adapter_storage_dtype`: the type to which adapters are rounded, as coarse as the
+        coarsest linear layer.
         """
         self.spec = spec
         self._communicator = ranks
@@ -115,8 +123,9 @@ class Decoder(Generic[Tensor]):
         caches: list[LayerCache[Tensor]],
         slots: AdapterSlots | None = None,
     ) -> Tensor:
-        """Run one step over T tokens and return the logits [S, V] of the sampled rows. `caches`:
-        one per layer. `slots`: the adapters' factors, if a row of `inputs` has an adapter."""
+        """Run one step over T tokens and return the logits [S, V] of the sampled tokens. `caches`:
+        one per layer. `slots`: the LoRA factors of all adapters, needed if a token of `inputs` uses
+        an adapter."""
         states = self.hidden(ops, inputs, caches, inputs.sample_rows, slots)
         logits: Tensor = ops.linear(states, self._head)
         return self._communicator.all_gather(logits, self.spec.vocab_size)
@@ -129,8 +138,8 @@ class Decoder(Generic[Tensor]):
         rows: Tensor | None,
         slots: AdapterSlots | None = None,
     ) -> Tensor:
-        """Return the states that the head reads, [S, W] of the tokens `rows`, or [T, W] of all
-        tokens if `rows` is None."""
+        """Return the final hidden states, which the language-model head reads: [S, W] of the tokens
+        with the indices `rows`, or [T, W] of all tokens if `rows` is None."""
         spec = self.spec
         linear: _LoraLinears[Tensor] = _LoraLinears(ops, slots, inputs.adapters)
         x = residual = ops.embedding(self._embedding, inputs.tokens, spec.embedding_scale)
@@ -141,7 +150,7 @@ class Decoder(Generic[Tensor]):
                 x, residual = ops.add_rms_norm(x, residual, layer.attention_norm, spec.norm_eps)
             linear.first = self._first_linears[index]
             x = self._attend(ops, linear, x, layer, inputs, cache)
-            if rows is not None and index == len(self._layers) - 1:  # other rows are not needed
+            if rows is not None and index == len(self._layers) - 1:  # other tokens are not needed
                 x = ops.gather_rows(x, rows)
                 residual = ops.gather_rows(residual, rows)
                 linear.rows = inputs.sampled_adapters
@@ -162,7 +171,7 @@ class Decoder(Generic[Tensor]):
         inputs: StepInputs[Tensor],
         cache: LayerCache[Tensor],
     ) -> Tensor:
-        """Attention: [T, W] -> [T, H * D]."""
+        """Compute attention, without the output projection: [T, W] -> [T, H * D]."""
         spec = self.spec
         heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim)
         scale = spec.attention_scale or spec.head_dim**-0.5
@@ -175,7 +184,7 @@ class Decoder(Generic[Tensor]):
     def _feed_forward(
         self, ops: Ops[Tensor], linear: _LoraLinears[Tensor], x: Tensor, layer: _Layer[Tensor]
     ) -> Tensor:
-        """Feed-forward or mixture of experts: [T, W] -> [T, W]."""
+        """Compute the feed-forward or the mixture of experts: [T, W] -> [T, W]."""
         experts = layer.spec.experts
         if experts is None:
             inner = self._activate(ops, linear(x, layer.gate_up, GATE_UP))
@@ -193,7 +202,8 @@ class Decoder(Generic[Tensor]):
         return x if weight is None else ops.rms_norm(x, weight, self.spec.norm_eps)
 
     def _pack_ends(self, weights: Weights, ops: Ops[Tensor]) -> tuple[Any, Any]:
-        """Pack the embedding table and the head, which may be the same matrix."""
+        """Pack the embedding table and the language-model head, which may be one matrix. Return
+        both."""
         table = weights.embedding()
         self.weight_bytes += size_bytes(table)
         head = weights.head()

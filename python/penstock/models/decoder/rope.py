@@ -1,4 +1,5 @@
-"""The table of cosines and sines that rotates queries and keys, for every kind of rope scaling."""
+"""Computes the tables of cosines and sines that rotate queries and keys (RoPE), with RoPE
+scaling."""
 
 from __future__ import annotations
 
@@ -20,11 +21,14 @@ Doubles = npt.NDArray[np.float64]
 
 
 def rope_table(rope: RopeSpec, positions: int, factors: Floats | None = None) -> Floats:
-    """Return [positions, rotary_dim] float32: the cosines, then the sines, of each rotated pair.
+    """Return the RoPE table [positions, rotary_dim] float32: in each row the cosines of all rotated
+    pairs, then their sines.
 
-    `positions`: the served context. `factors` [rotary_dim / 2]: divisors of the frequencies, if the
-    model's file has them (GGUF's form of Llama 3 scaling). Angles are float32 products, as in the
-    models' training code.
+    - `positions`: the served context length.
+    - `factors` [rotary_dim / 2]: divisors of the frequencies, if the model's file has them (this is
+      how GGUF stores Llama 3 scaling).
+
+    Angles are float32 products, as in the models' training code.
     """
     frequencies, amplitude = _frequencies(rope, positions)
     if factors is not None:
@@ -40,12 +44,14 @@ def rope_table(rope: RopeSpec, positions: int, factors: Floats | None = None) ->
 
 
 def identity_table(positions: int) -> Floats:
-    """Return [positions, 2] float32 that rotates by zero, for layers without rotary embedding."""
+    """Return a RoPE table [positions, 2] float32 that rotates by zero, for layers without rotary
+    embedding."""
     return np.tile(np.array([1, 0], np.float32), (positions, 1))
 
 
 def _frequencies(rope: RopeSpec, positions: int) -> tuple[Doubles, float]:
-    """Return the radians per position of each rotated pair, and the factor on cosines and sines."""
+    """Return the frequency of each rotated pair in radians per position, and the factor by which
+    cosines and sines are multiplied."""
     exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float64) / rope.rotary_dim
     plain = rope.theta**-exponents
     match rope.scaling:
@@ -62,7 +68,9 @@ def _frequencies(rope: RopeSpec, positions: int) -> tuple[Doubles, float]:
 
 
 def _llama3(plain: Doubles, scaling: Llama3Scaling) -> Doubles:
-    turns = scaling.original_context * plain / (2 * math.pi)  # over the original context
+    turns = (
+        scaling.original_context * plain / (2 * math.pi)
+    )  # turns that each pair makes over the original context
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = np.clip((turns - low) / (high - low), 0, 1)
     return plain * (kept + (1 - kept) / scaling.factor)
@@ -70,7 +78,8 @@ def _llama3(plain: Doubles, scaling: Llama3Scaling) -> Doubles:
 
 def _yarn(plain: Doubles, rope: RopeSpec, scaling: YarnScaling) -> Doubles:
     def dimension(turns: float) -> float:
-        """Return the (fractional) pair that makes `turns` turns over the original context."""
+        """Return the index, a fraction, of the rotated pair that makes `turns` turns over the
+        original context."""
         span = math.log(scaling.original_context / (turns * 2 * math.pi))
         return rope.rotary_dim * span / (2 * math.log(rope.theta))
 

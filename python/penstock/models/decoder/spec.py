@@ -23,8 +23,8 @@ MAX_EXPERTS_IN_ALL = 1 << 16
 
 
 def check_sizes(where: str, limits: Mapping[str, tuple[int, int]]) -> None:
-    """Raise ModelError that starts with `where` for a size that is not in 1..limit. `limits`: the
-    size's name -> (the size, its limit)."""
+    """Check that each size is in 1..limit. `limits`: name of the size -> (size, limit). Raises
+    ModelError that starts with `where` and names the first size out of range."""
     for name, (value, limit) in limits.items():
         if not 1 <= value <= limit:
             raise ModelError(f"{where}: {name} {value} is not in 1..{limit}")
@@ -32,15 +32,15 @@ def check_sizes(where: str, limits: Mapping[str, tuple[int, int]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
-    """Positions are divided by `factor`."""
+    """Linear RoPE scaling (position interpolation): positions are divided by `factor`."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Low frequencies are divided by `factor`, high ones kept, with a smooth transition between
-    them (Llama 3.1)."""
+    """RoPE scaling of Llama 3.1: low frequencies are divided by `factor` and high frequencies are
+    kept, with a smooth transition between the two."""
 
     factor: float
     low_frequency_factor: float
@@ -50,9 +50,9 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """YaRN (arXiv 2309.00071): a linear ramp between kept and divided frequencies. Cosines and
-    sines are multiplied by `attention_factor`. `truncate`: the ends of the ramp are rounded
-    outward."""
+    """RoPE scaling by YaRN (arXiv 2309.00071): high frequencies are kept, low frequencies are
+    divided by `factor`, and a linear ramp joins the two. `attention_factor`: multiplies cosines and
+    sines. `truncate`: round the ends of the ramp outward to whole components."""
 
     factor: float
     original_context: int
@@ -64,9 +64,12 @@ class YarnScaling:
 
 @dataclass(frozen=True, slots=True)
 class LongRopeScaling:
-    """LongRoPE (arXiv 2402.13753): each frequency has its own divisor, from `short` if the served
-    context is at most the original one, or else from `long`. Cosines and sines are multiplied by
-    `attention_factor`."""
+    """RoPE scaling by LongRoPE (arXiv 2402.13753): each frequency has its own divisor.
+
+    - `short`: the divisors if the served context is at most `original_context`.
+    - `long`: the divisors if the served context is longer.
+    - `attention_factor`: multiplies cosines and sines.
+    """
 
     short: tuple[float, ...]
     long: tuple[float, ...]
@@ -79,7 +82,8 @@ RopeScaling: TypeAlias = LinearScaling | Llama3Scaling | YarnScaling | LongRopeS
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary embedding of the first `rotary_dim` components of a head, with base `theta`."""
+    """The rotary embedding (RoPE) of the first `rotary_dim` components of each head, with base
+    `theta`."""
 
     theta: float
     rotary_dim: int
@@ -88,10 +92,13 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsSpec:
-    """A mixture of experts: the router sends each token through `per_token` of `count`
-    feed-forwards. Their weights are the router's softmax over all experts. `renormalize`: divided
-    by their sum, which equals the softmax over the chosen ones. `biased`: the router and all linear
-    layers of the experts have biases."""
+    """A mixture of experts: the router sends each token to `per_token` of `count` experts.
+
+    - `intermediate_size`: the feed-forward width of one expert.
+    - `renormalize`: the softmax probabilities of a token's chosen experts are divided by their sum;
+      False: the softmax over all experts is used unchanged.
+    - `biased`: the router and all linear layers of the experts have biases.
+    """
 
     count: int
     per_token: int
@@ -103,9 +110,13 @@ class ExpertsSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """The settings that may differ between layers. `window` 0: full attention; w: the last w
-    positions. `rotary` False: no position embedding. `experts`: the mixture that replaces the
-    feed-forward; None: a dense layer."""
+    """The settings that may differ between the layers of a model.
+
+    - `window`: number of last positions that a token attends to, its own included; 0: full
+      attention.
+    - `rotary`: False: the layer has no position embedding.
+    - `experts`: the mixture of experts that replaces the feed-forward; None: a dense layer.
+    """
 
     window: int = 0
     rotary: bool = True
@@ -114,16 +125,26 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder. Sizes are counts of elements. `intermediate_size`: the width of the feed-forward.
+    """The configuration of a decoder. All sizes are counts of elements.
 
-    `local_rope`: the rotary embedding of layers with a window; None: the same as of the others.
-    `attention_scale` None: 1 / sqrt(head_dim). `logit_scale` applies to logits, not to embeddings
-    made of the states. `norm_offset` is added to the file's norm weights. `sandwich_norms`: the
-    results of attention and feed-forward are normalized before they are added to the residual.
-    `interleaved_rope`: the rows of q and k, also those of adapters, are ordered for a rotation of
-    neighbouring components (2i, 2i + 1), and are reordered when they are read. `bidirectional`:
-    tokens attend to later tokens too, and sequences are computed whole. `sinks`: each query head
-    has a learned score in the softmax without a value (attention sinks).
+    - `intermediate_size`: the width of the feed-forward.
+    - `max_model_len`: the model's context length in tokens.
+    - `qkv_bias`, `output_bias`, `mlp_bias`: whether these linear layers have biases.
+    - `qk_norm`: queries and keys are normalized per head.
+    - `tied_head`: the language-model head is the embedding matrix.
+    - `local_rope`: the RoPE of the layers with a sliding window; None: `rope` in all layers.
+    - `attention_scale`: the factor on attention scores; None: 1 / sqrt(head_dim).
+    - `embedding_scale`: the factor on the token embeddings.
+    - `logit_scale`: the factor on the logits. The final norm's weights are multiplied by it.
+    - `norm_offset`: is added to the norm weights of the file.
+    - `sandwich_norms`: the outputs of attention and of the feed-forward are normalized before they
+      are added to the residual.
+    - `interleaved_rope`: the rows of q and k, in the model and in its adapters, are ordered for a
+      rotation of neighbouring components (2i, 2i + 1). They are reordered when they are read.
+    - `activation`: the activation of the feed-forward's gate.
+    - `bidirectional`: tokens also attend to later tokens. Each sequence is computed in one step.
+    - `sinks`: each query head has a learned attention sink, a score that takes part in the softmax
+      but has no value vector.
     """
 
     architecture: str
@@ -155,19 +176,20 @@ class DecoderSpec:
 
     @property
     def q_rows(self) -> int:
-        """Rows of the query projection."""
+        """The number of rows of the query projection."""
         return self.num_heads * self.head_dim
 
     @property
     def kv_rows(self) -> int:
-        """Rows of the key (and of the value) projection."""
+        """The number of rows of the key projection, equal to that of the value projection."""
         return self.num_kv_heads * self.head_dim
 
     @property
     def inner_columns(self) -> int:
-        """The most scratch elements that a token needs in a layer's feed-forward: gate, up and
-        their product. Experts also need their inputs and outputs, each in whole cache lines of 64
-        bytes, and a few numbers per chosen expert."""
+        """The maximum number of scratch elements that one token needs in the feed-forward of any
+        layer: gate, up and their product. A mixture of experts also needs the inputs and outputs of
+        the chosen experts, each padded to cache lines of 64 bytes, and a few numbers per chosen
+        expert."""
         widest = (
             3 * self.intermediate_size if any(layer.experts is None for layer in self.layers) else 0
         )
@@ -178,7 +200,8 @@ class DecoderSpec:
         return widest
 
     def check(self, where: str) -> None:
-        """Raise ModelError that starts with `where` for impossible sizes and combinations."""
+        """Check the sizes and the combination of features. Raises ModelError that starts with
+        `where` and names the field at fault."""
         limits = {
             "number of layers": (len(self.layers), MAX_LAYERS),
             "width": (self.hidden_size, MAX_WIDTH),
@@ -192,28 +215,33 @@ class DecoderSpec:
         check_sizes(where, limits)
         if self.num_heads % self.num_kv_heads:
             raise ModelError(
-                f"{where}: {self.num_heads} heads over {self.num_kv_heads} key-value heads"
+                f"{where}: {self.num_heads} heads cannot be divided among {self.num_kv_heads}"
+                " key-value heads"
             )
         if self.interleaved_rope and self.qk_norm:
-            raise ModelError(f"{where}: norms of heads beside an interleaved rope")
+            raise ModelError(f"{where}: norms of heads are not supported with an interleaved rope")
         if self.norm_eps <= 0:
-            raise ModelError(f"{where}: norm eps {self.norm_eps}")
+            raise ModelError(f"{where}: norm eps must be above 0, not {self.norm_eps}")
         for rope in (self.rope, self.local_rope):
             if rope is not None:
                 _check_rope(rope, self.head_dim, where)
         if self.attention_scale is not None and not 0 < self.attention_scale < math.inf:
-            raise ModelError(f"{where}: attention scale {self.attention_scale}")
+            raise ModelError(
+                f"{where}: attention scale must be positive and finite, not {self.attention_scale}"
+            )
         if any(not 0 <= layer.window <= MAX_CONTEXT for layer in self.layers):
-            raise ModelError(f"{where}: a sliding window out of range")
+            raise ModelError(f"{where}: the sliding window of a layer is not in 0..{MAX_CONTEXT}")
         mixtures = [layer.experts for layer in self.layers if layer.experts is not None]
         for experts in set(mixtures):
             _check_experts(experts, where)
         if sum(experts.count for experts in mixtures) > MAX_EXPERTS_IN_ALL:
-            raise ModelError(f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers")
+            raise ModelError(
+                f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers are not supported"
+            )
         if mixtures and (self.activation != "silu" or self.mlp_bias):
-            raise ModelError(f"{where}: experts need silu and no mlp_bias")
+            raise ModelError(f"{where}: experts are supported only with silu and without mlp_bias")
         if self.sinks and self.bidirectional:
-            raise ModelError(f"{where}: attention sinks in a bidirectional model")
+            raise ModelError(f"{where}: attention sinks are not supported in a bidirectional model")
 
 
 def _check_experts(experts: ExpertsSpec, where: str) -> None:
@@ -227,9 +255,11 @@ def _check_experts(experts: ExpertsSpec, where: str) -> None:
 
 def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
     if rope.rotary_dim % 2 or not 2 <= rope.rotary_dim <= head_dim:
-        raise ModelError(f"{where}: {rope.rotary_dim} rotated components of heads of {head_dim}")
+        raise ModelError(
+            f"{where}: rotary dimension {rope.rotary_dim} is not an even number in 2..{head_dim}"
+        )
     if rope.theta <= 1:
-        raise ModelError(f"{where}: rope base {rope.theta}")
+        raise ModelError(f"{where}: rope base must be above 1, not {rope.theta}")
     if rope.scaling is not None:
         check_scaling(rope.scaling, where)
     if isinstance(rope.scaling, LongRopeScaling):
@@ -237,13 +267,14 @@ def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
             given = len(getattr(rope.scaling, name))
             if given != rope.rotary_dim // 2:
                 raise ModelError(
-                    f"{where}: {given} {name} factors of {rope.rotary_dim // 2} angles"
+                    f"{where}: rope scaling: {name} must have {rope.rotary_dim // 2} factors,"
+                    f" not {given}"
                 )
 
 
 def check_scaling(scaling: RopeScaling, where: str) -> None:
-    """Raise ModelError that starts with `where` for a number that is not positive: each is a
-    divisor or the argument of a logarithm."""
+    """Check that all numbers of a RoPE scaling are positive: each is a divisor or the argument of a
+    logarithm. Raises ModelError that starts with `where` and names the field."""
     for field in fields(scaling):
         given = getattr(scaling, field.name)
         for value in given if isinstance(given, tuple) else (given,):

@@ -1,4 +1,5 @@
-"""The names of a decoder's tensors in a checkpoint. Files in `families` override some of them."""
+"""The names of a decoder's tensors in a checkpoint. The modules in `families` override some of
+them."""
 
 from __future__ import annotations
 
@@ -9,13 +10,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """Names without `.weight` or `.bias`.
+    """The names of a decoder's tensors, without `.weight` or `.bias`.
 
-    Names of a layer follow `layer`, in which {} is the layer's index. {} in the name of an expert
-    is its number; a name without {} holds all experts of a layer, [E, ...]. If q, k and v, or gate
-    and up, have the same name, they are one tensor, stacked by rows. The post norms are those of
-    `DecoderSpec.sandwich_norms`. `sinks` and `rope_factors` are whole names. `ignored` matches
-    tensors that are computed, not read."""
+    - `layer`: the prefix of all names of one layer; {} is the layer's index.
+    - `q`, `k`, `v` and `gate`, `up`: equal names mean one tensor that stacks the projections by
+      rows.
+    - `attention_post_norm`, `mlp_post_norm`: the norms that `DecoderSpec.sandwich_norms` adds.
+    - `expert_gate`, `expert_up`, `expert_down`: {} is the expert's index; a name without {} is one
+      tensor [E, ...] for all experts of a layer.
+    - `sinks`, `rope_factors`: complete names of tensors, without `.weight` to be added.
+    - `ignored`: matches names of tensors that are not read.
+    """
 
     embedding: str
     final_norm: str
@@ -67,7 +72,7 @@ HF_NAMES = TensorNames(
 )
 
 LONGROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
-"""The tensors of a GGUF file with the short and the long factors of LongRoPE."""
+"""The GGUF tensors that hold the short and the long factors of LongRoPE."""
 
 GGUF_NAMES = TensorNames(
     embedding="token_embd",
@@ -95,20 +100,20 @@ GGUF_NAMES = TensorNames(
 )
 
 GGUF_FUSED_GATE_UP_NAMES = replace(GGUF_NAMES, gate="ffn_up")
-"""The names of families whose gate and up projections are one tensor."""
+"""The GGUF tensor names of families whose gate and up projections are one tensor."""
 
 MLX_EXPERTS = "switch_mlp."
-"""The module of a layer's experts in folders that MLX wrote."""
+"""The name prefix of a layer's experts in folders written by MLX."""
 
 
 def headless_names(names: TensorNames) -> TensorNames:
-    """Return `names` of a Hugging Face folder that was saved without a language-model head: they
-    lack their first part."""
+    """Return `names` as in a Hugging Face folder that was saved without a language-model head: the
+    prefix `model.` is missing."""
     return replace(names, embedding="embed_tokens", final_norm="norm", layer="layers.{}.")
 
 
 def mlx_names(names: TensorNames) -> TensorNames:
-    """Return `names` of a Hugging Face folder that MLX wrote: all experts of a layer are one
+    """Return `names` as in a Hugging Face folder written by MLX: all experts of a layer are one
     tensor."""
     block = names.expert_gate.partition("experts.")[0] + MLX_EXPERTS
     return replace(
@@ -120,7 +125,8 @@ def mlx_names(names: TensorNames) -> TensorNames:
 
 
 def gguf_names(names: TensorNames, tensors: Container[str]) -> TensorNames:
-    """Return `names` of a GGUF file with these tensors: q, k and v may be one tensor."""
+    """Return `names` as in a GGUF file with these `tensors`, in which q, k and v are one tensor or
+    three."""
     if "blk.0.attn_qkv.weight" not in tensors:
         return names
     return replace(names, q="attn_qkv", k="attn_qkv", v="attn_qkv")

@@ -1,4 +1,4 @@
-"""The tensors of a decoder with their shapes, and the check of a checkpoint against them."""
+"""Lists the names and shapes of a decoder's tensors, and compares a checkpoint with them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ def check_tensors(
     spec: DecoderSpec,
     also_expected: Mapping[str, Shape] = NO_TENSORS,
 ) -> None:
-    """Raise ModelError naming the first tensor of the header that is missing, misshapen or
-    unexpected, given the spec and `also_expected`."""
+    """Check that the tensors in a checkpoint's header are those that `spec` requires, plus
+    `also_expected` (name -> shape). Raises ModelError naming the first tensor that is missing,
+    unexpected or of the wrong shape."""
     expected = expected_shapes(names, spec) | dict(also_expected)
     check_shapes(checkpoint, expected, _optional_shapes(names, spec), names.ignored)
 
 
 def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
-    """Yield the names of all matrices of layers that may be quantized, including experts and
-    excluding routers. Not every layer has all of them."""
+    """Yield the names of all layer matrices that may be quantized: attention, feed-forward and
+    experts, but not routers. A layer may lack some of them."""
     linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
     of_experts = (names.expert_gate, names.expert_up, names.expert_down)
     for index, layer in enumerate(spec.layers):
@@ -38,7 +39,7 @@ def quantizable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
 
 
 def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
-    """Return every required tensor with its shape."""
+    """Return the name and shape of every required tensor."""
     shapes: dict[str, Shape] = {
         f"{names.embedding}.weight": (spec.vocab_size, spec.hidden_size),
         f"{names.final_norm}.weight": (spec.hidden_size,),
@@ -53,8 +54,8 @@ def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
 
 
 def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
-    """Return tensors that may exist: a copy of a tied head, and rope factors (the spec already has
-    those of LongRoPE)."""
+    """Return the name and shape of every optional tensor: a copy of a tied head, and RoPE factors.
+    (`spec` already contains the values of LongRoPE factors.)"""
     shapes: dict[str, Shape] = {f"{names.head}.weight": (spec.vocab_size, spec.hidden_size)}
     if names.rope_factors is not None:
         long = isinstance(spec.rope.scaling, LongRopeScaling)

@@ -1,8 +1,8 @@
-"""The weights of a decoder, read from a checkpoint.
+"""Reads the weights of a decoder from a checkpoint.
 
-The header is first compared with the spec: a missing, unexpected or misshapen tensor raises
-ModelError before any data is converted. Two threads then read the layers in order, a few ahead, so
-that conversion overlaps with packing and memory stays near one copy of the weights.
+The checkpoint's header is first compared with the spec: a missing, unexpected or misshapen tensor
+raises ModelError before any data is converted. Two threads then read the layers in order, a few
+layers ahead. Reading thus overlaps with packing, and memory use stays near one copy of the weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.quant.weight_slices import split_rows, take_rows
 
 Vector = npt.NDArray[np.float32]
 MatrixBytes = Callable[[Matrix], int]
-"""Returns the bytes of a matrix as a backend packs it."""
+"""Returns the bytes that a matrix occupies after a backend has packed it."""
 
 READ_THREADS = 2
 PREFETCH_LAYERS = 3
@@ -45,9 +45,15 @@ PREFETCH_LAYERS = 3
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """The weights of one layer. `qkv` is q, k and v fused, `gate_up` gate and up. Norms: [W]; head
-    norms: [D]. The post norms exist with `DecoderSpec.sandwich_norms`. A mixture of experts has
-    `router` [E, W] and `experts`, a dense layer `gate_up` and `down`. `sinks`: [H]."""
+    """The weights of one layer.
+
+    - `qkv`: q, k and v fused. `gate_up`: gate and up fused.
+    - `attention_norm`, `mlp_norm`: [W]. `q_norm`, `k_norm`: [D], or None.
+    - `attention_post_norm`, `mlp_post_norm`: [W], with `DecoderSpec.sandwich_norms`.
+    - `router` [E, W] and `experts`: only in a mixture of experts, which has no `gate_up` and
+      `down`.
+    - `sinks`: [H], or None.
+    """
 
     attention_norm: Vector
     qkv: Linear
@@ -65,7 +71,7 @@ class LayerWeights:
 
 
 class Weights(Protocol):
-    """The source from which a decoder is packed. All methods raise ModelError naming file and
+    """The weights from which a decoder is packed. All methods raise ModelError naming file and
     tensor."""
 
     def embedding(self) -> Matrix:
@@ -73,7 +79,7 @@ class Weights(Protocol):
         ...
 
     def head(self) -> Linear | None:
-        """Return the head [V, W], or None if it is the embedding."""
+        """Return the language-model head [V, W], or None if it is the embedding matrix."""
         ...
 
     def final_norm(self) -> Vector:
@@ -81,33 +87,37 @@ class Weights(Protocol):
         ...
 
     def rope_factors(self) -> Vector | None:
-        """Return the divisors [rotary_dim / 2] of the rope frequencies, or None."""
+        """Return the divisors [rotary_dim / 2] of the RoPE frequencies, or None if the file has
+        none."""
         ...
 
     def layers(self) -> Iterator[LayerWeights]:
-        """Yield every layer in order."""
+        """Yield the weights of every layer in order."""
         ...
 
     def forms(self) -> tuple[MatrixForm, ...]:
-        """Return the storage forms of the matrices."""
+        """Return the storage formats and sizes of the matrices."""
         ...
 
     def packed_bytes(self, size: MatrixBytes) -> int:
-        """Return the bytes of all weights if matrices take `size` and vectors are float32."""
+        """Return the bytes of all packed weights. `size(matrix)`: the bytes of a packed matrix;
+        vectors are float32."""
         ...
 
     def float8_savings(self, size: MatrixBytes) -> int:
-        """Return the bytes saved if the float matrices of layers, including experts, were stored as
-        8-bit floats with one scale per row. Routers keep their type. `size`: see
+        """Return the bytes that would be saved if the layers' float matrices, including experts but
+        not routers, were stored as 8-bit floats with one scale per row. `size`: see
         `packed_bytes`."""
         ...
 
 
 class DecoderWeights:
-    """The weights that `spec` requires, in `checkpoint` under `names`.
+    """Reads the weights that `spec` requires from `checkpoint`.
 
-    `dtype` "f32" dequantizes every matrix; "auto" keeps the file's type. `permuted_qk`:
-    the rows of q and k are permuted for a rotation of neighbours, and are put back in order.
+    - `names`: the names of the tensors.
+    - `dtype`: "f32" dequantizes every matrix; "auto" keeps the file's type.
+    - `permuted_qk`: the file has the rows of q and k permuted for a rotation of neighbouring
+      components; they are reordered when they are read.
     """
 
     def __init__(
@@ -119,8 +129,9 @@ class DecoderWeights:
         permuted_qk: bool = False,
         also_expected: Mapping[str, Shape] = NO_TENSORS,
     ) -> None:
-        """Check the header. `also_expected`: further tensors that must exist, which the caller
-        reads. Raises ModelError naming a tensor that is missing, unexpected or misshapen."""
+        """Check the checkpoint's header. `also_expected`: further tensors that must exist, which
+        the caller reads. Raises ModelError naming a tensor that is missing, unexpected or of the
+        wrong shape."""
         self.path = checkpoint.path
         self._checkpoint = checkpoint
         self.names = names
@@ -130,8 +141,8 @@ class DecoderWeights:
         check_tensors(checkpoint, names, spec, also_expected)
 
     def embedding(self) -> Matrix:
-        """Return the embedding [V, W]. Raises ModelError for 8-bit floats, which only matrix
-        products support."""
+        """Return the embedding [V, W]. Raises ModelError if it is stored as 8-bit floats, which are
+        supported only in matrix products."""
         name = f"{self.names.embedding}.weight"
         table = self._matrix(name)
         if isinstance(table, Float8):
@@ -141,13 +152,13 @@ class DecoderWeights:
         return table
 
     def head(self) -> Linear | None:
-        """Return the head [V, W], or None if it is the embedding."""
+        """Return the language-model head [V, W], or None if it is the embedding matrix."""
         if self._spec.tied_head:
             return None
         return Linear((self._matrix(f"{self.names.head}.weight"),))
 
     def final_norm(self) -> Vector:
-        """Return the weight [W] of the last norm, multiplied by the scale of the logits."""
+        """Return the weight [W] of the final norm, multiplied by `DecoderSpec.logit_scale`."""
         weight: Vector = self._norm(self.names.final_norm) * np.float32(self._spec.logit_scale)
         return weight
 
@@ -171,7 +182,8 @@ class DecoderWeights:
         return self.bytes_of(expected_shapes(self.names, self._spec), size)
 
     def float8_savings(self, size: MatrixBytes, part: DecoderSpec | None = None) -> int:
-        """See `Weights`. `part`: the spec of a shard, whose bytes are counted instead."""
+        """See `Weights`. `part`: the spec of a tensor parallel shard, to compute the savings of
+        that shard."""
         expected, rounded = expected_shapes(self.names, part or self._spec), {}
         for name in quantizable_names(self.names, self._spec):
             info = self._checkpoint.tensors.get(name)
@@ -181,9 +193,9 @@ class DecoderWeights:
         return self.bytes_of(rounded, size) - in_8_bits
 
     def bytes_of(self, shapes: Mapping[str, Shape], size: MatrixBytes) -> int:
-        """Return the bytes of parts of tensors. `shapes`: the shape of each part; `size`: see
-        `packed_bytes`."""
-        each: dict[tuple[str, Shape], Fraction] = {}  # bytes per element, by type and shape
+        """Return the packed bytes of whole tensors or of shards of them. `shapes`: tensor name ->
+        shape of the shard. `size`: see `packed_bytes`."""
+        each: dict[tuple[str, Shape], Fraction] = {}  # (type, shape) -> bytes per element
         taken = 0
         for name, shape in shapes.items():
             if len(shape) == 1 or name.endswith(".bias"):
@@ -198,11 +210,11 @@ class DecoderWeights:
         return taken
 
     def layers(self) -> Iterator[LayerWeights]:
-        """Yield every layer in order, converting a few ahead."""
+        """Yield the weights of every layer in order, reading a few layers ahead."""
         return prefetch_layers(self.layer, len(self._spec.layers))
 
     def layer(self, index: int) -> LayerWeights:
-        """Return one layer."""
+        """Read the weights of layer `index`."""
         names, spec = self.names, self._spec
         prefix = names.layer.format(index)
         sandwich = spec.sandwich_norms
@@ -250,11 +262,12 @@ class DecoderWeights:
         return Experts(gate, up, down, opening, closing, mixture.activation)
 
     def _stacked_biases(self, name: str) -> Vector:
-        """Return the biases [E, N] of all experts."""
+        """Return the biases [E, N] of all experts of a layer."""
         return dequantize(self._checkpoint.matrix(f"{name}.bias"))
 
     def _matrices(self, name: str, count: int) -> tuple[Matrix, ...]:
-        """Return the matrices of all experts, stored as one tensor each or as one for all."""
+        """Return the matrices of all `count` experts of a layer, stored as one tensor per expert or
+        one tensor for all."""
         if "{}" in name:
             each = tuple(self._matrix(name.format(expert)) for expert in range(count))
             return unify_affine(each, f"{self.path}: {name}")
@@ -264,8 +277,8 @@ class DecoderWeights:
         return self._fused(prefix, ((name, 0),), biased)
 
     def _fused(self, prefix: str, parts: Sequence[tuple[str, int]], biased: bool) -> Linear:
-        """Return projections as one linear layer. `parts`: their names and rows; projections with
-        the same name are one tensor of the file."""
+        """Read projections and return them as one linear layer. `parts`: (name, number of rows) of
+        each projection; projections with equal names are one tensor in the file."""
         names = list(dict.fromkeys(name for name, _ in parts))
         matrices: list[Matrix] = []
         for name in names:
@@ -301,7 +314,8 @@ class DecoderWeights:
 
 
 def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator[LayerWeights]:
-    """Yield `read(index)` for 0 .. count - 1, reading a few ahead on threads."""
+    """Yield `read(index)` for each index in 0 .. count - 1, reading a few layers ahead on
+    threads."""
     with ThreadPoolExecutor(READ_THREADS, "read-weights") as pool:
         ahead: deque[Future[LayerWeights]] = deque()
         for index in range(count):
@@ -313,7 +327,8 @@ def prefetch_layers(read: Callable[[int], LayerWeights], count: int) -> Iterator
 
 
 def deinterleaved_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.intp]:
-    """Return the row order that turns pairs (2i, 2i + 1) of each head into (i, i + rotated / 2)."""
+    """Return the order of rows, [heads * head_dim], that moves the rotated components (2i, 2i + 1)
+    of each head to (i, i + rotated / 2)."""
     head = np.arange(head_dim)
     head[:rotated] = np.arange(rotated).reshape(-1, 2).T.reshape(-1)
     order: npt.NDArray[np.intp] = (np.arange(heads)[:, None] * head_dim + head).reshape(-1)

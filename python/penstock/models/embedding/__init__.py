@@ -1,1 +1,1 @@
-"""Embedding models and rerankers: a decoder or encoder, pooling, and the layers after it."""
+"""Embedding models and rerankers: a decoder or encoder, pooling, and the layers after pooling."""

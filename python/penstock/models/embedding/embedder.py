@@ -1,4 +1,5 @@
-"""The forward pass of an embedding model: a body, pooling, linear layers, normalization."""
+"""The forward pass of an embedding model: encoder or decoder, pooling, linear layers,
+normalization."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Tensor = TypeVar("Tensor")
 
 @dataclass(frozen=True, slots=True)
 class _Dense(Generic[Tensor]):
-    """A packed layer after pooling."""
+    """A linear layer after pooling, packed, with an optional activation and LayerNorm."""
 
     linear: Any
     activation: Activation | None
@@ -30,8 +31,12 @@ class _Dense(Generic[Tensor]):
 
 
 class Embedder(Generic[Tensor]):
-    """An embedding model packed for one backend of the ops. `max_model_len`: the longest sequence.
-    `width`: the size of an embedding. `body`: an encoder, or a decoder without its head."""
+    """An embedding model or reranker packed for one kernel backend.
+
+    - `max_model_len`: the maximum sequence length in tokens.
+    - `width`: the number of elements of an embedding.
+    - `body`: an encoder, or a decoder without its language-model head.
+    """
 
     def __init__(
         self,
@@ -63,9 +68,13 @@ class Embedder(Generic[Tensor]):
         cache: LayerCache[Tensor],
         slots: AdapterSlots | None = None,
     ) -> Tensor:
-        """Return the embeddings [R, W] of the sequences of a step, which are complete. Unless the
-        pooling is a mean, `inputs.sample_rows` names the token of each sequence. `slots`: the
-        adapters' factors, if a sequence has an adapter; only for a decoder."""
+        """Return the embeddings [R, width] of the R sequences in a step; each sequence must be
+        complete.
+
+        `inputs.sample_rows`: the index of the token whose state is used, for each sequence; not
+        read if the pooling is a mean. `slots`: the LoRA factors of all adapters, needed if a
+        sequence uses an adapter; only for a decoder.
+        """
         if self._pooler.pooling == "mean":
             states = self._states(ops, inputs, cache, None, slots)
             x = ops.mean_rows(states, inputs.query_starts)
@@ -83,8 +92,8 @@ class Embedder(Generic[Tensor]):
         rows: Tensor | None,
         slots: AdapterSlots | None,
     ) -> Tensor:
-        """Return the last states, [S, W] of the tokens `rows`, or [T, W] of all tokens if `rows` is
-        None."""
+        """Return the last layer's states: [S, W] of the tokens with the indices `rows`, or [T, W]
+        of all tokens if `rows` is None."""
         caches = [cache] * self._layers  # each layer reads only its own entries
         if isinstance(self.body, Decoder):
             return self.body.hidden(ops, inputs, caches, rows, slots)
@@ -93,7 +102,7 @@ class Embedder(Generic[Tensor]):
 
 
 def embedding_width(model: LoadedEmbedder) -> int:
-    """Return the size of an embedding."""
+    """Return the number of elements of an embedding."""
     return model.dense[-1].linear.shape[0] if model.dense else model.spec.hidden_size
 
 

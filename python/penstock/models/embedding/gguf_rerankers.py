@@ -1,9 +1,9 @@
-"""Qwen3-Reranker in a GGUF file, as llama.cpp's converter writes it: only the head's rows for "yes"
-and "no", and a template that asks for one of the two.
+"""Loads Qwen3-Reranker from a GGUF file as llama.cpp's converter writes it: with only the "yes" and
+"no" rows of the language-model head, and a template that asks for one of the two.
 
-The softmax of the two logits is the sigmoid of their difference, so one row and one logit suffice.
-Encoder rerankers are not read from GGUF: the converter drops BERT's pooler, which its classifier
-needs.
+The softmax of the two logits equals the sigmoid of their difference, so one row and one logit
+suffice. Encoder rerankers are not read from GGUF: the converter drops BERT's pooler, which the
+classifier needs.
 """
 
 from __future__ import annotations

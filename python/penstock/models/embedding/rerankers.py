@@ -1,5 +1,5 @@
-"""Rerankers, which score how well a document answers a query: a body and a classifier with one
-label."""
+"""Loads rerankers, which score how well a document answers a query: an encoder or decoder followed
+by a classifier with one label."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from penstock.quant.safetensors.folder_checkpoint import extra_bytes
 
 def is_reranker(files: ModelFiles) -> bool:
     """Return whether a model is a reranker: a folder with a classifier, or a GGUF file whose
-    `pooling_type` is ranking. Raises ModelError."""
+    `pooling_type` is ranking. Raises ModelError if the files cannot be read."""
     if files.kind == "gguf":
         return is_gguf_reranker(files.path)
     return is_reranker_folder(files.path)
 
 
 def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
-    """Open a reranker, whose output for a pair of texts is one logit. Raises ModelError."""
+    """Open a reranker, which computes one logit for each pair of texts. Raises ModelError if the
+    files are invalid or not supported."""
     if files.kind == "gguf":
         return gguf_rerankers.load_reranker(files, dtype)
     spec = reranker_spec_of_folder(files.path)
@@ -60,7 +61,8 @@ def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
 
 
 def load_rerank_parts(files: ModelFiles) -> EmbeddingParts:
-    """Read the tokenizer of a reranker, and no weights. Raises ModelError."""
+    """Read the tokenizer and the pair template of a reranker without its weights. Raises ModelError
+    if the files are invalid or not supported."""
     if files.kind == "gguf":
         return gguf_rerankers.load_parts(files)
     spec = reranker_spec_of_folder(files.path)

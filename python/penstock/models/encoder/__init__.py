@@ -1,2 +1,1 @@
-"""Encoders (BERT and others): spec, tensor names, weights, computation, pooling and classifier
-layers."""
+"""Encoders (BERT and others): spec, tensor names, weights, forward pass, pooling and classifier."""

@@ -1,4 +1,5 @@
-"""The head of a reranker: linear layers that turn the state of a pair into one logit."""
+"""The classification head of a reranker: linear layers that turn the state of a text pair into one
+logit."""
 
 from __future__ import annotations
 
@@ -20,9 +21,13 @@ from penstock.quant.dequantize import dequantize
 
 @dataclass(frozen=True, slots=True)
 class ClassifierSpec:
-    """The layers of a head: `pooling`, then `dense` with its activation, then `norm`, then
-    `output`. `dense`, `norm` and `output` are tensor names without `.weight` or `.bias`; "" means
-    that there is no such layer."""
+    """The layers of a classification head: `pooling`, then `dense` with `activation`, then `norm`,
+    then `output`.
+
+    - `dense`, `norm`, `output`: tensor names without `.weight` or `.bias`; "" if the head lacks the
+      layer.
+    - `dense_bias`, `norm_bias`, `output_bias`: whether the layer has a bias.
+    """
 
     pooling: Pooling
     output: str
@@ -36,11 +41,12 @@ class ClassifierSpec:
 
 
 DECODER_CLASSIFIER: Final = ClassifierSpec("last", "score", output_bias=False)
-"""The head of every reranker whose body is a decoder."""
+"""The classification head of every reranker that is built on a decoder."""
 
 
 def classifier_shapes(spec: ClassifierSpec, width: int) -> dict[str, Shape]:
-    """Return every tensor of the head of a model of this width, with its shape."""
+    """Return the name and shape of every tensor of the classification head. `width`: the model's
+    width."""
     shapes = dict(_linear_shapes(spec.output, 1, width, biased=spec.output_bias))
     if spec.dense:
         shapes |= dict(_linear_shapes(spec.dense, width, width, biased=spec.dense_bias))
@@ -52,7 +58,7 @@ def classifier_shapes(spec: ClassifierSpec, width: int) -> dict[str, Shape]:
 
 
 def check_labels(checkpoint: Checkpoint, spec: ClassifierSpec) -> None:
-    """Raise ModelError for a classifier with more than one label."""
+    """Check that the classifier has exactly one label. Raises ModelError naming the tensor."""
     name = f"{spec.output}.weight"
     info = checkpoint.tensors.get(name)
     labels = 1 if info is None or not info.shape else info.shape[0]
@@ -64,7 +70,8 @@ def check_labels(checkpoint: Checkpoint, spec: ClassifierSpec) -> None:
 
 
 def read_classifier(checkpoint: Checkpoint, spec: ClassifierSpec) -> tuple[DenseLayer, ...]:
-    """Read the layers in order, as float32, from a checkpoint whose shapes have been checked."""
+    """Read the head's linear layers in order, as float32. The tensor shapes must have been
+    checked."""
     output = DenseLayer(_linear(checkpoint, spec.output, biased=spec.output_bias))
     if not spec.dense:
         return (output,)

@@ -1,4 +1,4 @@
-"""The linear layers after pooling, and those of a sentence-transformers folder."""
+"""The linear layers after pooling, and how they are read from a sentence-transformers folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Activation: TypeAlias = Literal["tanh", "gelu"]
 
 @dataclass(frozen=True, slots=True)
 class DenseLayer:
-    """A linear layer, then perhaps an activation, then perhaps a LayerNorm."""
+    """A linear layer, followed by an optional activation and an optional LayerNorm."""
 
     linear: Linear
     activation: Activation | None = None
@@ -36,8 +36,8 @@ class _DenseConfig(msgspec.Struct):
 
 
 def read_dense(folder: Path, width: int) -> DenseLayer:
-    """Read the layer in `folder`, which must have `width` inputs. Raises ModelError naming the key
-    that is not supported or does not fit."""
+    """Read the linear layer in `folder`. `width`: the number of inputs that the layer must have.
+    Raises ModelError naming the key that is not supported or does not fit."""
     path = folder / "config.json"
     config = read_json(path, _DenseConfig)
     activation = config.activation_function

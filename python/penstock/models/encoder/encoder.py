@@ -1,7 +1,7 @@
-"""The forward pass of an encoder, written over the ops.
+"""The forward pass of an encoder, written with the ops of a kernel backend.
 
-Sequences are computed whole, so one cache serves all layers: a layer writes its keys and values
-there and reads them before the next layer writes.
+Each sequence is computed in one step, so one KV cache serves all layers: a layer writes its keys
+and values and reads them before the next layer overwrites them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensor = TypeVar("Tensor")
 
 @dataclass(frozen=True, slots=True)
 class PackedNorm(Generic[Tensor]):
-    """A LayerNorm as tensors of a backend: [W] each."""
+    """A LayerNorm's weight and bias as tensors of a backend, [W] each."""
 
     weight: Tensor
     bias: Tensor
@@ -30,7 +30,7 @@ class PackedNorm(Generic[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class _Layer(Generic[Tensor]):
-    """A packed layer: weights as `Ops.pack_linear` returned them."""
+    """The packed weights of one layer, with matrices as returned by `Ops.pack_linear`."""
 
     qkv: Any
     rope: Tensor
@@ -43,8 +43,11 @@ class _Layer(Generic[Tensor]):
 
 
 class Encoder(Generic[Tensor]):
-    """An encoder whose weights are packed for one backend of the ops, for sequences of up to
-    `max_model_len` tokens. `weight_bytes` counts the source arrays."""
+    """An encoder whose weights are packed for one kernel backend.
+
+    - `max_model_len`: the maximum sequence length in tokens.
+    - `weight_bytes`: the bytes of the source arrays.
+    """
 
     def __init__(
         self, spec: EncoderSpec, weights: EncoderWeights, ops: Ops[Tensor], max_model_len: int
@@ -74,8 +77,8 @@ class Encoder(Generic[Tensor]):
         caches: Sequence[LayerCache[Tensor]],
         rows: Tensor | None,
     ) -> Tensor:
-        """Return the last layer's states, [S, W] of the tokens `rows`, or [T, W] of all tokens if
-        `rows` is None. `caches`: one per layer, which may all be the same."""
+        """Return the last layer's states: [S, W] of the tokens with the indices `rows`, or [T, W]
+        of all tokens if `rows` is None. `caches`: one per layer; all may be the same cache."""
         spec = self.spec
         heads = (spec.num_heads, spec.num_heads, spec.head_dim)
         scale = spec.head_dim**-0.5
@@ -86,7 +89,7 @@ class Encoder(Generic[Tensor]):
             seen = ops.bidirectional_attention(
                 q, inputs, cache, heads, scale, layer.window, self._bias
             )
-            if rows is not None and index == len(self._layers) - 1:  # other rows are not needed
+            if rows is not None and index == len(self._layers) - 1:  # other tokens are not needed
                 seen, residual = ops.gather_rows(seen, rows), ops.gather_rows(residual, rows)
             x = ops.linear(seen, layer.output)
             x, residual = self._add_norm(ops, x, residual, layer.attention_norm)
@@ -95,7 +98,7 @@ class Encoder(Generic[Tensor]):
         return x
 
     def _embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Tensor:
-        """Return word plus position embeddings, normalized: [T, W]."""
+        """Return the normalized sum of word, position and token type embeddings: [T, W]."""
         norm, eps = self._embedding_norm, self.spec.norm_eps
         word_embeddings = ops.embedding(self._word_embeddings, inputs.tokens, 1.0)
         if self._positions is None:
@@ -106,7 +109,8 @@ class Encoder(Generic[Tensor]):
     def _add_norm(
         self, ops: Ops[Tensor], x: Tensor, residual: Tensor, norm: PackedNorm[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return the input of the next block, and the residual to which its result is added."""
+        """Add `x` to the residual and normalize. Return the input of the next block and the new
+        residual."""
         normed, total = ops.add_layer_norm(x, residual, norm.weight, norm.bias, self.spec.norm_eps)
         return normed, total if self.spec.pre_norm else normed
 
@@ -120,7 +124,8 @@ class Encoder(Generic[Tensor]):
                 return ops.silu_mul(x)
 
     def _ropes(self, ops: Ops[Tensor], positions: int) -> tuple[Tensor, Tensor]:
-        """Return the rotary tables of layers with full attention and of those with a window."""
+        """Return the RoPE tables of the layers with full attention and of the layers with a
+        window."""
         spec = self.spec
         assert spec.rope is None or spec.segments == 1, "no family has both"
         if spec.rope is None:
@@ -150,5 +155,5 @@ class Encoder(Generic[Tensor]):
 
 
 def pack_norm(ops: Ops[Tensor], norm: Norm) -> PackedNorm[Tensor]:
-    """Return a norm as tensors of a backend."""
+    """Convert a norm to tensors of a backend."""
     return PackedNorm(ops.constant(norm.weight), ops.constant(norm.bias))

@@ -1,5 +1,6 @@
-"""Attention biases by relative distance, from buckets of growing size (T5, arXiv 1910.10683,
-section 2.1): half of them for keys before a token, half for keys after it."""
+"""Computes attention biases by relative distance, which is divided into buckets of growing size
+(T5, arXiv 1910.10683, section 2.1): one half of the buckets for keys before a token, one half for
+keys after it."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 MAX_DISTANCE = 128
-"""All distances from here on share one bucket."""
+"""All distances of at least MAX_DISTANCE share one bucket."""
 
 
 def relative_position_bias(buckets: Floats) -> Floats:
-    """Expand [buckets, H] to the biases [H, 2 M + 1] that `Ops.bidirectional_attention` takes. M is
-    MAX_DISTANCE."""
+    """Expand one bias per bucket and head, [buckets, H], to one per head and distance, [H, 2 *
+    MAX_DISTANCE + 1], as `Ops.bidirectional_attention` reads it."""
     distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
     return np.ascontiguousarray(buckets[_relative_position_bucket(distances, len(buckets))].T)
 
@@ -24,8 +25,8 @@ def relative_position_bias(buckets: Floats) -> Floats:
 def _relative_position_bucket(
     distances: npt.NDArray[np.int64], buckets: int
 ) -> npt.NDArray[np.int64]:
-    """Return the bucket of keys at these distances after a token. Logarithms are float32, as in
-    training: the borders of buckets depend on their rounding."""
+    """Return the bucket of each distance, which is the position of a key minus that of the token.
+    Logarithms are float32, as in training: the borders of the buckets depend on rounding."""
     half = buckets // 2
     exact = half // 2
     away = np.abs(distances)

@@ -1,7 +1,7 @@
-"""Reads the sentence-transformers files of a folder, which say how a text becomes a vector.
+"""Reads the sentence-transformers files of a folder, which define how a text becomes a vector.
 
-`modules.json` lists the steps: a transformer, pooling, perhaps linear layers, perhaps a
-normalization. Unsupported steps are refused by name.
+`modules.json` lists the modules: a transformer, pooling, optional linear layers and an optional
+normalization. Unsupported modules are refused by name.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Pooling: TypeAlias = Literal["mean", "cls", "last"]
 MODULES = "modules.json"
 MAX_MODULES = 16
 POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-# The files that a module of each kind needs.
+# Module type -> the files that the module needs.
 MODULE_FILES = {"Pooling": ("config.json",), "Dense": ("config.json", "model.safetensors")}
-# The spelling of older folders, including poolings that are not supported.
+# The keys of older folders -> pooling, including poolings that are not supported.
 POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -35,10 +35,15 @@ POOLING_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class PoolerSpec:
-    """The steps from states to a vector. `pooling`: the mean over all tokens, or the state of the
-    first or the last one. `dense`: the folders of the linear layers that follow. `max_tokens` None:
-    the model's context. `prompt` precedes every text. `lower_case`: prompt and text are
-    lowercased."""
+    """The steps that turn token states into an embedding vector.
+
+    - `pooling`: the mean over all tokens, or the state of the first ("cls") or of the last token.
+    - `normalize`: the vector is scaled to length 1.
+    - `dense`: the folders of the linear layers after pooling.
+    - `max_tokens`: the maximum sequence length; None: the model's context length.
+    - `prompt`: precedes every text.
+    - `lower_case`: prompt and text are lowercased.
+    """
 
     pooling: Pooling = "mean"
     normalize: bool = False
@@ -75,13 +80,13 @@ class _PromptConfig(msgspec.Struct):
 
 
 def is_sentence_transformers_folder(folder: Path) -> bool:
-    """Return whether sentence-transformers wrote the folder."""
+    """Return whether the folder was written by sentence-transformers."""
     return (folder / MODULES).is_file()
 
 
 def pooler_spec(folder: Path) -> PoolerSpec:
-    """Return the steps of the folder, or the mean of the tokens if sentence-transformers did not
-    write it. Raises ModelError naming file and key."""
+    """Read the pooling steps of a folder. Without sentence-transformers files, the pooling is the
+    mean over all tokens. Raises ModelError naming file and key."""
     if not is_sentence_transformers_folder(folder):
         return PoolerSpec()
     modules = read_json(folder / MODULES, list[_Module])
@@ -107,8 +112,8 @@ def pooler_spec(folder: Path) -> PoolerSpec:
 
 
 def module_files(folder: Path) -> list[str]:
-    """Return the files that modules need in subfolders, relative to `folder`. Raises
-    ModelError."""
+    """Return the files in subfolders that the modules need, as paths relative to `folder`. Raises
+    ModelError for an invalid modules.json."""
     if not is_sentence_transformers_folder(folder):
         return []
     files = []
@@ -127,8 +132,9 @@ def _inside(folder: Path, path: str) -> Path:
 
 
 def _pooling(path: Path, is_normalized: bool) -> tuple[Pooling, _PoolingConfig]:
-    """Return the pooling. `is_normalized`: the next step normalizes, so that `mean_sqrt_len` gives
-    the same vector as `mean`."""
+    """Read the config of the pooling module and return the pooling. `is_normalized`: the next
+    module normalizes, so that `mean_sqrt_len` gives the same vector as `mean`. Raises ModelError
+    for a pooling that is not supported."""
     config = read_json(path, _PoolingConfig)
     if config.pooling_mode is not None:
         mode = config.pooling_mode

@@ -25,20 +25,25 @@ Activation: TypeAlias = Literal["gelu", "gelu_mul", "silu_mul"]
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """An encoder. Sizes are counts of elements. `intermediate_size`: the width of the feed-forward.
-    `windows`: for each layer, how far a token attends to either side, its own position included; 0:
-    full attention.
+    """The configuration of an encoder. All sizes are counts of elements.
 
-    Positions are encoded by any of: a table with `positions` rows (0: none), in which position p
-    has row p + `position_offset`; `rope`, in layers with full attention, and `local_rope` in layers
-    with a window (None: the same); `relative_buckets` of distances, each with a bias on the scores
-    of each head. `token_types` 0: no such table. `segments` 2: the types mark the two texts of a
-    pair, and a token of the second text at position p has position p + `max_model_len`; 1: all
-    tokens have type 0.
-
-    The results of attention and feed-forward are added to their input and normalized. `pre_norm`:
-    the residual is the sum, not the normalized sum. Activations `_mul` multiply the activated first
-    half (gate) by the second half.
+    - `intermediate_size`: the width of the feed-forward.
+    - `max_model_len`: the model's context length in tokens.
+    - `windows`: for each layer, how many positions a token attends to on either side, its own
+      included; 0: full attention.
+    - `positions`: the number of rows of the position embedding table; 0: no table.
+    - `position_offset`: position p uses the table's row p + `position_offset`.
+    - `token_types`: the number of rows of the token type table; 0: no table.
+    - `segments`: 2: the token types mark the two texts of a pair, and a token of the second text at
+      position p is given position p + `max_model_len`. 1: all tokens have type 0.
+    - `rope`: the RoPE of the layers with full attention; None: no rotary embedding.
+    - `local_rope`: the RoPE of the layers with a window; None: `rope` in all layers.
+    - `relative_buckets`: the number of buckets of distances, each with a bias on the attention
+      scores per head; 0: no such biases.
+    - `pre_norm`: the residual is the sum before normalization; False: the normalized sum.
+    - `activation`: with the suffix `_mul`, the first half of the inputs (gate) is activated and
+      multiplied by the second half.
+    - `attention_bias`, `mlp_bias`, `norm_bias`: whether these layers have biases.
     """
 
     architecture: str
@@ -64,7 +69,7 @@ class EncoderSpec:
 
     @property
     def head_dim(self) -> int:
-        """The head dimension."""
+        """The number of elements of one attention head."""
         return self.hidden_size // self.num_heads
 
     @property
@@ -74,11 +79,13 @@ class EncoderSpec:
 
     @property
     def gated(self) -> bool:
-        """Whether the feed-forward's first matrix computes a gate too."""
+        """Whether the feed-forward's first matrix computes a gate in addition to the up
+        projection."""
         return self.activation != "gelu"
 
     def check(self, where: str) -> None:
-        """Raise ModelError that starts with `where` for impossible sizes."""
+        """Check the sizes. Raises ModelError that starts with `where` and names the field at
+        fault."""
         limits = {
             "number of layers": (self.layers, MAX_LAYERS),
             "width": (self.hidden_size, MAX_WIDTH),
@@ -89,11 +96,19 @@ class EncoderSpec:
         }
         check_sizes(where, limits)
         if self.hidden_size % self.num_heads:
-            raise ModelError(f"{where}: {self.num_heads} heads over a width of {self.hidden_size}")
+            raise ModelError(
+                f"{where}: width {self.hidden_size} cannot be divided among {self.num_heads} heads"
+            )
         if not 0 <= self.token_types <= MAX_VOCAB or self.norm_eps <= 0:
-            raise ModelError(f"{where}: {self.token_types} token types, norm eps {self.norm_eps}")
+            raise ModelError(
+                f"{where}: token types must be in 0..{MAX_VOCAB} and norm eps above 0, not"
+                f" {self.token_types} and {self.norm_eps}"
+            )
         for rope in (self.rope, self.local_rope):
             if rope is not None and (rope.theta <= 0 or rope.rotary_dim % 2 or rope.rotary_dim < 2):
-                raise ModelError(f"{where}: rope theta {rope.theta}, {rope.rotary_dim} components")
+                raise ModelError(
+                    f"{where}: rope theta must be above 0 and rotary dimension even and positive,"
+                    f" not {rope.theta} and {rope.rotary_dim}"
+                )
             if rope is not None and rope.scaling is not None:
                 check_scaling(rope.scaling, where)

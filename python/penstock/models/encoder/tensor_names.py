@@ -1,4 +1,5 @@
-"""The names of an encoder's tensors in a checkpoint; those of Hugging Face are in `families`."""
+"""The names of an encoder's tensors in a checkpoint. The names in Hugging Face folders are in
+`families`."""
 
 from __future__ import annotations
 
@@ -9,13 +10,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class EncoderNames:
-    """Names without `.weight` or `.bias`.
+    """The names of an encoder's tensors, without `.weight` or `.bias`.
 
-    Names of a layer follow `layer`, in which {} is the layer's index. Several names of one matrix
-    are its parts, stacked by rows: q, k and v; gate and up. `attention_norm` normalizes the result
-    of attention and `mlp_norm` that of the feed-forward. Without `mlp_norm` the latter is
-    `next_norm` of the following layer, and `final_norm` after the last one. `prefixes`: what may
-    precede every name. `ignored` matches tensors that are computed, or serve other tasks."""
+    - `layer`: the prefix of all names of one layer; {} is the layer's index.
+    - `qkv`, `up`: the tensors that are stacked by rows: q, k and v, or gate and up.
+    - `attention_norm`: the norm of the attention's result.
+    - `mlp_norm`: the norm of the feed-forward's result. If it is empty, this norm is `next_norm` of
+      the following layer, and `final_norm` after the last layer.
+    - `relative`: the biases by relative position.
+    - `prefixes`: the prefixes that may precede every name.
+    - `ignored`: matches names of tensors that are computed or that serve other tasks.
+    """
 
     word_embeddings: str
     embedding_norm: str
@@ -35,7 +40,8 @@ class EncoderNames:
     ignored: re.Pattern[str] | None = None
 
     def norm_after(self, index: int, layers: int) -> str:
-        """Return the norm of the result of layer `index` of `layers`."""
+        """Return the name of the norm that is applied to the result of layer `index` of
+        `layers`."""
         if self.mlp_norm:
             return self.layer.format(index) + self.mlp_norm
         if index == layers - 1:
@@ -43,7 +49,7 @@ class EncoderNames:
         return self.layer.format(index + 1) + self.next_norm
 
     def prefix(self, tensors: Container[str]) -> str:
-        """Return the one of `prefixes` that a checkpoint with these tensors uses."""
+        """Return the entry of `prefixes` that a checkpoint with these tensors uses."""
         found = (p for p in self.prefixes if f"{p}{self.word_embeddings}.weight" in tensors)
         return next(found, self.prefixes[0])
 
@@ -64,8 +70,8 @@ _GGUF = EncoderNames(
 
 
 def gguf_encoder_names(tensors: Container[str]) -> EncoderNames:
-    """Return the names of a GGUF file with these tensors: q, k and v are fused or separate, the
-    feed-forward may be gated."""
+    """Return the tensor names of a GGUF file with these `tensors`, in which q, k and v may be fused
+    and the feed-forward may be gated."""
     names = _GGUF
     if "blk.0.attn_qkv.weight" in tensors:
         names = replace(names, qkv=("attn_qkv",))

@@ -1,4 +1,5 @@
-"""The weights of an encoder, read from a checkpoint that must have exactly those of the spec."""
+"""Reads the weights of an encoder from a checkpoint, which must have exactly the tensors of the
+spec."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A LayerNorm: [W] each; the bias is zeros if the model has none."""
+    """The weight and bias of a LayerNorm, [W] each. The bias is zeros if the model has none."""
 
     weight: Vector
     bias: Vector
@@ -31,8 +32,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayerWeights:
-    """The weights of one layer. `qkv` is q, k and v fused; `up` is gate and up fused, or only
-    up."""
+    """The weights of one layer. `qkv`: q, k and v fused. `up`: gate and up fused, or only up."""
 
     qkv: Linear
     output: Linear
@@ -43,10 +43,14 @@ class EncoderLayerWeights:
 
 
 class EncoderWeights:
-    """The weights that `spec` requires, in `checkpoint` under `names`. `dtype` "f32" dequantizes
-    every matrix; "auto" keeps the file's type. `also_expected`: further tensors that must exist,
-    which the caller reads. Raises ModelError naming a tensor that is missing, unexpected or
-    misshapen."""
+    """Reads the weights that `spec` requires from `checkpoint`.
+
+    - `names`: the names of the tensors.
+    - `dtype`: "f32" dequantizes every matrix; "auto" keeps the file's type.
+    - `also_expected`: further tensors that must exist, which the caller reads.
+
+    Raises ModelError naming a tensor that is missing, unexpected or of the wrong shape.
+    """
 
     def __init__(
         self,
@@ -70,8 +74,8 @@ class EncoderWeights:
         return self._matrix(self._names.word_embeddings)
 
     def positions(self, max_model_len: int) -> Matrix | None:
-        """Return the sum of position and token type embeddings, [segments * max_model_len, W]
-        float32, with those of type 0 first; None if the model has neither."""
+        """Return the sums of position and token type embeddings, [segments * max_model_len, W]
+        float32, ordered by token type; None if the model has neither."""
         spec = self._spec
         if not spec.positions and not spec.token_types:
             return None
@@ -85,18 +89,19 @@ class EncoderWeights:
         return Dense(rows.reshape(-1, spec.hidden_size), "f32")
 
     def embedding_norm(self) -> Norm:
-        """Return the norm of the embeddings."""
+        """Return the norm that is applied to the embeddings."""
         return self._norm(self._names.embedding_norm)
 
     def relative_biases(self) -> Vector | None:
-        """Return the biases on attention scores by bucket of distance, [buckets, H], or None."""
+        """Return the biases on attention scores by bucket of relative distance, [buckets, H]; None
+        if the model has none."""
         if not self._spec.relative_buckets:
             return None
         biases: Vector = dequantize(self._source(self._names.relative))
         return biases
 
     def layer(self, index: int) -> EncoderLayerWeights:
-        """Return one layer."""
+        """Read the weights of layer `index`."""
         names, spec = self._names, self._spec
         layer = names.layer.format(index)
         return EncoderLayerWeights(
@@ -109,7 +114,7 @@ class EncoderWeights:
         )
 
     def forms(self) -> tuple[MatrixForm, ...]:
-        """Return the storage forms of the matrices."""
+        """Return the storage formats and sizes of the matrices."""
         shapes = expected_shapes(self._names, self._spec)
         prefixed = {self._prefix + name: shape for name, shape in shapes.items()}
         return matrix_forms(self._checkpoint, prefixed, self._as_asked)
@@ -137,7 +142,7 @@ class EncoderWeights:
 
 
 def expected_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, Shape]:
-    """Return every required tensor with its shape."""
+    """Return the name and shape of every required tensor."""
     width = spec.hidden_size
     shapes: dict[str, Shape] = {f"{names.word_embeddings}.weight": (spec.vocab_size, width)}
     if spec.positions:
@@ -162,7 +167,7 @@ def expected_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, Shape]:
 
 
 def _linear_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, tuple[int, int, bool]]:
-    """Return rows, columns and whether there is a bias, for each linear layer of a layer."""
+    """Return (rows, columns, has a bias) of each linear layer of an encoder layer."""
     width, up = spec.hidden_size, spec.intermediate_size * (2 if spec.gated else 1)
     shapes = dict.fromkeys(names.qkv, (3 * width // len(names.qkv), width, spec.attention_bias))
     shapes[names.output] = (width, width, spec.attention_bias)

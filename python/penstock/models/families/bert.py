@@ -32,7 +32,8 @@ class Config(msgspec.Struct):
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Return the spec of a config.json. Raises ModelError naming what is not supported."""
+    """Read the encoder spec from a config.json. Raises ModelError naming a key or value that is not
+    supported."""
     config = read_json(path, Config)
     require(path, "hidden_act", config.hidden_act, "gelu")
     require(path, "position_embedding_type", config.position_embedding_type, "absolute", None)
@@ -52,7 +53,7 @@ def spec(path: Path) -> EncoderSpec:
 
 
 def classifier(_: Path) -> ClassifierSpec:
-    """Return the head of a reranker, on top of BERT's pooler."""
+    """Return the classification head of a reranker, which follows BERT's pooler."""
     return ClassifierSpec("cls", "classifier", dense="bert.pooler.dense")
 
 

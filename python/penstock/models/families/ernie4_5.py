@@ -1,5 +1,5 @@
 """ERNIE 4.5 (dense): Llama with a rotary embedding of neighbouring components (2i, 2i + 1), and one
-key for all biases."""
+config key for all biases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json. `use_bias` adds biases to every linear layer."""
+    """Return the decoder spec that `config` describes. `use_bias` in the config adds biases to
+    every linear layer."""
     plain = decoder_spec(config, where, uniform_layers(config, where))
     has_bias = bool(config.use_bias)
     return replace(
@@ -40,7 +41,7 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file."""
+    """Return the decoder spec of a GGUF file."""
     return replace(gguf_decoder_spec(file), interleaved_rope=True)
 
 

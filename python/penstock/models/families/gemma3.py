@@ -1,5 +1,5 @@
-"""Gemma 3: scaled embeddings, norms around each block and of heads, GELU, and a sliding window with
-a rotary embedding of its own in five of six layers."""
+"""Gemma 3: scaled embeddings, norms before and after each block and on query and key heads, GELU,
+and a sliding window with its own rotary embedding in five of six layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from penstock.quant.gguf.gguf_file import GgufFile
 GGUF_WINDOW_PERIOD = 6
 GGUF_LOCAL_THETA = 10_000.0
 LAYERS_OF_27B = 62
-"""The 27B model is the only one whose attention scale does not follow from its head dimension."""
+"""The number of layers of the 27B model, the only one whose attention scale does not follow from
+its head dimension."""
 
 
 class Config(HfConfig):
@@ -40,11 +41,12 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json. The files' norm weights lack 1."""
+    """Return the decoder spec that `config` describes. The checkpoint stores the norm weights minus
+    1."""
     bidirectional = bool(config.use_bidirectional_attention)
     window = config.sliding_window
     if window and bidirectional:
-        window = window // 2 + 1  # the config counts both sides, a LayerSpec one side and the token
+        window = window // 2 + 1  # the config counts both sides, LayerSpec one side plus the token
     is_sliding = all_but_last_of(config.sliding_window_pattern, where)
     layers = typed_layers(config, where, window, is_sliding)
     plain = decoder_spec(_llama_keys(config), where, layers)
@@ -62,8 +64,8 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 
 def _llama_keys(config: Config) -> Config:
-    """Return the config with Gemma's keys under Llama's names. `use_bidirectional_attention`
-    overrides `is_causal`."""
+    """Return the config with the values of Gemma's keys under Llama's keys. If
+    `use_bidirectional_attention` is true, it overrides `is_causal`."""
     return msgspec.structs.replace(
         config,
         hidden_act=config.hidden_activation or config.hidden_act,
@@ -72,8 +74,8 @@ def _llama_keys(config: Config) -> Config:
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file, which leaves much to the reader. The converter has added 1 to
-    the norm weights."""
+    """Return the decoder spec of a GGUF file, filling in what the metadata omits. The converter has
+    already added 1 to the norm weights."""
     plain = gguf_decoder_spec(file, window_period=GGUF_WINDOW_PERIOD)
     scale = plain.head_dim**-0.5
     if len(plain.layers) == LAYERS_OF_27B:

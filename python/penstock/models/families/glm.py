@@ -1,5 +1,6 @@
-"""GLM: Llama with biases of q, k and v, a fused gate and up projection, and a rotary embedding of
-neighbouring components (2i, 2i + 1) in the first half of each head. GGUF: `chatglm`."""
+"""GLM: Llama with biases on q, k and v, a fused gate and up projection, and a rotary embedding of
+neighbouring components (2i, 2i + 1) in the first half of each head. The GGUF architecture is
+`chatglm`."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     plain = partial_rotary_decoder_spec(config, where, uniform_layers(config, where))
     return replace(plain, output_bias=False, interleaved_rope=True)
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file."""
+    """Return the decoder spec of a GGUF file."""
     return replace(gguf_decoder_spec(file), interleaved_rope=True)
 
 

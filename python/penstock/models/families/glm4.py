@@ -12,12 +12,13 @@ from penstock.quant.gguf.gguf_file import GgufFile
 
 
 def spec(config: glm.Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json. Glm4Config has the defaults of GlmConfig."""
+    """Return the decoder spec that `config` describes. Glm4Config has the same defaults as
+    GlmConfig."""
     return replace(glm.spec(config, where), sandwich_norms=True)
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file."""
+    """Return the decoder spec of a GGUF file."""
     return replace(glm.gguf_spec(file), sandwich_norms=True)
 
 

@@ -1,5 +1,5 @@
 """gpt-oss: a mixture of experts with biases and a clamped SwiGLU in every layer, attention sinks,
-YaRN, and a sliding window in every other layer."""
+YaRN, and a sliding window in every second layer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Config(HfExpertsConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     is_sliding = all_but_last_of(config.sliding_window_pattern, where)
     layers = typed_layers(config, where, config.sliding_window, is_sliding)
     plain = ExpertsSpec(
@@ -58,20 +58,21 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file. Raises ModelError for a file without experts."""
+    """Return the decoder spec of a GGUF file. Raises ModelError for a file without experts."""
     plain = gguf_decoder_spec(file, window_period=GGUF_WINDOW_PERIOD)
     experts = plain.layers[0].experts
     if experts is None:
         raise ModelError(f"{file.path}: gpt-oss.expert_count is missing")
     rope = plain.rope
     if isinstance(rope.scaling, YarnScaling):
-        # As in OpenAI's config.json. GGUF has no key for it, and llama.cpp rounds the ramp's ends.
+        # As in OpenAI's config.json. GGUF has no key for this; llama.cpp rounds the ramp's ends.
         rope = replace(rope, scaling=replace(rope.scaling, truncate=False))
     return replace(plain, rope=rope, layers=_with_experts(plain.layers, experts), sinks=True)
 
 
 def _with_experts(layers: tuple[LayerSpec, ...], plain: ExpertsSpec) -> tuple[LayerSpec, ...]:
-    """Return the layers with experts of gpt-oss's kind, which no key describes."""
+    """Return `layers` with gpt-oss's mixture of experts, whose biases and activation no config key
+    describes."""
     experts = replace(plain, renormalize=True, biased=True, activation="swiglu_oai")
     return tuple(replace(layer, experts=experts) for layer in layers)
 
@@ -80,7 +81,7 @@ NAMES = replace(
     HF_NAMES,
     sinks="self_attn.sinks",
     router="mlp.router",
-    # As GptOssCheckpoint presents them.
+    # The names that GptOssCheckpoint gives to the experts.
     expert_gate="mlp.experts.gate_proj",
     expert_up="mlp.experts.up_proj",
     expert_down="mlp.experts.down_proj",

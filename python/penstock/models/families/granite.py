@@ -1,8 +1,9 @@
-"""Granite: Llama with multipliers of embeddings, attention scores, residuals and logits.
+"""Granite: Llama with multipliers on embeddings, attention scores, residuals and logits.
 
-The spec has no residual multiplier. A residual stream h to which each block's result is added m
-times equals m times a stream g to which it is added once. RMSNorm maps h and g to the same values,
-except that its eps must be divided by m^2; the embeddings, where g starts, are divided by m.
+The spec has no residual multiplier m. Granite adds m times each block's result to its residual
+stream h; the model here adds the result once to the stream g = h / m. RMSNorm maps g and h to the
+same values if its eps is divided by m^2 for g. The embeddings, with which g starts, are divided by
+m.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     plain = decoder_spec(config, where, uniform_layers(config, where))
     return with_multipliers(
         replace(plain, attention_scale=config.attention_multiplier),
@@ -42,8 +43,8 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 
 def gguf_spec(file: GgufFile) -> DecoderSpec:
-    """Return the spec of a GGUF file. A scale of 0 means "not set". Positions that
-    `rope.scaling.finetuned` marks as untrained are not rotated at all."""
+    """Return the decoder spec of a GGUF file. A scale of 0 means "not set". If
+    `rope.scaling.finetuned` is false, the layers have no rotary embedding."""
     plain = gguf_decoder_spec(file, family_keys=frozenset({"residual_scale", "logit_scale"}))
     rotary = file.boolean("granite.rope.scaling.finetuned") is not False
     layers = tuple(replace(layer, rotary=rotary) for layer in plain.layers)
@@ -59,8 +60,9 @@ def gguf_spec(file: GgufFile) -> DecoderSpec:
 def with_multipliers(
     plain: DecoderSpec, where: str, *, embedding: float, residual: float, logits_divisor: float
 ) -> DecoderSpec:
-    """Return `plain` with multipliers of embeddings and of blocks' results, and a divisor of
-    logits. Raises ModelError that starts with `where` if one is not positive."""
+    """Return `plain` with the factors on embeddings (`embedding`) and on blocks' results
+    (`residual`), and the divisor of the logits. Raises ModelError that starts with `where` if one
+    of them is not positive."""
     assert not plain.sandwich_norms and not plain.qk_norm, "these norms do not read the stream"
     given = {
         "embedding multiplier": embedding,

@@ -22,7 +22,7 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     plain = decoder_spec(config, where, uniform_layers(config, where))
     return replace(plain, output_bias=False, interleaved_rope=True)
 

@@ -1,6 +1,6 @@
-"""Llama, and models that follow it in everything (SmolLM2, TinyLlama, Yi, DeepSeek distillations).
+"""Llama, and models with the same architecture (SmolLM2, TinyLlama, Yi, DeepSeek distillations).
 
-GGUF: llama.cpp calls them llama too, and writes Mistral and Mixtral under the same architecture.
+The GGUF architecture is also llama. llama.cpp converts Mistral and Mixtral to it too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from penstock.models.decoder.spec import DecoderSpec
 
 
 def spec(config: HfConfig, where: str) -> DecoderSpec:
-    """Return the spec of a config.json. A window that it names does not apply, as in
-    transformers."""
+    """Return the decoder spec that `config` describes. A sliding window in the config is ignored,
+    as in transformers."""
     return decoder_spec(config, where, uniform_layers(config, where))
 
 

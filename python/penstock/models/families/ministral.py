@@ -1,4 +1,5 @@
-"""Ministral: Mistral whose `layer_types` name the layers with the sliding window, or else all."""
+"""Ministral: Mistral with the sliding window only in the layers that `layer_types` names, or in all
+layers if the key is absent."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     layers = typed_layers(config, where, config.sliding_window, lambda _: True)
     return replace(decoder_spec(config, where, layers), qkv_bias=False, output_bias=False)
 

@@ -20,7 +20,7 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     layers = uniform_layers(config, where, config.sliding_window)
     return replace(decoder_spec(config, where, layers), qkv_bias=False, output_bias=False)
 

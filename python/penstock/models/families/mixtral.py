@@ -25,7 +25,7 @@ class Config(HfExpertsConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     layers = uniform_layers(config, where, config.sliding_window)
     experts = ExpertsSpec(
         *expert_counts(config, where), intermediate_size=config.intermediate_size, renormalize=True

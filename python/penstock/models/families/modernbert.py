@@ -1,4 +1,4 @@
-"""ModernBERT: rotary embedding, gated GELU, norms before each block, and sliding windows in two of
+"""ModernBERT: rotary embedding, gated GELU, norms before each block, and a sliding window in two of
 three layers."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Config(msgspec.Struct):
 
 
 class ClassifierConfig(msgspec.Struct):
-    """The keys of a reranker's config.json."""
+    """The keys of a reranker's config.json that describe the classification head."""
 
     norm_eps: float = 1e-5
     norm_bias: bool = False
@@ -57,7 +57,8 @@ class ClassifierConfig(msgspec.Struct):
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Return the spec of a config.json. Raises ModelError naming what is not supported."""
+    """Read the encoder spec from a config.json. Raises ModelError naming a key or value that is not
+    supported."""
     config = read_json(path, Config)
     require(path, "hidden_activation", config.hidden_activation, "gelu")
     require(path, "rope_scaling", config.rope_scaling, None)
@@ -98,7 +99,8 @@ def _layer_types(config: Config, path: Path) -> list[str]:
 
 
 def classifier(path: Path) -> ClassifierSpec:
-    """Return the head of a reranker. Raises ModelError naming the key that is not supported."""
+    """Read the classification head of a reranker from its config.json. Raises ModelError naming the
+    key that is not supported."""
     config = read_json(path, ClassifierConfig)
     if config.classifier_activation != "gelu":
         given = config.classifier_activation

@@ -1,4 +1,4 @@
-"""MPNet: RoBERTa without token types, with biases of attention scores by relative position."""
+"""MPNet: RoBERTa without token types, with attention biases by relative position."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from penstock.quant.json_file import read_json
 
 BUCKETS = 32
 PADDING = 1
-"""The padding token, in all models."""
+"""The id of the padding token in all MPNet models."""
 
 
 class Config(msgspec.Struct):
-    """The key that BERT does not read."""
+    """The key of config.json that BERT does not have."""
 
     relative_attention_num_buckets: int = BUCKETS
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Return the spec of a config.json. Raises ModelError naming what is not supported."""
+    """Read the encoder spec from a config.json. Raises ModelError naming a key or value that is not
+    supported."""
     buckets = read_json(path, Config).relative_attention_num_buckets
     require(path, "relative_attention_num_buckets", buckets, BUCKETS)
     plain = roberta.with_position_offset(bert.spec(path), PADDING + 1)

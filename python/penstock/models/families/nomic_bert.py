@@ -1,6 +1,7 @@
 """nomic-bert: BERT with rotary embedding, gated SiLU and no biases.
 
-Its config.json has two forms: the keys of transformers, and Nomic's own in the manner of GPT-2.
+Its config.json exists in two versions: with the keys of transformers, and with Nomic's own keys,
+which follow GPT-2.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ OFF: Final = (
     "parallel_block",
     "scale_attn_by_inverse_layer_idx",
 )
-"""Keys of Nomic's own form that no published model sets."""
+"""Keys of Nomic's own config.json that no published model sets."""
 
 
 class Config(msgspec.Struct):
@@ -57,7 +58,7 @@ class Config(msgspec.Struct):
 
 
 class NomicConfig(msgspec.Struct):
-    """The keys of Nomic's own form."""
+    """The keys of config.json in Nomic's own version."""
 
     n_embd: int
     n_layer: int
@@ -85,14 +86,14 @@ class NomicConfig(msgspec.Struct):
 
 
 class Form(msgspec.Struct):
-    """The key that only Nomic's own form has."""
+    """The key of config.json by which Nomic's own version is recognized."""
 
     n_embd: int | None = None
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Return the spec of a config.json of either form. Raises ModelError naming what is not
-    supported."""
+    """Read the encoder spec from a config.json in either version. Raises ModelError naming a key or
+    value that is not supported."""
     if read_json(path, Form).n_embd is not None:
         return _nomic_spec(path)
     config = read_json(path, Config)
@@ -142,7 +143,7 @@ def _nomic_spec(path: Path) -> EncoderSpec:
 
 
 def gguf_spec(file: GgufFile) -> EncoderSpec:
-    """Return the spec of a GGUF file."""
+    """Return the encoder spec of a GGUF file."""
     width = file.integer("nomic-bert.embedding_length")
     head_dim = width // max(file.integer("nomic-bert.attention.head_count"), 1)
     theta = file.real("nomic-bert.rope.freq_base", THETA)
@@ -150,7 +151,7 @@ def gguf_spec(file: GgufFile) -> EncoderSpec:
     return gguf_encoder_spec(file, RopeSpec(theta, head_dim, gguf_rope_scaling(file, "nomic-bert")))
 
 
-# As Nomic published it, and as transformers still saves it.
+# The names in Nomic's own folders, which transformers still uses when it saves a model.
 NAMES = EncoderNames(
     word_embeddings="embeddings.word_embeddings",
     token_type_embeddings="embeddings.token_type_embeddings",

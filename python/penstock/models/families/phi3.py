@@ -22,7 +22,7 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     layers = uniform_layers(config, where, config.sliding_window)
     plain = partial_rotary_decoder_spec(config, where, layers)
     return replace(plain, qkv_bias=False, output_bias=False)

@@ -1,4 +1,5 @@
-"""Qwen2 and Qwen2.5: Llama with biases of q, k and v, and a sliding window in the later layers."""
+"""Qwen2 and Qwen2.5: Llama with biases on q, k and v, and an optional sliding window in the later
+layers."""
 
 from __future__ import annotations
 
@@ -22,15 +23,16 @@ class Config(HfConfig):
 
 
 def qwen_layers(config: Config, where: str) -> tuple[LayerSpec, ...]:
-    """Return layers with the window, if `use_sliding_window` enables it, in those of `layer_types`,
-    or else from `max_window_layers` on."""
+    """Return the spec of each layer. If `use_sliding_window` is true, the layers that `layer_types`
+    names have the window, or, without `layer_types`, the layers from index `max_window_layers`
+    on."""
     window = config.sliding_window if config.use_sliding_window else None
     first = config.max_window_layers or 0
     return typed_layers(config, where, window, lambda layer: layer >= first)
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     layers = qwen_layers(config, where)
     return replace(decoder_spec(config, where, layers), qkv_bias=True, output_bias=False)
 

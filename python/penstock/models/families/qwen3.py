@@ -1,4 +1,4 @@
-"""Qwen3: Qwen2 without biases, with norms of the heads of q and k."""
+"""Qwen3: Qwen2 without biases and with a norm on each query and key head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Config(qwen2.Config):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     layers = qwen2.qwen_layers(config, where)
     return replace(decoder_spec(config, where, layers), qk_norm=True)
 

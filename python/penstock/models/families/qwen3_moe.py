@@ -1,5 +1,5 @@
-"""Qwen3-MoE: Qwen3 with a mixture of experts in all layers or some, and one sliding window in all
-layers."""
+"""Qwen3-MoE: Qwen3 with a mixture of experts in all or some layers, and an optional sliding window
+in all layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Config(HfExpertsConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     window = config.sliding_window if config.use_sliding_window else None
     layers = tuple(
         replace(layer, experts=experts)
@@ -40,7 +40,8 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 
 def _experts(config: Config, where: str) -> list[ExpertsSpec | None]:
-    """Return the experts of each layer, None for a dense one. Raises ModelError naming the key."""
+    """Return the mixture of experts of each layer, None for a dense layer. Raises ModelError naming
+    the key at fault."""
     count, per_token = expert_counts(config, where)
     if config.moe_intermediate_size is None:
         raise ModelError(f"{where}: moe_intermediate_size is missing")

@@ -1,6 +1,7 @@
-"""The registry of model families: every file of this package is one, and names itself in `FAMILY`.
+"""The registry of model families, which finds the family of a model's files and returns the model's
+spec and tensor names.
 
-It finds the family of a model's files, and returns their spec, their tensor names and their kind.
+Every other module of this package is a family, and declares it in `FAMILY`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from penstock.quant.safetensors.quantization_config import read_scheme
 
 _F = TypeVar("_F")
 
-# 0 of a decoder means that it generates text, and 4 that it is a reranker.
+# In a decoder, pooling_type 0 means that it generates text, and 4 that it is a reranker.
 _GGUF_EMBEDDING_POOLINGS: Final = (1, 2, 3)
 _GGUF_RANK: Final = 4
 
@@ -63,14 +64,14 @@ _ENCODERS: Final[Sequence[HfEncoder]] = [
 _HF_FAMILIES: Final[Sequence[HfDecoder[Any] | HfEncoder]] = [*_ENCODERS, *_DECODERS]
 
 HF_ARCHITECTURES: Final = {family.architecture: family for family in _DECODERS}
-"""Architecture of a config.json -> its family, for models that generate text."""
+"""Architecture in a config.json -> the decoder family, for models that generate text."""
 
 ENCODER_ARCHITECTURES: Final = {
     name: family
     for family in _ENCODERS
     for name in (family.architecture, family.masked_lm_architecture)
 }
-"""The same for encoders, which only make embeddings."""
+"""Architecture in a config.json -> the encoder family. Encoders only produce embeddings."""
 
 _HEADLESS: Final = {family.headless_architecture: family for family in _DECODERS}
 _EMBEDDERS: Final[Mapping[str, HfDecoder[Any] | HfEncoder]] = (
@@ -83,7 +84,7 @@ _RERANKERS: Final[Mapping[str, HfDecoder[Any] | HfEncoder]] = {
 MODEL_TYPES: Final = {
     family.model_type or family.name: family.architecture for family in _HF_FAMILIES
 }
-"""`model_type` -> the architecture of a config.json that names none."""
+"""`model_type` -> the architecture to assume for a config.json without `architectures`."""
 
 GGUF_DECODERS: Final = {
     family.gguf.architecture: family.gguf
@@ -105,8 +106,8 @@ _ENCODER_NAMES: Final = {family.name: family.names for family in _ENCODERS}
 
 
 class _Named(msgspec.Struct):
-    """The keys of a config.json that select a family. `container`: the multimodal architecture
-    around the language model, if there is one."""
+    """The keys of a config.json that select a family. `container`: the multimodal architecture that
+    contains the language model, or None."""
 
     architectures: list[str] | None = None
     model_type: str | None = None
@@ -114,14 +115,14 @@ class _Named(msgspec.Struct):
 
     @property
     def candidates(self) -> list[str]:
-        """The architectures that the config names, or else the one that `model_type` means."""
+        """The architectures that the config names, or else the one that `model_type` implies."""
         if self.architectures or self.model_type not in MODEL_TYPES:
             return self.architectures or []
         return [MODEL_TYPES[self.model_type]]
 
     @property
     def fault(self) -> str:
-        """The reason why a config selects no family, naming both keys."""
+        """The reason why the config selects no family. Names `architectures` and `model_type`."""
         names = ", ".join(self.candidates)
         if self.container is not None:
             return f"{self.container} over a {names or self.model_type} is not supported"
@@ -141,8 +142,9 @@ def spec_of_folder(folder: Path) -> DecoderSpec:
 
 
 def embedding_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
-    """Return the spec of the encoder in a Hugging Face folder, or of the decoder whose states serve
-    as embeddings: then without its head. Raises ModelError as `spec_of_folder` does."""
+    """Return the spec of the encoder in a Hugging Face folder, or of the decoder without its
+    language-model head, whose states serve as embeddings. Raises ModelError as `spec_of_folder`
+    does."""
     path = folder / "config.json"
     family = _family(path, _EMBEDDERS)
     if isinstance(family, HfEncoder):
@@ -151,8 +153,9 @@ def embedding_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
 
 
 def reranker_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
-    """Return the spec of the body of a classifier in a Hugging Face folder. If it has token types,
-    they mark the two texts of a pair. Raises ModelError as `spec_of_folder` does."""
+    """Return the spec of the encoder or decoder in a reranker's folder, without its classifier.
+    Token types, if the model has them, mark the two texts of a pair. Raises ModelError as
+    `spec_of_folder` does."""
     path = folder / "config.json"
     family = _family(path, _RERANKERS)
     if isinstance(family, HfDecoder):
@@ -162,8 +165,8 @@ def reranker_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
 
 
 def classifier_of_folder(folder: Path) -> ClassifierSpec:
-    """Return the head of the reranker in a Hugging Face folder. Raises ModelError naming the key
-    that is not supported."""
+    """Return the classification head of the reranker in a Hugging Face folder. Raises ModelError
+    naming the key that is not supported."""
     path = folder / "config.json"
     family = _family(path, _RERANKERS)
     if isinstance(family, HfDecoder):
@@ -173,30 +176,31 @@ def classifier_of_folder(folder: Path) -> ClassifierSpec:
 
 
 def is_reranker_folder(folder: Path) -> bool:
-    """Return whether the config names a classifier of texts."""
+    """Return whether the config.json of `folder` names a text classifier."""
     named = _read_named(folder / "config.json")
     return any(name in _RERANKERS for name in named.candidates)
 
 
 def is_encoder_folder(folder: Path) -> bool:
-    """Return whether the config names an encoder, which only makes embeddings."""
+    """Return whether the config.json of `folder` names an encoder, which only produces
+    embeddings."""
     named = _read_named(folder / "config.json")
     return any(name in ENCODER_ARCHITECTURES for name in named.candidates)
 
 
 def multimodal_architecture_of_folder(folder: Path) -> str | None:
-    """Return the multimodal architecture around the language model of a folder, or None."""
+    """Return the multimodal architecture that contains the language model of `folder`, or None."""
     return multimodal_architecture(read_json(folder / "config.json", dict[str, Any]))
 
 
 def hf_names(spec: DecoderSpec) -> TensorNames:
-    """Return the names of a decoder's tensors in a Hugging Face folder, for a spec from either file
-    format."""
+    """Return the tensor names of a decoder in a Hugging Face folder. `spec` may come from a folder
+    or a GGUF file."""
     return _HF_NAMES.get(spec.architecture, HF_NAMES)
 
 
 def hf_encoder_names(spec: EncoderSpec) -> EncoderNames:
-    """Return the names of an encoder's tensors in a Hugging Face folder."""
+    """Return the tensor names of an encoder in a Hugging Face folder."""
     return _ENCODER_NAMES[spec.architecture]
 
 
@@ -214,36 +218,37 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufDecoder]:
 
 
 def gguf_encoder_spec(file: GgufFile) -> EncoderSpec:
-    """Return the spec of the encoder in a GGUF file for which `is_gguf_encoder` is true. Raises
-    ModelError naming the key at fault."""
+    """Return the spec of the encoder in a GGUF file, for which `is_gguf_encoder` must be true.
+    Raises ModelError naming the key at fault."""
     spec = GGUF_ENCODERS[file.text("general.architecture")].spec(file)
     spec.check(str(file.path))
     return spec
 
 
 def is_gguf_encoder(file: GgufFile) -> bool:
-    """Return whether the file holds an encoder, which only makes embeddings."""
+    """Return whether a GGUF file contains an encoder, which only produces embeddings."""
     return file.text("general.architecture") in GGUF_ENCODERS
 
 
 def is_gguf_embedder(path: Path) -> bool:
-    """Return whether the file holds an encoder, or a decoder whose `pooling_type` is one of an
-    embedding model. Raises ModelError."""
+    """Return whether a GGUF file contains an embedding model: an encoder, or a decoder with a
+    `pooling_type` for embeddings. Raises ModelError if the file cannot be read."""
     head = read_head(path)
     name = head.get("general.architecture")
     return name in GGUF_ENCODERS or head.get(f"{name}.pooling_type") in _GGUF_EMBEDDING_POOLINGS
 
 
 def is_gguf_reranker(path: Path) -> bool:
-    """Return whether the file holds a decoder that ranks. Raises ModelError."""
+    """Return whether a GGUF file contains a decoder whose `pooling_type` is that of a reranker.
+    Raises ModelError if the file cannot be read."""
     head = read_head(path)
     name = head.get("general.architecture")
     return name not in GGUF_ENCODERS and head.get(f"{name}.pooling_type") == _GGUF_RANK
 
 
 def _family(path: Path, known: Mapping[str, _F]) -> _F:
-    """Return the family that a config.json names, before the other keys are decoded: an unknown
-    model is refused by its name."""
+    """Return the entry of `known` for the architecture in a config.json. This runs before the other
+    keys are decoded, so that an unsupported model is refused by its name. Raises ModelError."""
     read_scheme(path)
     named = _read_named(path)
     for name in named.candidates:
@@ -266,5 +271,6 @@ def _decoder_spec(path: Path, family: HfDecoder[Any]) -> DecoderSpec:
 
 
 def _without_head(spec: DecoderSpec) -> DecoderSpec:
-    """Return the spec of a decoder whose states are wanted, not its logits."""
+    """Return `spec` without a language-model head: no head tensor is expected, and the states are
+    not scaled for logits."""
     return replace(spec, tied_head=True, logit_scale=1.0)

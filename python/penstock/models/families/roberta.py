@@ -1,4 +1,4 @@
-"""RoBERTa: BERT whose positions are counted from the one after the padding token's."""
+"""RoBERTa: BERT whose positions start at the id of the padding token plus 1."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from penstock.quant.json_file import read_json
 
 
 class Config(msgspec.Struct):
-    """The key that BERT does not read."""
+    """The key of config.json that BERT does not have."""
 
     pad_token_id: int | None = 1
 
 
 def spec(path: Path) -> EncoderSpec:
-    """Return the spec of a config.json. Raises ModelError naming what is not supported."""
+    """Read the encoder spec from a config.json. Raises ModelError naming a key or value that is not
+    supported."""
     padding = read_json(path, Config).pad_token_id or 0
     return with_position_offset(bert.spec(path), padding + 1)
 
 
 def with_position_offset(plain: EncoderSpec, offset: int) -> EncoderSpec:
-    """Return `plain` with position p in row p + `offset` of the table."""
+    """Return `plain` with position p stored in row p + `offset` of the position embeddings."""
     return replace(plain, position_offset=offset, max_model_len=plain.positions - offset)
 
 
 def classifier(_: Path) -> ClassifierSpec:
-    """Return the head of a reranker."""
+    """Return the classification head of a reranker."""
     return ClassifierSpec("cls", "classifier.out_proj", dense="classifier.dense")
 
 

@@ -1,4 +1,5 @@
-"""Seed-OSS: Llama with biases of q, k and v, and a key of its own for the output's bias."""
+"""Seed-OSS: Llama with biases on q, k and v, and a separate config key for the bias of the
+attention output."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json."""
+    """Return the decoder spec that `config` describes."""
     plain = decoder_spec(config, where, uniform_layers(config, where))
     if config.attention_out_bias is None:
         return plain

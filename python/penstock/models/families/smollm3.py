@@ -26,8 +26,8 @@ class Config(HfConfig):
 
 
 def spec(config: Config, where: str) -> DecoderSpec:
-    """Return the spec of a config.json. A window is of the layers without rotary embedding, unless
-    `layer_types` names others."""
+    """Return the decoder spec that `config` describes. A sliding window applies to the layers that
+    `layer_types` names, or, without this key, to the layers without rotary embedding."""
     rotary = _rotary(config, where)
     window = config.sliding_window if config.use_sliding_window else None
     layers = typed_layers(config, where, window, lambda layer: not rotary[layer])
@@ -38,8 +38,8 @@ def spec(config: Config, where: str) -> DecoderSpec:
 
 
 def _rotary(config: Config, where: str) -> list[bool]:
-    """Return whether each layer rotates queries and keys. `no_rope_layers` has a 1 for a layer that
-    does, despite its name."""
+    """Return for each layer whether it rotates queries and keys. Despite its name, `no_rope_layers`
+    has a 1 for each layer with rotary embedding."""
     layers = num_layers(config, where)
     given, interval = config.no_rope_layers, config.no_rope_layer_interval
     if given:

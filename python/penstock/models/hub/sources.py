@@ -1,7 +1,7 @@
 """Resolves the name of a model to files on disk.
 
-A name is tried as a path, as a name of the catalogue, and as `owner/name` or `owner/name/file.gguf`
-on the hub. A downloaded model is found again without the network.
+A name is tried as a path, then as a name of the catalogue, then as `owner/name` or
+`owner/name/file.gguf` on the hub. A model that was downloaded earlier is found without the network.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def resolve_model(
     hub: HubAccess | None = None,
     progress: DownloadProgress = no_progress,
 ) -> ModelFiles:
-    """Return the files of the model `name`, downloaded into `home/models` if they are not on disk.
+    """Return the files of the model `name`, downloading them into `home/models` if they are not on
+    disk. `progress(file name, bytes done, total bytes or None)` is called during a download.
 
-    `progress(file name, bytes done, total bytes or None)` is called during a download. Raises
-    ModelError for an unknown name, a source that does not answer, or content with a wrong hash.
+    Raises ModelError for an unknown name, a source that does not answer, or content with a wrong
+    hash.
     """
     hub = hub or HubAccess()
     if not name:  # as a path it would be the working directory
@@ -59,7 +60,7 @@ def _hint(name: str) -> str:
 
 def files_at(path: Path, model_id: str) -> ModelFiles:
     """Return the model at a path: a .gguf file, a folder with config.json, or a folder with one
-    .gguf file or split set. Raises ModelError."""
+    .gguf file or split set. Raises ModelError for any other path."""
     if path.is_file():
         if path.suffix != ".gguf":
             hint = "; name its folder instead" if path.suffix == ".safetensors" else ""
@@ -131,8 +132,8 @@ def _resolve_hub(
 
 
 def _is_complete(snapshot: Path, file: str | None) -> bool:
-    """Return whether a snapshot has all files of a model. The hub's clients download file by file,
-    so a snapshot may lack some."""
+    """Return whether a snapshot in the hub's own cache has all files of a model. The hub's clients
+    download one file at a time, so a snapshot may be incomplete."""
     if file is not None:
         return all((snapshot / name).exists() for name in split_file_names(file))
     from penstock.models.hub.folder_files import is_complete  # imports NumPy, another 0.1 s

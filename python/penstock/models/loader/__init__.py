@@ -1,1 +1,1 @@
-"""Opens the files of a model, whole or as the shard of one tensor-parallel rank."""
+"""Opens a model's files, as a whole model or as the shard of one tensor parallel rank."""

@@ -1,7 +1,8 @@
-"""Opens the files of a model: spec and weights for the engine, text parts for the API.
+"""Opens the files of a model: spec and weights for an engine process, text parts for an API
+process.
 
-The two are separate: an API process loads the text parts and reads no tensor; an engine process
-loads spec and weights and decodes no vocabulary.
+The two are loaded separately: an API process reads no tensors, and an engine process does not
+decode the vocabulary.
 """
 
 from __future__ import annotations
@@ -55,9 +56,13 @@ COMPARED_ROWS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model whose header has been checked, and whose weights are read when they are packed.
-    `extra_bytes`: the bytes that the weights need beyond the size of their files; negative if the
-    files hold parts that are not read. `load_note`: the reason, for the log line about memory."""
+    """A text-generating model whose header has been checked. Its weights are read when they are
+    packed.
+
+    - `extra_bytes`: the bytes that the weights need beyond the size of their files; negative if
+      parts of the files are not read.
+    - `load_note`: the reason for `extra_bytes`, for the log line about memory.
+    """
 
     model_id: str
     fingerprint: str
@@ -69,7 +74,12 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class LoadedEmbedder:
-    """The same for an embedding model or a reranker. `dense`: the layers after pooling."""
+    """An embedding model or reranker whose header has been checked.
+
+    - `weights`: the encoder or decoder. They are read when they are packed.
+    - `dense`: the linear layers after pooling.
+    - `extra_bytes`: see `LoadedModel`.
+    """
 
     model_id: str
     fingerprint: str
@@ -82,7 +92,8 @@ class LoadedEmbedder:
 
 def is_embedding_model(files: ModelFiles) -> bool:
     """Return whether a model is an embedding model: an encoder, a sentence-transformers folder, or
-    a GGUF file with the `pooling_type` of one. Raises ModelError."""
+    a GGUF file with a `pooling_type` for embeddings. Raises ModelError if the files cannot be
+    read."""
     if files.kind == "gguf":
         return registry.is_gguf_embedder(files.path)
     return is_sentence_transformers_folder(files.path) or registry.is_encoder_folder(files.path)
@@ -112,7 +123,8 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
 
 
 def open_backbone(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Checkpoint:
-    """Open the checkpoint of an embedding model's or reranker's folder. Raises ModelError."""
+    """Open the checkpoint in the folder of an embedding model or reranker. Raises ModelError if a
+    file is invalid."""
     return open_checkpoint(files.path, _float8_storage("bf16", dtype))
 
 
@@ -122,8 +134,9 @@ def backbone_weights(
     dtype: Literal["auto", "f32"],
     also_expected: Mapping[str, Shape] = NO_TENSORS,
 ) -> EncoderWeights | DecoderWeights:
-    """Return the weights of a folder's encoder, or of its decoder without the head.
-    `also_expected`: further tensors that must exist, which the caller reads. Raises ModelError."""
+    """Return the weights of the encoder in a folder, or of its decoder without the language-model
+    head. `also_expected`: further tensors that must exist, which the caller reads. Raises
+    ModelError naming a tensor that is missing, unexpected or of the wrong shape."""
     if isinstance(spec, EncoderSpec):
         names = registry.hf_encoder_names(spec)
         return EncoderWeights(checkpoint, names, spec, dtype, also_expected)
@@ -156,15 +169,15 @@ def gguf_weights(
     dtype: Literal["auto", "f32"],
     also_expected: Mapping[str, Shape] = NO_TENSORS,
 ) -> DecoderWeights:
-    """Return the weights of a GGUF file's decoder. `also_expected`: see `backbone_weights`. Raises
-    ModelError."""
+    """Return the weights of the decoder in a GGUF file. `also_expected`: see `backbone_weights`.
+    Raises ModelError as `backbone_weights` does."""
     names = gguf_names(family.names, file.tensors)
     return DecoderWeights(file, names, spec, dtype, family.permuted_qk, also_expected)
 
 
 def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
-    """Read the tokenizer and the prompt of an embedding model, and no weights. Raises
-    ModelError."""
+    """Read the tokenizer and the prompt of an embedding model without its weights. Raises
+    ModelError if a file is invalid or not supported."""
     if files.kind == "gguf":
         file = GgufFile(files.path)
         data, encodes = gguf_tokenizer.tokenizer_data(file), registry.is_gguf_encoder(file)
@@ -184,8 +197,8 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
 
 
 def tokenizer_files(files: ModelFiles, vocab: int, *, lower_case: bool = False) -> TokenizerFiles:
-    """Return the tokenizer files of a folder. `vocab`: the rows of the model's embedding. Raises
-    ModelError."""
+    """Return the tokenizer files of a folder. `vocab`: the number of rows of the model's embedding.
+    Raises ModelError if tokenizer.json is missing."""
     tokenizer = files.path / "tokenizer.json"
     if not tokenizer.exists():
         raise ModelError(f"{files.path}: tokenizer.json is missing")
@@ -199,9 +212,12 @@ def load_model(
     float8: Float8Storage = "bf16",
     bits: Bits | None = None,
 ) -> LoadedModel:
-    """Open a model that generates text. `float8`: the form in which matrices of 8-bit floats are
-    read; CPU kernels have none for float8. `bits`: float matrices of layers are quantized to
-    integers of this many bits, embedding and head to 8.
+    """Open a model that generates text.
+
+    - `float8`: the type as which matrices of 8-bit floats are read. CPU kernels do not support
+      "float8".
+    - `bits`: quantize the layers' float matrices to integers of this many bits, and the embedding
+      and language-model head to 8 bits; None: do not quantize.
 
     Raises ModelError naming file and key or tensor for an unknown architecture, a missing,
     unexpected or misshapen tensor, or a corrupt file.
@@ -242,14 +258,14 @@ def load_model(
 
 
 def quantized_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str, Bits]:
-    """Return the bits of each matrix that is quantized. Embedding and head get 8, because every
-    token depends on them."""
+    """Return the number of bits of each matrix that is quantized. Embedding and language-model head
+    get 8 bits, because every token depends on them."""
     ends: dict[str, Bits] = {f"{name}.weight": 8 for name in (names.embedding, names.head)}
     return ends | dict.fromkeys(quantizable_names(names, spec), bits)
 
 
 def _unfuse_gpt_oss(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with experts in the layout that all models share."""
+    """Return the checkpoint with gpt-oss's fused experts split as in other models."""
     paired = any(name.endswith(FUSED_GATE_UP) for name in checkpoint.tensors)
     return GptOssCheckpoint(checkpoint) if paired else checkpoint
 
@@ -264,8 +280,8 @@ def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> 
 def _resolve_tied_head(
     spec: DecoderSpec, checkpoint: Checkpoint, names: TensorNames
 ) -> DecoderSpec:
-    """Return the spec of a folder. If its config ties the head to the embedding, but the file has
-    both and they differ, the head is not tied."""
+    """Return `spec` with `tied_head` corrected: if the config ties the head to the embedding, but
+    the checkpoint has two different matrices, the head is not tied."""
     both = [f"{name}.weight" for name in (names.embedding, names.head)]
     shapes = [checkpoint.tensors[name].shape for name in both if name in checkpoint.tensors]
     if not spec.tied_head or shapes != [(spec.vocab_size, spec.hidden_size)] * 2:
@@ -276,21 +292,22 @@ def _resolve_tied_head(
 
 
 def _equal(a: Dense, b: Dense) -> bool:
-    """Return whether two matrices of one shape are equal, compared in pieces to save memory."""
+    """Return whether two matrices of equal shape are equal, comparing them in pieces to save
+    memory."""
     firsts = range(0, len(a.data), COMPARED_ROWS)
     pieces = (slice(first, first + COMPARED_ROWS) for first in firsts)
     return a.dtype == b.dtype and all(np.array_equal(a.data[rows], b.data[rows]) for rows in pieces)
 
 
 def _float8_storage(float8: Float8Storage, dtype: Literal["auto", "f32"]) -> Float8Storage:
-    """Return the form in which 8-bit floats are read. For f32 they stay as they are until they are
-    dequantized, so that each value is rounded once."""
+    """Return the type as which 8-bit floats are read. With dtype "f32" they are read unchanged and
+    then dequantized, so that each value is rounded only once."""
     return "float8" if dtype == "f32" else float8
 
 
 def load_text_parts(files: ModelFiles) -> TextParts:
-    """Read tokenizer, chat template, stop ids and sampling defaults, and no weights. Raises
-    ModelError as `load_model` does."""
+    """Read tokenizer, chat template, stop ids and default sampling parameters without any weights.
+    Raises ModelError as `load_model` does."""
     if files.kind == "gguf":
         return gguf_tokenizer.text_parts(GgufFile(files.path), files.model_id, fingerprint(files))
     return hf_tokenizer.text_parts(files.path, files.model_id, fingerprint(files))

@@ -1,5 +1,5 @@
-"""The sampling defaults of a model: the operator's, the model's own, the catalogue's, or the
-built-in ones."""
+"""The default sampling parameters of a model: the operator's, the model's own, the catalogue's or
+the built-in ones."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from penstock.models.hub.model_files import ModelFiles
 Source = Literal["general.sampling", "generation_config.json", "catalogue", "built-in"]
 
 BUILT_IN: Final = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
-"""llama.cpp's values. At temperature 1 without truncation, a small model writes nonsense."""
+"""The default values of llama.cpp. At temperature 1 without truncation, a small model writes
+nonsense."""
 SHOWN: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""The fields that server options can set."""
+"""The sampling parameters that server options can set."""
 _SAMPLED_BY: Final = ("temperature", "top_k", "top_p", "min_p")
 _OFF: Final = {"top_k": 0, "top_p": 1, "min_p": 0, "repetition_penalty": 1}
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
-    """The values for requests that name none. `source`: their origin, except for the fields in
-    `options`, which the operator set."""
+    """The sampling parameters of a model for requests that do not set them.
+
+    - `source`: the origin of the values, except those of `options`.
+    - `options`: the names of the parameters that the operator set.
+    """
 
     sampling: Sampling
     source: Source
@@ -32,7 +36,8 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, float | None]:
-        """The fields of SHOWN by name; None means off. The temperature is always a number."""
+        """The parameters listed in SHOWN, by name. None means that the parameter is off; the
+        temperature is always a number."""
         given = {name: getattr(self.sampling, name) for name in SHOWN}
         values = {name: None if value == _OFF.get(name) else value for name, value in given.items()}
         return values | {
@@ -40,7 +45,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True):
         }
 
     def __str__(self) -> str:
-        """Return one line for the operator."""
+        """Return the parameters and their origin on one line, for the log."""
         values = self.values.items()
         shown = ", ".join(f"{name} {value:g}" for name, value in values if value is not None)
         origin = [_ORIGINS[self.source]]
@@ -58,7 +63,8 @@ _ORIGINS: Final[dict[Source, str]] = {
 
 
 def operator_sampling(settings: EngineSettings) -> Sampling:
-    """Return the operator's sampling options; None in a field means the model's own value."""
+    """Return the sampling parameters that the operator set. None in a field means that the model's
+    own value applies."""
     return Sampling(**{name: getattr(settings, name) for name in SHOWN})
 
 
@@ -67,9 +73,14 @@ def sampling_defaults(
     own: Sampling,
     asked: Sampling = Sampling(),  # noqa: B008
 ) -> SamplingDefaults:
-    """Return the defaults of one model. `own`: those of its files. `asked`: those of the operator,
-    each of which overrides one field. Other sources are not mixed: a field that the model's files
-    leave out is off."""
+    """Return the default sampling parameters of one model.
+
+    - `own`: the parameters in the model's files.
+    - `asked`: the operator's parameters, each of which overrides one default.
+
+    Apart from the operator's, the values come from one source: a parameter that the model's files
+    omit is off, not taken from the catalogue.
+    """
     sampling, source = _of_model(files, own)
     options = tuple(name for name in SHOWN if getattr(asked, name) is not None)
     given = {name: getattr(asked, name) for name in options}

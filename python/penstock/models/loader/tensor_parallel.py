@@ -1,8 +1,9 @@
-"""Tensor parallelism: the shard of a decoder that each rank holds (Megatron-LM, arXiv 1909.08053).
+"""Tensor parallelism: divides a decoder among ranks (Megatron-LM, arXiv 1909.08053).
 
-Attention heads, feed-forward columns and the rows of the language-model head are divided;
-embedding, norms and routers are whole on every rank. q, k, v, gate and up are split by rows, output
-and down by columns: the results of the latter are parts of sums (`Communicator.all_reduce`).
+Attention heads, feed-forward columns and the rows of the language-model head are divided; each rank
+has the whole embedding and all norms and routers. q, k, v, gate and up are split by rows, output
+and down by columns. The results of output and down are partial sums, which
+`Communicator.all_reduce` adds.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from penstock.quant.weight_slices import column_step, pad_rows, row_range, take_
 
 
 def shard_model(model: LoadedModel, rank: int, count: int) -> LoadedModel:
-    """Return the shard of rank `rank` of `count`. Raises ModelError if the model cannot be divided;
-    quantization groups of columns are checked only when a layer is read."""
+    """Return the shard of a model that rank `rank` of `count` holds. Raises ModelError if the model
+    cannot be divided. Quantization groups that a split would cut are found only when a layer is
+    read."""
     assert isinstance(model.weights, DecoderWeights), "a shard is not divided again"
     spec = shard_spec(model.spec, count, model.model_id)
     weights = ShardWeights(model.weights, model.spec, rank, count)
@@ -38,8 +40,9 @@ def shard_model(model: LoadedModel, rank: int, count: int) -> LoadedModel:
 
 
 def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
-    """Return the spec of each of `count` shards: its heads and feed-forward columns, and the whole
-    vocabulary. With fewer KV heads than ranks, several ranks hold the same KV head.
+    """Return the spec that each of `count` shards has: a part of the heads and of the feed-forward
+    width, and the whole vocabulary. If there are fewer KV heads than ranks, several ranks hold the
+    same KV head.
 
     Raises ModelError that starts with `where` and names the size that cannot be divided.
     """
@@ -70,8 +73,12 @@ def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShardSlices:
-    """The rows of projections that a rank has: of q, of k and v, of gate and up. The slices of q
-    and of gate are also the rank's columns of output and down."""
+    """The rows of the projections that one rank holds.
+
+    - `q`: rows of q; also the rank's columns of output.
+    - `kv`: rows of k and of v.
+    - `ff`: rows of gate and of up; also the rank's columns of down.
+    """
 
     q: slice
     kv: slice
@@ -79,7 +86,8 @@ class ShardSlices:
 
 
 def shard_slices(spec: DecoderSpec, rank: int, count: int) -> ShardSlices:
-    """Return the slices of rank `rank` of `count`. Raises ModelError as `shard_spec` does."""
+    """Return the slices that rank `rank` of `count` holds. Raises ModelError as `shard_spec`
+    does."""
     part = shard_spec(spec, count, spec.architecture)
     first_kv = rank * spec.num_kv_heads // count * spec.head_dim
     kv = slice(first_kv, first_kv + part.kv_rows)
@@ -93,11 +101,12 @@ def _even_slice(rank: int, size: int) -> slice:
 
 
 class ShardWeights:
-    """The `Weights` of rank `rank` of `count`, with the sizes of `shard_spec`. `spec`: that of
-    `whole`. The head has ceil(V / count) rows; rows beyond V are zeros."""
+    """The `Weights` of the shard that rank `rank` of `count` holds, with the sizes of `shard_spec`.
+    `spec`: the spec of the whole model. The language-model head has ceil(V / count) rows; rows
+    beyond V are zeros."""
 
     def __init__(self, whole: DecoderWeights, spec: DecoderSpec, rank: int, count: int) -> None:
-        """Raises ModelError as `shard_spec` does."""
+        """Compute the slices of the rank. Raises ModelError as `shard_spec` does."""
         self._whole = whole
         self._spec = spec
         self._rank = rank
@@ -112,7 +121,8 @@ class ShardWeights:
         return self._whole.embedding()
 
     def head(self) -> Linear:
-        """Return the rank's rows of the head [ceil(V / count), W], also of a tied head."""
+        """Return the rank's rows [ceil(V / count), W] of the language-model head, or of the
+        embedding if the head is tied."""
         head = self._whole.head()
         table = self._whole.embedding() if head is None else head.parts[0]
         rows = _even_slice(self._rank, self._head_rows)
@@ -128,7 +138,7 @@ class ShardWeights:
         return self._whole.rope_factors()
 
     def forms(self) -> tuple[MatrixForm, ...]:
-        """See `Weights`: the forms of the whole model."""
+        """See `Weights`. Returns the formats of the whole model."""
         return self._whole.forms()
 
     def float8_savings(self, size: MatrixBytes) -> int:
@@ -146,12 +156,12 @@ class ShardWeights:
         return self._whole.bytes_of(shapes | head, size)
 
     def layers(self) -> Iterator[LayerWeights]:
-        """Yield every layer in order, reading a few ahead. Raises ModelError if a quantization
-        group of columns would be split."""
+        """Yield the weights of every layer in order, reading a few layers ahead. Raises ModelError
+        if a split would cut a quantization group of columns."""
         return prefetch_layers(self.layer, len(self._spec.layers))
 
     def layer(self, index: int) -> LayerWeights:
-        """Return one layer."""
+        """Return the rank's weights of layer `index`."""
         whole, share, names = self._whole.layer(index), self._slices, self._whole.names
         prefix = names.layer.format(index)
         gate_up, down, experts = whole.gate_up, whole.down, whole.experts
@@ -185,11 +195,13 @@ class ShardWeights:
         )
 
     def _once(self, bias: Vector) -> Vector:
-        """Return the bias of a sum over ranks: rank 0 adds it, the others add zeros."""
+        """Return the bias that this rank adds to its partial sum: `bias` on rank 0, zeros on other
+        ranks."""
         return bias if self._rank == 0 else np.zeros_like(bias)
 
     def _columns(self, linear: Linear, columns: slice, name: str) -> Linear:
-        """Return the columns of a layer, whose result is a part of a sum; rank 0 adds the bias."""
+        """Return the given columns of a linear layer, whose result is then a partial sum. Only rank
+        0 adds the bias."""
         part = self._matrix_columns(linear.parts[0], columns, name)
         return Linear((part,), linear.bias if self._rank == 0 else None)
 
@@ -204,7 +216,7 @@ class ShardWeights:
 
 
 def _rows(linear: Linear, rows: tuple[slice, ...]) -> Linear:
-    """Return the given rows of each part of a linear layer."""
+    """Return some rows of each part of a linear layer. `rows`: one slice per part."""
     parts = tuple(row_range(part, own) for part, own in zip(linear.parts, rows, strict=True))
     if linear.bias is None:
         return Linear(parts)

@@ -1,1 +1,1 @@
-"""The text parts of a model's files: tokenizer data, special tokens, chat templates, stop ids."""
+"""Reads the text parts of a model's files: tokenizer, special tokens, chat templates, stop ids."""

@@ -1,4 +1,4 @@
-"""Reads the text parts of a GGUF file: `tokenizer.*` of its metadata."""
+"""Reads the text parts of a GGUF file from its metadata `tokenizer.*`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.quant.gguf.gguf_file import GgufFile
 
 log = logging.getLogger(__name__)
 
-# Metadata keys (tokenizer.ggml.<name>_token_id) of control tokens, which are never text.
+# Names in the keys tokenizer.ggml.<name>_token_id of control tokens, which are never text.
 STEERING: Final = ("bos", "eos", "eot", "eom")
 GPT2: Final = "gpt-2"
-UNNAMED: Final = ("", "default")  # names of pre-tokenizers that mean none
-# Control tokens that end a turn in the chat templates of known families. A GGUF names one end of
-# text; chat models often end an answer with another token.
+UNNAMED: Final = ("", "default")  # names that mean "no pre-tokenizer given"
+# Control tokens that end a turn in the chat templates of known families. GGUF metadata name one
+# end-of-text token; chat models often end an answer with another token.
 END_OF_TURN = frozenset(
     {
         "<|im_end|>",
@@ -37,7 +37,8 @@ HARMONY_END_OF_MESSAGE = "<|end|>"  # in gpt-oss it ends one of several messages
 
 
 def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
-    """Return everything that the text room needs. Raises ModelError naming the key at fault."""
+    """Return the text parts of a GGUF file: tokenizer, chat templates, stop ids and limits. Raises
+    ModelError naming the key at fault."""
     spec, _ = spec_of_gguf(file)
     data = tokenizer_data(file)
     if len(data.tokens) > spec.vocab_size:
@@ -61,7 +62,8 @@ def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
 
 
 def tokenizer_data(file: GgufFile) -> TokenizerData:
-    """Return the tokenizer that the metadata describe."""
+    """Return the tokenizer that the metadata describe. Raises ModelError naming the key at
+    fault."""
     tokens = file.strings("tokenizer.ggml.tokens")
     if not tokens:
         raise ModelError(f"{file.path}: tokenizer.ggml.tokens is missing")
@@ -85,8 +87,8 @@ def tokenizer_data(file: GgufFile) -> TokenizerData:
 
 
 def _pre(file: GgufFile) -> str | None:
-    """Return the pre-tokenizer's name. A byte-level vocabulary without one gets GPT-2's, as in
-    llama.cpp: older converters wrote none, or "default"."""
+    """Return the pre-tokenizer's name. A byte-level vocabulary without a name gets GPT-2's
+    pre-tokenizer, as in llama.cpp: older converters wrote no name, or "default"."""
     key = "tokenizer.ggml.pre"
     name = file.text(key, "")
     if name not in UNNAMED or file.text("tokenizer.ggml.model") != "gpt2":
@@ -101,9 +103,9 @@ def _pre(file: GgufFile) -> str | None:
 
 
 def _token_types(file: GgufFile, tokens: list[str]) -> list[int]:
-    """Return the type of each token. A token that the metadata name as a begin or an end becomes a
-    control token whatever its type: otherwise the tokenizer would split it in a rendered template.
-    A single character keeps its type, because it occurs in ordinary text."""
+    """Return the type of each token. The begin and end tokens that the metadata name become control
+    tokens, because the tokenizer would otherwise split them in a rendered chat template. A token of
+    a single character keeps its type, because it occurs in ordinary text."""
     key = "tokenizer.ggml.token_type"
     types: list[int] = _parallel(file, key, len(tokens)).tolist()
     types = types or [int(TokenType.NORMAL)] * len(tokens)
@@ -124,8 +126,8 @@ def _type_name(number: int) -> str:
 
 
 def _parallel(file: GgufFile, key: str, length: int) -> npt.NDArray[Any]:
-    """Return an array of numbers, one per token, or empty. Raises ModelError for another
-    length."""
+    """Return an array of numbers with one entry per token, or an empty array if the key is absent.
+    Raises ModelError for another length."""
     values = file.numbers(key)
     if len(values) not in (0, length):
         raise ModelError(f"{file.path}: {key} has {len(values)} entries for {length} tokens")

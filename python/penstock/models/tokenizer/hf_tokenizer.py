@@ -1,4 +1,5 @@
-"""Reads the text parts of a Hugging Face folder: tokenizer.json and the small files beside it."""
+"""Reads the text parts of a Hugging Face folder: tokenizer.json and the small files that accompany
+it."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class _Ids(msgspec.Struct):
 
 
 def text_parts(folder: Path, model_id: str, fingerprint: str) -> TextParts:
-    """Return everything that the text room needs. Raises ModelError naming the file at fault."""
+    """Return the text parts of a folder: tokenizer, chat templates, stop ids and limits. Raises
+    ModelError naming the file at fault."""
     spec = spec_of_folder(folder)
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.exists():
@@ -73,8 +75,8 @@ def _config_ids(path: Path) -> int | list[int] | None:
 
 
 def _templates(folder: Path) -> dict[str, str]:
-    """Return the chat templates by name; a single one is "default". Separate files, which newer
-    tools write, override tokenizer_config.json."""
+    """Return the chat templates by name; a single template is named "default". Separate template
+    files, which newer tools write, override tokenizer_config.json."""
     own = folder / "chat_template.jinja"
     if own.exists():
         found = {"default": _read_text(own)}
@@ -101,8 +103,9 @@ def _read_text(path: Path) -> str:
 def _stop_ids(
     folder: Path, tokens: SpecialTokens, generation_ids: int | list[int] | None, vocab: int
 ) -> tuple[int, ...]:
-    """Return the stop ids of generation_config.json, or else of config.json, and the tokenizer's
-    own end token."""
+    """Return the ids of the tokens that end an answer: those of generation_config.json, or else of
+    config.json, and the tokenizer's end token. Raises ModelError for an id outside the
+    vocabulary."""
     ids = generation_ids
     if ids is None:
         ids = _config_ids(folder / "config.json")

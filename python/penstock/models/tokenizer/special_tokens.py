@@ -1,7 +1,7 @@
-"""Reads the tokens that a folder declares beside its tokenizer.json.
+"""Reads the special and added tokens that a folder declares in addition to tokenizer.json.
 
-Order and precedence are those of transformers: special_tokens_map.json and added_tokens.json count
-only if tokenizer_config.json does not list the added tokens itself.
+Order and precedence are those of transformers: special_tokens_map.json and added_tokens.json are
+read only if tokenizer_config.json does not list the added tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.models.tokenizer.tokenizer_data import DeclaredToken
 from penstock.quant.json_file import read_json
 
 HARMONY_END_OF_TURN: Final = frozenset({"<|call|>", "<|return|>"})
-"""The two ends of a turn of gpt-oss. Only its vocabulary has both."""
+"""The two tokens that end a turn of gpt-oss. No other vocabulary has both."""
 
 
 class _Token(msgspec.Struct):
@@ -47,12 +47,13 @@ class _Names(msgspec.Struct):
     extra_special_tokens: list[str | _Token] | dict[str, str | _Token] | None = None
 
     def named(self) -> list[tuple[str, str | _Token]]:
-        """Return the tokens that have a name, in transformers' order."""
+        """Return (role, token) of the tokens with a role such as bos or eos, in transformers'
+        order."""
         pairs = [(name, getattr(self, name)) for name in _NAMES]
         return [(name, token) for name, token in pairs if token is not None]
 
     def others(self) -> Iterator[str | _Token]:
-        """Yield the special tokens without a name."""
+        """Yield the special tokens without a role such as bos or eos."""
         extra = self.extra_special_tokens or self.additional_special_tokens or ()
         yield from extra.values() if isinstance(extra, dict) else extra
 
@@ -63,8 +64,12 @@ class _Config(_Names):
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The special tokens of a folder. `bos`, `eos`: their text, for templates. `declared`: all
-    declared tokens, in the order in which those that tokenizer.json lacks are added."""
+    """The special tokens of a folder.
+
+    - `bos`, `eos`: the text of the begin and end tokens, for chat templates.
+    - `declared`: all declared tokens, in the order in which those missing from tokenizer.json are
+      added.
+    """
 
     bos: str | None
     eos: str | None
@@ -94,7 +99,7 @@ def read_special_tokens(folder: Path) -> SpecialTokens:
 
 
 def _listed(tokens: dict[str, _Token]) -> list[DeclaredToken]:
-    """Return the tokens of `added_tokens_decoder`, lowest id first."""
+    """Return the tokens of `added_tokens_decoder`, ordered by id."""
     numbered = [(_number(key), token) for key, token in tokens.items()]
     return [
         _declared(token, index, special=token.special)
@@ -103,7 +108,8 @@ def _listed(tokens: dict[str, _Token]) -> list[DeclaredToken]:
 
 
 def _number(key: str) -> int:
-    """Return a key as an id, or -1, which no vocabulary has, if it is not a number."""
+    """Return the id that a key spells, or -1, which is not a valid id, if the key is not a
+    number."""
     return int(key) if key.isascii() and key.isdigit() and len(key) < 10 else -1
 
 

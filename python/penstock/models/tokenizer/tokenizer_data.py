@@ -1,7 +1,7 @@
-"""The text parts of a model: its tokenizer, its chat template, the ids that end a turn.
+"""The text parts of a model: its tokenizer, its chat templates and the ids that end a turn.
 
-They are plain data, read from a folder or from GGUF metadata without reading weights; the text room
-builds its tokenizer from them. This file knows no tokenizer library.
+They are plain data, read from a folder or from GGUF metadata without reading weights; the package
+`text` builds a tokenizer from them. This module does not import a tokenizer library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.dialog import Sampling
 
 
 class TokenType(IntEnum):
-    """The type of a token of a GGUF vocabulary (`tokenizer.ggml.token_type`)."""
+    """The types of tokens in a GGUF vocabulary (`tokenizer.ggml.token_type`)."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -27,8 +27,8 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredToken:
-    """A token that the files beside a tokenizer.json declare. `id` None: they do not give one. The
-    other fields are those of `AddedToken` in the `tokenizers` library."""
+    """A token that is declared in a file other than tokenizer.json. `id`: None if the file does not
+    give an id. The other fields are those of `AddedToken` in the `tokenizers` library."""
 
     content: str
     id: int | None
@@ -41,9 +41,13 @@ class DeclaredToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """The files of a tokenizer of the `tokenizers` library. `vocab_size`: the rows of the model's
-    embedding, which limit the ids. `declared`: the tokens that the files beside `tokenizer`
-    declare, in order. `lower_case`: texts are lowercased before they are encoded."""
+    """The files of a tokenizer of the `tokenizers` library.
+
+    - `tokenizer`: the path of tokenizer.json.
+    - `vocab_size`: the number of rows of the model's embedding; token ids must be smaller.
+    - `declared`: the tokens that other files declare, in order.
+    - `lower_case`: texts are lowercased before they are encoded.
+    """
 
     tokenizer: Path
     vocab_size: int
@@ -53,15 +57,17 @@ class TokenizerFiles:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerData:
-    """A tokenizer that GGUF metadata describe.
+    """A tokenizer described by GGUF metadata.
 
-    `model`: "gpt2" (byte-level BPE: `tokens` in the GPT-2 byte alphabet, `merges` "left right"),
-    "llama" (SentencePiece: `tokens` with U+2581 for a space, `scores`, byte tokens "<0x0A>"),
-    "bert" (WordPiece: U+2581 where a word begins, framed by `cls_id` and `sep_id`), or another name
-    that has not been checked. `pre`: the name of the pre-tokenizer ("smollm", "qwen2", "llama-bpe",
-    ...). The index in `tokens` is the token id; `token_types` and `scores` are as long as `tokens`
-    or empty. `add_bos` and the like are None if the file does not set them. `where`: the file, for
-    error messages.
+    - `model`: "gpt2" (byte-level BPE: `tokens` in the GPT-2 byte alphabet, `merges` "left right"),
+      "llama" (SentencePiece: `tokens` with U+2581 for a space, `scores`, byte tokens "<0x0A>"),
+      "bert" (WordPiece: U+2581 where a word begins; a text is enclosed in `cls_id` and `sep_id`),
+      or another name, which is not yet checked.
+    - `pre`: the name of the pre-tokenizer ("smollm", "qwen2", "llama-bpe", ...).
+    - `tokens`: the text of each token, by id.
+    - `token_types`, `scores`: one entry per token, or empty.
+    - `add_bos`, `add_eos`, `add_space_prefix`: None if the file does not set them.
+    - `where`: the file, for error messages.
     """
 
     model: str
@@ -86,12 +92,15 @@ TokenizerSource: TypeAlias = TokenizerFiles | TokenizerData
 
 @dataclass(frozen=True, slots=True)
 class TextParts:
-    """The parts of a text model that the API process needs.
+    """The text parts of a text-generating model, which the API process needs.
 
-    `tool_template`: the template for requests with tools, if it is a different one. `stop_ids`: the
-    tokens that end an answer: the end of text and, if the vocabulary has one, the end of a turn.
-    `bos_token`, `eos_token`: their text, for the template. `fingerprint` identifies the model's
-    content; it is a safe cache key for objects built from these parts.
+    - `fingerprint`: identifies the model's content; a safe cache key for objects built from these
+      parts.
+    - `stop_ids`: the tokens that end an answer: the end of text and, if the vocabulary has one, the
+      end of a turn.
+    - `bos_token`, `eos_token`: the text of the begin and end tokens, for the chat template.
+    - `tool_template`: the chat template for requests with tools, if it differs from
+      `chat_template`.
     """
 
     model_id: str
@@ -109,8 +118,8 @@ class TextParts:
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
-    """The text of a reranker's prompt before the query, between query and document, and after the
-    document."""
+    """The fixed text of a reranker's prompt: before the query, between query and document, and
+    after the document."""
 
     before: str
     between: str
@@ -119,9 +128,13 @@ class PairTemplate:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingParts:
-    """The parts of an embedding model or reranker that the API process needs. `prompt` precedes
-    every text. `fingerprint`: see `TextParts`. `supports_lora`: adapters can be loaded, which only
-    decoders support. `template`: the prompt of pairs, if the tokenizer does not frame them."""
+    """The text parts of an embedding model or reranker, which the API process needs.
+
+    - `fingerprint`: see `TextParts`.
+    - `prompt`: precedes every text.
+    - `supports_lora`: adapters can be loaded. Only decoders support adapters.
+    - `template`: the prompt for pairs of texts, if the tokenizer does not join the texts itself.
+    """
 
     model_id: str
     fingerprint: str

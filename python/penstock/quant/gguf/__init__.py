@@ -1,1 +1,1 @@
-"""GGUF files and GGML's block formats."""
+"""Reads GGUF files and converts GGML's block formats."""

@@ -1,8 +1,8 @@
 """Converts GGML's block formats exactly into the layouts of the kernels.
 
-A GGML block holds its scale beside its quants; the kernels need quants and scales apart, and
-nibbles in the order of the elements. The code is whole-array arithmetic on 64-bit integers, for
-which numpy releases the GIL, in pieces that fit in the L2 cache.
+A GGML block stores its scale next to its quants; the kernels need scales and quants in separate
+arrays, and nibbles in the order of the elements. The conversion is whole-array arithmetic on 64-bit
+integers, during which numpy releases the GIL, in pieces that fit in the L2 cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.quant.mxfp4 import mxfp4_matrix
 Bytes = npt.NDArray[np.uint8]
 Lanes = npt.NDArray[np.uint64]
 
-PIECE_BYTES = 1 << 18  # of quants; the temporaries of a piece take two to three times as much
+PIECE_BYTES = 1 << 18  # of quants; the temporary arrays of a piece are two to three times as large
 
 LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 LOW_BITS = np.uint64(0x0101010101010101)
@@ -45,10 +45,10 @@ Fill = Callable[[npt.NDArray[np.void], Bytes], None]
 
 
 def convert(type_name: str, raw: Bytes, shape: tuple[int, int]) -> Matrix:
-    """Return the tensor of `shape` [N, C] whose blocks are `raw`, a flat array of its bytes.
+    """Convert the blocks `raw`, a flat array of a tensor's bytes, to a matrix of `shape` [N, C].
 
-    Float types become views of `raw`. The caller has checked the type, the size, and that C is a
-    multiple of the block size. Raises ValueError for numbers that no layout can hold.
+    Float types become views of `raw`. The caller must have checked the type, the size, and that C
+    is a multiple of the block size. Raises ValueError for numbers that no layout can represent.
     """
     return CONVERTERS[type_name](raw, shape)
 
@@ -97,8 +97,8 @@ def _q8_0(raw: Bytes, shape: tuple[int, int]) -> Affine:
 
 
 def _q2_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
-    """Convert Q2_K. A byte of `scales` holds the multipliers of `d` (its low nibble) and of -`dmin`
-    for 16 elements."""
+    """Convert Q2_K. Each byte of `scales` belongs to 16 elements: the low nibble multiplies `d`,
+    the high nibble multiplies -`dmin`."""
     blocks = raw.view(Q2_K)
     q = _fill(blocks, 128, _pack_2_bits_k)
     both: Bytes = np.ascontiguousarray(blocks["scales"]).view(np.uint8)
@@ -147,8 +147,8 @@ def _mxfp4(raw: Bytes, shape: tuple[int, int]) -> Affine:
 
 
 def _iq4_xs(raw: Bytes, shape: tuple[int, int]) -> Affine:
-    """Convert IQ4_XS. Each 32 elements have a 6-bit multiplier of `d`, biased by 32; its low four
-    bits are in `low`."""
+    """Convert IQ4_XS. Each 32 elements have a 6-bit multiplier of `d`, biased by 32. `low` contains
+    its low four bits, `high` its top two bits."""
     blocks = raw.view(IQ4_XS)
     q = _fill(blocks, 256, _look_up_iq4)
     low = np.ascontiguousarray(blocks["low"]).view(np.uint8).reshape(-1, 4, 1)
@@ -182,8 +182,8 @@ CONVERTERS: dict[str, Callable[[Bytes, tuple[int, int]], Matrix]] = {
 
 
 def _fill(blocks: npt.NDArray[np.void], bytes_per_block: int, fill: Fill) -> Bytes:
-    """Return the quants of all blocks, flat. `fill` writes those of a piece of blocks into its
-    argument."""
+    """Return the quants of all blocks as one flat array. `fill(piece, out)` converts the quants of
+    a piece of the blocks and writes them to `out`."""
     out = np.empty(len(blocks) * bytes_per_block, np.uint8)
     step = PIECE_BYTES // bytes_per_block
     for start in range(0, len(blocks), step):
@@ -206,7 +206,7 @@ def _lanes(blocks: npt.NDArray[np.void], field: str) -> Lanes:
 
 
 def _nibbles(blocks: npt.NDArray[np.void]) -> tuple[Lanes, Lanes]:
-    """Return the low and the high nibbles of `qs`, one per byte."""
+    """Return the low nibbles and the high nibbles of `qs`, one nibble per byte."""
     low = _lanes(blocks, "qs")
     high = low >> np.uint64(4)
     high &= LOW_NIBBLES
@@ -214,13 +214,15 @@ def _nibbles(blocks: npt.NDArray[np.void]) -> tuple[Lanes, Lanes]:
 
 
 def _join_pairs(nibbles: Lanes) -> Bytes:
-    """Pack bytes (a, b) of 0..15 into one byte a | b << 4. Modifies its argument."""
+    """Pack each pair of bytes (a, b), both in 0..15, into one byte a | b << 4. Modifies
+    `nibbles`."""
     nibbles |= nibbles >> np.uint64(4)
     return nibbles.view(np.uint16).astype(np.uint8)  # drops the byte of b
 
 
 def _pack_nibbles_16(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """Reorder nibbles: low ones are elements 0..15 of a block, high ones 16..31."""
+    """Write the nibbles of each block in the order of the elements: the low nibbles of its bytes
+    are elements 0..15, the high nibbles 16..31."""
     low, high = _nibbles(blocks)
     halves = out.view(np.uint64).reshape(-1, 2)
     halves[:, 0] = _join_pairs(low).view(np.uint64)
@@ -228,7 +230,8 @@ def _pack_nibbles_16(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _pack_nibbles_32(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """Reorder nibbles: in each 32 bytes, low ones are elements 0..31, high ones 32..63."""
+    """Write the nibbles of each 32 bytes in the order of the elements: the low nibbles are elements
+    0..31, the high nibbles 32..63."""
     low, high = _nibbles(blocks)
     halves = out.view("V16").reshape(-1, 2)
     halves[:, 0] = _join_pairs(low).view("V16")
@@ -236,8 +239,8 @@ def _pack_nibbles_32(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _widen_5_bits(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """Like `_pack_nibbles_16`, with one byte per element; bit e of `qh` is the fifth bit of element
-    e."""
+    """Write 5-bit quants, one byte per element, in the order of `_pack_nibbles_16`. Bit e of `qh`
+    is the fifth bit of element e."""
     low, high = _nibbles(blocks)
     fifth = np.unpackbits(np.ascontiguousarray(blocks["qh"]).view(np.uint8), bitorder="little")
     fifth <<= 4
@@ -256,7 +259,8 @@ def _look_up_float4(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _look_up_nibbles(blocks: npt.NDArray[np.void], out: Bytes, table: Bytes) -> None:
-    """Like `_pack_nibbles_16` for each 16 bytes, with the nibbles replaced by their values."""
+    """Write `table[nibble]`, one byte per element, for each 16 bytes of `qs` in the order of
+    `_pack_nibbles_16`."""
     low, high = _nibbles(blocks)
     halves = out.view("V16").reshape(-1, 2)
     halves[:, 0] = table.take(low.view(np.uint8)).view("V16")
@@ -268,8 +272,8 @@ def _flip_signs(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _two_bits_k(blocks: npt.NDArray[np.void]) -> Lanes:
-    """Unpack the bit pairs of each 32 bytes of `qs`, which are four runs of 32 elements, to one
-    byte each."""
+    """Unpack the bit pairs of `qs` to one byte each. Each 32 bytes hold four runs of 32
+    elements."""
     pairs = _shifted_runs(np.ascontiguousarray(blocks["qs"]).view("V32"), range(0, 8, 2))
     pairs &= LOW_PAIRS
     return pairs
@@ -280,7 +284,8 @@ def _pack_2_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _pack_3_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """Add the third bit of element l of run s, which is bit s of byte l of `qh`."""
+    """Pack 3-bit quants as nibbles. The low two bits come from `qs`; bit s of byte l of `qh` is the
+    third bit of element l of run s."""
     third = _shifted_runs(blocks["qh"], range(8))
     third &= LOW_BITS
     third <<= np.uint64(2)
@@ -289,7 +294,8 @@ def _pack_3_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _widen_5_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """Like `_pack_nibbles_32`; bit s of byte l of `qh` is the fifth bit of element l of run s."""
+    """Write 5-bit quants, one byte per element, in the order of `_pack_nibbles_32`. Bit s of byte l
+    of `qh` is the fifth bit of element l of run s."""
     low, high = _nibbles(blocks)
     runs = out.view("V32").reshape(-1, 4, 2)
     runs[:, :, 0] = low.view("V32").reshape(-1, 4)
@@ -302,8 +308,9 @@ def _widen_5_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _widen_6_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
-    """Unpack Q6_K. Each half of a block, 128 elements, has 64 bytes of nibbles, low ones first, and
-    32 bytes `qh` whose bit pairs belong to four runs of 32 elements."""
+    """Unpack the quants of Q6_K, one byte per element. Each half of a block (128 elements) has 64
+    bytes `ql` with the low four bits, low nibbles first, and 32 bytes `qh` with the top two bits,
+    whose bit pairs belong to four runs of 32 elements."""
     nibbles = _lanes(blocks, "ql")
     halves = out.view("V64").reshape(-1, 2)
     halves[:, 0] = (nibbles & LOW_NIBBLES).view("V64")
@@ -318,8 +325,8 @@ def _widen_6_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
 
 
 def _shifted_runs(items: npt.NDArray[np.void], shifts: range) -> Lanes:
-    """Return each 32-byte item once per shift, shifted right by it; flat, item by item. Bits cross
-    into the next lower byte; the caller masks them."""
+    """Return each 32-byte item once per entry of `shifts`, shifted right by that many bits; the
+    result is flat, item by item. Bits cross into the next lower byte; the caller must mask them."""
     repeated = np.repeat(items, len(shifts)).view(np.uint64)
     amounts = np.repeat(np.array(shifts, np.uint64), 4)
     repeated.reshape(-1, len(amounts))[:] >>= amounts
@@ -333,8 +340,8 @@ def _two_level(
     q: Bytes,
     multipliers: tuple[Bytes, Bytes],
 ) -> Affine:
-    """Return a K-quant matrix with minima. The multipliers are those of `d` (scale) and of -`dmin`
-    (minimum) for each group."""
+    """Return a K-quant matrix with two levels of scales and minima. `multipliers`: for each group,
+    the multiplier of `d` (scale) and the multiplier of -`dmin` (minimum)."""
     shape = q.shape[0], -1
     scale, minimum = multipliers
     return Affine(
@@ -349,14 +356,18 @@ def _two_level(
 
 
 def _words(blocks: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-    """Return the 12 bytes that hold 6-bit multipliers as three words per block."""
+    """Return the 12 bytes per block that contain 6-bit multipliers, as [blocks, 3] words."""
     return np.ascontiguousarray(blocks["scales"]).view("<u4").reshape(-1, 3)
 
 
 def _multipliers(blocks: npt.NDArray[np.void]) -> tuple[Bytes, Bytes]:
-    """Unpack eight scales and eight minima of six bits (Q4_K, Q5_K) from 12 bytes: words a, b, c of
-    four bytes each. The low six bits of a (b) are the first four scales (minima). The other four
-    have their low four bits in c (low nibbles: scales) and their top two bits in a (b)."""
+    """Unpack the eight scales and eight minima of 6 bits in a Q4_K or Q5_K block from 12 bytes,
+    which are three words a, b, c of four bytes each.
+
+    The low six bits in the bytes of a are the first four scales, in the bytes of b the first four
+    minima. The other four have their low four bits in c (scales in the low nibbles, minima in the
+    high nibbles) and their top two bits in a and b.
+    """
     words = _words(blocks)
     a, b, c = words[:, 0], words[:, 1], words[:, 2]
     six, four, two = np.uint32(0x3F3F3F3F), np.uint32(0x0F0F0F0F), np.uint32(0x30303030)
@@ -370,9 +381,12 @@ def _multipliers(blocks: npt.NDArray[np.void]) -> tuple[Bytes, Bytes]:
 
 
 def _signed_multipliers(blocks: npt.NDArray[np.void]) -> npt.NDArray[np.int8]:
-    """Unpack 16 multipliers of six bits, biased by 32 (Q3_K), from 12 bytes: words a, b, c of four
-    bytes each. a and b hold the low four bits (low nibbles: the first eight multipliers), the bit
-    pairs of c the top two."""
+    """Unpack the 16 multipliers of 6 bits in a Q3_K block, biased by 32, from 12 bytes, which are
+    three words a, b, c of four bytes each.
+
+    a and b contain the low four bits (low nibbles: the first eight multipliers), the bit pairs of c
+    the top two bits.
+    """
     words = _words(blocks)
     a, b, c = words[:, 0], words[:, 1], words[:, 2]
     four, two = np.uint32(0x0F0F0F0F), np.uint32(0x30303030)

@@ -1,4 +1,5 @@
-"""The tensor types of GGML: their numbers in a file, their block sizes, and which are supported."""
+"""The tensor types of GGML: their numbers in a file, their block sizes, and whether they are
+supported."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GgmlType:
-    """A tensor type. Each block of `block` values takes `size_bytes` bytes."""
+    """A tensor type, whose blocks of `block` values have `size_bytes` bytes each."""
 
     name: str
     block: int
@@ -33,7 +34,7 @@ SUPPORTED = {
     39: GgmlType("MXFP4", 32, 17),
 }
 
-# Types that are refused, with their names for the message.
+# The types that are refused, with their names for the error message.
 UNSUPPORTED = {
     9: "Q8_1",
     15: "Q8_K",

@@ -1,8 +1,8 @@
-"""Reads GGUF files, versions 2 and 3, little-endian: typed metadata, and tensors converted on
+"""Reads little-endian GGUF files of versions 2 and 3: typed metadata, and tensors converted on
 demand.
 
-Arrays of strings (a vocabulary has 150,000 of them) are skipped when a file is opened, and decoded
-on demand.
+Arrays of strings (a vocabulary may have 150,000 strings) are skipped when a file is opened, and
+decoded on demand.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from penstock.quant.mxfp4 import mxfp4_layout_sample
 
 
 def read_head(path: Path) -> Mapping[str, Value]:
-    """Read only the metadata before the tokenizer's, which describe the model. Raises
-    ModelError."""
+    """Read only the metadata before the keys `tokenizer.*`, which describe the model. Raises
+    ModelError if the file is invalid."""
     return GgufHeader(MappedFile(path), until="tokenizer.").metadata
 
 
 class GgufFile:
-    """An opened GGUF file or split set: `metadata`, and the tensors as a Checkpoint."""
+    """An opened GGUF file or split set, as a Checkpoint. `metadata`: key -> value."""
 
     def __init__(self, path: Path) -> None:
-        """Read the headers. `path`: the file, or the first file of a split set. Raises ModelError
-        naming the file and the key or tensor at fault."""
+        """Read the headers of the file, or of all files of the split set whose first file is
+        `path`. Raises ModelError naming the file and the key or tensor at fault."""
         self.path = path
         opened = _open_set(path)
         self.metadata: Mapping[str, Value] = opened[0][1].metadata
@@ -57,7 +57,7 @@ class GgufFile:
             raise ModelError(f"{path}: split.tensors.count: {count}, but there are {len(tensors)}")
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """Return an integer of the metadata, or `default` if the key is absent. Raises ModelError
+        """Return an integer in the metadata, or `default` if the key is absent. Raises ModelError
         for another type, or if the key is absent and `default` is None."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -65,7 +65,8 @@ class GgufFile:
         return value
 
     def real(self, key: str, default: float | None = None) -> float:
-        """Return a finite number of the metadata; like `integer`."""
+        """Return a finite number in the metadata, or `default` if the key is absent. Raises
+        ModelError as `integer` does."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ModelError(f"{self.path}: {key}: expected a number")
@@ -74,21 +75,24 @@ class GgufFile:
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Return a string of the metadata; like `integer`."""
+        """Return a string in the metadata, or `default` if the key is absent. Raises ModelError as
+        `integer` does."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise ModelError(f"{self.path}: {key}: expected a string")
         return value
 
     def boolean(self, key: str) -> bool | None:
-        """Return a boolean of the metadata, or None if the key is absent. Raises ModelError."""
+        """Return a boolean in the metadata, or None if the key is absent. Raises ModelError for
+        another type."""
         value = self.metadata.get(key)
         if value is not None and not isinstance(value, bool):
             raise ModelError(f"{self.path}: {key}: expected true or false")
         return value
 
     def strings(self, key: str) -> list[str]:
-        """Return an array of strings, empty if the key is absent. Raises ModelError."""
+        """Return an array of strings, empty if the key is absent. Raises ModelError for another
+        type."""
         value = self.metadata.get(key)
         if value is None:
             return []
@@ -97,7 +101,8 @@ class GgufFile:
         return value.decode()
 
     def numbers(self, key: str) -> npt.NDArray[Any]:
-        """Return an array of numbers, empty if the key is absent. Raises ModelError."""
+        """Return an array of numbers, empty if the key is absent. Raises ModelError for another
+        type."""
         value = self.metadata.get(key)
         if value is None:
             return np.empty(0)
@@ -106,7 +111,7 @@ class GgufFile:
         return value
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. An unsupported type is refused by name."""
+        """See Checkpoint. Raises ModelError naming the type if it is not supported."""
         info = self._supported(name)
         if len(info.shape) != 2:
             raise ModelError(f"{self.path}: {name}: expected a matrix, the shape is {info.shape}")
@@ -169,8 +174,9 @@ class GgufFile:
 
 
 def _open_set(path: Path) -> list[tuple[MappedFile, GgufHeader]]:
-    """Open a file and, if it is the first of a split set, the others. The first has the metadata;
-    each may have tensors. Raises ModelError."""
+    """Open a GGUF file and, if it is the first file of a split set, the other files of the set. The
+    first file has the metadata; each file may have tensors. Raises ModelError if a file is missing
+    or belongs to another set."""
     file = MappedFile(path)
     header = GgufHeader(file)
     opened = [(file, header)]

@@ -1,7 +1,7 @@
-"""Parses a GGUF header: metadata and tensor entries, none of which is trusted.
+"""Parses the header of a GGUF file, metadata and tensor entries, without trusting its content.
 
-Every count, length, offset and nesting is checked against the file and against a limit before
-memory is allocated for it.
+Every count, length, offset and nesting depth is checked against the file and against a limit before
+memory is allocated.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True, slots=True)
 class StringArray:
-    """`count` strings that are not decoded yet, in bytes [start, end) of the file."""
+    """An array of `count` strings in the file's bytes [start, end), which are decoded on demand."""
 
     file: MappedFile
     start: int
@@ -55,7 +55,7 @@ class StringArray:
     count: int
 
     def decode(self) -> list[str]:
-        """Decode all strings. Bytes that are not UTF-8 become U+FFFD, as in llama.cpp's tools."""
+        """Decode all strings. Invalid UTF-8 becomes U+FFFD, as in llama.cpp's tools."""
         pieces = self._pieces()
         try:  # decoding all at once is three times as fast
             strings = b"\0".join(pieces).decode("utf-8").split("\0")
@@ -79,12 +79,12 @@ Value: TypeAlias = "int | float | bool | str | StringArray | npt.NDArray[Any]"
 
 
 class GgufHeader:
-    """The contents of a file before the tensor data, which start at `data_offset`."""
+    """The parsed header of a GGUF file. `data_offset`: the byte at which the tensor data start."""
 
     def __init__(self, file: MappedFile, until: str | None = None) -> None:
-        """Parse the header of `file`. `until`: stop at the first key that starts with it; then only
-        the metadata up to there are set. Raises ModelError naming the file and the key or tensor at
-        fault."""
+        """Parse the header of `file`. `until`: stop at the first key that starts with this prefix;
+        only the metadata before that key are then set. Raises ModelError naming the file and the
+        key or tensor at fault."""
         self._file = file
         self._offset = 0
         self.metadata: dict[str, Value] = {}
@@ -128,7 +128,7 @@ class GgufHeader:
         return self._file.map[start : self._offset].decode("utf-8", "replace")
 
     def _preamble(self) -> tuple[int, int]:
-        """Read magic, version and counts; return (number of tensors, number of keys)."""
+        """Read magic, version and counts. Return (number of tensors, number of keys)."""
         if self._file.map[:4] != b"GGUF":
             raise self._fail("magic", "this is not a GGUF file")
         self._offset = 4
@@ -144,7 +144,7 @@ class GgufHeader:
         return num_tensors, num_keys
 
     def _pair(self) -> str:
-        """Read one key and its value; return the key."""
+        """Read one metadata key and its value. Return the key."""
         key = self._string(f"key {len(self.metadata)}", MAX_KEY_BYTES)
         if key in self.metadata:
             raise self._fail(key, "appears twice")
@@ -210,7 +210,7 @@ class GgufHeader:
         return (offset + alignment - 1) // alignment * alignment
 
     def _place(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> None:
-        """Add a tensor after checking that its data are in the file."""
+        """Add a tensor to `tensors` after checking that its data are inside the file."""
         if name in self.tensors:
             raise self._fail(name, "appears twice")
         if offset % self._alignment:
@@ -228,8 +228,8 @@ class GgufHeader:
         self.types[name] = kind
 
     def _size_bytes(self, name: str, row: int, count: int, kind: int) -> int:
-        """Return the bytes of a tensor, or 0 for an unsupported type, which is refused when it is
-        read."""
+        """Return the bytes of a tensor. For an unsupported type return 0; the tensor is refused
+        when it is read."""
         known = SUPPORTED.get(kind)
         if known is None:
             return 0

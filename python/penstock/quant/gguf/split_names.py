@@ -1,4 +1,4 @@
-"""The file names of a split GGUF: NAME-00001-of-00003.gguf and so on."""
+"""The file names of split GGUF files: NAME-00001-of-00003.gguf and so on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 
 def split_file_names(name: str) -> list[str]:
-    """Return all names of the split set whose first file is `name`, or only `name` if it is not the
-    first of a set."""
+    """Return all file names of the split set whose first file is `name`, or only `name` if it is
+    not the first file of a set."""
     match = _NAME.fullmatch(name)
     if match is None or int(match[2]) != 1:
         return [name]
@@ -18,13 +18,13 @@ def split_file_names(name: str) -> list[str]:
 
 
 def model_name(path: Path) -> str:
-    """Return the name of a file without its suffix, and without its number if it is the first of a
-    set."""
+    """Return a file's name without its suffix and, if it is the first file of a split set, without
+    its number."""
     match = _NAME.fullmatch(path.name)
     return path.stem if match is None or int(match[2]) != 1 else match[1]
 
 
 def is_later_split(name: str) -> bool:
-    """Return whether a file with this name is a part of a split set, but not its first."""
+    """Return whether `name` is a file of a split set, but not the first file."""
     match = _NAME.fullmatch(name)
     return match is not None and int(match[2]) > 1

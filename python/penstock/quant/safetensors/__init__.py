@@ -1,2 +1,2 @@
-"""safetensors folders, and the quantization methods of their config.json: FP8, GPTQ, AWQ,
+"""Reads safetensors folders with the quantization methods of their config.json: FP8, GPTQ, AWQ,
 compressed-tensors, MLX, MXFP4."""

@@ -1,4 +1,5 @@
-"""Reads the `quantization_config` of compressed-tensors: 8-bit floats, 4- and 8-bit integers."""
+"""Reads the `quantization_config` of compressed-tensors: 8-bit floats, and integers of 4 or 8
+bits."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from penstock.quant.safetensors.quantization_schemes import (
 
 
 class _Tensors(msgspec.Struct):
-    """The description of weights or activations."""
+    """The keys that describe the quantization of weights or activations."""
 
     num_bits: int = 8
     type: str = "int"
@@ -38,8 +39,8 @@ class _Group(msgspec.Struct):
 
 
 class _Quantization(msgspec.Struct):
-    """The keys of `quantization_config`. `targets` and `ignore`, the quantized modules, are not
-    read: the tensors show it."""
+    """The keys of `quantization_config`. `targets` and `ignore`, which name the quantized modules,
+    are not read, because the tensors show which modules are quantized."""
 
     format: str | None = None
     config_groups: dict[str, _Group] = {}
@@ -113,8 +114,9 @@ def _int8(group: _Group, weights: _Tensors, where: str) -> IntegerScheme:
 
 
 def _integers(group: _Group, weights: _Tensors, layout: LayoutName, where: str) -> IntegerScheme:
-    """Return the scheme of integer weights. The kernels for integer weights quantize activations in
-    groups of their own, whether the config asks for 8-bit activations or not."""
+    """Return the scheme of integer weights. Whether the config asks for 8-bit activations does not
+    matter: the kernels for integer weights always quantize activations, in their own groups. Raises
+    ModelError that starts with `where` and names the key that is not supported."""
     inputs = group.input_activations
     if weights.type != "int":
         raise ModelError(f"{where}: weights are {weights.type}, but the format has integers")

@@ -1,4 +1,4 @@
-"""A safetensors folder in which some matrices are 8-bit floats with separate scales."""
+"""Reads safetensors folders in which some matrices are 8-bit floats with separate scale tensors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.quant.safetensors.quantization_schemes import Float8Scheme
 from penstock.quant.safetensors.safetensors_file import FLOAT8, SafetensorsFolder
 
 Float8Storage = Literal["float8", "bf16"]
-"""The form in which 8-bit floats are held: only GPU kernels support float8."""
+"""The type in which 8-bit floats are stored in memory. Only GPU kernels support "float8"."""
 
 WIDENED = "; weights of 8-bit floats are held as bfloat16"
-"""Appended to the log line about memory."""
+"""Is appended to the log line about memory if 8-bit floats become bfloat16."""
 
-# Both multiply the codes, despite the name of the first: a quantizer would divide by it.
+# Both multiply the codes. The first is the inverse of the scale by which the quantizer multiplied.
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
 INPUT_SCALE = "input_scale"
 LARGEST_SCALE = np.finfo(np.float32).max / E4M3.max(where=np.isfinite(E4M3), initial=0)
@@ -29,14 +29,14 @@ PIECE_CODES = 1 << 20
 
 
 class Float8Checkpoint:
-    """`folder` as a Checkpoint in which scales are parts of their matrices, not tensors. Matrices
-    of other types are unchanged."""
+    """A Checkpoint that reads from `folder` and merges each matrix of 8-bit floats with its scales.
+    The scales are not separate tensors. Matrices of other types are unchanged."""
 
     def __init__(
         self, folder: SafetensorsFolder, scheme: Float8Scheme, storage: Float8Storage
     ) -> None:
-        """Match scales to matrices. Raises ModelError naming a matrix whose scales are missing or
-        misshapen."""
+        """Find the scales of each matrix. Raises ModelError naming a matrix whose scales are
+        missing or have the wrong shape."""
         self.path = folder.path
         self._folder = folder
         self._storage = storage
@@ -65,12 +65,13 @@ class Float8Checkpoint:
         return self._stored(Float8(codes, scale.reshape(grid), block))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
-        """See Checkpoint. Stacks are never 8-bit floats."""
+        """See Checkpoint. Three-dimensional tensors are never 8-bit floats."""
         return self._folder.stack(name)
 
     def layout_sample(self, name: str) -> Matrix:
-        """See Checkpoint. If a scale covers all columns, the sample is one row: rows that share a
-        scale may each get their own. Otherwise it has two groups of columns."""
+        """See Checkpoint. If a scale covers all columns, the sample is one row, because rows that
+        share a scale may be given one scale each. Otherwise the sample has two groups of
+        columns."""
         if name not in self._scales:
             return self._folder.layout_sample(name)
         _, (height, columns) = self._scales[name]
@@ -86,7 +87,7 @@ class Float8Checkpoint:
 
     @property
     def extra_bytes(self) -> int:
-        """The bytes that the matrices need beyond the size of their files: one more for each code
+        """The bytes that the matrices need beyond the size of their files: one byte for each code
         that becomes bfloat16."""
         if self._storage == "float8":
             return 0
@@ -104,7 +105,8 @@ class Float8Checkpoint:
         raise ModelError(f"{self.path}: tensor {expected} is missing")
 
     def _block(self, info: TensorInfo, scale: TensorInfo, scheme: Float8Scheme) -> tuple[int, int]:
-        """Return the rows and columns of `info` that share a scale."""
+        """Return the number of rows and of columns of `info` that share a scale. Raises ModelError
+        if the scales have the wrong shape."""
         if len(info.shape) != 2:
             raise ModelError(
                 f"{self.path}: {info.name}: expected a matrix, the shape is {info.shape}"
@@ -126,7 +128,7 @@ class Float8Checkpoint:
 
 
 def _sibling(name: str, last: str) -> str:
-    """Return the name of the tensor `last` of the module whose weight is `name`."""
+    """Return the name of the tensor `last` in the module whose weight is `name`."""
     return name.removesuffix("weight") + last
 
 

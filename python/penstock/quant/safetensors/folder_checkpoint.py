@@ -14,8 +14,9 @@ from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 
 
 def open_checkpoint(folder: Path, float8_storage: Float8Storage) -> Checkpoint:
-    """Open the weights of a Hugging Face folder. `float8_storage`: the form in which 8-bit floats
-    are held. Raises ModelError."""
+    """Open the weights of a Hugging Face folder. `float8_storage`: the type in which 8-bit floats
+    are stored in memory. Raises ModelError if a file is invalid or its quantization is not
+    supported."""
     scheme = read_scheme(folder / "config.json")
     plain = SafetensorsFolder(folder)
     if scheme is None:
@@ -28,6 +29,6 @@ def open_checkpoint(folder: Path, float8_storage: Float8Storage) -> Checkpoint:
 
 
 def extra_bytes(checkpoint: Checkpoint) -> int:
-    """Return the bytes that the matrices of a checkpoint need beyond the size of its files."""
+    """Return the bytes that a checkpoint's matrices need in memory beyond the size of its files."""
     kinds = (Float8Checkpoint, IntegerCheckpoint, Mxfp4Checkpoint)
     return checkpoint.extra_bytes if isinstance(checkpoint, kinds) else 0

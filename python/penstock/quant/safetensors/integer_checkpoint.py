@@ -1,5 +1,5 @@
-"""A safetensors folder in which some matrices are integers in groups: GPTQ, AWQ, compressed-tensors
-and MLX."""
+"""Reads safetensors folders in which some matrices are integers in groups: GPTQ, AWQ,
+compressed-tensors and MLX."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 from penstock.quant.weight_slices import ACTIVATION_GROUP, size_bytes
 
 LARGEST_FACTOR = np.finfo(np.float32).max / 512
-"""The limit of scales and minima, up to which all 8-bit weights are finite."""
+"""The largest accepted magnitude of a scale or minimum: all 8-bit weights are then finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A matrix, or `count` matrices stacked. `parts`: its tensors, by the last part of their
-    names."""
+    """A quantized matrix in the file, or a stack of matrices.
+
+    - `count`: the number of stacked matrices; None: a single matrix.
+    - `parts`: the matrix's tensors, by the last component of their names.
+    """
 
     count: int | None
     size: Size
@@ -49,12 +52,12 @@ class _Stored:
 
 
 class IntegerCheckpoint:
-    """`folder` as a Checkpoint in which the tensors of a quantized matrix are one tensor, `weight`.
-    Float matrices are unchanged."""
+    """A Checkpoint that reads from `folder` and merges the tensors of each quantized matrix into
+    one tensor `weight`. Float matrices are unchanged."""
 
     def __init__(self, folder: SafetensorsFolder, scheme: IntegerScheme) -> None:
-        """Match the tensors of each matrix, without reading data. Raises ModelError naming a tensor
-        that is missing or has the wrong type or shape."""
+        """Find the tensors of each quantized matrix, without reading data. Raises ModelError naming
+        a tensor that is missing or has the wrong type or shape."""
         self.path = folder.path
         self._folder = folder
         self._scheme = scheme
@@ -78,8 +81,8 @@ class IntegerCheckpoint:
         self.tensors: Mapping[str, TensorInfo] = tensors
 
     def matrix(self, name: str) -> Matrix:
-        """See Checkpoint. Also raises ModelError for reordered columns, and for a scale or minimum
-        that is not finite."""
+        """See Checkpoint. Also raises ModelError if columns are reordered, or if a scale or minimum
+        is not finite."""
         stored = self._stored.get(name)
         if stored is None:
             return self._folder.matrix(name)
@@ -102,8 +105,8 @@ class IntegerCheckpoint:
         return unify_affine(tuple(each), f"{self.path}: {name}")
 
     def layout_sample(self, name: str) -> Matrix:
-        """See Checkpoint. The exact form depends on the data, so the sample has the largest
-        possible one."""
+        """See Checkpoint. The form depends on the data, so the sample has the largest possible
+        form."""
         stored = self._stored.get(name)
         return self._folder.layout_sample(name) if stored is None else self._layout_sample(stored)
 
@@ -113,9 +116,9 @@ class IntegerCheckpoint:
 
     @property
     def extra_bytes(self) -> int:
-        """The bytes that the matrices may need beyond the size of their files on a CPU, which
-        repeats the scales of coarse groups."""
-        row_bytes: dict[tuple[str, int], int] = {}  # by type and columns
+        """The bytes that the matrices may need on a CPU beyond the size of their files, because
+        scales are repeated if groups are larger than 32 columns."""
+        row_bytes: dict[tuple[str, int], int] = {}  # (type, columns) -> bytes of a row
         taken = 0
         for stored in self._stored.values():
             alike = self._type_name(stored), stored.size.columns
@@ -127,13 +130,14 @@ class IntegerCheckpoint:
         return max(taken, 0)
 
     def _has_integers(self, info: TensorInfo) -> bool:
-        """Return whether a tensor with the name of quants holds integers; a `weight` may be
-        floats."""
+        """Return whether a tensor with the name of the quants contains integers. A tensor `weight`
+        may also contain floats."""
         part = self._layout.parts[self._layout.quants]
         return self._layout.quants != "weight" or info.type_name in part.types
 
     def _type_name(self, stored: _Stored) -> str:
-        """Return a name for all that the header shows of the form of a matrix."""
+        """Return a type name for the header entry: equal names mean equal layout, bits, group size
+        and float types."""
         types, size = "/".join(sorted(stored.float_types)), stored.size
         return f"{self._scheme.layout} {size.grouping.bits} bits, groups of {size.group}, {types}"
 
@@ -157,8 +161,9 @@ class IntegerCheckpoint:
         return _Stored(count, size, parts)
 
     def _parts(self, prefix: str, size: Size, stacked: tuple[int, ...]) -> dict[str, TensorInfo]:
-        """Return the tensors of a matrix. Raises ModelError naming one that is missing or has the
-        wrong type or shape."""
+        """Return the tensors of a matrix by the last component of their names. `stacked`: the
+        leading dimension of a stack, or (). Raises ModelError naming a tensor that is missing or
+        has the wrong type or shape."""
         found = {}
         for last, part in self._layout.parts.items():
             info = self._folder.tensors.get(prefix + last)
@@ -182,8 +187,7 @@ class IntegerCheckpoint:
         return found
 
     def _arrays(self, stored: _Stored) -> dict[str, npt.NDArray[Any]]:
-        """Read the tensors of a matrix. Raises ModelError for scales or minima that are not
-        finite."""
+        """Read the tensors of a matrix. Raises ModelError if a scale or minimum is not finite."""
         arrays: dict[str, npt.NDArray[Any]] = {}
         for last, info in stored.parts.items():
             if info.type_name not in FLOAT_TYPES:
@@ -211,8 +215,8 @@ class IntegerCheckpoint:
         return affine_from_zero_points(bits, group, numbers.q, numbers.scale, numbers.zero, where)
 
     def _check_order(self, stored: _Stored, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Raise ModelError unless column k is in group k // group. A list of only -1 was never
-        filled, and is accepted."""
+        """Check that each column k belongs to group k // group, as the kernels require. A list of
+        only -1, which was never filled, is also accepted. Raises ModelError naming the tensor."""
         last, size = self._layout.order, stored.size
         if last is None or last not in arrays:
             return
@@ -237,7 +241,7 @@ class IntegerCheckpoint:
             )
 
     def _layout_sample(self, stored: _Stored) -> Affine:
-        """Return one row in the largest possible form."""
+        """Return one row of zeros in the largest form that the matrix may have."""
         bits, size = stored.size.grouping.bits, stored.size
         halves = stored.float_types == {"F16"}
         minima = not self._scheme.symmetric

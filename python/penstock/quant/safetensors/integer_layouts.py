@@ -1,7 +1,6 @@
-"""The layouts of integer matrices [N, C]: their tensors, types and shapes, and their conversion to
-quants, scales and zero points or minima. Words have 32 bits, little-endian, with the first number
-in the lowest bits.
-"""
+"""The layouts of integer matrices [N, C] in safetensors files: their tensors, types and shapes, and
+their conversion to quants, scales and zero points or minima. Integers are packed into little-endian
+32-bit words, the first integer in the lowest bits."""
 
 from __future__ import annotations
 
@@ -17,19 +16,19 @@ from penstock.quant.safetensors.quantization_schemes import Grouping, LayoutName
 
 Shape: TypeAlias = tuple[int, ...]
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
-"""The tensors of a matrix by the last part of their names; floats are float32."""
+"""The tensors of a matrix by the last component of their names. Floats are float32."""
 
 FLOAT_TYPES = ("F16", "BF16", "F32")
 WORD_TYPES = ("I32", "U32")
 INDEX_TYPES = ("I32", "I64")
 
-# AWQ packs 8 columns into a word: the column of each nibble, the lowest nibble first.
+# AWQ packs 8 columns of its transposed matrix into a word: the column of each nibble, lowest first.
 AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a matrix, and the grouping of its columns."""
+    """The size of a matrix [N, C] and the grouping of its columns."""
 
     rows: int
     columns: int
@@ -37,23 +36,28 @@ class Size:
 
     @property
     def groups(self) -> int:
-        """The number of groups of a row."""
+        """The number of groups per row."""
         return -(-self.columns // self.group)
 
     @property
     def group(self) -> int:
-        """The columns of a group."""
+        """The number of columns per group."""
         return self.grouping.group or self.columns
 
     def words(self, numbers: int) -> int:
-        """Return the words that `numbers` integers take."""
+        """Return the number of words into which `numbers` integers are packed."""
         return -(-numbers * self.grouping.bits // 32)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor of a matrix. `shapes`: its possible shapes, the usual one first. `other`: an
-    alternative, recognized by its type."""
+    """One of the tensors that store a matrix.
+
+    - `types`: the accepted types.
+    - `shapes`: returns the accepted shapes, the usual shape first.
+    - `optional`: the tensor may be missing.
+    - `other`: an alternative, chosen if the tensor has one of its types.
+    """
 
     types: tuple[str, ...]
     shapes: Callable[[Size], tuple[Shape, ...]]
@@ -63,8 +67,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of a matrix. `q`: [N, C * bits / 8] uint8, as in `Affine`; `scale`: [N, G].
-    Exactly one of `zero` and `minimum`, [N, G], is set."""
+    """The converted arrays of a matrix.
+
+    - `q`: [N, C * bits / 8] uint8, as in `Affine`.
+    - `scale`: [N, G].
+    - `zero` or `minimum`: [N, G]; exactly one of the two is set.
+    """
 
     q: npt.NDArray[np.uint8]
     scale: npt.NDArray[np.float32]
@@ -74,9 +82,14 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of a format. `quants`: the tensor that every matrix has. `size`: the matrix's size
-    from the shape of its quants. `order`: the tensor that lists the group of each column. `read`
-    raises ValueError for numbers that are invalid in the format."""
+    """The layout of a matrix in one quantization format.
+
+    - `quants`: the name of the tensor with the integers, which every matrix has.
+    - `parts`: all tensors of a matrix, by name.
+    - `size`: returns the matrix's size from the shape of its quants.
+    - `read`: converts the tensors. Raises ValueError for numbers that are invalid in the format.
+    - `order`: the name of the tensor that lists the group of each column, or None.
+    """
 
     quants: str
     parts: Mapping[str, Part]
@@ -86,14 +99,14 @@ class Layout:
 
 
 def _of_groups(size: Size) -> tuple[Shape, ...]:
-    """Return the shape of one number per group of each row. With one group per row, the second
-    dimension may be left out."""
+    """Return the accepted shapes of a tensor with one number per row and group. If a row has one
+    group, the second dimension may be omitted."""
     whole: tuple[Shape, ...] = ((size.rows,),) if size.groups == 1 else ()
     return ((size.rows, size.groups), *whole)
 
 
 def _columns_in_rows(shape: Shape, grouping: Grouping) -> Size:
-    """Return the size of a matrix whose words run along the columns, the second dimension."""
+    """Return the size of a matrix whose words pack neighbouring columns of a row."""
     return Size(shape[0], shape[1] * 32 // grouping.bits, grouping)
 
 
@@ -110,8 +123,9 @@ def _int8_size(shape: Shape, grouping: Grouping) -> Size:
 
 
 def _gptq(arrays: Arrays, size: Size) -> Numbers:
-    """Read GPTQ: words along C, and those of the zero points along N. The first version of the
-    format stores zero points minus one, subtracted from whole words including borrows."""
+    """Convert GPTQ. A word of `qweight` packs neighbouring columns, a word of `qzeros` neighbouring
+    rows. The first version of the format stores zero points minus one, subtracted from whole words
+    including borrows."""
     zeros = arrays["qzeros"].view(np.uint32)
     ones = np.uint32(0x11111111 if size.grouping.bits == 4 else 0x01010101)
     return _gptq_numbers(arrays, size, zeros + ones)
@@ -128,8 +142,8 @@ def _gptq_numbers(arrays: Arrays, size: Size, zeros: npt.NDArray[Any]) -> Number
 
 
 def _awq(arrays: Arrays, size: Size) -> Numbers:
-    """Read AWQ: words along N. The bytes of the result combine the words of two neighbouring
-    columns."""
+    """Convert AWQ, whose words pack 8 neighbouring rows. Each byte of the result combines the
+    nibbles of two neighbouring columns."""
     words = arrays["qweight"].view(np.uint32)
     even, odd = words[0::2], words[1::2]
     low_bits, high_bits = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0)
@@ -151,8 +165,10 @@ def _awq(arrays: Arrays, size: Size) -> Numbers:
 
 
 def _packed(arrays: Arrays, size: Size) -> Numbers:
-    """Read pack-quantized: words along C, and those of the zero points along N, which are signed
-    bytes in older files. Both have half of their range added."""
+    """Convert compressed-tensors' format pack-quantized. A word of `weight_packed` packs
+    neighbouring columns of a row, and a word of `weight_zero_point` neighbouring rows; older files
+    store zero points as signed bytes instead. Integers and zero points of b bits are packed as
+    unsigned numbers, with 2^(b - 1) added."""
     q = np.ascontiguousarray(arrays["weight_packed"]).view(np.uint8)
     zero = _signed_zeros(arrays, size)
     stored = arrays.get("weight_zero_point")
@@ -167,14 +183,15 @@ def _int8(arrays: Arrays, size: Size) -> Numbers:
 
 
 def _mlx(arrays: Arrays, size: Size) -> Numbers:
-    """Read MLX: words along C, and minima instead of zero points."""
+    """Convert MLX. A word of `weight` packs neighbouring columns, and `biases` are minima."""
     q = np.ascontiguousarray(arrays["weight"]).view(np.uint8)
     return Numbers(q, arrays["scales"], minimum=arrays["biases"])
 
 
 def _signed_zeros(arrays: Arrays, size: Size) -> npt.NDArray[np.uint8]:
-    """Return zero points from signed bytes, with half of the range added; without such a tensor,
-    half of the range."""
+    """Return the zero points [N, G] of a format that stores them as signed bytes, with half of the
+    range added. Without a tensor of signed bytes, all zero points are half of the range. Raises
+    ValueError if a zero point is out of range."""
     half = 1 << (size.grouping.bits - 1)
     stored = arrays.get("weight_zero_point")
     if stored is None or stored.dtype != np.int8:

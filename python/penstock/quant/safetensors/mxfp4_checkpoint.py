@@ -1,4 +1,5 @@
-"""A safetensors folder in which some stacks of matrices are MXFP4, as published for gpt-oss."""
+"""Reads safetensors folders in which some stacks of matrices are MXFP4, as published for
+gpt-oss."""
 
 from __future__ import annotations
 
@@ -17,19 +18,20 @@ from penstock.quant.mxfp4 import GROUP, look_up_pairs, mxfp4_layout_sample, mxfp
 from penstock.quant.safetensors.safetensors_file import SafetensorsFolder
 
 MXFP4: Final = "MXFP4"
-"""The `TensorInfo.type_name` of such tensors."""
+"""The `TensorInfo.type_name` of MXFP4 tensors."""
 
 ALL_ROWS: Final = slice(None)
 _BLOCKS, _SCALES = "_blocks", "_scales"
 
 
 class Mxfp4Checkpoint:
-    """`folder` as a Checkpoint in which `<name>_blocks` [E, N, C / 32, 16], two codes per byte, and
-    `<name>_scales` [E, N, C / 32] are one tensor `<name>` [E, N, C]. Other tensors stay."""
+    """A Checkpoint that reads from `folder` and merges the two tensors of each MXFP4 stack,
+    `<name>_blocks` [E, N, C / 32, 16] with two codes per byte and `<name>_scales` [E, N, C / 32],
+    into one tensor `<name>` [E, N, C]. Other tensors are unchanged."""
 
     def __init__(self, folder: SafetensorsFolder) -> None:
-        """Match scales to blocks. Raises ModelError naming a tensor whose scales are missing or
-        misshapen."""
+        """Find the scales of each tensor of blocks. Raises ModelError naming a tensor whose scales
+        are missing or have the wrong shape."""
         self.path = folder.path
         self._folder = folder
         self._stored: dict[str, tuple[TensorInfo, TensorInfo]] = {}
@@ -51,8 +53,8 @@ class Mxfp4Checkpoint:
         return self._folder.matrix(name)
 
     def stack(self, name: str, rows: slice = ALL_ROWS) -> tuple[Matrix, ...]:
-        """See Checkpoint. `rows`: the rows to read of each MXFP4 matrix. Also raises ModelError for
-        a scale that is not supported."""
+        """See Checkpoint. `rows`: the rows to read of each matrix in an MXFP4 stack. Also raises
+        ModelError for a scale that is not supported."""
         if name not in self._stored:
             assert rows == ALL_ROWS
             return self._folder.stack(name)
@@ -75,8 +77,8 @@ class Mxfp4Checkpoint:
 
     @property
     def extra_bytes(self) -> int:
-        """The bytes that the matrices may need beyond the size of their files on a CPU, which holds
-        four bits per number and the scales."""
+        """The bytes that the matrices may need on a CPU beyond the size of their files. A CPU
+        stores four bits per value and a float32 scale per group."""
         group_bytes = GROUP // 2 + int(mxfp4_layout_sample().scale.nbytes)
         groups = sum(math.prod(scales.shape) for _, scales in self._stored.values())
         return group_bytes * groups - sum(self.tensors[name].size_bytes for name in self._stored)
@@ -104,6 +106,6 @@ class Mxfp4Checkpoint:
 
 
 def _matrix(codes: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> Matrix:
-    """Return the matrix of codes [N, C / 32, 16] and exponents [N, C / 32]."""
+    """Return the matrix [N, C] of packed codes [N, C / 32, 16] and exponents [N, C / 32]."""
     q = look_up_pairs(np.ascontiguousarray(codes)).reshape(len(codes), -1)
     return mxfp4_matrix(q, np.ascontiguousarray(exponents))

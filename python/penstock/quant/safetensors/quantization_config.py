@@ -35,7 +35,7 @@ class _Method(msgspec.Struct):
 
 
 class _MlxGroups(msgspec.Struct):
-    """The groups of a module, or of all modules without an entry of their own."""
+    """The quantization of a module, or of all modules that have no own entry."""
 
     group_size: int
     bits: int
@@ -54,8 +54,9 @@ class _Fp8(msgspec.Struct):
 
 
 class _Gptq(msgspec.Struct):
-    """The keys of GPTQ. `checkpoint_format` was later renamed `format`. Keys that list unquantized
-    modules are not read, here and below: the tensors show it."""
+    """The keys of GPTQ. `checkpoint_format` was later renamed to `format`. Keys that list
+    unquantized modules are not read, here and in the other methods, because the tensors show which
+    modules are quantized."""
 
     bits: int
     group_size: int
@@ -87,15 +88,15 @@ class _AwqNamed(msgspec.Struct):
 
 
 class _MlxNamed(msgspec.Struct):
-    """The keys of `_MlxGroups`, and names of modules with their own groups, or with false if they
-    are not quantized, which their tensors show too."""
+    """The keys of `_MlxGroups`, and module names with the module's own `_MlxGroups`, or with false
+    if the module is not quantized."""
 
     quantization: dict[str, int | bool | str | _MlxGroups | None]
 
 
 def read_scheme(path: Path) -> Scheme | None:
-    """Return the quantization that the config.json at `path` names, or None. Raises ModelError
-    naming the method or key that is not supported."""
+    """Return the quantization scheme that the config.json at `path` declares, or None. Raises
+    ModelError naming the method or key that is not supported."""
     named = read_json(path, _Named)
     method = None if named.quantization_config is None else named.quantization_config.quant_method
     if method is None and named.quantization is not None:
@@ -118,8 +119,9 @@ def read_scheme(path: Path) -> Scheme | None:
 
 
 def _fp8(path: Path) -> Float8Scheme:
-    """Read FP8 with DeepSeek's blocks, or with one scale per matrix. Static scales of activations
-    are ignored: each row of activations gets its own."""
+    """Read the scheme of FP8 weights with DeepSeek's blocks or with one scale per matrix. Static
+    activation scales are ignored, because the kernels compute a scale for each row of
+    activations."""
     config = read_json(path, _Fp8Named).quantization_config
     where = f"{path}: quantization_config"
     refuse_unless(config.fmt, ("e4m3",), f"{where}: fmt")
@@ -133,7 +135,8 @@ def _fp8(path: Path) -> Float8Scheme:
 
 
 def _gptq(path: Path) -> IntegerScheme:
-    """Read GPTQ. `desc_act` is ignored: the tensor `g_idx` shows whether columns are reordered."""
+    """Read the scheme of GPTQ weights. `desc_act` is ignored, because the tensor `g_idx` shows
+    whether columns are reordered."""
     config = read_json(path, _GptqNamed).quantization_config
     where = f"{path}: quantization_config"
     layout = "marlin" if config.is_marlin_format else config.checkpoint_format or config.format

@@ -1,4 +1,4 @@
-"""Reads safetensors files and sharded sets of them.
+"""Reads safetensors files, single or sharded.
 
 The size of the header and every dtype, shape and offset are checked before an array is created.
 Overlapping tensors and shards outside the folder are refused.
@@ -70,7 +70,7 @@ class _Index(msgspec.Struct):
 
 
 class SafetensorsFile:
-    """One file, as a Checkpoint."""
+    """A single safetensors file as a Checkpoint."""
 
     def __init__(self, path: Path) -> None:
         """Read the header. Raises ModelError naming the file and the tensor at fault."""
@@ -113,7 +113,7 @@ class SafetensorsFile:
         return np.array(dequantize(self._dense(info, (1, info.shape[0])))[0])
 
     def codes(self, name: str) -> npt.NDArray[np.uint8]:
-        """Return the codes of an F8_E4M3 matrix, a read-only view of the mapped file."""
+        """Return the codes of an F8_E4M3 matrix as a read-only view of the mapped file."""
         info = self._info(name)
         if info.type_name != FLOAT8 or len(info.shape) != 2:
             raise ModelError(
@@ -123,7 +123,7 @@ class SafetensorsFile:
         return self._file.bytes(info.offset, info.size_bytes).reshape(info.shape)
 
     def integers(self, name: str) -> npt.NDArray[np.generic]:
-        """Return an integer tensor of any shape, a read-only view of the mapped file."""
+        """Return an integer tensor of any shape as a read-only view of the mapped file."""
         info = self._info(name)
         if info.type_name not in INTEGERS:
             raise ModelError(
@@ -133,7 +133,7 @@ class SafetensorsFile:
         return raw.view(INTEGERS[info.type_name]).reshape(info.shape)
 
     def floats(self, name: str) -> npt.NDArray[np.float32]:
-        """Return a float tensor of any shape as float32, copied from the file."""
+        """Return a float tensor of any shape as a float32 copy."""
         info = self._info(name)
         return np.array(dequantize(self._dense(info, (1, math.prod(info.shape))))).reshape(
             info.shape
@@ -160,11 +160,11 @@ class SafetensorsFile:
 
 
 class SafetensorsFolder:
-    """The shards of a folder's index, or its single file, as one Checkpoint."""
+    """The shards in a folder's index, or its single file, as one Checkpoint."""
 
     def __init__(self, folder: Path) -> None:
-        """Open every shard. Raises ModelError for a shard outside the folder, a tensor of the index
-        that its shard lacks, or a tensor of a shard that the index lacks."""
+        """Open every shard. Raises ModelError if a shard is outside the folder, or if index and
+        shards do not have the same tensors."""
         self.path = folder
         self._files: dict[str, SafetensorsFile] = {}
         self.tensors: Mapping[str, TensorInfo] = {}
@@ -230,7 +230,8 @@ class SafetensorsFolder:
 
 
 def shard_names(index: Path) -> list[str]:
-    """Return the files that an index names. Raises ModelError for a file outside its folder."""
+    """Return the names of the shards in an index. Raises ModelError for a shard outside the index's
+    folder."""
     names = sorted(set(read_json(index, _Index, MAX_HEADER_BYTES).weight_map.values()))
     for name in names:
         _check_shard_name(index, name)
@@ -244,8 +245,9 @@ def _check_shard_name(index: Path, shard: str) -> None:
 
 
 def read_header(path: Path) -> tuple[dict[str, TensorInfo], int]:
-    """Return the tensors of a file, checked to be inside it, and its size in bytes, without mapping
-    it. Raises ModelError naming the file and the tensor at fault."""
+    """Read the header of a file without mapping the file. Return its tensors, whose data are
+    checked to be inside the file, and the file's size in bytes. Raises ModelError naming the file
+    and the tensor at fault."""
     try:
         with path.open("rb") as file:
             file_size = os.fstat(file.fileno()).st_size
