@@ -22,7 +22,7 @@ class OutputBuilder:
         self._held_reasoning = ""
         self._reasoning_started = False
         self.reasoning = False
-        """Whether the parser is inside the reasoning."""
+        """Whether the text that is read now is reasoning."""
 
     def take(self) -> list[ParserOutput]:
         pieces, self._pieces = self._pieces, []

@@ -60,7 +60,7 @@ class ToolSyntax:
         return (self.section, *(s for s in self.sections if s.may_be_forced))
 
     def write(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
-        """Return the text that the model would write for these calls, given as (name, arguments)."""
+        """Return the text that the model would write for the calls, given as (name, arguments)."""
         section, (before, after) = self.section, self.format.wrapper
         head = section.open + section.space + before
         tail = after + section.space + section.close
