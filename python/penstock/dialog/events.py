@@ -87,8 +87,8 @@ class PartStarted(msgspec.Struct, frozen=True, tag="part_started"):
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text", gc=False):
-    """The next piece of a text part. `logprobs`: those of the tokens that start in it, if asked
-    for."""
+    """The next piece of a text part. `logprobs`: logprobs of the tokens that start in `text`, if
+    requested."""
 
     choice: int
     part: int

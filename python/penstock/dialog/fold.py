@@ -23,7 +23,7 @@ from penstock.dialog.message import Part
 
 
 class Choice(msgspec.Struct):
-    """One finished choice. `logprobs`: those of the tokens of its text parts."""
+    """One finished choice. `logprobs`: logprobs of the tokens of its text parts."""
 
     index: int
     parts: list[Part] = msgspec.field(default_factory=list)

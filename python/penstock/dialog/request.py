@@ -10,7 +10,7 @@ from penstock.dialog.message import Message
 
 
 class SequenceBreaker(msgspec.Struct, frozen=True):
-    """Token sequences at which DRY stops to search for repetition: a token of `heads`, then `tail`.
+    """Token sequences across which DRY looks for no repetition: a token of `heads`, then `tail`.
 
     - `heads`: ascending token ids as int32 bytes, up to the whole vocabulary.
     - `tail`: token ids.
@@ -175,7 +175,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     - `messages`: a conversation.
     - `answer_prefix`: the start of the assistant's answer, which the model continues; only with
       `messages`.
-    - `prompt`: text without a template, or token ids.
+    - `prompt`: raw text (no chat template is applied) or token ids.
     - `prompts`: several prompts, each answered `n` times. Choices are numbered prompt by prompt.
     - `suffix`: the text after the gap that the answer fills (FIM).
     - `tools`: functions that the client executes.

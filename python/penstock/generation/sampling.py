@@ -11,8 +11,8 @@ from penstock.generation.dry_breakers import DryBreakers
 SEED_BITS: Final = 63
 _MASK: Final = (1 << SEED_BITS) - 1
 _STRIDE: Final = 0x1E3779B97F4A7C15
-"""Difference between the seeds of consecutive choices. It is large, so that requests with
-consecutive seeds do not share seeds."""
+"""Difference between the seeds of consecutive choices: odd and large, so that requests with
+consecutive seeds do not share the seeds of their choices."""
 DRY_BASE: Final = 1.75
 DRY_ALLOWED_LENGTH: Final = 2
 DRY_BREAKERS: Final = ("\n", ":", '"', "*")

@@ -132,8 +132,8 @@ class StepTokenMasks:
     def wait(self) -> tuple[Words, Index]:
         """Wait until all masks are filled.
 
-        Returns the masks [number of masks, ceil(V / 32)] and, for each sampled token, the index of
-        its mask [S], -1 for no mask.
+        Returns the masks [number of masks, ceil(V / 32)] and, for each sampled position, the index
+        of its mask [S], -1 for no mask.
         """
         start_s = time.monotonic()
         self._filling.result()

@@ -210,7 +210,7 @@ class LLM:
         expected_revision: str | None = None,
         pinned: bool = False,
     ) -> LoadedAdapter:
-        """Load a PEFT folder as the adapter `alias`. Only one adapter may be loaded at a time.
+        """Load a PEFT folder as the adapter `alias`. Only one load may run at a time.
 
         - `replace`: allow to replace a loaded adapter with this alias.
         - `expected_revision`: replace the adapter only if this is its current revision.
@@ -224,8 +224,10 @@ class LLM:
         return self._thread.wait(self._adapters().load(order))
 
     def unload_adapter(self, alias: str, expected_revision: str | None = None) -> LoadedAdapter:
-        """Unload an adapter. Answers in progress that use the adapter continue. `expected_revision`:
-        unload only if this is the current revision. Raises AdapterRefused."""
+        """Unload an adapter. Answers in progress that use the adapter continue.
+
+        `expected_revision`: unload only if this is the current revision. Raises AdapterRefused.
+        """
         return self._thread.wait(self._adapters().unload(alias, expected_revision))
 
     def adapters(self) -> tuple[LoadedAdapter, ...]:

@@ -40,7 +40,7 @@ class ContextBudget:
     """Limits the length of a request's prompt.
 
     - `room`: tokens that the prompt may have.
-    - `most_chars`: characters that the prompt can have at most.
+    - `most_chars`: upper bound of the characters of a prompt that fits.
     - `truncate`: whether a prompt that is too long is truncated.
     """
 

@@ -87,8 +87,8 @@ def member_of(schema: dict[str, Any], name: str) -> Any:
 
 
 def flattened(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """Merge the schema's top-level `$ref` and `allOf` into the schema. Keywords that contradict
-    merged ones stay in `allOf`."""
+    """Return a schema with its top-level `$ref` and `allOf` merged. Keywords that contradict
+    merged keywords stay in `allOf`."""
     flat: dict[str, Any] = {}
     left: list[dict[str, Any]] = []
     for part in _parts(schema, root):
@@ -100,7 +100,8 @@ def flattened(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
 
 def options_of(schema: Any, root: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the alternatives of the `anyOf` and `oneOf` at the top of a schema, each merged with
-    the rest of the schema and flattened. A schema without alternatives is its only one."""
+    the rest of the schema and flattened. A schema without alternatives gives one flattened
+    schema."""
     waiting, found, spread = [schema], [], 0
     while waiting:
         flat = flattened(waiting.pop(0), root)

@@ -53,8 +53,8 @@ def schema_grammar(schema: str, *, strict: bool) -> str:
     """Return the serialized grammar of a schema, given as JSON text.
 
     Without `strict`, keywords that cannot be enforced are ignored. Raises ValueError if the text is
-    not a JSON schema, SchemaFault if no finite value matches it or a number in it would lose
-    digits.
+    not a JSON schema. With `strict`, raises SchemaFault if no finite value matches the schema or a
+    number in the schema would lose digits.
     """
     try:
         decoded = json.loads(schema)

@@ -19,8 +19,8 @@ _MAX_REFERENCES: Final = 1000
 
 
 def can_terminate(schema: Any) -> bool:
-    """Whether references leave a finite value that matches a schema. Other contradictions are not
-    checked."""
+    """Whether a finite value may match a schema. Only references that never end are considered, not
+    other contradictions."""
     root = schema if isinstance(schema, dict) else {}
     return _ends(schema, _ending(root), 0) or not _ends(schema, set(_references(root)), 0)
 
