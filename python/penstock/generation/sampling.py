@@ -21,10 +21,10 @@ DRY_BREAKERS: Final = ("\n", ":", '"', "*")
 def resolve_sampling(wanted: Sampling, defaults: Sampling, breakers: DryBreakers) -> Sampling:
     """Return the sampling parameters of a request, with defaults for fields that it does not set.
 
-    The model's defaults come before those of the server. In the result, `temperature` is a number:
-    1 by default, 0 (greedy) for a `top_p` of 0. All other parameters are None if they are off. With
-    DRY, all DRY parameters are set, and `dry_breakers` are token sequences, which may require
-    reading the whole vocabulary.
+    `defaults`: the model's defaults; a field that they do not set is off. In the result,
+    `temperature` is a number: 1 by default, 0 (greedy) for a `top_p` of 0. All other parameters are
+    None if they are off. With DRY, all DRY parameters are set, and `dry_breakers` are token
+    sequences, which may require reading the whole vocabulary.
     """
     temperature = _first(wanted.temperature, defaults.temperature, 1.0)
     top_p = _first(wanted.top_p, defaults.top_p, 1.0)

@@ -254,7 +254,7 @@ class LLM:
 
     async def _answer_all(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
         widest = max((request.num_sequences for request in requests), default=1)
-        # Twice the sequences that run at the same time keep the engine busy and its queue short.
+        # Twice `max_num_seqs` sequences keep the engine busy and its queue short.
         slots = asyncio.Semaphore(max(1, 2 * self._model.max_num_seqs // max(1, widest)))
 
         async def answer(request: GenerateRequest) -> Answer:

@@ -1,4 +1,4 @@
-"""A model's vocabulary in the byte-exact form that grammars need.
+"""Converts a model's tokenizer to the byte-exact vocabulary that grammars need.
 
 A grammar works on bytes. Text that a grammar forces must be split into tokens with exactly the same
 bytes: no normalizer may change the text, and no part of the text may become a control token or
@@ -17,8 +17,8 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tool_parsers.tool_syntaxes import REASONING_SYNTAXES, TOOL_SYNTAXES
 
 _SPACES: Final = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-"""The only normalizer that is kept: it replaces a space by the vocabulary's character for it, so
-the bytes of the tokens stay those of the text."""
+"""The only normalizer that is kept. It replaces a space by the character that the vocabulary uses
+for spaces, so tokens still have the bytes of the text."""
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
@@ -64,7 +64,7 @@ def _byte_exact(tokenizer_json: str) -> str:
 
 
 def _space_normalizer(normalizer: Any) -> Any:
-    """Return a normalizer without all steps except `_SPACES`, or None if no step is left."""
+    """Return `_SPACES` if a normalizer contains it, else None. All other steps are removed."""
     if not isinstance(normalizer, dict):
         return None
     if normalizer.get("type") == "Sequence":

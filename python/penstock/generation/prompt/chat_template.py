@@ -38,8 +38,8 @@ def select_chat_template(
 
 
 def _for_tools(parts: TextParts, syntax: AnswerSyntax) -> ChatTemplate | None:
-    """Return the model's separate template for requests with tools, or None if it has none, or one
-    that does not show tools."""
+    """Return the model's separate template for requests with tools. Returns None if there is no
+    such template or it does not show tools."""
     if parts.tool_template is None:
         return None
     template = _compiled(parts, parts.tool_template, syntax)

@@ -56,7 +56,7 @@ def texts_of(messages: Sequence[Message], tools: Sequence[FunctionTool]) -> Prom
 
 
 def shown_tools(request: GenerateRequest) -> tuple[FunctionTool, ...]:
-    """Return the tools that the prompt shows to the model: none if they must not be called."""
+    """Return the tools that the prompt shows to the model, () if they must not be called."""
     return request.tools if request.tool_policy.mode != "none" else ()
 
 

@@ -169,8 +169,8 @@ def _moved(schema: Any, depth: int = 0) -> Any:
 
 
 def _parts(schema: Any, root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a schema without `$ref` and `allOf`, then the schemas that these name, in the same
-    way."""
+    """Yield a schema without its `$ref` and `allOf`, then, recursively, the schemas that `$ref` and
+    `allOf` name."""
     waiting = [schema]
     for _ in range(MAX_PARTS):
         if not waiting:

@@ -100,7 +100,7 @@ def _binds(part: Any) -> bool:
 
 
 def _adds_keys(part: dict[str, Any], key: str) -> bool:
-    """Whether the alternatives under `key` can add properties to those of their parent."""
+    """Whether the alternatives under `key` can add properties to the parent's properties."""
     options = part.get(key)
     if "properties" not in part or not isinstance(options, list):
         return False

@@ -125,8 +125,8 @@ class ChatTemplate:
         reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
         answer_prefix: str = "",
     ) -> list[int]:
-        """Return the prompt's token ids. `answer_prefix`: the start of the answer, written by the
-        client.
+        """Render a conversation and return the prompt's token ids. `answer_prefix`: the start of
+        the answer, which the client wrote.
 
         Raises the same errors as `render`.
         """
@@ -138,7 +138,7 @@ class ChatTemplate:
         if not _any_text([inputs, answer_prefix], tokenizer.mentions_control):
             return tokenizer.encode(self._render_with_prefix(inputs, answer_prefix))
         mark = _unused_mark([inputs, answer_prefix])
-        # Split before the fallbacks add marks around calls, which must be recognized.
+        # Split before the fallbacks add tags around calls: these tags must be recognized.
         split = _map_text(inputs, lambda text: tokenizer.break_control(text, mark))
         text = self._render_with_prefix(split, tokenizer.break_control(answer_prefix, mark))
         return tokenizer.encode_pieces(text.split(mark))

@@ -74,8 +74,8 @@ def _check_wrap(
 
 
 def _printed_chars(budget: Budget, value: Any, column: int = 1) -> int:
-    """Return an upper bound of the characters that `pprint` writes for a value that starts in this
-    column: each word of a text and each item may get its own line."""
+    """Return an upper bound of the number of characters that `pprint` writes for a value that
+    starts in this column. Each word of a text and each item may get its own line."""
     budget.charge_steps()
     if isinstance(value, str):
         return (len(value.split()) + value.count("\n") + 1) * (column + 4) + len(repr(value))

@@ -40,8 +40,8 @@ def bos_eos_tokens(data: TokenizerData) -> tuple[list[int], list[int]]:
 
 
 def _wants_bos(data: TokenizerData) -> bool:
-    """Whether a BOS token comes before a text. If the metadata do not specify it, the default is
-    that of the pre-tokenizer, or True for SentencePiece models."""
+    """Whether a BOS token comes before a text. If the metadata do not specify it, SentencePiece
+    models have a BOS token, and the pre-tokenizer decides for other models."""
     if data.add_bos is not None:
         return data.add_bos
     return split_named(data.pre).adds_bos if data.model == "gpt2" else True

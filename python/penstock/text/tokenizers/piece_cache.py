@@ -36,7 +36,7 @@ class PieceCache:
         self._remembered = lru_cache(MOST_PIECES)(lambda piece: array("I", encode(piece)))
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, equal to those of encoding the whole text at once."""
+        """Return the token ids of a text. Encoding the whole text at once would give equal ids."""
         ids: list[int] = []
         for index, piece in enumerate(self.pattern.split(text)):
             if index % 2:

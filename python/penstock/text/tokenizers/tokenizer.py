@@ -71,9 +71,7 @@ class Tokenizer:
 
     - `byte_level`: tokens are written in GPT-2's byte alphabet.
     - `before`, `after`: ids of the tokens around a raw prompt.
-
-    Attributes:
-    - `vocab_size`
+    - `vocab_size`: number of tokens, including added tokens.
     - `bos_id`, `eos_id`: None if the model has none.
     - `stop_ids`: all tokens that end an answer.
     - `control_tokens`: text -> id of the control tokens, which decoding leaves out.

@@ -50,11 +50,11 @@ class Reader:
         self._at -= at
 
     def end(self) -> None:
-        """Mark the text as complete."""
+        """Declare the text complete: no more text will be fed."""
         self._ended = True
 
     def hold(self) -> None:
-        """Save the current position for `rewind`, in place of the one that was held."""
+        """Save the current position for `rewind`. It replaces the position saved before."""
         self._held = self.position
 
     def release(self) -> None:
