@@ -50,9 +50,9 @@ async def run_in_session(
     """Yield the events of the answer to the whole conversation of `request.session`. `answer`:
     generates the answer to a request.
 
-    The conversation and its first choice are stored before RunEnded is yielded. Nothing is stored
-    if the run fails, is cancelled or is closed early. Raises InvalidRequest for a request without
-    messages, SessionBusy (409) during another run of the session, and other errors of the store.
+    The conversation and its first choice are stored before RunEnded is yielded, but not if the run
+    fails, is cancelled or is closed early. Raises InvalidRequest for a request without messages,
+    SessionBusy (409) during another run of the session, and other errors of the store.
     """
     if request.messages is None or request.session is None:
         raise InvalidRequest(

@@ -132,7 +132,7 @@ class _Vocabulary:
             self._starts.append(self._starts[-1] + len(text) + len(_BETWEEN))
 
     def with_text(self, wanted: bytes) -> dict[int, None]:
-        """Return the tokens that contain a UTF-8 text, in order, as keys."""
+        """Return the tokens that contain a UTF-8 text, as the keys of an ordered dictionary."""
         found = re.finditer(re.escape(wanted), self._joined)
         starts, tokens = self._starts, self._tokens
         return dict.fromkeys(tokens[bisect_right(starts, match.start()) - 1] for match in found)

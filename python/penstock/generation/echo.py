@@ -38,7 +38,7 @@ class Echo:
         self._scored = [TokenDelta(token_ids[0])] if token_ids else []
 
     def add(self, tokens: Iterable[TokenDelta]) -> None:
-        """Add the next tokens of the prompt, from the second one on."""
+        """Add the next tokens of the prompt. The first call starts with the second token."""
         self._scored.extend(tokens)
 
     def logprobs(self) -> tuple[TokenLogprob, ...]:

@@ -185,7 +185,7 @@ class Generator:
         """Return the number of tokens in the prompts of a request, which may exceed the context
         length.
 
-        Raises InvalidRequest, and ContextLengthExceeded for a prompt with more tokens than
+        Raises InvalidRequest, and ContextLengthExceeded for a prompt with more tokens than both
         MOST_COUNTED_TOKENS and the context length."""
         check_request(request)
         request = without_media(request)

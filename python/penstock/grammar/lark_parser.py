@@ -36,7 +36,7 @@ class _Token(NamedTuple):
     """A token of a Lark grammar's text.
 
     - `kind`: the name of its group in `_TOKEN`, "schema" for an inline grammar, or "end".
-    - `text`: the token's text. For "schema", it is "" if no finite value matches the JSON schema.
+    - `text`: the token's text. A "schema" token has "" if no finite value matches the JSON schema.
     - `start`, `end`: offsets in the grammar's text.
     """
 

@@ -38,7 +38,7 @@ LENGTH: Final = struct.Struct("<I")
 
 
 class TrialSetup(msgspec.Struct, frozen=True):
-    """The first frame: the vocabulary and the number of bits of a token mask."""
+    """The first frame that the process receives. `vocab_size`: bits of a token mask."""
 
     vocabulary: Vocabulary
     vocab_size: int

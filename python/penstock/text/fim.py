@@ -11,7 +11,8 @@ from typing import Final
 class FimTokens:
     """FIM token ids of a model.
 
-    - `prefix`, `suffix`: tokens before the text that precedes and that follows the gap.
+    - `prefix`: the token before the text that precedes the gap.
+    - `suffix`: the token before the text that follows the gap.
     - `middle`: the token after which the model writes the inserted text; None if the family has no
       such token.
     - `stop_ids`: tokens that end the inserted text, in addition to the tokens that end any answer.

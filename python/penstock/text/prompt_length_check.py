@@ -1,7 +1,7 @@
 """Checks whether a text has far more tokens than fit, by tokenizing only a part of the text.
 
-Tokenizing costs about 80 bytes and a microsecond per character. Of a text that is far too long,
-only enough is tokenized to prove that it does not fit.
+Tokenizing costs about 80 bytes and a microsecond per character. A text that is far too long is
+tokenized only up to the point where it certainly does not fit.
 """
 
 from __future__ import annotations

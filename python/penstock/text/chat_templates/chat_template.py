@@ -82,7 +82,7 @@ class ChatTemplate:
 
     @cached_property
     def _wants_parts(self) -> bool:
-        """Whether the template shows content only if it is a list of parts."""
+        """Whether the template shows a message's content only if the content is a list of parts."""
         message = {"role": "user", "content": "probe-user"}
         return not self._shows(message) and self._shows(_in_parts(message))
 

@@ -54,7 +54,7 @@ def check_filter(budget: Budget, name: str, args: tuple[Any, ...], kwargs: dict[
 
 
 def check_replace(budget: Budget, text: str, old: Any, new: Any) -> None:
-    """Charge the text that replacing `old` by `new` would make."""
+    """Charge the length of `text` after all `old` are replaced by `new`."""
     if isinstance(old, str) and isinstance(new, str):
         budget.charge_chars(len(text) + text.count(old) * len(new))
 

@@ -39,8 +39,8 @@ class Budget:
     - `chars_left`: characters that all further texts together may have.
     - `steps_left`: steps that may still be charged.
 
-    Time is CPU time of the thread, so that it does not depend on the load of the machine. It is
-    read only once the wall clock, which is cheaper to read, passes the limit.
+    Time is CPU time of the thread, so that it does not depend on the load of the machine. It is not
+    read before the wall-clock time, which is cheaper to read, passes the limit.
     """
 
     __slots__ = ("_deadline", "_start_s", "chars_left", "max_chars", "steps_left")

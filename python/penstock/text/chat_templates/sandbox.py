@@ -70,7 +70,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def joined(self, *values: Any) -> str:
-        """Charge the texts of the values and join them."""
+        """Charge the texts of the values and return the joined text."""
         budget = BUDGET.get()
         return budget.concat(budget.text(value) for value in values)
 

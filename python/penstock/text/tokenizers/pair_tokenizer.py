@@ -42,8 +42,8 @@ class PairTokenizer(Protocol):
         """Whether the second text and the tokens after it have token type 1 (BERT's segments)."""
 
     def prefixes(self, query: str, documents: Sequence[str], most_tokens: int) -> PairPrefixes:
-        """Return the token ids of each pair up to the end of the document. Documents of pairs with
-        more than `most_tokens` tokens may be cut; the rest still has more than `most_tokens`."""
+        """Return the token ids of each pair up to the end of the document. A long document may be
+        cut, but its pair then still has more than `most_tokens` tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,11 +72,11 @@ class Tokenizer:
     - `byte_level`: tokens are written in GPT-2's byte alphabet.
     - `before`, `after`: ids of the tokens around a raw prompt.
     - `vocab_size`: number of tokens, including added tokens.
-    - `bos_id`, `eos_id`: None if the model has none.
+    - `bos_id`, `eos_id`: ids of the BOS and EOS tokens, None if the model has no such token.
     - `stop_ids`: all tokens that end an answer.
     - `control_tokens`: text -> id of the control tokens, which decoding leaves out.
     - `added_tokens`: text -> id of the control tokens and other tokens that are never split.
-    - `bytes_of`: token id -> bytes, as `token_bytes`.
+    - `bytes_of`: token id -> bytes; the name for a control token.
     - `text_of`: token id -> text, None for control tokens and incomplete characters.
     - `space_prefix`: encoding prepends a space to text (SentencePiece models).
     """

@@ -56,7 +56,7 @@ class ToolSyntax:
 
     @property
     def forced_sections(self) -> tuple[Section, ...]:
-        """The sections that are allowed by a grammar that requires calls."""
+        """The sections that a grammar allows if it requires calls."""
         return (self.section, *(s for s in self.sections if s.may_be_forced))
 
     def write(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
