@@ -1,4 +1,4 @@
-"""Answers requests with a loaded model: sessions, attached files, and the runner per model kind."""
+"""Answers requests with a loaded model, including sessions and attached files."""
 
 from penstock.agent.load import Runners, SharedState, load_runners
 from penstock.agent.loop import AgentLoop, FileAttachments

@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from penstock.fetch import Fetched
 
 MAX_FILES: Final = 64
-"""Most files of one request: each is read, and perhaps fetched, before the answer begins."""
+"""Maximum number of files in one request. Each is read or fetched before the answer begins."""
 MAX_FETCHED_BYTES: Final = 128 * 1024 * 1024
-"""Most bytes that the files of one request may have when they are fetched by URL."""
+"""Maximum total bytes of the files that one request fetches by URL."""
 MAX_PREVIEW_CHARS: Final = 4096
 MAX_REQUEST_CHARS: Final = 32768
 LONGEST_CHAR_BYTES: Final = 4
-# Enough for a preview, and to know whether there is more.
+# Bytes that are enough for a preview and to decide whether the file has more text.
 HEAD_BYTES: Final = (MAX_PREVIEW_CHARS + 2) * LONGEST_CHAR_BYTES
 TEXT_TYPE: Final = "text/plain"
 BINARY_TYPE: Final = "application/octet-stream"
 PURPOSE: Final = "user_data"
 SOURCE: Final = FileSource("input_file")
 MAX_SHOWN_CHARS: Final = 80
-# A client's media type is sent as a header when the file is downloaded.
+# The media type from the client becomes an HTTP header when the file is downloaded.
 _MEDIA_TYPE: Final = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
-# Control characters of text files; any other one makes a file binary.
+# Control characters that text files may have. A file with any other control character is binary.
 IN_TEXT: Final = frozenset("\t\n\r\f\v\x1b")
 
 
 class FileStore(Protocol):
-    """The methods of `store.Files` that are used here."""
+    """The methods of `store.Files` that this module uses."""
 
     async def create(self, new: NewFile) -> StoredFile: ...
 
@@ -55,20 +55,21 @@ class FileStore(Protocol):
 
 
 class UrlFetcher(Protocol):
-    """The method of `fetch.Fetcher` that is used here."""
+    """The method of `fetch.Fetcher` that this module uses."""
 
     async def fetch(self, url: str, *, field: str) -> Fetched: ...
 
 
 class Attachments:
-    """Replaces the file parts of requests by texts."""
+    """Replaces the file parts of requests by text previews."""
 
     def __init__(self, files: FileStore, fetcher: UrlFetcher) -> None:
         self._files = files
         self._fetcher = fetcher
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """Return the request without file parts, after storing files that came inline or by URL.
+        """Store files given inline or by URL, and return the request with text previews in place of
+        file parts.
 
         Raises NotFound (`file_not_found`) for an unknown id, InvalidRequest for too many files, and
         the errors of the fetcher and the store.
@@ -76,7 +77,8 @@ class Attachments:
         return await self._shown(request, _Stored(self._files, request.session))
 
     async def preview(self, request: GenerateRequest) -> GenerateRequest:
-        """Return the request without file parts, storing nothing: for counting tokens."""
+        """Return the request with text previews in place of file parts, without storing files. Used
+        for counting tokens."""
         return await self._shown(request, None)
 
     async def _shown(self, request: GenerateRequest, keep: _Stored | None) -> GenerateRequest:
@@ -123,7 +125,7 @@ class Attachments:
         return budget.show(known, beginning)
 
     async def _beginning(self, file_id: str) -> bytes:
-        """Return at least as much of a stored file as `text_of` reads."""
+        """Return the beginning of a stored file, with at least as many bytes as `text_of` reads."""
         head = bytearray()
         async with aclosing(await self._files.open(file_id)) as pieces:
             async for piece in pieces:
@@ -134,8 +136,8 @@ class Attachments:
 
 
 def text_of(data: bytes) -> str | None:
-    """Return the beginning of UTF-8 text, at most one character more than a preview; None if it is
-    binary."""
+    """Return the beginning of a file as text, at most MAX_PREVIEW_CHARS + 1 characters, or None if
+    the file is not UTF-8 text."""
     head = data[:HEAD_BYTES]
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     try:
@@ -149,7 +151,7 @@ def text_of(data: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The facts about a file that the model sees."""
+    """The name, media type and size of a file, which the model sees."""
 
     name: str
     mime_type: str
@@ -157,7 +159,8 @@ class _Known:
 
     @classmethod
     def of(cls, name: str | None, mime_type: str | None, is_text: bool, size_bytes: int) -> _Known:
-        """Return the facts of a file that may lack a valid name or type."""
+        """Return the description of a file, with defaults if the name or type is missing or
+        invalid."""
         name = safe_name(name) if name else None
         if mime_type is None or not _MEDIA_TYPE.fullmatch(mime_type):
             guessed = mimetypes.guess_type(name)[0] if name else None
@@ -169,7 +172,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Stores the files of one request."""
+    """Stores the files of one request. `session`: the request's session id, None without one."""
 
     files: FileStore
     session: str | None
@@ -189,7 +192,12 @@ class _Stored:
 
 @dataclass(slots=True)
 class _Budget:
-    """Counts the files of one request, and the characters left for their previews."""
+    """Limits the files of one request.
+
+    - `left_chars`: characters left for further previews.
+    - `num_files`: number of files so far.
+    - `fetched_bytes`: bytes of fetched files so far.
+    """
 
     left_chars: int = MAX_REQUEST_CHARS
     num_files: int = 0
@@ -210,8 +218,11 @@ class _Budget:
             )
 
     def show(self, known: _Known, beginning: str | None) -> Text:
-        """Return the text in place of a file. It has no file id, so that a conversation whose
-        client sends the same file with each turn is the same prompt, and found in the prefix cache.
+        """Return the text that replaces a file. `beginning`: the start of a text file, None for a
+        binary file.
+
+        The text does not contain the file id: a client that sends the same file with each turn then
+        sends the same prompt, which is found in the prefix cache.
         """
         head = f"{known.name}: {known.mime_type}, {known.size_bytes} bytes"
         if beginning is None:

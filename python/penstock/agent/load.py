@@ -1,4 +1,4 @@
-"""Loads what answers requests to a model on disk."""
+"""Loads the runner that answers requests to a model: generator, embedder or reranker."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Runners:
-    """The runner of one model: exactly one of the three fields is set."""
+    """The runner of one model. Exactly one of the three fields is set."""
 
     generator: AgentLoop | None = None
     embedder: EmbeddingRunner | None = None
     reranker: RerankRunner | None = None
 
     def must_generate(self) -> AgentLoop:
-        """Return the generator. Raises InvalidRequest (`unsupported_model`) without one, as the two
-        methods below do."""
+        """Return the generator. Raises InvalidRequest (`unsupported_model`) if the model has none;
+        `must_embed` and `must_rerank` do the same for their runners."""
         return self._must(self.generator, NO_TEXT)
 
     def must_embed(self) -> EmbeddingRunner:
@@ -48,11 +48,11 @@ class Runners:
 
     @property
     def sampling_defaults(self) -> SamplingDefaults | None:
-        """The sampling of requests that set none; None for a model that generates no text."""
+        """The default sampling parameters, None for a model that generates no text."""
         return None if self.generator is None else self.generator.sampling_defaults
 
     def close(self) -> None:
-        """Stop what was started beside the engine. May be called again."""
+        """Stop the generator's child processes. May be called again. Does not close the engine."""
         if self.generator is not None:
             self.generator.close()
 
@@ -65,7 +65,11 @@ class Runners:
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """State that an AgentLoop shares between requests; see there."""
+    """State that the AgentLoops of a server share.
+
+    - `attachments`: stores the files of requests, None to refuse requests with files.
+    - `sessions`: the stored sessions, None to ignore session ids.
+    """
 
     attachments: FileAttachments | None = None
     sessions: SessionStore | None = None
@@ -82,10 +86,13 @@ def load_runners(
     sampling: Sampling = Sampling(),  # noqa: B008
     state: SharedState = NO_STATE,
 ) -> Runners:
-    """Load the text side of the model that an engine serves, or will serve.
+    """Load the tokenizer and templates of an engine's model, and return the model's runner.
 
-    `tool_syntax`: how the model writes tool calls, None to detect it. `adapters`: those that
-    requests may name. `sampling`: the operator's defaults, over the model's. Raises ModelError.
+    - `tool_syntax`: the name of the tool call syntax, None to detect it.
+    - `adapters`: the adapters that requests may name.
+    - `sampling`: the operator's default sampling parameters, which override the model's.
+
+    Raises ModelError.
     """
     if is_reranker(files):
         return Runners(reranker=RerankRunner.load(engine, load_rerank_parts(files), adapters))

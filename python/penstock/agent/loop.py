@@ -1,4 +1,4 @@
-"""Runs requests to a generator: files, sessions and, later, rounds of server tools."""
+"""Runs requests with a generator and handles their files and sessions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.models.loader.sampling_defaults import SamplingDefaults
 
 
 class FileAttachments(Protocol):
-    """Replaces file parts by texts: `attachments.Attachments`. Embedded use has none and does not
-    import what they need."""
+    """The methods of `attachments.Attachments`, which replaces file parts by texts. Embedded use
+    has no attachments and does not import that module."""
 
     def attach(self, request: GenerateRequest) -> Awaitable[GenerateRequest]: ...
 
@@ -25,7 +25,8 @@ class FileAttachments(Protocol):
 class AgentLoop:
     """Answers requests with one generator.
 
-    `attachments` None: requests with files are refused. `sessions` None: session ids are ignored.
+    - `attachments`: stores the files of requests, None to refuse requests with files.
+    - `sessions`: the stored sessions, None to ignore session ids.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class AgentLoop:
 
     @property
     def sampling_defaults(self) -> SamplingDefaults | None:
-        """The sampling of requests that set none, with its origin; None if that is not known."""
+        """The default sampling parameters with their origin, None if the origin is not known."""
         return self._generator.sampling_defaults
 
     def close(self) -> None:
@@ -49,10 +50,11 @@ class AgentLoop:
         self._generator.close()
 
     def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        """Return the events of one run; exactly one RunEnded or RunFailed, and it is last.
+        """Return the events of one run. The last event, and no other, is RunEnded or RunFailed.
 
         An error that a client or an operator caused is a RunFailed, never an exception. Closing the
-        generator aborts the run. A request without files and session is the generator's own run.
+        generator aborts the run. A request without files and session goes directly to the model's
+        generator.
         """
         in_session = request.session is not None and self._sessions is not None
         if in_session or self._needs_attaching(request):
@@ -60,8 +62,11 @@ class AgentLoop:
         return self._generator.run(request)
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """Store the files of a request and return it with texts in their place. `run` does so too;
-        this is for callers that keep the conversation. Raises ServiceError."""
+        """Store the files of a request and return the request with texts in place of the files.
+
+        `run` also does this; the method is for callers that store the conversation. Raises
+        ServiceError.
+        """
         if self._attachments is None or not self._needs_attaching(request):
             return request
         return await self._attachments.attach(request)

@@ -1,6 +1,7 @@
-"""Runs within a session: the stored conversation comes first, and the answer is stored with it.
+"""Runs requests in a session: continues the stored conversation and stores the answer.
 
-A session is found by its id alone; an unknown id starts a new one. One run at a time.
+A session is identified by its id alone. An unknown id starts a new session. A session executes one
+run at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Answer = Callable[[GenerateRequest], AsyncGenerator[Event, None]]
 
 
 class SessionLease(Protocol):
-    """The part of `store.sessions.LeasedSession` that is used here."""
+    """The members of `store.sessions.LeasedSession` that this module uses."""
 
     messages: tuple[Message, ...]
 
@@ -38,7 +39,7 @@ class SessionLease(Protocol):
 
 
 class SessionStore(Protocol):
-    """The method of `store.sessions.Sessions` that is used here."""
+    """The method of `store.sessions.Sessions` that this module uses."""
 
     def lease(self, id: str) -> AbstractAsyncContextManager[SessionLease]: ...
 
@@ -46,12 +47,12 @@ class SessionStore(Protocol):
 async def run_in_session(
     request: GenerateRequest, sessions: SessionStore, answer: Answer
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of `answer` to the whole conversation of `request.session`.
+    """Yield the events of the answer to the whole conversation of `request.session`. `answer`:
+    generates the answer to a request.
 
-    The conversation and its (first) answer are stored before RunEnded; nothing is stored of a run
-    that fails, is cancelled or is closed early. Raises InvalidRequest for a request without
-    messages, SessionBusy (409) while another run of the session goes on, and other errors of the
-    store.
+    The conversation and its first choice are stored before RunEnded is yielded, but not if the run
+    fails, is cancelled or is closed early. Raises InvalidRequest for a request without messages,
+    SessionBusy (409) during another run of the session, and other errors of the store.
     """
     if request.messages is None or request.session is None:
         raise InvalidRequest(
@@ -76,7 +77,8 @@ async def run_in_session(
 
 
 def _whole(answer_prefix: str, said: list[Part]) -> tuple[Part, ...]:
-    """Return the parts of an answer with its prefix, without unfinished calls."""
+    """Return the parts of an answer to be stored: with the answer prefix, without unfinished
+    calls."""
     said = [part for part in said if not isinstance(part, ToolCall) or part.whole] or [Text("")]
     if not answer_prefix:
         return tuple(said)
@@ -88,12 +90,12 @@ def _whole(answer_prefix: str, said: list[Part]) -> tuple[Part, ...]:
 
 
 def continued(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the conversation that a request continues.
+    """Return the whole conversation of a request: the stored messages, then the sent messages.
 
-    Sent messages follow stored ones. But most clients send the whole conversation each time,
-    without the messages that they are not shown: if the sent messages contain answers and begin as
-    the stored conversation does, they replace it from where the two differ. Sent system messages
-    replace the stored ones.
+    Most clients send the whole conversation each time, without messages that they were not shown.
+    So if the sent messages contain an assistant message and start like the stored conversation,
+    they replace it from the first difference on. Sent system messages replace the stored system
+    messages.
     """
     system, sent = _split(sent)
     stored_system, stored = _split(stored)
@@ -115,8 +117,8 @@ def _split(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Me
 
 
 def _shared(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[int, int]:
-    """Count the messages of each side that are the same conversation from its start; stored tool
-    calls and their results may be missing on the sent side."""
+    """Return how many stored and how many sent messages, from the start, are the same conversation.
+    Stored tool calls and their results may be missing among the sent messages."""
     kept, taken = 0, 0
     for index, message in enumerate(stored):
         if taken < len(sent) and _seen(message) == _seen(sent[taken]):
@@ -127,13 +129,13 @@ def _shared(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[int
 
 
 def _hidden(message: Message) -> bool:
-    """Whether a client may not have been shown a message: a tool result, or an answer of calls
-    only."""
+    """Whether the client may not have been shown a message: a tool result, or an assistant message
+    without text."""
     return message.role == "tool" or (message.role == "assistant" and not _text(message))
 
 
 def _seen(message: Message) -> tuple[str, str]:
-    """Return the key by which two messages are compared."""
+    """Return the key by which a stored and a sent message are compared."""
     if message.role == "tool":
         return "tool", "".join(getattr(part, "call_id", "") for part in message.parts)
     calls = "".join(getattr(part, "id", "") for part in message.parts)

@@ -1,7 +1,7 @@
 """Requests, messages and the events of an answer, independent of dialects and engines.
 
-The HTTP dialects are codecs over these types. All types are frozen and serialise with msgspec. This
-package imports `base` only.
+The codecs of the HTTP dialects convert to and from these types. All types are frozen msgspec
+structs. This package imports only `base`.
 """
 
 from penstock.dialog.embedding import EmbeddingRequest, Embeddings

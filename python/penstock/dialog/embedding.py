@@ -8,8 +8,13 @@ from penstock.dialog.request import AdapterRevision
 
 
 class EmbeddingRequest(msgspec.Struct, frozen=True):
-    """Inputs to embed: texts, or token ids of the model's own tokenizer. `truncate`: keep the start
-    of an input that is too long. `model` None: the default one; `adapter`: see GenerateRequest."""
+    """A request for embeddings.
+
+    - `inputs`: texts, or token ids of the model's own tokenizer.
+    - `model`: None for the default model.
+    - `adapter`: see GenerateRequest.
+    - `truncate`: keep only the start of an input that is too long; otherwise it is an error.
+    """
 
     inputs: tuple[str | tuple[int, ...], ...]
     model: str | None = None
@@ -18,8 +23,13 @@ class EmbeddingRequest(msgspec.Struct, frozen=True):
 
 
 class Embeddings(msgspec.Struct, frozen=True):
-    """The vectors of a request: `width` numbers for each input, in order, as little-endian float32.
-    `adapter_revision`: the revision that was used, None for the base model."""
+    """The answer to an EmbeddingRequest.
+
+    - `vectors`: [inputs, width] little-endian float32.
+    - `width`: numbers per vector.
+    - `prompt_tokens`: tokens of all inputs.
+    - `adapter_revision`: the revision that was used, None for the base model.
+    """
 
     model: str
     vectors: bytes

@@ -1,9 +1,11 @@
-"""The events of an answer: a closed union.
+"""The events of an answer.
 
-Invariants (property-tested): every part starts and ends once; its deltas concatenate to the text
-of its PartEnded; there is exactly one RunEnded or RunFailed, and it is last; `fold(events)` is the
-answer that is not streamed. `choice` numbers the answers to one request (`n`), `part` the parts of
-one choice.
+Invariants (property-tested): every part starts and ends once; the deltas of a part concatenate to
+the text in its PartEnded; the last event, and no other, is RunEnded or RunFailed; `fold(events)` is
+the answer in one piece, for clients that do not stream.
+
+In all events, `choice` is the index of the choice in the request and `part` the index of the part
+in the choice.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ Finish = Literal["stop", "length", "tool_calls", "error"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """The log-probability of a token, after bias, penalties and mask and before temperature; for a
-    token of an echoed prompt, without these. `logprob` None: the first token of a prompt. `offset`:
-    where the token begins in the text of the choice, in characters."""
+    """The log-probability of a token and of its alternatives.
+
+    - `logprob`: computed after bias, penalties and mask and before temperature; for a token of an
+      echoed prompt, without bias, penalties and mask. None for the first token of a prompt.
+    - `top`: (token id, bytes, logprob) of the likeliest tokens at this position.
+    - `offset`: start of the token in the text of the choice, in characters.
+    """
 
     token_id: int
     token_bytes: bytes
@@ -32,7 +38,13 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts of a run, and its wall times in seconds."""
+    """Token counts and wall-clock times of a run or of one choice.
+
+    - `cached_tokens`: prompt tokens found in the prefix cache.
+    - `reasoning_tokens`: completion tokens that are reasoning.
+    - `prompt_time_s`: seconds from submission to the first token.
+    - `completion_time_s`: seconds from the first token to the last.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -47,9 +59,15 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="run_started"):
-    """The start of a run. `model`: the resolved model id; `created`: Unix seconds.
-    `adapter_revision`: the revision that is used, None for the base model. `fingerprint`: names the
-    version and the weights, with which answers to the same request may change; "" if unknown."""
+    """The start of a run.
+
+    - `model`: the resolved model id.
+    - `created`: Unix time in seconds.
+    - `prompt_tokens`: tokens of all prompts.
+    - `adapter_revision`: the revision that is used, None for the base model.
+    - `fingerprint`: identifies the software version and the weights: if it changes, answers to the
+      same request may change. "" if unknown.
+    """
 
     model: str
     created: int
@@ -59,7 +77,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag="run_started"):
 
 
 class PartStarted(msgspec.Struct, frozen=True, tag="part_started"):
-    """The start of a part; `call_id` and `name` are those of a tool call."""
+    """The start of a part. `call_id` and `name`: id and function of a tool call, else None."""
 
     choice: int
     part: int
@@ -69,7 +87,8 @@ class PartStarted(msgspec.Struct, frozen=True, tag="part_started"):
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text", gc=False):
-    """More of a text part."""
+    """The next piece of a text part. `logprobs`: logprobs of the tokens that start in `text`, if
+    requested."""
 
     choice: int
     part: int
@@ -78,7 +97,7 @@ class TextDelta(msgspec.Struct, frozen=True, tag="text", gc=False):
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning", gc=False):
-    """More of a reasoning part."""
+    """The next piece of a reasoning part."""
 
     choice: int
     part: int
@@ -86,7 +105,7 @@ class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning", gc=False):
 
 
 class ArgumentsDelta(msgspec.Struct, frozen=True, tag="arguments", gc=False):
-    """More of the arguments of a tool call."""
+    """The next piece of a tool call's arguments, as JSON text."""
 
     choice: int
     part: int
@@ -94,7 +113,7 @@ class ArgumentsDelta(msgspec.Struct, frozen=True, tag="arguments", gc=False):
 
 
 class PartEnded(msgspec.Struct, frozen=True, tag="part_ended"):
-    """The end of a part, with all of its content."""
+    """The end of a part. `value`: the complete part."""
 
     choice: int
     part: int
@@ -102,7 +121,7 @@ class PartEnded(msgspec.Struct, frozen=True, tag="part_ended"):
 
 
 class TurnEnded(msgspec.Struct, frozen=True, tag="turn_ended"):
-    """The end of one choice. `stop_sequence`: the stop string that ended it, if any."""
+    """The end of one choice. `stop_sequence`: the stop string that ended the choice, or None."""
 
     choice: int
     finish: Finish
@@ -118,7 +137,8 @@ class RunEnded(msgspec.Struct, frozen=True, tag="run_ended"):
 
 
 class RunFailed(msgspec.Struct, frozen=True, tag="run_failed"):
-    """The fields of the ServiceError that ended a run; `message` is for the client."""
+    """The end of a run that failed, with the fields of the ServiceError. `status`: HTTP status.
+    `message`: shown to the client."""
 
     status: int
     kind: str
@@ -129,7 +149,7 @@ class RunFailed(msgspec.Struct, frozen=True, tag="run_failed"):
 
     @classmethod
     def of(cls, error: ServiceError) -> RunFailed:
-        """Return the event that ends a run with this error."""
+        """Return the event for a run that ended with this error."""
         return cls(
             status=error.status,
             kind=error.kind,

@@ -1,4 +1,4 @@
-"""Folds the events of a run into the answer that is not streamed: there is no second path."""
+"""Combines the events of a run into one answer, for clients that do not stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.dialog.message import Part
 
 
 class Choice(msgspec.Struct):
-    """One finished answer."""
+    """One finished choice. `logprobs`: logprobs of the tokens of its text parts."""
 
     index: int
     parts: list[Part] = msgspec.field(default_factory=list)
@@ -33,7 +33,7 @@ class Choice(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """A finished run: its choices in order of index."""
+    """A finished run. `choices`: ordered by index."""
 
     model: str = ""
     created: int = 0
@@ -45,7 +45,7 @@ class Answer(msgspec.Struct):
 
 
 class FailedRun(ServiceError):
-    """A RunFailed as an exception, with the status the event carries."""
+    """A RunFailed event as an exception, with the event's status and kind."""
 
     def __init__(self, event: RunFailed) -> None:
         super().__init__(
@@ -59,7 +59,7 @@ class FailedRun(ServiceError):
 
 
 class Fold:
-    """Accumulates events one at a time. Raises `FailedRun` on RunFailed."""
+    """Builds an Answer from events. `add` raises FailedRun for RunFailed."""
 
     def __init__(self) -> None:
         self.answer = Answer()
@@ -91,7 +91,7 @@ class Fold:
 
 
 def fold(events: Iterable[Event]) -> Answer:
-    """Return the answer that the events of a run make."""
+    """Return the answer that the events of a run describe. Raises FailedRun for RunFailed."""
     state = Fold()
     for event in events:
         state.add(event)

@@ -18,9 +18,12 @@ class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
 
 
 class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
-    """A tool call. `arguments`: the JSON text exactly as the model wrote it. `whole` False: the
-    model did not finish the call; `arguments` is the part that it wrote, and the call must not be
-    run."""
+    """A tool call.
+
+    - `arguments`: the JSON text exactly as the model wrote it.
+    - `whole`: False if the model did not finish the call. `arguments` is then incomplete, and the
+      call must not be executed.
+    """
 
     id: str
     name: str
@@ -29,7 +32,13 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
 
 
 class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
-    """The result of a tool call. `is_error`: the call failed, and `text` says how."""
+    """The result of a tool call.
+
+    - `call_id`: the id of the ToolCall.
+    - `text`: the result, or the description of the error.
+    - `name`: the function, if known.
+    - `is_error`: the call failed.
+    """
 
     call_id: str
     text: str
@@ -38,7 +47,7 @@ class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
 
 
 class Image(msgspec.Struct, frozen=True, tag="image"):
-    """A picture: its bytes, or the address they are fetched from."""
+    """An image: its bytes, or the URL from which to fetch them."""
 
     url: str | None = None
     data: bytes | None = None
@@ -46,7 +55,7 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
 
 
 class Audio(msgspec.Struct, frozen=True, tag="audio"):
-    """A sound: its bytes, or the address they are fetched from."""
+    """An audio recording: its bytes, or the URL from which to fetch them."""
 
     url: str | None = None
     data: bytes | None = None
@@ -54,7 +63,7 @@ class Audio(msgspec.Struct, frozen=True, tag="audio"):
 
 
 class Video(msgspec.Struct, frozen=True, tag="video"):
-    """A film: its bytes, or the address they are fetched from."""
+    """A video: its bytes, or the URL from which to fetch them."""
 
     url: str | None = None
     data: bytes | None = None
@@ -62,8 +71,12 @@ class Video(msgspec.Struct, frozen=True, tag="video"):
 
 
 class File(msgspec.Struct, frozen=True, tag="file"):
-    """A file of the client. Exactly one of `file_id` (in the store), `data` (decoded, never
-    base64) and `url` is given."""
+    """A file from the client. Exactly one of `file_id`, `data` and `url` is set.
+
+    - `file_id`: id of a stored file.
+    - `data`: the content, already decoded from base64.
+    - `url`: the URL from which to fetch the content.
+    """
 
     file_id: str | None = None
     name: str | None = None

@@ -1,5 +1,5 @@
-"""Ranges of request fields. The schema types describe them; `generation` checks them again for
-embedded use."""
+"""Limits of request fields. The schema types of the HTTP API contain them; `generation` also checks
+them, for embedded use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_TOKEN_ID: Final = 2**31 - 1
 
 MAX_TEMPERATURE: Final = 2
 MAX_PENALTY: Final = 2
-"""Of presence and frequency penalties, to both sides of 0."""
+"""Maximum absolute value of presence and frequency penalties."""
 MAX_BIAS: Final = 100
 MIN_DRY_BASE: Final = 1
 MAX_BREAKERS: Final = 64
@@ -19,4 +19,4 @@ MAX_STOP_TOKENS: Final = 64
 MAX_CHOICES: Final = 128
 MAX_TOP_LOGPROBS: Final = 20
 MAX_INPUTS: Final = 2048
-"""Prompts of a completion, or inputs of an embedding."""
+"""Maximum number of prompts of a completion request, or inputs of an embedding request."""

@@ -1,4 +1,4 @@
-"""A request to generate text, independent of its dialect."""
+"""A request to generate text, independent of the HTTP dialect."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from penstock.dialog.message import Message
 
 
 class SequenceBreaker(msgspec.Struct, frozen=True):
-    """Token sequences over which DRY sees no repetition: each of `heads`, with `tail` behind it.
-    `heads`: token ids, ascending, the bytes of int32; there may be a vocabulary of them."""
+    """Token sequences across which DRY looks for no repetition: a token of `heads`, then `tail`.
+
+    - `heads`: ascending token ids as int32 bytes, up to the whole vocabulary.
+    - `tail`: token ids.
+    """
 
     heads: bytes
     tail: tuple[int, ...] = ()
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How tokens are sampled. None means the default of the server or model, else off. A `top_k` of
-    0 is off.
+    """Sampling parameters. None: the default of the model or server, else off. A `top_k` of 0 is
+    off.
 
     Order of the pipeline: bias, penalties, mask, temperature, top-k, top-p, min-p, random choice.
 
-    `dry_sequence_breakers` are the client's strings. `dry_breakers` are the same as token
-    sequences, which the engine takes: filled by the side that has the tokenizer, never by a codec.
+    - `dry_sequence_breakers`: the sequence breakers as the client's strings.
+    - `dry_breakers`: the sequence breakers as token sequences, which the engine reads. `generation`
+      sets them, never a codec.
     """
 
     temperature: float | None = None
@@ -44,8 +48,11 @@ class Sampling(msgspec.Struct, frozen=True):
 
 
 class FunctionTool(msgspec.Struct, frozen=True):
-    """A function of the client. `parameters`: the JSON Schema of its arguments, kept as decoded;
-    None for a function without arguments."""
+    """A function that the client executes.
+
+    - `parameters`: the decoded JSON Schema of the arguments, None for a function without arguments.
+    - `strict`: a schema keyword that cannot be enforced is an error; otherwise it is ignored.
+    """
 
     name: str
     description: str | None = None
@@ -54,8 +61,12 @@ class FunctionTool(msgspec.Struct, frozen=True):
 
 
 class SearchTool(msgspec.Struct, frozen=True, tag="search"):
-    """Web search that the server runs. `location`: approximate, keys city, country, region,
-    timezone. Domains include their subdomains."""
+    """Web search that the server executes.
+
+    - `context_size`: amount of search results in the context.
+    - `location`: the user's approximate location: keys city, country, region, timezone.
+    - `allowed_domains`, `blocked_domains`: domains, including their subdomains.
+    """
 
     context_size: Literal["low", "medium", "high"] | None = None
     location: dict[str, str] | None = None
@@ -64,18 +75,18 @@ class SearchTool(msgspec.Struct, frozen=True, tag="search"):
 
 
 class PythonTool(msgspec.Struct, frozen=True, tag="python"):
-    """Python that the server runs."""
+    """A Python interpreter that the server runs."""
 
 
 class SkillReference(msgspec.Struct, frozen=True):
-    """An uploaded skill. `version` None: the latest."""
+    """A reference to an uploaded skill. `version`: None for the latest version."""
 
     skill_id: str
     version: int | None = None
 
 
 class ShellTool(msgspec.Struct, frozen=True, tag="shell"):
-    """A shell that the server runs, with skills mounted."""
+    """A shell that the server runs. `skills`: skills that are mounted in it."""
 
     skills: tuple[SkillReference, ...] = ()
 
@@ -85,14 +96,15 @@ Permission = Literal["auto", "ask", "deny"]
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """Limits that a request sets on server-side tools; None: as the server is configured."""
+    """Permissions that a request sets for server-side tools. None: the server's configuration."""
 
     agent: Permission | None = None
     code_execution: Permission | None = None
 
 
 class RequestedFile(msgspec.Struct, frozen=True):
-    """A file that server-side tools must produce. `format`: from the name's suffix if None."""
+    """A file that server-side tools must produce. `format`: None to derive it from the suffix of
+    `name`."""
 
     name: str
     format: str | None = None
@@ -100,8 +112,12 @@ class RequestedFile(msgspec.Struct, frozen=True):
 
 
 class ToolPolicy(msgspec.Struct, frozen=True):
-    """Functions that the model may or must call; empty `names` means all. `parallel` False: at most
-    one call per answer."""
+    """Determines which functions the model may or must call.
+
+    - `mode`: "auto": may call; "none": must not call; "required": must call.
+    - `names`: the functions that are allowed, () for all.
+    - `parallel`: False: at most one call per answer.
+    """
 
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] = ()
@@ -109,9 +125,13 @@ class ToolPolicy(msgspec.Struct, frozen=True):
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """A grammar that the answer must match. For a JSON schema, `strict`: a keyword that cannot be
-    enforced is an error, otherwise it is ignored; `closed`: objects with `properties` and without
-    `additionalProperties` take no further keys."""
+    """A grammar that the answer must match.
+
+    - `value`: the text of the grammar, in the language `kind`.
+    - `strict`: a JSON schema keyword that cannot be enforced is an error; otherwise it is ignored.
+    - `closed`: objects in the JSON schema that have `properties` and no `additionalProperties`
+      allow no further keys.
+    """
 
     kind: Literal["json_schema", "regex", "lark", "gbnf", "llguidance"]
     value: str
@@ -120,8 +140,13 @@ class Constraint(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits of an answer. `max_tokens` None: up to the context length. `min_tokens`: tokens before
-    which the answer cannot end. `truncate`: drop the start of a long prompt."""
+    """Limits of an answer.
+
+    - `max_tokens`: maximum tokens of a choice; None: up to the context length.
+    - `max_rounds`: maximum rounds of server-side tool calls.
+    - `truncate`: drop the start of a prompt that is too long.
+    - `min_tokens`: the answer cannot end before it has this many tokens.
+    """
 
     max_tokens: int | None = None
     max_rounds: int | None = None
@@ -130,14 +155,14 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class ReasoningPolicy(msgspec.Struct, frozen=True):
-    """Whether and how much the model reasons. `enabled` None leaves that to the template."""
+    """Determines whether and how much the model reasons. None: the chat template decides."""
 
     enabled: bool | None = None
     effort: str | None = None
 
 
 class AdapterRevision(msgspec.Struct, frozen=True):
-    """An exact revision of an adapter, whatever its aliases name now."""
+    """Identifies a revision of an adapter, even if its alias now names another revision."""
 
     revision: str
 
@@ -145,18 +170,30 @@ class AdapterRevision(msgspec.Struct, frozen=True):
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to generate text. Exactly one of `messages`, `prompt` and `prompts` is given.
 
-    `prompt`: text as is, or token ids. `prompts`: several of them, each answered `n` times; choices
-    are numbered prompt by prompt. `suffix`: the text after the gap that the answer fills (FIM).
-    `best_of`: answers that are generated per prompt, of which the `n` likeliest are returned.
-    `top_logprobs` None: no logprobs; 0: those of the chosen tokens only. `echo`: completions only,
-    the prompt precedes the answer. `stop_token_ids` end an answer in addition to the model's own,
-    also if `ignore_eos` disables those. `tools` are the client's own; `hosted` run on the server,
-    if enabled. `answer_prefix`: the start of the assistant's answer, which continues there; with
-    messages only. `session`: id of the session that the conversation continues. `cache_salt`: the
-    prefix cache is shared among requests with the same salt only. `adapter`: the alias or a
-    revision of one of the model's adapters; None: the base model. `streamed` False: no event is
-    read before the run is over; text may come in fewer, longer deltas. `part_paths`: the client's
-    JSON path of each part of the last messages, for errors that name one; see `part_path`.
+    - `model`: None for the default model.
+    - `adapter`: the alias or a revision of one of the model's adapters, None for the base model.
+    - `messages`: a conversation.
+    - `answer_prefix`: the start of the assistant's answer, which the model continues; only with
+      `messages`.
+    - `prompt`: raw text (no chat template is applied) or token ids.
+    - `prompts`: several prompts, each answered `n` times. Choices are numbered prompt by prompt.
+    - `suffix`: the text after the gap that the answer fills (FIM).
+    - `tools`: functions that the client executes.
+    - `hosted`: tools that the server executes, if enabled.
+    - `session`: id of the session that the conversation continues.
+    - `cache_salt`: only requests with the same salt share prefix cache blocks.
+    - `stop`: stop strings.
+    - `stop_token_ids`: tokens that end an answer, in addition to the model's end tokens.
+    - `n`: number of answers per prompt.
+    - `best_of`: number of answers generated per prompt, of which the `n` likeliest are returned.
+    - `top_logprobs`: number of alternatives per token; 0: only the sampled token's logprob; None:
+      no logprobs.
+    - `ignore_eos`: the model's end tokens do not end the answer.
+    - `echo`: the answer starts with the prompt; completions only.
+    - `streamed`: False if the client gets all events at the end, so that text may come in fewer,
+      longer deltas.
+    - `part_paths`: the client's JSON path of each part of the last messages, for error messages
+      (see `part_path`).
     """
 
     model: str | None = None
@@ -188,8 +225,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     part_paths: tuple[tuple[str, ...], ...] = ()
 
     def part_path(self, message: int, part: int) -> str:
-        """Return the client's path of a part of `messages`. Messages before the client's own, such
-        as those of earlier turns, have no path."""
+        """Return the JSON path of a message part in the client's request. For messages that were
+        added before the client's own, such as earlier turns, it is only "messages[index]"."""
         index = message + len(self.part_paths) - len(self.messages or ())
         if index >= 0 and part < len(self.part_paths[index]):
             return self.part_paths[index][part]
@@ -197,10 +234,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_choices(self) -> int:
-        """Number of answers that the client gets."""
+        """Number of choices that the client gets for all prompts."""
         return self.n * max(1, len(self.prompts))
 
     @property
     def num_sequences(self) -> int:
-        """Number of answers that the engine computes for them."""
+        """Number of sequences that the engine computes for all prompts."""
         return (self.best_of or self.n) * max(1, len(self.prompts))

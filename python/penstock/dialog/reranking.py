@@ -12,9 +12,13 @@ MAX_DOCUMENTS: Final = 2048
 
 
 class RerankRequest(msgspec.Struct, frozen=True):
-    """A query and the documents to rank. `top_n`: number of best documents to return, None for all.
-    `truncate`: keep the start of a document that is too long. `model` None: the default one;
-    `adapter`: see GenerateRequest."""
+    """A request to rank documents by their relevance to a query.
+
+    - `top_n`: number of documents to return, None for all.
+    - `model`: None for the default model.
+    - `adapter`: see GenerateRequest.
+    - `truncate`: keep only the start of a document that is too long; otherwise it is an error.
+    """
 
     query: str
     documents: tuple[str, ...]
@@ -25,15 +29,20 @@ class RerankRequest(msgspec.Struct, frozen=True):
 
 
 class RankedDocument(msgspec.Struct, frozen=True):
-    """A document, by its `index` in the request, with its `score` from 0 to 1."""
+    """A ranked document. `index`: its index in the request. `score`: its relevance, 0 to 1."""
 
     index: int
     score: float
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """The documents by falling relevance; of equal ones the lower index first. `prompt_tokens`:
-    over all pairs. `adapter_revision`: the revision that was used, None for the base model."""
+    """The answer to a RerankRequest.
+
+    - `results`: documents in order of falling relevance; documents with equal relevance in order of
+      their index.
+    - `prompt_tokens`: tokens of all pairs of query and document.
+    - `adapter_revision`: the revision that was used, None for the base model.
+    """
 
     model: str
     results: tuple[RankedDocument, ...]

@@ -1,4 +1,4 @@
-"""One model call: a request in, the events of its answer out."""
+"""Runs one model call: turns a request into the events of its answer."""
 
 from penstock.generation.generator import Generator
 

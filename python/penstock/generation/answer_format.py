@@ -1,4 +1,4 @@
-"""The format of the answers to a request: reasoning, tool calls and the grammar that applies."""
+"""Finds the format of the answers to a request: reasoning, tool calls and shown control tokens."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from penstock.text.tool_parsers import AnswerParser, AnswerSyntax, Harmony
 from penstock.text.tool_parsers.answer_grammar import Thinking
 
 TAIL_TOKENS = 16
-"""Tokens at the end of a prompt that can hold the tag that opens the reasoning."""
+"""Number of tokens at the end of a prompt in which the tag that opens the reasoning is searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """The format of one request's answers. `syntax` None: plain text only. `tools`: those that
-    may be called. `thinking`: whether the prompt has opened the reasoning, or the model may."""
+    """The format of one request's answers.
+
+    - `syntax`: the syntax of reasoning and tool calls; None: plain text only.
+    - `tools`: the functions that may be called.
+    - `shown_control`: control tokens that the parser must see.
+    - `thinking`: "open" if the prompt has opened the reasoning, "possible" if the model may open
+      it.
+    """
 
     syntax: AnswerSyntax | None = None
     tools: tuple[FunctionTool, ...] = ()
@@ -26,7 +32,7 @@ class AnswerFormat:
     thinking: Thinking = "none"
 
     def parser(self) -> AnswerParser | None:
-        """Return a parser for one choice, None for plain text."""
+        """Return a new parser for one choice, None for plain text."""
         if self.syntax is None:
             return None
         return AnswerParser(self.syntax, self.tools, thinking=self.thinking == "open")
@@ -51,8 +57,10 @@ class AnswerFormats:
         object.__setattr__(self, "_control", steering)
 
     def of(self, request: GenerateRequest, prompt_ids: tuple[int, ...]) -> AnswerFormat:
-        """Return the format of the answers to a request with the prompt `prompt_ids`. Raises
-        InvalidRequest for an answer prefix that this model could not continue."""
+        """Return the format of the answers to a request. `prompt_ids`: token ids of its prompt.
+
+        Raises InvalidRequest for an answer prefix if the model cannot continue one.
+        """
         tools = callable_tools(request)
         syntax = self.syntax
         if request.answer_prefix and isinstance(syntax.calls, Harmony):
@@ -70,7 +78,7 @@ class AnswerFormats:
         )
 
     def _shown(self, with_calls: bool) -> frozenset[int]:
-        """Return the control tokens that are part of a tag."""
+        """Return the control tokens that are part of the texts around reasoning or calls."""
         syntax = self.syntax
         marks: list[str] = []
         if syntax.calls is not None and (with_calls or isinstance(syntax.calls, Harmony)):

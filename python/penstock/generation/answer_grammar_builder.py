@@ -1,4 +1,4 @@
-"""Builds the grammar of an answer from tools, reasoning and the client's constraint."""
+"""Builds the grammar of an answer from the tools, the reasoning and the client's constraint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class AnswerGrammarBuilder:
-    """Builds grammars for one model. Called from the engine's asyncio loop."""
+    """Builds the grammars of one model's answers. To be called from the engine's asyncio loop."""
 
     def __init__(
         self, constraints: ConstraintCompiler, tokenizer: Tokenizer, syntax: AnswerSyntax
@@ -42,8 +42,8 @@ class AnswerGrammarBuilder:
         self._constraints.close()
 
     async def of(self, request: GenerateRequest, answer_format: AnswerFormat) -> Grammar | None:
-        """Return the grammar of the answers, or None. Reasoning is never constrained. Raises
-        InvalidRequest naming the field."""
+        """Return the grammar of the answers to a request, or None if they are unconstrained.
+        Reasoning is never constrained. Raises InvalidRequest that names the field, Unavailable."""
         prepare = self._constraints.prepare
         calls = self._calls(request, answer_format.tools)
         own: Grammar | None = None
@@ -71,9 +71,12 @@ class AnswerGrammarBuilder:
     async def _of_calls(
         self, given: Sequence[FunctionTool], answer_format: AnswerFormat
     ) -> Grammar | None:
-        """Return the grammar that applies from the start of a tool call, for answers that may make
-        some: the functions' schemas as far as they can be enforced, else JSON objects. A failure is
-        logged and leaves calls unconstrained; it is never the client's error."""
+        """Return the grammar of tool calls in answers that may contain calls, or None.
+
+        The grammar applies from the start of a call. It enforces the functions' schemas as far as
+        possible, else only JSON objects. If both fail, a warning is logged and calls are
+        unconstrained: this is not an error for the client.
+        """
         try:
             try:
                 return await self._of_tools(answer_format, answer_format.tools)
@@ -90,7 +93,8 @@ class AnswerGrammarBuilder:
     async def _of_tools(
         self, answer_format: AnswerFormat, tools: Sequence[FunctionTool]
     ) -> Grammar:
-        """Compile the grammar of calls of these tools. Raises InvalidRequest, Unavailable."""
+        """Return the grammar, with triggers, of calls of the tools. Raises InvalidRequest,
+        Unavailable."""
         rules, triggers = call_grammar(self._syntax, self._apart, tools)
         value = json.dumps({"grammars": [{"lark_grammar": rules}]})
         grammar = await self._constraints.prepare(Constraint("llguidance", value))
@@ -133,8 +137,8 @@ class AnswerGrammarBuilder:
     async def _usable(
         self, given: Sequence[FunctionTool], tools: Sequence[FunctionTool]
     ) -> tuple[FunctionTool, ...]:
-        """Return the tools without the parts of their schemas that cannot be enforced. Raises
-        InvalidRequest for a strict tool that has such a part."""
+        """Return the tools without schema keywords that cannot be enforced. Raises InvalidRequest
+        for a strict tool with such a keyword."""
         usable = []
         for tool in tools:
             schema = msgspec.json.encode(arguments_schema(tool)).decode()

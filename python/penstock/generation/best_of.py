@@ -1,4 +1,4 @@
-"""The best of several answers to a prompt, and the usage of all answers to a request."""
+"""Selects the best of several answers to a prompt, and sums the usage of all answers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from penstock.generation.choice import Choice
 def best_events(
     events: Mapping[int, Sequence[Event]], choices: Sequence[Choice], best_of: int, n: int
 ) -> Iterator[Event]:
-    """Yield the events of the `n` likeliest of each `best_of` neighbouring choices, best first.
+    """Yield the events of the `n` likeliest answers to each prompt, likeliest first.
 
-    `events`: those of each finished choice, by its index. Likelihood is the mean log-probability of
-    a choice's tokens. The chosen choices are numbered anew.
+    `events`: choice index -> events of the finished choice. `choices`: `best_of` choices per
+    prompt, in order. The likelihood of a choice is the mean log-probability of its tokens. The
+    selected choices get new indices.
     """
     for start in range(0, len(choices), best_of):
         ranked = sorted(choices[start : start + best_of], key=_mean_logprob, reverse=True)
@@ -28,7 +29,11 @@ def best_events(
 
 
 def total_usage(choices: Sequence[Choice], per_prompt: int) -> Usage:
-    """Return the usage of a run: prompts count once, answers add up, times are the longest."""
+    """Return the usage of a run with `per_prompt` choices per prompt.
+
+    Prompt tokens count once per prompt, the tokens of all answers are added, and times are the
+    maximum over all choices.
+    """
     usages = [choice.usage for choice in choices]
     return Usage(
         prompt_tokens=sum(usage.prompt_tokens for usage in usages[::per_prompt]),

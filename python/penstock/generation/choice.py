@@ -1,4 +1,4 @@
-"""One choice: token outputs of the engine in, events out. This is the hot path of every answer."""
+"""Turns the token outputs of one choice into events. This is the hot path of every answer."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ log = logging.getLogger(__name__)
 
 
 class Choice:
-    """Turns the token outputs of one sequence into the events of one choice. `ended` is set after
-    TurnEnded. Create it just before the sequence is submitted.
+    """Turns the token outputs of one sequence into the events of one choice. Create the object just
+    before the sequence is submitted, since its times start then.
 
-    Text is shown as soon as it is complete: not while a code point is unfinished, nor while it may
-    be the start of a stop string or, if `answer_format` has a parser, of a tool call. Stop strings
-    are searched in the text of the answer, not in reasoning and calls. A token's logprob goes with
-    the delta that shows its first character; tokens of reasoning and calls, and those cut off by a
-    stop string, have none.
+    Text is held back while a code point is incomplete, or while the text may be the start of a stop
+    string or (if `answer_format` has a parser) of a tool call. Stop strings are searched in the
+    text of the answer, not in reasoning and calls. A token's logprob is part of the delta that
+    shows the token's first character. Logprobs of tokens in reasoning and calls, and of tokens that
+    a stop string cuts off, are not shown.
 
-    `max_calls`: tool calls after which the answer ends, None for any number. `repeats`: ends the
-    answer before it repeats a call, None if it may. `logprob_sum`: over all tokens.
+    - `max_calls`: number of tool calls after which the answer ends, None for no limit.
+    - `repeats`: ends the answer before it repeats a call, None to allow repetition.
+    - `ended`: True after the event TurnEnded.
+    - `logprob_sum`: sum of the logprobs of all tokens.
     """
 
     def __init__(
@@ -68,9 +70,9 @@ class Choice:
         )
         self._parser = parser
         self._parts = Parts(index)
-        # Tokens are shown at once, and only as text.
+        # The text of a plain answer is shown at once: no parser, stop strings or logprobs.
         self._plain = parser is None and not stops and not with_logprobs
-        self._only_text = False  # plain, and its text part is open
+        self._only_text = False  # the answer is plain and its text part is open
         self._shown = StopFilter(self._parts, stops, keeps_all=parser is None)
         self._submitted_s = time.monotonic()
         self._first_s: float | None = None
@@ -90,8 +92,8 @@ class Choice:
         return self._num_tokens
 
     def take(self, output: TokenOutput) -> list[Event]:
-        """Return the events of one output. Raises EngineFault if the engine failed the sequence,
-        and InvalidRequest if its grammar cannot be followed."""
+        """Return the events of one token output. Raises EngineFault if the engine failed the
+        sequence, and InvalidRequest if the sequence's grammar cannot be followed."""
         if self._only_text and output.finish is None:
             text = self._text_of(output.tokens)
             return [self._parts.more_text(text)] if text else []
@@ -124,7 +126,7 @@ class Choice:
             text = self._text_of(tokens)
             if text:
                 self._parts.text(text)
-            if output.finish is None:  # only the engine can end it
+            if output.finish is None:  # only the engine can end a plain answer
                 self._only_text = self._parts.in_text
                 return
         else:
@@ -151,7 +153,7 @@ class Choice:
             self._parts.text(self._echo.text, self._echo.logprobs())
 
     def _text_of(self, tokens: Sequence[TokenDelta]) -> str:
-        """Return the text of the tokens of a plain answer."""
+        """Count and decode the tokens of a plain answer. Returns their text."""
         self._num_tokens += len(tokens)
         if tokens and tokens[0].logprob is not None:
             self.logprob_sum += sum(token.logprob or 0.0 for token in tokens)
@@ -203,9 +205,9 @@ class Choice:
                         return
 
     def _finish_text(self) -> None:
-        """Show the text that the parser and the stop strings held back, at the end of the sequence.
-        Half a character at the end is dropped: a client that sends the answer back would put U+FFFD
-        into the prompt."""
+        """Show the text that the parser and the stop strings have held back, at the end of the
+        sequence. An incomplete character at the end is dropped: a client that sends the answer back
+        would put U+FFFD into the prompt."""
         if self._parser is not None:
             self._show(self._parser.finish())
         if not self._cut_short:

@@ -1,4 +1,4 @@
-"""Compiles a request's constraint off the event loop, and sends the engine the vocabulary."""
+"""Compiles a request's constraint in a thread, and sends the vocabulary to the engine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _AT_ONCE: Final = 2
 
 
 class ConstraintCompiler:
-    """Compiles constraints for one model. The compiler starts with the first constraint; concurrent
-    first requests share it. Called from the engine's asyncio loop."""
+    """Compiles constraints for one model. To be called from the engine's asyncio loop.
+
+    The first constraint starts the `GrammarCompiler`, which all requests share.
+    """
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine = engine
@@ -28,15 +30,18 @@ class ConstraintCompiler:
         self._free = asyncio.Semaphore(_AT_ONCE)
 
     async def prepare(self, constraint: Constraint) -> Grammar:
-        """Return the grammar to send. Raises InvalidRequest naming the field and the place in it,
-        Unavailable if this machine is too busy to try it."""
+        """Return the grammar of a constraint, to be sent to the engine.
+
+        Raises InvalidRequest that names the request field and the fault in it, Unavailable if the
+        machine is too busy to try the grammar.
+        """
         compiler = await asyncio.shield(self._starting())
         known = compiler.cached(constraint)
         if known is None:
-            await self._free.acquire()  # a caller that leaves here costs nothing
+            await self._free.acquire()  # nothing is to be undone if the caller is cancelled here
             try:
                 compiling = asyncio.wrap_future(_compiled(compiler, constraint))
-            except BaseException:  # such as a lack of threads
+            except BaseException:  # e.g. no thread is left
                 self._free.release()
                 raise
             compiling.add_done_callback(lambda _: self._free.release())
@@ -53,8 +58,8 @@ class ConstraintCompiler:
             starting.result().close()
 
     def _starting(self) -> asyncio.Task[GrammarCompiler]:
-        """Return the task that starts the compiler, a new one if the last one failed. A closed
-        compiler stays closed."""
+        """Return the task that starts the compiler. If the last task failed, a new task is created,
+        but not after `close`."""
         task = self._compiler
         if task is None or (task.done() and not task.cancelled() and task.exception()):
             task = self._compiler = asyncio.create_task(self._start())
@@ -67,7 +72,8 @@ class ConstraintCompiler:
 
 
 def _compiled(compiler: GrammarCompiler, constraint: Constraint) -> Future[str]:
-    """Run `GrammarCompiler.compile` in a daemon thread, which does not delay the process's exit."""
+    """Run `GrammarCompiler.compile` in a daemon thread, which does not delay the exit of the
+    process. Returns a future of the serialized grammar."""
     done: Future[str] = Future()
 
     def work() -> None:

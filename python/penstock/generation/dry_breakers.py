@@ -1,4 +1,4 @@
-"""DRY's sequence breakers: from strings to the token sequences in which they occur."""
+"""Converts DRY's sequence breakers from strings to the token sequences that contain them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _BETWEEN: Final = b"\xff"  # never occurs in UTF-8
 
 
 class DryBreakers:
-    """The breakers of one vocabulary. Safe to use from several threads.
+    """Finds the token sequences of DRY's sequence breakers in one vocabulary. Thread-safe.
 
-    A string occurs in every token that contains it, and in every token that ends with its
-    beginning when the tokens of the rest follow. (That is llama.cpp's meaning; a token that holds
-    the end of a breaker and more text is found only where it is whole in that token.) Control
-    tokens are no text and break nothing.
+    A breaker is found in every token that contains it, and in every token that ends with the start
+    of the breaker if the tokens of the breaker's rest follow. As in llama.cpp, a breaker whose end
+    lies in the middle of a token is found only if that token contains the whole breaker. Control
+    tokens are never breakers.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -35,11 +35,12 @@ class DryBreakers:
         self._places_of = lru_cache(maxsize=_CACHED_STRINGS)(self._find)
 
     def sequences(self, strings: tuple[str, ...]) -> tuple[SequenceBreaker, ...]:
-        """Return the token sequences of all `strings`, each once, with common tails merged. The
-        first call reads the vocabulary, up to a second for a large one; a new string takes a few
-        milliseconds.
+        """Return the token sequences that contain one of `strings`, without duplicates. Sequences
+        with the same tail are one SequenceBreaker.
 
-        Raises InvalidRequest if there are more than `MAX_SEQUENCES`.
+        The first call reads the vocabulary, which takes up to a second if it is large. A new string
+        takes a few milliseconds. Raises InvalidRequest if there are more than `MAX_SEQUENCES`
+        sequences.
         """
         found: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
         for text in strings:
@@ -58,7 +59,8 @@ class DryBreakers:
         )
 
     def _spelled(self, places: _Places) -> Iterator[tuple[tuple[int, ...], Iterable[int]]]:
-        """Tails, and the tokens before each."""
+        """Yield (tail, heads) of the token sequences of one string: a sequence is one of the tokens
+        `heads`, then the tokens `tail`."""
         yield (), places.whole
         ends = self._vocabulary.by_end
         for heads, tail in places.cut:
@@ -69,7 +71,8 @@ class DryBreakers:
         return _Places(self._vocabulary.with_text(wanted), tuple(self._cuts(wanted)))
 
     def _cuts(self, wanted: bytes) -> Iterator[tuple[range, tuple[int, ...]]]:
-        """Tokens that end with a proper prefix of `wanted`, and the tokens of the rest."""
+        """Yield (tokens that end with a proper prefix of `wanted`, tokens of the rest of `wanted`)
+        for each prefix. The first is a range of indices in `_Vocabulary.by_end`."""
         vocabulary = self._vocabulary
         for length in range(1, min(len(wanted), vocabulary.longest + 1)):
             heads = vocabulary.ending_with(wanted[:length])
@@ -83,7 +86,8 @@ class DryBreakers:
 
     @cached_property
     def _vocabulary(self) -> _Vocabulary:
-        """Read the vocabulary once; two concurrent first calls read it twice."""
+        """The search index of the vocabulary, built on first access. Two concurrent first accesses
+        build it twice."""
         tokenizer = self._tokenizer
         return _Vocabulary(
             {
@@ -96,16 +100,25 @@ class DryBreakers:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The places of one string. `whole`: tokens that contain it, in order; `cut`: tokens that end
-    with its beginning, as places in `_Vocabulary.by_end`, each with the tokens of its rest."""
+    """The tokens in which one breaker string occurs.
+
+    - `whole`: tokens that contain the whole string, in order. The values are unused.
+    - `cut`: (tokens that end with the start of the string, tokens of its rest). The first is a
+      range of indices in `_Vocabulary.by_end`.
+    """
 
     whole: dict[int, None]
     cut: tuple[tuple[range, tuple[int, ...]], ...]
 
 
 class _Vocabulary:
-    """A search index over the texts of tokens. `by_end`: the tokens ordered by their reversed
-    texts, so that those with the same end are neighbours; `longest`: bytes of the longest text."""
+    """A search index over the texts of tokens.
+
+    - `texts`: token id -> UTF-8 text.
+    - `by_end`: token ids ordered by their reversed texts, so that tokens with the same end are
+      adjacent.
+    - `longest`: bytes of the longest text.
+    """
 
     def __init__(self, texts: dict[int, bytes]) -> None:
         ends = sorted((text[::-1], token) for token, text in texts.items() if text)
@@ -119,13 +132,13 @@ class _Vocabulary:
             self._starts.append(self._starts[-1] + len(text) + len(_BETWEEN))
 
     def with_text(self, wanted: bytes) -> dict[int, None]:
-        """The tokens that contain a text in UTF-8, in order."""
+        """Return the tokens that contain a UTF-8 text, as the keys of an ordered dictionary."""
         found = re.finditer(re.escape(wanted), self._joined)
         starts, tokens = self._starts, self._tokens
         return dict.fromkeys(tokens[bisect_right(starts, match.start()) - 1] for match in found)
 
     def ending_with(self, wanted: bytes) -> range:
-        """The tokens that end with a text in UTF-8, as places in `by_end`."""
+        """Return the tokens that end with a UTF-8 text, as a range of indices in `by_end`."""
         end = wanted[::-1]
         last = end + b"\xff" * self.longest
         return range(bisect_left(self._ends, end), bisect_right(self._ends, last))

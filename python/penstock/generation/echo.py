@@ -10,11 +10,15 @@ from penstock.text import IncrementalDetokenizer, Tokenizer
 
 
 class Echo:
-    """`text` goes before an answer. `token_ids`: the prompt, where its logprobs go with it.
+    """The echoed prompt of one answer.
 
-    `shown_control`: control tokens that the text spells out. The first `lead` tokens of the prompt
-    are no part of the text (a BOS). Truncation leaves text without tokens: both end together, so
-    offsets are counted from the end.
+    - `text`: the text of the prompt, which is shown before the answer.
+    - `token_ids`: the prompt's tokens if their logprobs are shown too, else ().
+    - `shown_control`: control tokens that are part of the text.
+    - `lead`: number of tokens at the start of the prompt that are not part of the text (a BOS).
+
+    Truncation may drop tokens at the start of the prompt but not their text, so offsets are counted
+    from the end.
     """
 
     def __init__(
@@ -34,12 +38,12 @@ class Echo:
         self._scored = [TokenDelta(token_ids[0])] if token_ids else []
 
     def add(self, tokens: Iterable[TokenDelta]) -> None:
-        """Add the next tokens of the prompt, from the second one on."""
+        """Add the next tokens of the prompt. The first call starts with the second token."""
         self._scored.extend(tokens)
 
     def logprobs(self) -> tuple[TokenLogprob, ...]:
-        """Return the logprobs of all prompt tokens; the first one has none. Call it when all have
-        been added."""
+        """Return the logprobs of all prompt tokens. The logprob of the first token is None. To be
+        called after all tokens were added."""
         assert [token.token_id for token in self._scored] == list(self._token_ids)
         token_bytes = self._tokenizer.token_bytes
         return tuple(
@@ -54,7 +58,7 @@ class Echo:
         )
 
     def _offsets(self) -> list[int]:
-        """Return the offset of each token in the text, in characters."""
+        """Return the offset of each token in the echoed text, in characters."""
         detokenizer = IncrementalDetokenizer(self._tokenizer, shown=self._shown_control)
         starts, shown = [], 0
         for index, token in enumerate(self._scored):

@@ -1,4 +1,4 @@
-"""One model call, from request to events."""
+"""Runs one model call, from the request to its events."""
 
 from __future__ import annotations
 
@@ -51,14 +51,20 @@ from penstock.text.tool_parsers import AnswerSyntax
 LONG_PROMPT_CHARS: Final = 8192
 """Longer prompts (about 2 ms of work) are rendered and tokenized in a thread."""
 MOST_COUNTED_TOKENS: Final = 2**18
-"""`count` tokenizes at most this much, or the context if that is longer."""
+"""Maximum number of tokens that `count` counts, if the context length is not larger."""
 PLAIN_SYNTAX: Final = AnswerSyntax()
 
 
 @dataclass(slots=True)
 class _Call:
-    """One request as sequences of the engine, each with its choice. `ranked`: the likeliest choices
-    of each prompt are shown, when all are finished."""
+    """A request that is ready for the engine.
+
+    - `started`: the first event.
+    - `requests`: one engine request (sequence) per choice.
+    - `choices`: the choices, in the order of `requests`.
+    - `per_prompt`: choices per prompt.
+    - `ranked`: only the likeliest choices of each prompt are shown, after all are finished.
+    """
 
     started: RunStarted
     requests: list[TokenRequest]
@@ -71,11 +77,14 @@ class _Call:
 
 
 class Generator:
-    """Generates text with one model. `defaults`: the sampling of requests that set none.
-    `syntax`: how the model writes reasoning and tool calls. `template` None: completions only.
+    """Generates text with one model. To be called from the engine's asyncio loop.
 
-    `sampling_defaults`: the defaults with their origin, None if that is not known. All methods are
-    called from the engine's asyncio loop.
+    - `template`: the chat template; None: only completions are possible.
+    - `defaults`: sampling parameters for requests that do not set them.
+    - `syntax`: the syntax in which the model writes reasoning and tool calls.
+    - `adapters`: the adapters that requests may name.
+    - `sampling_defaults`: the default sampling parameters with their origin, None if the origin is
+      not known.
     """
 
     def __init__(
@@ -108,14 +117,16 @@ class Generator:
         adapters: AdapterView | None = None,
         defaults: SamplingDefaults | None = None,
     ) -> Generator:
-        """Make the generator of a loaded engine from the text parts of its model.
+        """Make the generator of a loaded engine.
 
-        `tool_syntax`: how the model writes tool calls, None to detect it. `adapters`: those that
-        requests may name. `defaults` None: those in the model's files.
+        - `parts`: the tokenizer and chat template of the engine's model.
+        - `tool_syntax`: the name of the tool call syntax, None to detect it.
+        - `adapters`: the adapters that requests may name.
+        - `defaults`: default sampling parameters, None for the defaults in the model's files.
 
-        A chat template that cannot be used is logged and replaced by one that fits the model, if
-        there is one; otherwise only completions work. Raises ModelError if the tokenizer cannot be
-        used.
+        If the chat template cannot be used, a warning is logged and a built-in template that fits
+        the model is used; without one, only completions work. Raises ModelError if the tokenizer
+        cannot be used.
         """
         tokenizer = load_tokenizer(parts)
         template, syntax = select_chat_template(parts, tokenizer, tool_syntax)
@@ -137,10 +148,12 @@ class Generator:
         self._grammars.close()
 
     async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        """Yield the events of one call: RunStarted once the engine has admitted it, RunEnded last.
+        """Yield the events of one request, from RunStarted, once the engine has admitted the
+        request, to RunEnded.
 
-        An error that a client or an operator caused is a RunFailed, and last; before RunStarted if
-        the request is refused. Closing the generator early aborts all sequences.
+        An error that a client or an operator caused becomes the last event, RunFailed. If the
+        request is refused, RunFailed is the only event. Closing the generator early aborts all
+        sequences.
         """
         try:
             call = await self._prepare(request)
@@ -169,9 +182,11 @@ class Generator:
         yield RunEnded("incomplete" if cut else "completed", total_usage(choices, call.per_prompt))
 
     async def count(self, request: GenerateRequest) -> int:
-        """Return the number of tokens in the prompts of a request, even if no context holds them.
+        """Return the number of tokens in the prompts of a request, which may exceed the context
+        length.
 
-        Raises InvalidRequest, and ContextLengthExceeded over MOST_COUNTED_TOKENS."""
+        Raises InvalidRequest, and ContextLengthExceeded for a prompt with more tokens than both
+        MOST_COUNTED_TOKENS and the context length."""
         check_request(request)
         request = without_media(request)
         most = max(MOST_COUNTED_TOKENS, self._engine.info.max_model_len)
@@ -194,7 +209,8 @@ class Generator:
         )
 
     async def _prepare(self, request: GenerateRequest) -> _Call:
-        """Build prompts, grammar, engine requests and choices. Raises InvalidRequest."""
+        """Build the prompts, grammar, engine requests and choices of a request. Raises
+        InvalidRequest, Unavailable."""
         check_request(request)
         request = without_media(request)
         prompts = await self._build(request, self._engine.info.max_model_len)
@@ -213,10 +229,12 @@ class Generator:
     async def _submit(
         self, call: _Call, wanted: str | AdapterRevision | None
     ) -> tuple[OutputStream, str | None]:
-        """Return the outputs of a call that the engine has admitted, and the adapter revision.
+        """Submit a call and wait until the engine has admitted it. Returns (outputs, adapter
+        revision).
 
-        An alias may be replaced between its lookup and the engine's admission. Then the engine has
-        freed the old revision, nothing has been generated, and the new one is used.
+        An alias may be replaced between its lookup and the admission. If the engine has then freed
+        the old revision, nothing has been generated, and the call is submitted with the new
+        revision.
         """
         revision = None if wanted is None else self._adapters.resolve(wanted)
         while True:
@@ -243,7 +261,7 @@ class Generator:
 
     async def _sampling(self, wanted: Sampling) -> Sampling:
         check_bias(wanted.logit_bias or {}, self._engine.info.vocab_size)
-        if uses_dry(wanted):  # may read the whole vocabulary
+        if uses_dry(wanted):  # DRY may read the whole vocabulary
             return await asyncio.to_thread(resolve_sampling, wanted, self._defaults, self._breakers)
         return resolve_sampling(wanted, self._defaults, self._breakers)
 
@@ -312,5 +330,5 @@ class Generator:
 
 
 def _with_adapter(request: TokenRequest, revision: str) -> TokenRequest:
-    """Return the request for an adapter revision, under a new id."""
+    """Return a copy of the request with a new id that uses an adapter revision."""
     return msgspec.structs.replace(request, id=new_id("seq_"), adapter=revision)

@@ -1,4 +1,4 @@
-"""Turns the texts of one choice into events: each part starts once, has deltas and ends once."""
+"""Turns the text, reasoning and tool calls of one choice into the events of message parts."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ from penstock.dialog.events import PartKind
 
 
 class Parts:
-    """Opens a part at its first text and ends it when text of another kind follows.
+    """Collects the events of one choice until `take` returns them.
 
-    One `take` returns one delta for each stretch of a part.
+    A part starts at its first text and ends when another kind of part follows. Adjacent deltas of a
+    part are merged into one delta per `take`.
+
+    - `num_calls`: number of tool calls that have started.
+    - `num_whole_calls`: number of tool calls that ended with a JSON object as arguments.
     """
 
     def __init__(self, choice: int) -> None:
@@ -38,7 +42,7 @@ class Parts:
         self.num_whole_calls = 0
 
     def take(self) -> list[Event]:
-        """Return the events since the last call."""
+        """Return the events since the last `take`."""
         events, self._events = self._events, []
         return events
 
@@ -48,7 +52,8 @@ class Parts:
         return self._kind == "text"
 
     def more_text(self, text: str) -> TextDelta:
-        """Return the delta of more text, while a text part is open and all events are taken."""
+        """Add text to the open text part and return its delta. All earlier events must have been
+        taken."""
         self._texts.append(text)
         return TextDelta(self._choice, self._part, text)
 
@@ -75,7 +80,7 @@ class Parts:
         self._events.append(ReasoningDelta(self._choice, self._part, text))
 
     def call(self, name: str, call_id: str | None) -> None:
-        """Start a tool call; without an id it gets a new one."""
+        """Start a tool call. A new id is made if `call_id` is None."""
         self._call = (call_id or new_id("call_"), name)
         self.num_calls += 1
         self._open("tool_call", *self._call)
@@ -90,7 +95,7 @@ class Parts:
         self._events.append(ArgumentsDelta(self._choice, self._part, text))
 
     def end_call(self) -> None:
-        """End a tool call. It is whole if its arguments are a JSON object."""
+        """End a tool call. The call is whole if its arguments are a JSON object."""
         assert self._kind == "tool_call"
         arguments = "".join(self._texts)
         whole = _is_object(arguments)
@@ -103,7 +108,7 @@ class Parts:
         self._end(ToolCall(*self._call, "".join(self._texts), whole=False))
 
     def end_all(self, event: TurnEnded) -> None:
-        """End the choice. A choice without parts gets an empty text."""
+        """End the open part and add `event`. A choice without parts gets an empty text part."""
         if self._part < 0:
             self.text("")
         self._end_text()

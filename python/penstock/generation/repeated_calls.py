@@ -1,4 +1,4 @@
-"""Ends the answer of a model that must call a function and only repeats itself."""
+"""Finds repeated tool calls, which end the answer of a model that must call a function."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from penstock.text.tool_parsers import CallEnd, CallStart, ParsedArguments, Pars
 
 
 class RepeatedCallFilter:
-    """Passes on the pieces of an answer up to the first tool call that repeats an earlier one
-    exactly: the same function, the same arguments.
+    """Passes the output of a parser on until a tool call repeats an earlier call: equal function
+    and equal arguments text.
 
-    A call is held back while it may become such a repetition.
+    A call is held back while it may still become a repetition.
+
+    `found`: whether a repetition was found.
     """
 
     def __init__(self) -> None:
@@ -23,8 +25,8 @@ class RepeatedCallFilter:
         self._alike: list[str] = []  # arguments of earlier calls that the held call may repeat
 
     def before_repeat(self, pieces: Sequence[ParserOutput]) -> list[ParserOutput]:
-        """Return the pieces that are certain not to be part of a repetition; none after a
-        repetition was `found`."""
+        """Add parser output and return the output that is certainly not part of a repetition.
+        Returns nothing once a repetition was `found`."""
         passed: list[ParserOutput] = []
         for piece in pieces:
             if self.found:

@@ -1,6 +1,6 @@
-"""Checks requests: the ranges of all fields, and features that this build does not serve.
+"""Checks requests: the ranges of all fields, and features that this build does not support.
 
-Codecs decode types; ranges are checked here once, for every dialect and for embedded use.
+Codecs only check types. This module checks ranges for every dialect and for embedded use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.dialog.ranges import (
 )
 
 MAX_SEQUENCES: Final = 2048
-"""Most sequences of one request: its prompts times its choices."""
+"""Maximum number of sequences of one request: prompts times choices per prompt."""
 MAX_STOP_CHARS: Final = 4096
 
 _RANGES: Final[dict[str, tuple[float, float]]] = {
@@ -48,7 +48,7 @@ MAX_BREAKER_CHARS: Final = 40
 
 
 def check_request(request: GenerateRequest) -> None:
-    """Check a request. Raises InvalidRequest naming the field at fault."""
+    """Check a request. Raises InvalidRequest that names the faulty field."""
     given = (request.messages is not None) + (request.prompt is not None) + bool(request.prompts)
     if given != 1:
         raise InvalidRequest("give either messages or a prompt", field="messages")

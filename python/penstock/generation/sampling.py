@@ -1,4 +1,4 @@
-"""Resolves a request's sampling over the model's defaults, and the seed of each choice."""
+"""Resolves the sampling parameters of a request and the seed of each choice."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from penstock.generation.dry_breakers import DryBreakers
 SEED_BITS: Final = 63
 _MASK: Final = (1 << SEED_BITS) - 1
 _STRIDE: Final = 0x1E3779B97F4A7C15
-"""An odd, large stride: the seeds of a request's choices differ from those of its neighbours."""
+"""Difference between the seeds of consecutive choices: odd and large, so that requests with
+consecutive seeds do not share the seeds of their choices."""
 DRY_BASE: Final = 1.75
 DRY_ALLOWED_LENGTH: Final = 2
 DRY_BREAKERS: Final = ("\n", ":", '"', "*")
 
 
 def resolve_sampling(wanted: Sampling, defaults: Sampling, breakers: DryBreakers) -> Sampling:
-    """Fill the fields that the request leaves open, first from the model's generation defaults.
+    """Return the sampling parameters of a request, with defaults for fields that it does not set.
 
-    In the result `temperature` is a number (1 by default; 0, greedy, for a `top_p` of 0), and None
-    means off for the others. With DRY, all its numbers are set, and its breakers as token
-    sequences; that may read the whole vocabulary.
+    `defaults`: the model's defaults; a field that they do not set is off. In the result,
+    `temperature` is a number: 1 by default, 0 (greedy) for a `top_p` of 0. All other parameters are
+    None if they are off. With DRY, all DRY parameters are set, and `dry_breakers` are token
+    sequences, which may require reading the whole vocabulary.
     """
     temperature = _first(wanted.temperature, defaults.temperature, 1.0)
     top_p = _first(wanted.top_p, defaults.top_p, 1.0)
@@ -42,7 +44,7 @@ def resolve_sampling(wanted: Sampling, defaults: Sampling, breakers: DryBreakers
 
 
 def uses_dry(wanted: Sampling) -> bool:
-    """Whether the request asks for DRY; no model does."""
+    """Whether the request uses DRY. Model defaults never do."""
     return bool(wanted.dry_multiplier)
 
 
@@ -62,7 +64,7 @@ def _dry(wanted: Sampling, breakers: DryBreakers) -> dict[str, Any]:
 
 
 def seeds(wanted: int | None, n: int) -> list[int]:
-    """Return one seed of 63 bits per choice; the first is the request's own if it has one."""
+    """Return a 63-bit seed for each of `n` choices. The first is `wanted`, or random if None."""
     base = secrets.randbits(SEED_BITS) if wanted is None else wanted
     return [(base + index * _STRIDE) & _MASK for index in range(n)]
 

@@ -1,4 +1,4 @@
-"""Filters the text of an answer by its stop strings."""
+"""Cuts the text of an answer off at the first stop string."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from penstock.text import StopStrings
 
 
 class StopFilter:
-    """Passes the text of an answer on up to its first stop string, with the logprobs of its tokens.
+    """Passes the text of an answer, with the logprobs of its tokens, to `parts` up to the first
+    stop string.
 
-    `pending`: (position of its first character in the stream, logprob) of tokens that are not shown
-    yet. `keeps_all`: the answer is plain text, so tokens without text are shown at the end.
+    - `keeps_all`: the answer is plain text, so logprobs of tokens without text are also shown, at
+      the end.
+    - `pending`: logprobs that are not shown yet, as (position of the token's first character in the
+      stream, logprob).
     """
 
     def __init__(self, parts: Parts, stops: tuple[str, ...], *, keeps_all: bool) -> None:
@@ -19,16 +22,16 @@ class StopFilter:
         self._strings = stops
         self._stops = StopStrings(stops) if stops else None
         self._keeps_all = keeps_all
-        self._spans: list[tuple[int, int]] = []  # (position, end) of text that stops may hold
+        self._spans: list[tuple[int, int]] = []  # (start, end) of text that may be held back
         self.pending: list[tuple[int, TokenLogprob]] = []
 
     @property
     def matched(self) -> str | None:
-        """The stop string that ended the answer."""
+        """The stop string that ended the answer, None before one was found."""
         return self._stops.matched if self._stops is not None else None
 
     def say(self, text: str, at: int) -> None:
-        """Add text at a position of the stream."""
+        """Add text that starts at position `at` of the stream."""
         if self._stops is None:
             self._show(text, at)
             return
@@ -36,7 +39,8 @@ class StopFilter:
         self._show_spans(self._stops.push(text))
 
     def flush(self, *, last: bool = False) -> None:
-        """No stop string can begin in what was said so far: other parts come between."""
+        """Show the text that is held back, since a stop string cannot continue across another part.
+        `last`: the answer has ended."""
         if self._stops is not None and self._spans:
             self._show_spans(self._stops.finish())
             if not last:

@@ -1,9 +1,9 @@
-"""Compiles a client's constraint to the grammar that the engine takes, or raises an error that
-names the faulty place.
+"""Compiles a client's constraint to the grammar that the engine receives, or raises an error that
+locates the fault.
 
-All kinds of constraint become llguidance's serialized form. A grammar is tried in a child process,
-under limits of time, memory and depth, before any other process compiles it. Results are cached by
-content.
+All kinds of constraint become a grammar in llguidance's serialized format. A child process with
+limits of time, memory and stack compiles each grammar first, as a trial. Results are cached by the
+constraint's content.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ MAX_GRAMMAR_CHARS: Final = 256 * 1024
 CACHE_BYTES: Final = 16 * 1024 * 1024
 _MAX_REASON_CHARS: Final = 500
 _MAX_DROPPED: Final = 32
-"""Keywords that may be left out of one schema. Each costs several trials."""
+"""Maximum number of keywords that are removed from one schema. Each removal costs several
+trials."""
 _SEARCH_S: Final = 4.0
-"""Time limit for finding the place of an error and the part that can be enforced without it."""
+"""Time limit for locating errors in a schema and removing keywords that cannot be enforced."""
 
 _REGEX_ERROR = re.compile(r"(?s)regex parse error:\n(?P<shown>.*)\nerror: (?P<reason>[^\n]+)")
 _EXCERPT = re.compile(r"(?s)\n +\d+ \| .*")
@@ -63,7 +64,7 @@ _NAMES: Final = {
 class GrammarCompiler:
     """Compiles the constraints of one model's requests. Thread-safe.
 
-    `compile` blocks while a grammar is tried: at most some seconds, and on the first call also
+    `compile` blocks during the trial of a grammar: at most some seconds, and on the first call also
     until the tokenizer is built.
     """
 
@@ -87,10 +88,10 @@ class GrammarCompiler:
         return found
 
     def compile(self, constraint: Constraint) -> str:
-        """Return the serialized grammar.
+        """Return the serialized grammar of a constraint.
 
-        Raises InvalidRequest that names the field and, in a JSON schema, the place; Unavailable if
-        the machine is too busy to try the grammar.
+        Raises InvalidRequest that names the request field and, for a JSON schema, the JSON pointer
+        to the fault; Unavailable if the machine is too busy to try the grammar.
         """
         found = self.cached(constraint)
         if found is not None:
@@ -108,8 +109,8 @@ class GrammarCompiler:
         self._trial.close()
 
     def _compile_and_try(self, constraint: Constraint) -> str:
-        """Return the grammar once its trial succeeded. A schema that is not strict loses the
-        keywords that cannot be enforced."""
+        """Return a constraint's grammar after a successful trial. Keywords that cannot be enforced
+        are removed from a schema that is not strict."""
         tried, place, error = _with_closed_objects(constraint), "", ""
         search = _Search(self._trial)
         for _ in range(_MAX_DROPPED):
@@ -133,7 +134,12 @@ class GrammarCompiler:
     def _find_fault(
         self, constraint: Constraint, error: str, search: _Search
     ) -> tuple[str, str | None]:
-        """Return the place of an error, and the schema without it if it may be left out."""
+        """Locate the fault in a JSON schema that causes `error`.
+
+        Returns (JSON pointer to the faulty part, schema without the faulty keyword). The pointer is
+        "" if the fault is not found. The schema is None if the keyword must not be removed, as in a
+        strict schema, or if no single keyword is the cause.
+        """
         if constraint.kind != "json_schema":
             return "", None
         schema, find, place = constraint.value, search.error_of, ""
@@ -155,15 +161,15 @@ class GrammarCompiler:
 
 
 class _Search:
-    """The trials of one constraint. The first one gets the usual time limit; all others share
-    `_SEARCH_S`."""
+    """Runs the trials of one constraint. The first trial has the usual time limit; all later trials
+    share `_SEARCH_S`."""
 
     def __init__(self, trial: GrammarTrial) -> None:
         self._trial = trial
         self._deadline_s: float | None = None
 
     def error_of(self, grammar: str) -> str | None:
-        """Same as `GrammarTrial.error_of`."""
+        """Return the error of a grammar, or None if it is valid. Raises TrialFailed."""
         if self._deadline_s is None:
             error = self._trial.error_of(grammar)
             self._deadline_s = time.monotonic() + _SEARCH_S
@@ -184,7 +190,7 @@ def _with_closed_objects(constraint: Constraint) -> Constraint:
 
 
 def serialize(constraint: Constraint) -> str:
-    """Return llguidance's serialized form of a constraint, without trying it.
+    """Return the grammar of a constraint in llguidance's serialized format, without a trial.
 
     Raises InvalidRequest if the constraint is too large or malformed.
     """
@@ -250,8 +256,8 @@ def _refuse_inexact(constraint: Constraint, schema: Any) -> None:
 
 
 def _client_message(constraint: Constraint, error: str) -> str:
-    """Turn llguidance's message into one about the client's text: without the grammar around a
-    regular expression, excerpts and internal words."""
+    """Rewrite llguidance's error message for the client: remove excerpts and internal words, and
+    give positions in the client's text."""
     error = error.replace(_SHORTENED, "").strip()
     if error == _UNSATISFIABLE:
         return "it allows no answer at all"

@@ -1,9 +1,9 @@
-"""Converts llama.cpp's grammars (GBNF) to grammars that llguidance takes.
+"""Converts llama.cpp's grammars (GBNF) to grammars for llguidance.
 
 GBNF works on characters, while llguidance splits an answer into lexemes, each as long as possible:
-a rule `[a-z]+ "abc"` could never end. If no rule contains itself, the whole answer becomes one
-lexeme: the grammar is one regular expression. Otherwise each character is a lexeme, which is exact,
-but a mask then takes milliseconds.
+a rule `[a-z]+ "abc"` could never end. If no rule contains itself, the grammar becomes one regular
+expression, so that the whole answer is one lexeme. Otherwise each character is a lexeme. This is
+also exact, but a mask then takes milliseconds.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from penstock.grammar.lark_termination import START, EndlessRule, without_endles
 ROOT: Final = "root"
 MAX_REGEX_CHARS: Final = 32 * 1024
 MAX_REGEX_DEPTH: Final = 100
-"""A larger or deeper grammar is written as rules, since references multiply in a regular
-expression."""
+"""Maximum nesting of groups in the regular expression. A deeper or larger grammar is written as
+rules, since a regular expression repeats a rule at each reference to it."""
 
 
 def gbnf_grammar(text: str) -> str:
-    """Return llguidance's serialized form of a GBNF grammar, which starts at the rule `root`.
+    """Convert a GBNF grammar, which starts at the rule `root`, to llguidance's serialized format.
 
     Raises GbnfError.
     """
@@ -55,7 +55,7 @@ def _references(pieces: list[Piece]) -> Iterator[Reference]:
 
 
 def _used(rules: Rules, text: str) -> Rules:
-    """Return the rules that are reachable from the start."""
+    """Return the rules that the rule `root` reaches. Raises GbnfError for an undefined rule."""
     if ROOT not in rules:
         raise GbnfError(f"there is no rule '{ROOT}'")
     used: Rules = {}
@@ -91,8 +91,8 @@ def _regex(rules: Rules) -> str | None:
 
 
 def _depth(pieces: list[Piece], depths: dict[str, int]) -> int:
-    """Return how deep groups nest in the regular expression of a rule, including those of the rules
-    that it names."""
+    """Return the nesting depth of groups in the regular expression of a rule. `depths`: the depths
+    of the rules that it refers to."""
     depth = deepest = 0
     for piece in pieces:
         depth += (piece == "(") - (piece == ")")
@@ -102,7 +102,8 @@ def _depth(pieces: list[Piece], depths: dict[str, int]) -> int:
 
 
 def _joined(pieces: list[Piece], written: dict[str, str]) -> str | None:
-    """Return a rule as a regular expression, or None if it is too large."""
+    """Return a rule as a regular expression, or None if it is too large. `written`: the regular
+    expressions of the rules that it refers to."""
     parts: list[str] = []
     size = 0
     for piece in pieces:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, NoReturn
 
 MAX_DEPTH: Final = 64
-"""Nesting of parentheses."""
+"""Maximum nesting of parentheses."""
 MAX_SYMBOLS: Final = 64 * 1024
-"""Characters of literals and ranges, plus all other items. This many take a fraction of a
-second."""
+"""Maximum symbols of a grammar: characters in literals and ranges, plus one per other token.
+Parsing this many takes a fraction of a second."""
 _TOKEN: Final = re.compile(
     r"""(?xs)
     (?P<blank> \s+ | \#[^\r\n]* )
@@ -35,7 +35,7 @@ _ANY: Final = r"[\x{0}-\x{10ffff}]"
 
 
 class GbnfError(ValueError):
-    """The text is not a GBNF grammar. The message says where."""
+    """The text is not a GBNF grammar. The message gives the position of the error."""
 
 
 class _Token(NamedTuple):
@@ -45,32 +45,37 @@ class _Token(NamedTuple):
 
 
 class Character(NamedTuple):
-    """A character or character class, as a regular expression."""
+    """A character or character class. `regex`: its regular expression."""
 
     regex: str
 
 
 class Reference(NamedTuple):
-    """A reference to the rule `name` at offset `at` of the text."""
+    """A reference to a rule.
+
+    - `name`: the rule's name.
+    - `at`: the offset of the reference in the grammar's text.
+    """
 
     name: str
     at: int
 
 
 Piece = str | Character | Reference
-"""A string is one of `(`, `)`, `|` and repetitions, or empty for an empty match."""
+"""A part of a rule. A string is `(`, `)`, `|`, a repetition such as `*`, or "" for an empty
+match."""
 Rules = dict[str, list[Piece]]
-"""Rules by name. A rule is the sequence of its pieces."""
+"""Name -> parts of the rule, in order."""
 
 
 def parse_gbnf(text: str) -> Rules:
-    """Return every rule of a grammar by its name. Raises GbnfError."""
+    """Return the rules of a grammar, by name. Raises GbnfError."""
     return _Parser(text).rules()
 
 
 class _Parser:
-    """Parses the rules. A line may end between any two items: a rule continues until the next one
-    begins."""
+    """Parses the rules of a grammar. Line breaks have no meaning: a rule continues until the next
+    rule begins."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -78,7 +83,7 @@ class _Parser:
         self._next = 0
 
     def rules(self) -> Rules:
-        """Return every rule by its name."""
+        """Return all rules, by name. Raises GbnfError."""
         rules: Rules = {}
         while (name := self._tokens[self._next]).kind != "end":
             if not self._begins_rule():
@@ -147,7 +152,8 @@ class _Parser:
                 refuse(self._text, token.at, f"`{token.text}` must follow the name of a rule")
 
     def _characters(self, written: str, at: int) -> list[str]:
-        """Return the characters that the inside of a literal or range spells, escapes decoded."""
+        """Return the characters of the text inside a literal or range, with escapes decoded. `at`:
+        offset for error messages."""
         characters = []
         place = 0
         while place < len(written):
@@ -168,7 +174,7 @@ class _Parser:
         return chr(number)
 
     def _range(self, token: _Token) -> str:
-        """Return the regular expression of a range, e.g. `[a-z]`."""
+        """Return the regular expression of a character range, e.g. `[a-z]`."""
         inside = token.text[1:-1]
         negated = inside.startswith("^")
         parts = []

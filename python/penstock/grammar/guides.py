@@ -1,5 +1,5 @@
-"""Guides: the position of one sequence in its grammar, which binds from the start or from a
-trigger."""
+"""Guides: each tracks the position of one sequence in its grammar, which applies from the start of
+the answer or from a trigger on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ DEAD_END: Final = "the grammar allows no next token and cannot end here"
 
 
 class GrammarGuide:
-    """A `scheduler.Guide` whose grammar binds from its start.
+    """A `scheduler.Guide` whose grammar applies from the start of the answer.
 
-    The matcher is not thread-safe: no other code may use it while masks are being filled. If the
-    sequence exceeds a limit of the library, only this sequence ends. `end_ids` are the tokens that
-    end an answer. The library allows them where the grammar may end, and also at a dead end.
+    - `matcher`: the grammar's matcher. It is not thread-safe: no other code may use it while masks
+      are being filled.
+    - `end_ids`: tokens that end an answer. The library allows them if the grammar may end, and also
+      if it allows no other token.
+
+    If the sequence exceeds a limit of the library, only this sequence ends.
     """
 
     idle: Final = False
@@ -44,7 +47,7 @@ class GrammarGuide:
         return None
 
     def _fault(self) -> str:
-        # The library's messages quote internals of the grammar: not for clients.
+        # Clients must not see the library's messages, which quote internals of the grammar.
         message = self.matcher.get_error()
         if "doesn't satisfy" in message:
             return NOT_ALLOWED
@@ -72,11 +75,14 @@ class GrammarGuide:
 
 
 class LazyGrammarGuide:
-    """A `scheduler.Guide` whose grammar binds from a trigger on, and masks nothing before it.
+    """A `scheduler.Guide` whose grammar applies from a trigger on. Before a trigger, all tokens are
+    allowed.
 
-    It never ends a sequence. A sequence that leaves the grammar, which can happen in a step that
-    was planned ahead, is unconstrained until the next trigger. `start` is a matcher in the
-    grammar's start state; it is copied and not modified.
+    The guide never ends a sequence. A sequence that leaves the grammar, which can happen in a step
+    that was planned ahead, is unconstrained until the next trigger.
+
+    - `start`: a matcher in the grammar's start state, which is copied and not modified.
+    - `bound`: the guide of the grammar that applies now, None if no grammar applies.
     """
 
     error: Final = None
@@ -107,7 +113,7 @@ class LazyGrammarGuide:
         return True
 
     def force(self, room: int) -> Sequence[int]:
-        # The next step may already be submitted, and samples one token.
+        # The next step may already be submitted and samples one token.
         if self.bound is None or self._just_bound:
             return ()
         return self.bound.force(room)
@@ -130,5 +136,5 @@ class LazyGrammarGuide:
                 self.bound = GrammarGuide(matcher)
                 self._just_bound = True
                 return
-            # The grammar refused a token, so no call started at or before it.
+            # The grammar refused a token, so no call started at or before this token.
             tokens = tokens[max(consumed, 1) :]

@@ -21,11 +21,11 @@ def repetition(least: int, most: int | None) -> str:
 
 
 class LarkGrammar:
-    """Builds the rules of one grammar. Expressions are Lark text; the name of a rule is an
-    expression too.
+    """Builds the rules of one grammar.
 
-    `control` maps the text of each control token to its id. A literal of plain text cannot match
-    such a token.
+    Methods take and return expressions: Lark text, such as the name of a rule.
+
+    `control`: text -> id of the control tokens. Expressions for text never match a control token.
     """
 
     def __init__(self, control: Mapping[str, int]) -> None:
@@ -40,7 +40,7 @@ class LarkGrammar:
         return "\n".join(["%llguidance {}", f"start: {start}", *self._rules]) + "\n"
 
     def literal(self, text: str) -> str:
-        """Return an expression for exactly this text, with its control tokens as tokens."""
+        """Return an expression for exactly this text. Control tokens in it are matched by id."""
         pieces: list[str] = []
         at = 0
         for match in self._pattern.finditer(text):
@@ -53,18 +53,18 @@ class LarkGrammar:
         return " ".join(pieces) or _EMPTY
 
     def has_control(self, mark: str) -> bool:
-        """Whether a mark begins with a control token, which cannot be confused with text."""
+        """Whether `mark` begins with a control token, so that it cannot be plain text."""
         match = self._pattern.search(mark)
         return match is not None and match.start() == 0
 
     def marks_in_text(self, marks: Iterable[str]) -> list[str]:
-        """Return an expression for each mark that is a control token, preceded by any text.
-        Expressions for text do not allow control tokens."""
+        """Return one expression for each mark that is a control token: any text, then the mark.
+        Expressions for plain text do not allow control tokens."""
         text = self.rule(ANY_TEXT)
         return [f"{text} {self.literal(mark)}" for mark in marks if mark in self._control]
 
     def up_to(self, mark: str) -> str:
-        """Return an expression for any text up to and including a mark."""
+        """Return an expression for any text up to and including `mark`."""
         if mark in self._control:
             return f"{self.rule(ANY_TEXT)} {self.literal(mark)}"
         head, tail = mark, ""
@@ -76,8 +76,8 @@ class LarkGrammar:
         return f"{lazy} {self.literal(tail)}" if tail else lazy
 
     def counted_up_to(self, mark: str, least: int, most: int | None) -> str:
-        """As `up_to`, for text of `least` to `most` characters. The mark may begin with white
-        space."""
+        """Return an expression for `least` to `most` characters of text, then `mark`. The mark may
+        begin with white space."""
         text = rf"/(.|\n){repetition(least, most)}/"
         if self._pattern.search(mark):  # text cannot contain a control token
             return f"{self.terminal(text)} {self.literal(mark)}"
@@ -94,14 +94,15 @@ class LarkGrammar:
         return self._known[key]
 
     def named(self, name: str, expression: str) -> str:
-        """Add a rule with this name, which may refer to itself."""
+        """Add the rule `name`, which may refer to itself, and return its name. Does nothing if the
+        rule exists."""
         if name not in self._known:
             self._known[name] = name
             self._rules.append(f"{name}: {expression}")
         return name
 
     def terminal(self, expression: str) -> str:
-        """Return the name of a terminal: a regular expression that is matched as one lexeme."""
+        """Return the name of a terminal for an expression, which is matched as one lexeme."""
         key = "terminal " + expression
         if key not in self._known:
             name = f"T{len(self._rules)}"
@@ -110,8 +111,8 @@ class LarkGrammar:
         return self._known[key]
 
     def schema(self, schema: dict[str, Any], *, strict: bool) -> str:
-        """Return an expression for the JSON that a schema allows. Without `strict`, keywords that
-        cannot be enforced are ignored."""
+        """Return an expression for the JSON values that a schema allows. Without `strict`, keywords
+        that cannot be enforced are ignored."""
         own = schema.get("x-guidance")
         options = {**SPACING, "lenient": not strict, **(own if isinstance(own, dict) else {})}
         prepared = {**enforceable_schema(schema, strict=strict), "x-guidance": options}
@@ -121,15 +122,15 @@ class LarkGrammar:
         return self.rule(" | ".join(dict.fromkeys(expressions)))
 
     def quoted(self, quote: str, inside: str) -> str:
-        """Return an expression for text between two quotes: one lexeme if the quote is plain text.
-        `inside` is a regular expression."""
+        """Return an expression for text between two quotes, which is one lexeme if `quote` is plain
+        text. `inside`: a regular expression for the text."""
         if quote in self._control:
             return f"{self.literal(quote)} {self.terminal(inside)} {self.literal(quote)}"
         return self.terminal(f"{json.dumps(quote)} {inside} {json.dumps(quote)}")
 
     def repeated(self, item: str, separator: str, least: int = 0, most: int | None = None) -> str:
-        """Return an expression for `least` to `most` items, any number by default, with `separator`
-        between them."""
+        """Return an expression for `least` to `most` items with `separator` between them. `most`
+        None: no limit."""
         if most == 0:
             return _EMPTY
         more = f"{self.literal(separator)} {item}" if separator else item
@@ -137,13 +138,14 @@ class LarkGrammar:
         return f"({item} ({more}){count})" + ("" if least else "?")
 
     def members(self, items: Sequence[tuple[str, str, bool]], separator: str) -> str:
-        """Return an expression for members in their order, with `separator` between them.
+        """Return an expression for the members of an object in order, with `separator` between
+        them.
 
-        Each item is (literal start, expression for the rest, whether it is required). Separator and
-        start are one literal: with two literals of which one is a prefix of the other, the lexer
-        would decide too late.
+        Each item is (literal start, expression for the rest, whether the member is required).
+        Separator and start are one literal: if one of two literals were a prefix of the other, the
+        lexer would decide too late.
         """
-        some = none = _EMPTY  # the rest after at least one member, and after none
+        some = none = _EMPTY  # the remaining members after at least one member, after no member
         for head, rest, required in reversed(items):
             joined = self.rule(f"{self.literal(separator + head)} {rest} {some}")
             alone = self.rule(f"{self.literal(head)} {rest} {some}")

@@ -29,12 +29,16 @@ _TOKEN: Final = re.compile(
 
 
 class UnknownSyntax(Exception):
-    """The text has syntax that this parser does not know, so the grammar is not checked."""
+    """Raised for syntax that this parser does not know. The grammar is then not checked."""
 
 
 class _Token(NamedTuple):
-    """A token of a Lark text. `kind` "schema" with empty `text`: no finite value matches the
-    schema."""
+    """A token of a Lark grammar's text.
+
+    - `kind`: the name of its group in `_TOKEN`, "schema" for an inline grammar, or "end".
+    - `text`: the token's text. A "schema" token has "" if no finite value matches the JSON schema.
+    - `start`, `end`: offsets in the grammar's text.
+    """
 
     kind: str
     text: str
@@ -44,9 +48,13 @@ class _Token(NamedTuple):
 
 @dataclass(slots=True)
 class Item:
-    """A part of an expression: a reference to rule `name`, a `group`, or else a terminal.
+    """A part of an expression: a reference to a rule, a group, or else a terminal.
 
-    `endless`: a terminal that can never end. `optional`: the item may be left out.
+    - `start`, `end`: offsets in the grammar's text.
+    - `name`: the rule, "" for a group or terminal.
+    - `group`: the alternatives of a group.
+    - `optional`: the item may be left out.
+    - `endless`: the item is a terminal that can never end.
     """
 
     start: int
@@ -59,7 +67,7 @@ class Item:
 
 @dataclass(slots=True)
 class Alternative:
-    """A sequence of items."""
+    """One alternative of a group: a sequence of items, at offsets `start` to `end`."""
 
     start: int
     end: int
@@ -70,12 +78,12 @@ Group = list[Alternative]
 
 
 def parse_lark(lark: str) -> dict[str, Group]:
-    """Return the rules of a grammar by name. Raises UnknownSyntax."""
+    """Return the rules of a grammar, by name. Raises UnknownSyntax."""
     return _Parser(lark).rules()
 
 
 def inline_schemas(lark: str) -> list[Any]:
-    """Return the JSON schemas in a grammar; none if its syntax is not known."""
+    """Return the JSON schemas in a grammar, [] if its syntax is not known."""
     try:
         tokens = [t for t in _tokens(lark) if t.kind == "schema"]
     except UnknownSyntax:
@@ -85,14 +93,14 @@ def inline_schemas(lark: str) -> list[Any]:
 
 
 class _Parser:
-    """Parses the rules of a Lark text, as far as needed to tell which ones can end."""
+    """Parses the rules of a Lark grammar, as far as needed to tell which rules can end."""
 
     def __init__(self, lark: str) -> None:
         self._tokens = list(_tokens(lark))
         self._at = 0
 
     def rules(self) -> dict[str, Group]:
-        """Return all rules by name. Raises UnknownSyntax."""
+        """Return all rules, by name. Raises UnknownSyntax."""
         rules: dict[str, Group] = {}
         while (token := self._token(self._at)).kind != "end":
             if token.kind == "statement":
@@ -107,8 +115,8 @@ class _Parser:
         return {name: rule for name, rule in rules.items() if _is_rule(name)}
 
     def _definition(self, at: int) -> int | None:
-        """Return the index where the body of a definition begins, or None if no definition begins
-        at `at`."""
+        """Return the index of the first token in the body of a definition, or None if no definition
+        begins at token `at`."""
         if self._token(at).kind != "name":
             return None
         at += 1
@@ -121,7 +129,7 @@ class _Parser:
         return at + 1 if self._token(at).text == ":" else None
 
     def _alternatives(self, depth: int) -> Group:
-        """Parse up to a closing bracket or the next definition."""
+        """Parse alternatives up to a closing bracket or the next definition."""
         if depth > _MAX_DEPTH:
             raise UnknownSyntax
         start = self._token(self._at - 1).end
@@ -170,7 +178,7 @@ class _Parser:
 
 
 def _repeat(items: list[Item], token: _Token) -> None:
-    """Apply a repetition to the last item, which becomes optional if it may occur zero times."""
+    """Apply a repetition to the last item. The item becomes optional if it may occur zero times."""
     if not items:
         raise UnknownSyntax
     least = re.search(r"\d+", token.text.split(",")[0])

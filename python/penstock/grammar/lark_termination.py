@@ -1,9 +1,9 @@
 """Finds rules of a Lark grammar that can never end because they contain themselves.
 
-A rule can end if one of its alternatives contains only rules that can: the least fixpoint of that
-over all rules. The grammar library does not check this; an answer in a rule that never ends would
-break off or run to the token limit. So alternatives that cannot end are removed, and a grammar
-whose start cannot end is an error.
+A rule can end if one of its alternatives contains only rules that can end: a least fixpoint over
+all rules. The grammar library does not check this; an answer in a rule that never ends would break
+off or run to the token limit. So alternatives that cannot end are removed, and a grammar whose
+start rule cannot end is an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_PASSES: Final = 50
 
 
 class EndlessRule(Exception):
-    """The start of a grammar can never end, because this rule cannot."""
+    """The start rule of a grammar can never end because the rule `name` can never end."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the rule `{name}` can never end")
@@ -26,10 +26,10 @@ class EndlessRule(Exception):
 
 
 def without_endless_rules(lark: str) -> str:
-    """Return the grammar without the alternatives that can never end. Syntax that is not known is
-    left as it is.
+    """Return a Lark grammar without alternatives that can never end. A grammar with syntax that the
+    parser does not know is returned unchanged.
 
-    Raises EndlessRule if no alternative of the start remains.
+    Raises EndlessRule if no alternative of the start rule can end.
     """
     try:
         rules = parse_lark(lark)
@@ -52,7 +52,7 @@ def _ending(rules: Mapping[str, Group]) -> set[str] | None:
     waiting, ending = list(rules), set[str]()
     for _ in range(_MAX_PASSES):
         left = []
-        for name in reversed(waiting):  # alternating directions: a chain needs few passes
+        for name in reversed(waiting):  # each pass reverses the order: a chain needs few passes
             if _ends(rules[name], ending):
                 ending.add(name)
             else:
@@ -78,7 +78,8 @@ def _item_ends(item: Item, ending: set[str]) -> bool:
 
 
 def _endless_rule(rules: Mapping[str, Group], name: str, ending: set[str]) -> str:
-    """Follow a rule that cannot end to a rule that contains itself or something that cannot end."""
+    """Return the rule because of which the rule `name` cannot end: a rule that requires itself or a
+    terminal that cannot end."""
     seen: set[str] = set()
     while name not in seen:
         seen.add(name)
@@ -87,7 +88,7 @@ def _endless_rule(rules: Mapping[str, Group], name: str, ending: set[str]) -> st
 
 
 def _names(rules: Mapping[str, Group]) -> set[str]:
-    """Return all rules that other rules refer to."""
+    """Return the names of all rules that rules refer to."""
     names: set[str] = set()
     waiting = list(rules.values())
     while waiting:
@@ -109,7 +110,7 @@ def _needed(group: Group) -> Iterator[str]:
 
 
 class _EndlessRemover:
-    """Removes the parts of a text that can never end."""
+    """Removes the alternatives and items that can never end from a grammar's text."""
 
     def __init__(self, text: str, ending: set[str]) -> None:
         self._text = text
@@ -117,7 +118,8 @@ class _EndlessRemover:
         self._changes: list[tuple[int, int, str]] = []
 
     def group(self, group: Group) -> None:
-        """Remove the alternatives that cannot end. At least one alternative of the group can."""
+        """Remove the alternatives of a group that cannot end. At least one alternative must be able
+        to end."""
         kept = [one for one in group if _alternative_ends(one, self._ending)]
         for alternative in kept:
             for item in alternative.items:
@@ -128,7 +130,8 @@ class _EndlessRemover:
         for index, alternative in enumerate(group):
             if alternative in kept:
                 continue
-            # Remove the bar before it too, or the bar after it if no earlier alternative is kept.
+            # Also remove the bar before this alternative, or the bar after it if no earlier
+            # alternative is kept.
             first = not any(one in kept for one in group[:index])
             start = alternative.start if first else group[index - 1].end
             end = group[index + 1].start if first else alternative.end

@@ -1,4 +1,4 @@
-"""Grammars for values that are not written as JSON: Python literals, relaxed JSON."""
+"""Builds grammars for values that are not written as JSON: Python literals and relaxed JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_DEPTH: Final = 8
 ANY_VALUE: Final = "any_value"
 INTEGER: Final = "/-?(0|[1-9][0-9]{0,99})/"
 NUMBER: Final = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?/"
-"""At most as large as a double can be."""
+"""Regular expression of a number. A double can represent its magnitude."""
 _BOUNDS: Final = (
     "minimum",
     "maximum",
@@ -35,7 +35,7 @@ _BOUNDS: Final = (
 _LENGTHS: Final = ("minLength", "maxLength", "minItems", "maxItems")
 _INNER: Final = ("properties", "required", "additionalProperties", "items")
 _KEYWORDS: Final = frozenset({"type", "enum", "const", *_INNER, *_LENGTHS, *_BOUNDS})
-"""Keywords that these grammars enforce, besides references, anyOf, oneOf and allOf."""
+"""Keywords that these grammars enforce, in addition to `$ref`, `anyOf`, `oneOf` and `allOf`."""
 _IMPLIED: Final = {
     "string": ("minLength", "maxLength"),
     "number": _BOUNDS,
@@ -46,10 +46,14 @@ _IMPLIED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LiteralStyle:
-    """How values are written.
+    """Describes how values are written.
 
-    `words`: the spellings of true, false and null. `quote`: the mark around a string; `char`: a
-    regular expression for one character of a string. `bare_keys`: object keys have no quotes.
+    - `words`: the spellings of true, false and null.
+    - `quote`: the text before and after a string.
+    - `char`: a regular expression for one character of a string.
+    - `colon`: the text between key and value.
+    - `comma`: the text between items.
+    - `bare_keys`: object keys have no quotes.
     """
 
     words: tuple[str, str, str]
@@ -79,8 +83,8 @@ class LiteralStyle:
         return key if self.bare_keys else self.write(key)
 
     def value(self, grammar: LarkGrammar, schema: Any, root: dict[str, Any], depth: int = 0) -> str:
-        """Return an expression for the values that a schema allows, as far as `_KEYWORDS` express
-        it."""
+        """Return a grammar expression for the values that a schema allows. Keywords that are not in
+        `_KEYWORDS` are ignored."""
         values = values_of(schema, root)
         if values is not None:
             return grammar.one_of(grammar.literal(self.write(value)) for value in values)
@@ -105,7 +109,8 @@ class LiteralStyle:
     def members(
         self, grammar: LarkGrammar, schema: Any, root: dict[str, Any], depth: int = 0
     ) -> str:
-        """Return an expression for the members of an object, in the order of its properties."""
+        """Return a grammar expression for the members of an object, in the order of the schema's
+        properties."""
         forms = options_of(schema, root)
         return grammar.one_of(self._form(grammar, form, root, depth) for form in forms)
 
@@ -149,7 +154,7 @@ class LiteralStyle:
                 return f'"{{" {self.members(grammar, schema, root, depth)} "}}"'
 
     def _any(self, grammar: LarkGrammar) -> str:
-        """Return an expression for any value."""
+        """Return a grammar expression for any value."""
         kinds = ("string", "number", "boolean", "null")
         plain = [self._kind(grammar, kind, {}, {}, 0) for kind in kinds]
         array = f'"[" {grammar.repeated(ANY_VALUE, self.comma)} "]"'
@@ -182,7 +187,8 @@ def _refuse(tool: FunctionTool, schema: Any, root: dict[str, Any], place: str, d
 
 
 def _kinds(option: dict[str, Any]) -> frozenset[str]:
-    """Return the types that a schema allows. Without `type`, its other keywords imply them."""
+    """Return the JSON types that a schema allows. If it has no `type`, its other keywords imply the
+    types."""
     if "type" not in option:
         implied = {kind for kind, keys in _IMPLIED.items() if any(key in option for key in keys)}
         if implied:

@@ -1,4 +1,4 @@
-"""Token masks for the rows of a step, filled by threads while the forward pass runs."""
+"""Fills the token masks of a step on threads while the forward pass runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ _FREE: Final = 0xFFFFFFFF
 
 
 class TokenMaskFiller:
-    """Fills masks of `vocab_size` bits on `threads` threads, one step at a time."""
+    """Fills token masks on threads, one step at a time.
+
+    - `vocab_size`: bits of a mask.
+    - `threads`: number of threads.
+    - `fill_s`, `wait_s`: total seconds spent on filling masks, and on waiting for them.
+    """
 
     def __init__(self, vocab_size: int, threads: int) -> None:
         self._words = -(-vocab_size // 32)
@@ -35,9 +40,10 @@ class TokenMaskFiller:
         self.wait_s = 0.0
 
     def start(self) -> None:
-        """Start the threads. Must be called before `begin` sees a guide with a grammar.
+        """Start the threads, if not started. Must be called before `begin` gets a guide with a
+        grammar.
 
-        Raises Unavailable if the machine has no thread left; that must fail only one request.
+        Raises Unavailable if the machine has no thread left; the caller must fail only one request.
         """
         if self._executor is not None:
             return
@@ -53,12 +59,11 @@ class TokenMaskFiller:
         self._starter = starter
 
     def begin(self, sampled: Sequence[tuple[Guide | None, Sequence[int]]]) -> StepTokenMasks | None:
-        """Start to fill the masks of the sampled rows that have a guide.
+        """Start to fill the token masks of a step.
 
-        `sampled` holds the guide and the draft tokens of each sampled row. A row with a guide gets
-        one mask for its next token and one after each draft token that the guide can follow.
-        Returns None if no row has a guide. The guides must not be used until `StepTokenMasks.wait`
-        returns.
+        `sampled`: (guide, draft tokens) of each sampled row. A row whose guide applies a grammar
+        gets one mask for its next token and one mask after each draft token. Returns None if no
+        grammar applies. The guides must not be used until `StepTokenMasks.wait` returns.
         """
         matchers: list[tuple[LLMatcher, int, list[int]]] = []
         calls: list[tuple[LazyGrammarGuide, range]] = []
@@ -114,7 +119,7 @@ class TokenMaskFiller:
 
 
 class StepTokenMasks:
-    """Implements `runtime.protocol.Masks`. The masks are complete when `filling` is done."""
+    """The token masks of one step, being filled. Implements `runtime.protocol.Masks`."""
 
     def __init__(
         self, filler: TokenMaskFiller, filling: Future[None], masks: Words, mask_of: Index
@@ -125,8 +130,11 @@ class StepTokenMasks:
         self._mask_of = mask_of
 
     def wait(self) -> tuple[Words, Index]:
-        """Wait for the masks. Returns the masks [M, ceil(V / 32)] and the index of each sampled
-        row's mask [S], -1 for none."""
+        """Wait until all masks are filled.
+
+        Returns the masks [number of masks, ceil(V / 32)] and, for each sampled position, the index
+        of its mask [S], -1 for no mask.
+        """
         start_s = time.monotonic()
         self._filling.result()
         self._filler.wait_s += time.monotonic() - start_s
@@ -134,7 +142,7 @@ class StepTokenMasks:
 
 
 def _bound(guide: Guide | None) -> GrammarGuide | None:
-    """Return the guide whose grammar masks the next token of a sequence, or None."""
+    """Return the guide whose grammar applies to the next token of a sequence, or None."""
     match guide:
         case GrammarGuide():
             return guide
@@ -145,6 +153,6 @@ def _bound(guide: Guide | None) -> GrammarGuide | None:
 
 
 def _relax(guide: LazyGrammarGuide, masks: Words) -> None:
-    """Allow every token in the rows of a lazy grammar that has stopped."""
+    """Allow every token in the masks of a lazy guide whose grammar has ended."""
     if guide.bound is not None and guide.bound.matcher.is_stopped():
         masks.fill(_FREE)

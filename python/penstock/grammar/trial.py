@@ -1,6 +1,6 @@
 """Tries grammars in child processes, so that a hostile grammar cannot harm the server.
 
-This module knows nothing of schemas and requests: it takes a serialized grammar and returns an
+This module does not depend on schemas or requests: it takes a serialized grammar and returns an
 error or None.
 """
 
@@ -28,20 +28,21 @@ from penstock.grammar.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 COMPILE_TIMEOUT_S: Final = 4.0
-"""CPU time. The wall-clock time depends on the load of the machine."""
+"""CPU time limit of a trial. Wall-clock time would depend on the load of the machine."""
 WALL_TIME_FACTOR: Final = 4
-"""A trial may take this multiple of its CPU time by the clock."""
+"""Wall-clock time limit of a trial, as a multiple of the CPU time limit."""
 START_TIMEOUT_S: Final = 60.0
-"""Extra time for the first answer of a child, which has to build its tokenizer first."""
+"""Extra time for the first trial of a child process, which must build its tokenizer first."""
 MAX_CHILDREN: Final = 2
-"""Two, so that one hostile grammar does not block all others."""
+"""Maximum number of child processes: two, so that one hostile grammar does not block all others."""
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 KILLED: Final = tuple(-n for n in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-"""Exit codes of a child that was killed from outside; its own limits end it with other codes."""
+"""Exit codes of a child that was killed from outside. The child's own limits end it with other
+exit codes."""
 
 
 class TrialFailed(Exception):
-    """A grammar exceeded its time, memory or stack."""
+    """A grammar exceeded a limit of time, memory or stack, or the model is closed."""
 
 
 class TrialUnavailable(TrialFailed):
@@ -49,12 +50,12 @@ class TrialUnavailable(TrialFailed):
 
 
 class _Killed(Exception):
-    """A child was killed, maybe before it had received a grammar."""
+    """A child process was killed, perhaps before it received a grammar."""
 
 
 class GrammarTrial:
-    """Tries grammars in up to `MAX_CHILDREN` processes, which are reused. Thread-safe; calls block
-    until the grammar is tried."""
+    """Tries grammars in up to `MAX_CHILDREN` child processes, which are reused. Thread-safe. Calls
+    block until the trial is done."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self._setup = TrialSetup(vocabulary, vocab_size)
@@ -68,9 +69,9 @@ class GrammarTrial:
         weakref.finalize(self, _end, self._idle)
 
     def error_of(self, grammar: str, timeout_s: float | None = None) -> str | None:
-        """Return the error of a grammar, or None if it is valid.
+        """Return the error of a grammar, or None if it is valid. `timeout_s`: CPU time limit.
 
-        Raises TrialFailed, also after `close`.
+        Raises TrialFailed, also after `close`, and TrialUnavailable.
         """
         timeout_s = COMPILE_TIMEOUT_S if timeout_s is None else timeout_s
         try:
@@ -83,7 +84,7 @@ class GrammarTrial:
             raise TrialFailed("it takes too much memory to compile") from None
 
     def close(self) -> None:
-        """Kill the children, even while they try a grammar. May be called again."""
+        """Kill the child processes, also those that are trying a grammar. May be called again."""
         with self._lock:
             self._closed = True
             for child in self._busy:
@@ -91,7 +92,8 @@ class GrammarTrial:
             _end(self._idle)
 
     def _try(self, grammar: str, timeout_s: float) -> str | None:
-        """Try a grammar in one child, as `error_of`. Raises _Killed."""
+        """Try a grammar once in an idle child process. Returns its error, or None if it is valid.
+        Raises TrialFailed, _Killed."""
         idle = self._idle.get()
         try:
             child = self._acquire(idle)
@@ -107,7 +109,8 @@ class GrammarTrial:
         return error
 
     def _acquire(self, child: _Child | None) -> _Child:
-        """Register `child`, or a new one, as busy. Raises TrialFailed once closed."""
+        """Register `child`, or a new child if it is None, as busy and return it. Raises TrialFailed
+        after `close`."""
         child = child or _Child(self._setup)
         with self._lock:
             if not self._closed:
@@ -151,7 +154,8 @@ class _Child:
         self._answered = False
 
     def error_of(self, grammar: str, timeout_s: float) -> str | None:
-        """Return the error of a grammar, or None. Raises TrialFailed, _Killed."""
+        """Send a grammar to the process. Returns its error, or None if it is valid. Raises
+        TrialFailed, _Killed."""
         if not self._setup_sent:
             self._send(encode_frame(self._setup))
             self._setup_sent = True
@@ -164,7 +168,7 @@ class _Child:
         return answer or None
 
     def interrupt(self) -> None:
-        """Kill the process. The thread that uses it cleans up."""
+        """Kill the process. The thread that waits for its answer cleans up."""
         self._process.kill()
 
     def kill(self) -> None:
@@ -184,7 +188,7 @@ class _Child:
             raise self._exit_error() from None
 
     def _receive(self, size: int, time_left: _TimeLeft) -> bytes:
-        """Raises the errors of `_TimeLeft` and `_end`."""
+        """Read `size` bytes from the process. Raises TrialFailed, _Killed."""
         assert self._process.stdout is not None
         data = b""
         with selectors.DefaultSelector() as selector:
@@ -199,14 +203,14 @@ class _Child:
         return data
 
     def _exit_error(self) -> Exception:
-        """Return the error for a child that has closed its pipes."""
+        """Return the exception for a child process that has closed its pipes."""
         if self._process.wait() in KILLED:
             return _Killed()
         return TrialFailed("it takes too much memory to compile")
 
 
 class _TimeLeft:
-    """The time that is left for one trial, in CPU time and by the clock."""
+    """Computes the time that is left for one trial, in CPU time and in wall-clock time."""
 
     def __init__(self, pid: int, timeout_s: float, start_s: float) -> None:
         self._pid = pid
@@ -214,7 +218,10 @@ class _TimeLeft:
         self._deadline_s = time.monotonic() + WALL_TIME_FACTOR * timeout_s + start_s
 
     def __call__(self) -> float:
-        """Return the seconds after which to check again. Raises TrialFailed, TrialUnavailable."""
+        """Return the seconds after which to check again.
+
+        Raises TrialFailed if the CPU time is over, TrialUnavailable if the wall-clock time is over.
+        """
         cpu_s = self._last_cpu_s - _cpu_s(self._pid)
         if cpu_s <= 0:
             raise TrialFailed("it takes too long to compile")
@@ -225,7 +232,7 @@ class _TimeLeft:
 
 
 def _cpu_s(pid: int) -> float:
-    """Return the CPU time that a process has used."""
+    """Return the CPU time in seconds that a process has used."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     user, system = stat.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) * TICK_S

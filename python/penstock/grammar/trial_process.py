@@ -1,11 +1,12 @@
 """A child process that tries grammars: `python -m penstock.grammar.trial_process`.
 
-A client's grammar may make the grammar library exceed time, memory or stack in places where it can
-neither be stopped nor return an error, so each one is compiled here first.
+A client's grammar may make the grammar library use too much time, memory or stack in code that can
+neither be stopped nor return an error. So this process compiles each grammar first.
 
-Reads frames from standard input: first a `TrialSetup`, then serialized grammars. Answers each
-grammar with a frame: its error, or an empty string. A frame is a 4-byte little-endian length and
-msgpack. The parent ends this process by closing the pipe, or kills it if a grammar takes too long.
+The process reads frames from standard input: first a `TrialSetup`, then serialized grammars. It
+answers each grammar with a frame: the grammar's error, or an empty string. A frame is a 4-byte
+little-endian length and msgpack. The parent ends this process by closing the pipe, or kills it if a
+grammar takes too long.
 """
 
 from __future__ import annotations
@@ -27,29 +28,30 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 STACK_BYTES: Final = 1024 * 1024
-"""Less than the stack of any thread of the engine: a grammar that compiles here compiles there."""
+"""Stack of the compiling thread. All threads of the engine have more, so a grammar that compiles
+here also compiles there."""
 MEMORY_BYTES: Final = 512 * 1024 * 1024
-"""Memory for a grammar, beyond the memory of the process at its start."""
+"""Memory for a grammar, in addition to the memory of the process at its start."""
 CPU_S: Final = 10
-"""CPU time for one grammar, in case the parent is gone and cannot kill this process."""
+"""CPU time limit for one grammar, in case the parent has ended and cannot kill this process."""
 LENGTH: Final = struct.Struct("<I")
 
 
 class TrialSetup(msgspec.Struct, frozen=True):
-    """The first frame: the tokenizer of the grammars that follow."""
+    """The first frame that the process receives. `vocab_size`: bits of a token mask."""
 
     vocabulary: Vocabulary
     vocab_size: int
 
 
 def encode_frame(message: TrialSetup | str) -> bytes:
-    """Return the frame of a message."""
+    """Encode a message as a frame."""
     body = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(body)) + body
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server handles them and ends this process
         signal.signal(number, signal.SIG_IGN)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     first = _read(source)

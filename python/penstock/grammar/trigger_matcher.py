@@ -1,4 +1,4 @@
-"""Finds the place in the tokens of an answer where a grammar starts to bind."""
+"""Finds the token of an answer from which on a grammar applies."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from penstock.grammar.types import GrammarTriggers
 
 _BEFORE_BYTES: Final = 192
-"""Bytes of text before a trigger that are passed to the grammar too: a call may have started
+"""Bytes of text before a trigger that are also passed to the grammar, since a call may have started
 there."""
 
 
 class TriggerMatcher:
     """Searches one answer, token by token, for the triggers of a grammar.
 
-    `bytes_of` returns the bytes of a token, or the name of a control token. Each token costs a
+    `bytes_of`: returns the bytes of a token, or the name of a control token. Each token costs a
     search in a few bytes.
     """
 
@@ -60,8 +60,11 @@ class TriggerMatcher:
         return twin
 
     def push(self, token_id: int) -> Sequence[int] | None:
-        """Read one token. If a trigger starts the grammar, return the last tokens, up to this one,
-        that the grammar must read; else None."""
+        """Read one token. Returns None unless it completes a trigger.
+
+        If it does, returns the latest tokens of the answer, including this token, which the grammar
+        must read.
+        """
         piece = self._bytes_of(token_id)
         self._text += piece
         self._tokens.append(token_id)
@@ -75,12 +78,13 @@ class TriggerMatcher:
         return self._found()
 
     def forget(self) -> None:
-        """Continue with tokens that do not follow those that were read."""
+        """Discard the text that was read. The next token is not at the start of the answer."""
         self._at_start = False
         self._drop(len(self._text))
 
     def _begins_with_reasoning(self) -> bool | None:
-        """Return None if the text is too short to tell."""
+        """Whether the answer begins with the opening tag of reasoning; None if the text is too
+        short to tell."""
         head = self._text.lstrip()
         if len(head) < len(self._open) and self._open.startswith(head):
             return None
@@ -111,8 +115,7 @@ class TriggerMatcher:
         return None
 
     def _drop(self, count: int) -> None:
-        """Drop the first `count` bytes of the text and the tokens within them. A token that ends
-        after them is kept."""
+        """Drop the first `count` bytes of the text and the tokens that end within these bytes."""
         dropped = 0
         while self._sizes and dropped + self._sizes[0] <= count:
             dropped += self._sizes.pop(0)

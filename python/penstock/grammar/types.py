@@ -1,5 +1,5 @@
-"""The grammar of a request and the place in the answer where it starts, as the engine receives
-them."""
+"""The grammar of a request, as the engine receives it, and the triggers from which on it
+applies."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import msgspec
 
 
 class GrammarTriggers(msgspec.Struct, frozen=True):
-    """The text that makes a grammar start to bind.
+    """Texts from which on a grammar applies.
 
-    The grammar starts at the first occurrence of one of `texts`, or at the first character that is
-    not white space if it is one of `first`. The grammar must accept the text from the start of the
-    token that contains the beginning of the trigger.
+    - `texts`: the grammar starts at the first occurrence of one of these texts.
+    - `first`: characters. The grammar starts at the first character of the answer that is not white
+      space, if it is one of them.
+    - `reasoning_open`, `reasoning_close`: the tags around reasoning, "" if the model writes none.
+      Triggers inside reasoning are ignored.
+    - `reasoning_opened`: the prompt has opened the reasoning.
 
-    Triggers inside reasoning are ignored. Reasoning ends at `reasoning_close`, if the prompt opened
-    it (`reasoning_opened`) or the answer begins with `reasoning_open`. An empty string means that
-    the model writes no such mark. Control tokens are matched by their names.
+    The grammar must accept the text from the start of the token that contains the beginning of the
+    trigger. Control tokens are matched by their names.
     """
 
     texts: tuple[str, ...]
@@ -28,12 +30,11 @@ class GrammarTriggers(msgspec.Struct, frozen=True):
 class Grammar(msgspec.Struct, frozen=True):
     """A grammar that an answer must match.
 
-    `value` is the JSON text of llguidance's serialized form, an object with `grammars`, for every
-    kind of constraint.
-
-    `triggers` None: the grammar binds from the first token on, and its end ends the answer.
-    Otherwise it binds only after a trigger, costs nothing before it, and never ends an answer: an
-    answer that leaves the grammar continues without it.
+    - `value`: the JSON text of llguidance's serialized format, an object with `grammars`, for every
+      kind of constraint.
+    - `triggers`: None if the grammar applies from the first token on, and its end ends the answer.
+      Otherwise the grammar applies only after a trigger, costs nothing before, and never ends an
+      answer: an answer that leaves the grammar continues without it.
     """
 
     value: str

@@ -1,8 +1,7 @@
-"""A model's vocabulary in the form that grammars need, and the compilation of a grammar under
-limits.
+"""Defines the vocabulary that grammars need, and compiles a grammar under limits.
 
-API process and engine compile in the same way: the API process to refuse a bad grammar before it is
-sent, the engine to fill masks.
+The API process and the engine compile grammars with the same code: the API process to refuse a bad
+grammar before it is sent to the engine, the engine to fill token masks.
 """
 
 from __future__ import annotations
@@ -15,25 +14,26 @@ import msgspec
 
 from penstock.base.errors import ModelError
 
-if TYPE_CHECKING:  # imported on first use, so that a start does not wait for it
+if TYPE_CHECKING:  # imported on first use, so that llguidance does not delay the start
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 
 _CACHED_TEXTS: Final = 4096
-"""Size of the cache of forced texts; the same ones are tokenized at every mask."""
+"""Number of forced texts whose tokens are cached. Masks tokenize the same texts again and again."""
 
 
 class GrammarError(Exception):
-    """A grammar cannot be used. The message is the library's."""
+    """A grammar cannot be used. The message comes from the grammar library."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
     """A tokenizer as plain data, for grammars.
 
-    `tokenizer_json`: a serialized `tokenizers` tokenizer that splits any text into tokens with the
-    same bytes. It includes the merges, so that forced text is tokenized as in the model's training.
-    `stop_ids`: tokens that end an answer where a grammar may end. `tokens`: the bytes of each
-    token. `reserved_ids`: tokens that are not text; a grammar can name them only by id or name.
+    - `tokenizer_json`: a serialized `tokenizers` tokenizer that splits any text into tokens with
+      the same bytes. It includes the merges, so that forced text is tokenized as in training.
+    - `stop_ids`: tokens that end an answer if the grammar may end.
+    - `tokens`: the bytes of each token, by id.
+    - `reserved_ids`: tokens that are not text. A grammar can name them only by id or name.
     """
 
     tokenizer_json: str
@@ -42,8 +42,8 @@ class Vocabulary(msgspec.Struct, frozen=True):
     reserved_ids: tuple[int, ...] = ()
 
     def grammar_tokenizer(self, vocab_size: int) -> LLTokenizer:
-        """Build llguidance's tokenizer for masks of `vocab_size` bits. Takes a fraction of a
-        second.
+        """Build llguidance's tokenizer for masks of `vocab_size` bits. The call takes a fraction of
+        a second.
 
         Raises ModelError.
         """
@@ -58,7 +58,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
 
 class ByteExactTokenizer:
-    """Splits text into tokens with exactly its bytes, none of them reserved.
+    """Splits text into tokens with exactly the same bytes. Never returns reserved tokens.
 
     Used as the tokenizer of a `llguidance.TokenizerWrapper`. Thread-safe.
     """
@@ -87,7 +87,8 @@ class ByteExactTokenizer:
         return tuple(self._longest(data))
 
     def _longest(self, data: bytes) -> Iterator[int]:
-        """Split greedily into the longest tokens. A byte without a token is left out."""
+        """Split bytes into the longest tokens, from the start on. A byte without a token is left
+        out."""
         at = 0
         while at < len(data):
             ends = range(min(len(data), at + self._max_token_bytes), at, -1)
@@ -109,12 +110,12 @@ class ByteExactTokenizer:
 def compile_grammar(tokenizer: LLTokenizer, value: str) -> LLMatcher:
     """Return a matcher in the start state of a serialized grammar.
 
-    Its first mask is computed here, which fills the lexer tables that all copies share. Raises
-    GrammarError.
+    The function also computes the first mask, which fills the lexer tables that all copies share.
+    Raises GrammarError.
 
     The library limits most of its work, but neither the time for intersections of regular
-    expressions nor its recursion depth. A client's grammar is therefore tried in a child process
-    first (`trial_process`).
+    expressions nor its recursion depth. Therefore a child process tries a client's grammar first
+    (`trial_process`).
     """
     from llguidance import LLMatcher
     from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
@@ -133,7 +134,7 @@ def compile_grammar(tokenizer: LLTokenizer, value: str) -> LLMatcher:
 
 def _limits() -> LLParserLimits:
     """Return the limits that the library enforces while it compiles a grammar or computes a mask. A
-    grammar that exceeds one fails its request. A lexer state takes 1 to 2 kB."""
+    grammar that exceeds a limit fails its request. A lexer state takes 1 to 2 kB."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(

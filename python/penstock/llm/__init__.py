@@ -1,4 +1,4 @@
-"""Embedded use: a model in your own process, with the request types of the server.
+"""Embedded use: runs a model in your own process, with the request types of the server.
 
 from penstock import LLM
 

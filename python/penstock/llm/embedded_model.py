@@ -1,4 +1,4 @@
-"""A model in the calling process: its engine and what answers requests over it."""
+"""Starts a model in the calling process: its engine and its runner."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ from penstock.models.loader.sampling_defaults import operator_sampling
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """A model in this process. `max_num_seqs`: sequences that the engine runs at once. `close` ends
-    the engine. `adapters` None: there is no LoRA runtime."""
+    """A model in this process.
+
+    - `runners`: the runner that answers requests.
+    - `max_num_seqs`: number of sequences that the engine runs at the same time.
+    - `close`: stops the engine.
+    - `adapters`: the adapter catalog, None without a LoRA runtime.
+    """
 
     runners: Runners
     max_num_seqs: int
@@ -29,7 +34,8 @@ class EmbeddedModel:
 
 
 async def start_embedded_model(settings: EngineSettings) -> EmbeddedModel:
-    """Load the engine and the text side at the same time. Raises ModelError."""
+    """Start a model's engine and load its runner. The engine starts while the files of the model
+    are being found. Raises ModelError."""
     files = asyncio.create_task(asyncio.to_thread(_find_files, settings))
     try:
         engine = await LocalEngine.start(settings)

@@ -1,8 +1,8 @@
-"""The class `LLM`.
+"""Defines `LLM`, a model in the calling process.
 
-One background thread runs an asyncio loop for the requests, and the engine has a thread of its own;
-the methods here submit requests and wait. They may be called from any thread, and the `async` ones
-from any asyncio loop.
+A background thread runs an asyncio loop for the requests, and the engine runs in a second thread.
+The methods of `LLM` submit requests and wait. They may be called from any thread, and the `async`
+methods from any asyncio loop.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 
 
 class LLM:
-    """A loaded model. Close it, or use it in a `with` statement.
+    """A loaded model. Call `close` at the end, or use a `with` statement.
 
-    `model`: a path, a hub id or a name of the catalogue; `settings`: fields of `EngineSettings`,
-    such as `lora=LoraSettings()` for adapters. Raises ModelError, and SettingsError for a setting
-    of another type or out of range.
+    - `model`: a path, a hub id or a name in the catalogue.
+    - `settings`: fields of `EngineSettings`, such as `lora=LoraSettings()` for adapters.
 
-    All methods take the keywords of `Options`. A request that cannot be served raises a
+    The constructor raises ModelError, and SettingsError for a setting of a wrong type or out of
+    range. `**options` are the fields of `Options`. A request that cannot be served raises a
     `ServiceError` (`InvalidRequest`, `FailedRun`) with code and field.
     """
 
@@ -70,14 +70,15 @@ class LLM:
 
     @classmethod
     def from_embedded_model(cls, start: Callable[[], Awaitable[EmbeddedModel]]) -> LLM:
-        """Return an LLM over a model that the caller makes; `start` runs in the background loop."""
+        """Return an LLM that uses the model that `start` returns. `start` runs in the background
+        loop."""
         llm = cls.__new__(cls)
         llm._open(start)
         return llm
 
     def _open(self, start: Callable[[], Awaitable[EmbeddedModel]]) -> None:
         self._thread = LoopThread()
-        weakref.finalize(self, self._thread.stop).atexit = False  # the thread closes it at exit
+        weakref.finalize(self, self._thread.stop).atexit = False  # LoopThread has an exit handler
         try:
             self._model = self._thread.wait(self._thread.open(start))
         except BaseException:
@@ -87,11 +88,13 @@ class LLM:
     def generate(
         self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]
     ) -> list[Answer]:
-        """Continue raw prompts: text or token ids. Return one answer per prompt, in order."""
+        """Continue raw prompts, given as text or token ids. Returns one answer per prompt, in
+        order."""
         return self.run(completion_requests(prompts, options))
 
     def chat(self, messages: Sequence[ChatMessage], **options: Unpack[Options]) -> Answer:
-        """Answer a conversation: `Message`s, or dictionaries with role and content."""
+        """Return the answer to a conversation, given as `Message`s or dictionaries with role and
+        content."""
         return self.run([chat_request(messages, options)])[0]
 
     def stream(
@@ -102,11 +105,12 @@ class LLM:
         return self.events(single_request(given, options))
 
     def run(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
-        """Answer requests together; the engine batches them. The first failure ends them all."""
+        """Return the answers to requests, which the engine batches. The first error cancels all
+        requests and is raised."""
         return self._thread.wait(self._answer_all([typed(request) for request in requests]))
 
     def events(self, request: GenerateRequest) -> Iterator[Event]:
-        """Yield the events of one request, RunEnded last."""
+        """Yield the events of one request. The last event is RunEnded. Raises FailedRun."""
         inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         pump = self._thread.submit(self._pump(typed(request), inbox.put))
         pump.add_done_callback(lambda _: inbox.put(None))
@@ -120,27 +124,27 @@ class LLM:
     async def agenerate(
         self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]
     ) -> list[Answer]:
-        """As `generate`."""
+        """Async version of `generate`. Cancelling the call aborts the answers."""
         return await self.arun(completion_requests(prompts, options))
 
     async def achat(self, messages: Sequence[ChatMessage], **options: Unpack[Options]) -> Answer:
-        """As `chat`."""
+        """Async version of `chat`. Cancelling the call aborts the answer."""
         return (await self.arun([chat_request(messages, options)]))[0]
 
     def astream(
         self, given: str | Sequence[ChatMessage], **options: Unpack[Options]
     ) -> AsyncIterator[Event]:
-        """As `stream`."""
+        """Async version of `stream`."""
         return self.aevents(single_request(given, options))
 
     async def arun(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
-        """As `run`; cancelling it aborts the answers."""
+        """Async version of `run`. Cancelling the call aborts the answers."""
         return await self._thread.wait_async(
             self._answer_all([typed(request) for request in requests])
         )
 
     async def aevents(self, request: GenerateRequest) -> AsyncIterator[Event]:
-        """As `events`."""
+        """Async version of `events`."""
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Event | None] = asyncio.Queue()
 
@@ -164,8 +168,11 @@ class LLM:
         truncate: bool = False,
         adapter: str | AdapterRevision | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Return vectors [inputs, width] of texts or token ids, by an embedding model. `truncate`
-        keeps the start of an input that is too long, which is an error otherwise."""
+        """Return the embeddings of texts or token ids: [inputs, width] float32. Requires an
+        embedding model.
+
+        `truncate`: keep only the start of an input that is too long; otherwise it is an error.
+        """
         return self._thread.wait(self._embed(inputs, truncate, adapter))
 
     async def aembed(
@@ -175,21 +182,23 @@ class LLM:
         truncate: bool = False,
         adapter: str | AdapterRevision | None = None,
     ) -> npt.NDArray[np.float32]:
-        """As `embed`; cancelling it aborts what is not computed yet."""
+        """Async version of `embed`. Cancelling the call aborts inputs that are not computed yet."""
         return await self._thread.wait_async(self._embed(inputs, truncate, adapter))
 
     def rerank(
         self, query: str, documents: Sequence[str], top_n: int | None = None
     ) -> list[RankedDocument]:
-        """Return the documents by falling relevance to a query, by a reranker: each with its index
-        and a score from 0 to 1, the best `top_n` if given. Documents that are too long are cut at
-        their end."""
+        """Return the documents in order of falling relevance to a query. Requires a reranker.
+
+        Each result has the document's index and a score from 0 to 1. `top_n`: number of documents
+        to return, None for all. The end of a document that is too long is cut off.
+        """
         return self._thread.wait(self._rerank(query, documents, top_n))
 
     async def arerank(
         self, query: str, documents: Sequence[str], top_n: int | None = None
     ) -> list[RankedDocument]:
-        """As `rerank`; cancelling it aborts what is not computed yet."""
+        """Async version of `rerank`. Cancelling the call aborts pairs that are not computed yet."""
         return await self._thread.wait_async(self._rerank(query, documents, top_n))
 
     def load_adapter(
@@ -201,24 +210,32 @@ class LLM:
         expected_revision: str | None = None,
         pinned: bool = False,
     ) -> LoadedAdapter:
-        """Load a PEFT folder as the adapter `alias`. `replace`: it may replace an adapter of that
-        alias, with `expected_revision` only if that is its current revision. A `pinned` adapter
-        stays in memory. Raises AdapterRefused; one load runs at a time."""
+        """Load a PEFT folder as the adapter `alias`. Only one load may run at a time.
+
+        - `replace`: allow to replace a loaded adapter with this alias.
+        - `expected_revision`: replace the adapter only if this is its current revision.
+        - `pinned`: keep the adapter in memory.
+
+        Raises AdapterRefused.
+        """
         order = AdapterLoadRequest(
             alias, str(folder), replace, expected_revision, pinned=pinned, rooted=False
         )
         return self._thread.wait(self._adapters().load(order))
 
     def unload_adapter(self, alias: str, expected_revision: str | None = None) -> LoadedAdapter:
-        """Unload an adapter; answers that use it go on. Raises AdapterRefused."""
+        """Unload an adapter. Answers in progress that use the adapter continue.
+
+        `expected_revision`: unload only if this is the current revision. Raises AdapterRefused.
+        """
         return self._thread.wait(self._adapters().unload(alias, expected_revision))
 
     def adapters(self) -> tuple[LoadedAdapter, ...]:
-        """Return the loaded adapters, () without a LoRA runtime."""
+        """Return the loaded adapters, or () without a LoRA runtime."""
         return self._model.adapters.adapters if self._model.adapters is not None else ()
 
     def close(self) -> None:
-        """Abort what runs and free the model. May be called again, and from any thread."""
+        """Abort all requests and free the model. May be called again, and from any thread."""
         self._thread.close()
 
     def __enter__(self) -> LLM:
@@ -237,7 +254,7 @@ class LLM:
 
     async def _answer_all(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
         widest = max((request.num_sequences for request in requests), default=1)
-        # Twice what runs at once keeps the engine busy and its queue short.
+        # Twice `max_num_seqs` sequences keep the engine busy and its queue short.
         slots = asyncio.Semaphore(max(1, 2 * self._model.max_num_seqs // max(1, widest)))
 
         async def answer(request: GenerateRequest) -> Answer:

@@ -1,4 +1,4 @@
-"""An asyncio loop in a thread, for callers without one."""
+"""Runs an asyncio loop in a thread, so that callers need no loop."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class LoopThread:
-    """An asyncio loop in a thread, and the model that lives in it. It ends with the interpreter at
-    the latest: native code must not return into an interpreter that has ended."""
+    """A background thread with an asyncio loop, and the model that runs in the loop. The thread
+    ends before the interpreter does: native code must not return into an interpreter that has
+    ended."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -33,13 +34,14 @@ class LoopThread:
         atexit.register(self.close)
 
     async def open(self, start: Callable[[], Awaitable[EmbeddedModel]]) -> EmbeddedModel:
-        """Start the model, which is closed with this loop."""
+        """Start a model with `start`, keep it, and return it. `stop` and `close` close the model.
+        Must run in this loop (see `submit`)."""
         self._model = await start()
         return self._model
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Run a coroutine in the loop. Raises Unavailable once stopped, and in a forked process,
-        which does not have this thread."""
+        """Start a coroutine in the loop and return its future. Raises Unavailable after `stop`, and
+        in a forked process, which does not have this thread."""
         if not self._is_here():
             work.close()
             raise Unavailable("this LLM belongs to another process; open one here")
@@ -50,7 +52,8 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine and wait for it. Interrupting the caller cancels it."""
+        """Run a coroutine in the loop and return its result. Interrupting the caller cancels the
+        coroutine."""
         future = self.submit(work)
         try:
             return self.result(future)
@@ -58,7 +61,8 @@ class LoopThread:
             future.cancel()
 
     async def wait_async(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine and await it, in the caller's own loop."""
+        """Run a coroutine in this object's loop and await its result in the caller's loop.
+        Cancelling the caller cancels the coroutine."""
         future = self.submit(work)
         try:
             await asyncio.wait([asyncio.wrap_future(future)])
@@ -67,15 +71,16 @@ class LoopThread:
             future.cancel()
 
     def result(self, future: Future[_T]) -> _T:
-        """Return the result of work. Raises Unavailable if `close` cancelled it."""
+        """Wait for a future and return its result. Raises Unavailable if the future was cancelled,
+        as `close` does."""
         try:
             return future.result()
         except CancelledError:
             raise Unavailable("this LLM is closed") from None
 
     def stop(self) -> None:
-        """Cancel what runs, close the model, and end the thread, without waiting: a garbage
-        collector may call this in any thread. Harmless when repeated."""
+        """Start to cancel all work, close the model and end the thread. Does not wait, since the
+        garbage collector may call this in any thread. May be called again."""
         if not self._is_here():
             return
         with self._submitting:
@@ -84,14 +89,15 @@ class LoopThread:
                 asyncio.run_coroutine_threadsafe(self._end(), self._loop)
 
     def close(self) -> None:
-        """Stop, and return when the thread has ended."""
+        """Cancel all work, close the model, and wait until the thread has ended. May be called
+        again."""
         self.stop()
         if self._is_here() and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _is_here(self) -> bool:
-        """Whether this is the process of the thread. Ask before taking the lock, which another
-        thread may have held when this process was forked."""
+        """Whether the thread runs in this process. Must be checked before the lock is acquired: in
+        a forked process, the lock may be held forever."""
         return os.getpid() == self._pid
 
     def _run(self) -> None:
@@ -108,7 +114,7 @@ class LoopThread:
             if self._model is not None:
                 self._model.runners.close()
                 await self._model.close()
-        except Exception:  # the loop's outermost coroutine
+        except Exception:  # no caller waits for this coroutine
             log.exception("the model was not closed")
         finally:
             self._loop.stop()

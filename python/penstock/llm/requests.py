@@ -30,7 +30,7 @@ _LIMITS = frozenset({"max_tokens", "min_tokens", "truncate"})
 
 
 class Options(TypedDict, total=False):
-    """The options of all methods beside prompt and messages; see `GenerateRequest`."""
+    """Keyword options of the methods that generate text. See `GenerateRequest`, `Limits`."""
 
     sampling: Sampling
     max_tokens: int | None
@@ -50,7 +50,8 @@ class Options(TypedDict, total=False):
 
 
 def typed(request: _R) -> _R:
-    """Return the request with every field of its declared type. Raises InvalidRequest."""
+    """Convert and check the types of a request's fields. Raises InvalidRequest for a value of a
+    wrong type."""
     try:
         return msgspec.convert(msgspec.to_builtins(request), type(request))
     except (msgspec.ValidationError, TypeError) as error:
@@ -69,7 +70,7 @@ def completion_requests(
 
 
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Return one prompt or several as a sequence."""
+    """Return a sequence of prompts. A single prompt (a string or token ids) becomes a list."""
     single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
     return cast("Sequence[Prompt]", [prompts] if single else prompts)
 
@@ -81,7 +82,7 @@ def chat_request(messages: Sequence[ChatMessage], options: Options) -> GenerateR
 
 
 def single_request(given: str | Sequence[ChatMessage], options: Options) -> GenerateRequest:
-    """Return a request for a prompt or for a conversation. Raises as `chat_request` does."""
+    """Return a request for a prompt or for a conversation. Raises the errors of `chat_request`."""
     if isinstance(given, str):
         return GenerateRequest(prompt=given, **_options(options))
     return chat_request(given, options)
@@ -98,7 +99,8 @@ def _message(message: ChatMessage) -> Message:
 
 
 def _options(options: Options) -> dict[str, Any]:
-    """Return keyword options as fields of GenerateRequest. Raises TypeError for an unknown one."""
+    """Convert keyword options to fields of GenerateRequest. Raises TypeError for an unknown
+    option."""
     unknown = set(options) - Options.__optional_keys__
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}")

@@ -1,7 +1,7 @@
 """Converts between text and tokens: tokenizers, chat templates, detokenizer, stop strings.
 
-This package knows the dialog types (`dialog`) and a model's tokenizer files
-(`models.tokenizer_data`). It knows no engine and no wire format, and loads no weights.
+This package depends on the dialog types (`dialog`) and on a model's tokenizer files
+(`models.tokenizer.tokenizer_data`), not on engines, weights or wire formats.
 """
 
 from penstock.text.chat_templates.chat_template import ChatTemplate

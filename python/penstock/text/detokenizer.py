@@ -1,4 +1,4 @@
-"""Converts tokens to text one by one, without splitting characters."""
+"""Converts tokens to text one by one. Only complete characters are returned."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 
 
 class IncrementalDetokenizer:
-    """The text of a growing sequence.
+    """Converts the tokens of a growing sequence to text.
 
     Bytes of an incomplete code point are held back until it is complete. Invalid UTF-8 becomes
-    U+FFFD, exactly as if all bytes were decoded at once with "replace". Control tokens have no
-    text, except the `shown` ones, which tool parsers must see. `after`: the token before the first
-    one (of a prompt), None at the start of a text; the space prefix of a SentencePiece model is
-    removed only if encoding would have added it. `held`: the bytes held back.
+    U+FFFD, exactly as if all bytes were decoded at once with "replace". The space prefix of a
+    SentencePiece model is removed only if encoding would have added it.
+
+    - `after`: the token before the first pushed token (the last token of the prompt); None at the
+      start of a text.
+    - `shown`: control tokens that have text, since tool parsers must see them. Other control tokens
+      have no text.
+    - `held`: the bytes held back.
     """
 
     __slots__ = (
@@ -43,7 +47,7 @@ class IncrementalDetokenizer:
         self.held = b""
 
     def push(self, token_id: int) -> str:
-        """Return the text that this token completes; may be empty."""
+        """Return the text that this token completes; "" if it completes no character."""
         if token_id in self._control:
             self._at_start = self._space_prefix
             if token_id not in self._shown:
@@ -67,7 +71,7 @@ class IncrementalDetokenizer:
         return self._decode(b"".join(map(self._bytes_of.__getitem__, token_ids)))
 
     def finish(self) -> str:
-        """Return U+FFFD for bytes that are held back, since the text has ended."""
+        """End the text. Returns U+FFFD for bytes that are held back, else ""."""
         text, _ = utf_8_decode(self.held, "replace", True)
         self.held = b""
         return text

@@ -11,8 +11,12 @@ from typing import Final
 class FimTokens:
     """FIM token ids of a model.
 
-    `suffix_first`: the text after the gap comes before the text before it. `stop_ids`: tokens that
-    end the inserted text, in addition to those that end any answer.
+    - `prefix`: the token before the text that precedes the gap.
+    - `suffix`: the token before the text that follows the gap.
+    - `middle`: the token after which the model writes the inserted text; None if the family has no
+      such token.
+    - `stop_ids`: tokens that end the inserted text, in addition to the tokens that end any answer.
+    - `suffix_first`: the prompt contains the suffix before the prefix.
     """
 
     prefix: int
@@ -22,7 +26,8 @@ class FimTokens:
     suffix_first: bool = False
 
     def tokens(self, before: list[int], after: list[int]) -> list[int]:
-        """Return the prompt that asks for the text between `before` and `after`."""
+        """Return the token ids of the prompt that asks for the text between `before` and `after`,
+        which are token ids."""
         if self.suffix_first:
             ids = [self.suffix, *after, self.prefix, *before]
         else:
@@ -30,7 +35,7 @@ class FimTokens:
         return ids if self.middle is None else [*ids, self.middle]
 
 
-# (prefix, suffix, middle); "" for a family without a token for the middle
+# (prefix, suffix, middle) per family; middle is "" if the family has no such token
 _FAMILIES: Final = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
@@ -52,7 +57,7 @@ _STOPS: Final = (
 
 
 def fim_tokens_of(tokens: Mapping[str, int]) -> FimTokens | None:
-    """Return the FIM tokens among a model's added tokens (text -> id), or None."""
+    """Return the FIM tokens among a model's added tokens (text -> id), or None if it has none."""
     for prefix, suffix, middle in _FAMILIES:
         if prefix in tokens and suffix in tokens and (not middle or middle in tokens):
             marks = {prefix, suffix, middle, *_STOPS}

@@ -1,8 +1,8 @@
-"""A model's vocabulary in the byte-exact form that grammars need.
+"""Converts a model's tokenizer to the byte-exact vocabulary that grammars need.
 
-A grammar works on bytes. Text that it forces must be split into tokens with exactly these bytes: no
-normalizer may change it, and no part of it may become a control token or another added token that
-the tokenizer searches for before it splits text.
+A grammar works on bytes. Text that a grammar forces must be split into tokens with exactly the same
+bytes: no normalizer may change the text, and no part of the text may become a control token or
+another added token that the tokenizer searches for before it splits text.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from penstock.text.tokenizers.tokenizer import Tokenizer
 from penstock.text.tool_parsers.tool_syntaxes import REASONING_SYNTAXES, TOOL_SYNTAXES
 
 _SPACES: Final = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-"""The only normalizer that changes no bytes: it writes a space as the vocabulary does."""
+"""The only normalizer that is kept. It replaces a space by the character that the vocabulary uses
+for spaces, so tokens still have the bytes of the text."""
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the vocabulary that the engine needs for grammars. Takes a fraction of a second."""
+    """Return the vocabulary that the engine needs for grammars. The call takes a fraction of a
+    second."""
     return Vocabulary(
         _byte_exact(tokenizer.serialize()),
         tuple(sorted(tokenizer.stop_ids)),
@@ -31,8 +33,8 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def reserved_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return text -> id of the tokens that text in a grammar never matches: control tokens, and
-    others that steer an answer, e.g. the tags around a call."""
+    """Return the tokens that plain text in a grammar never matches, as text -> id: control tokens
+    and other added tokens that structure an answer, e.g. the tags around a tool call."""
     return {
         text: index
         for text, index in tokenizer.added_tokens.items()
@@ -46,13 +48,14 @@ def _steers(text: str) -> bool:
 
 @cache
 def _marks() -> frozenset[str]:
-    """Return the marks that any model family writes around calls and reasoning."""
+    """Return the literal texts that model families write around tool calls and reasoning."""
     marks = {mark for syntax in TOOL_SYNTAXES.values() for mark in syntax.marks()}
     return frozenset(marks.union(*((tags.open, tags.close) for tags in REASONING_SYNTAXES)))
 
 
 def _byte_exact(tokenizer_json: str) -> str:
-    """Remove the parts of a tokenizer that change text or search it for added tokens."""
+    """Return a tokenizer.json without the sections that change text or search it for added
+    tokens."""
     whole: dict[str, Any] = json.loads(tokenizer_json)
     whole |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     whole["normalizer"] = _space_normalizer(whole.get("normalizer"))
@@ -61,7 +64,7 @@ def _byte_exact(tokenizer_json: str) -> str:
 
 
 def _space_normalizer(normalizer: Any) -> Any:
-    """Return a normalizer without the steps that change bytes."""
+    """Return `_SPACES` if a normalizer contains it, else None. All other steps are removed."""
     if not isinstance(normalizer, dict):
         return None
     if normalizer.get("type") == "Sequence":

@@ -1,7 +1,7 @@
-"""Checks whether a text has far more tokens than fit by tokenizing only a part of it.
+"""Checks whether a text has far more tokens than fit, by tokenizing only a part of the text.
 
-Tokenizing costs about 80 bytes and a microsecond per character. For a text that is far too long,
-only enough is tokenized to prove it.
+Tokenizing costs about 80 bytes and a microsecond per character. A text that is far too long is
+tokenized only up to the point where it certainly does not fit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 CHARS_PER_TOKEN: Final = 16
-"""More than usual: a text with fewer characters per token of room needs no check."""
+"""More characters than a token usually has. A text with fewer characters per token of room is not
+checked."""
 PORTION_CHARS: Final = 32 * 1024
 SPARE_TOKENS: Final = 512
 
@@ -31,14 +32,15 @@ def exceeds_room(count: Callable[[str], int], texts: Iterable[str], room_tokens:
 
 
 def overfull_start(count: Callable[[str], int], text: str, room_tokens: int) -> str:
-    """Return a prefix of a text with more than twice as many tokens as fit, or the whole text if it
-    has fewer."""
+    """Return a prefix of a text that has more than twice as many tokens as fit, or the whole text
+    if it has fewer tokens."""
     portions = _portions_to_fill(count, _from_start(text), room_tokens)
     return text if portions is None else text[: portions * PORTION_CHARS]
 
 
 def overfull_end(count: Callable[[str], int], text: str, room_tokens: int) -> str:
-    """Same as `overfull_start`, for a suffix."""
+    """Return a suffix of a text that has more than twice as many tokens as fit, or the whole text
+    if it has fewer tokens."""
     portions = _portions_to_fill(count, _from_end(text), room_tokens)
     return text if portions is None else text[-portions * PORTION_CHARS :]
 

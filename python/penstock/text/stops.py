@@ -7,14 +7,16 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Finds the stop string that is complete first, and holds back text that may begin one.
+    """Finds the first stop string in a text and holds back text that may be the start of one.
 
-    If several are complete at the same character, the longest wins. So the shown text and the stop
-    string do not depend on how the text was split into pieces. Stop strings must not be empty.
+    If several stop strings end at the same character, the longest wins. So the shown text and the
+    stop string do not depend on how the text was split into pieces. Stop strings must not be empty.
+
+    `matched`: the stop string that was found, None before.
 
     Cost: a scan for first letters while no stop string has started, otherwise one step of a
-    Knuth-Morris-Pratt automaton per character and stop string. The automaton's tables grow with the
-    text that matched, because a request may have many long stop strings and many answers.
+    Knuth-Morris-Pratt automaton per character and stop string. The automaton's tables are built
+    only as far as text matched, because a request may have many long stop strings and many answers.
     """
 
     __slots__ = ("_failures", "_first_letters", "_held", "_progress", "_stops", "matched")
@@ -50,12 +52,13 @@ class StopStrings:
         return whole[:shown]
 
     def finish(self) -> str:
-        """Return the text that was held back, at the end of a text without a stop string."""
+        """Return the text that is held back. To be called when the text ends without a stop
+        string."""
         held, self._held = self._held, ""
         return held
 
     def _advance(self, letter: str) -> str | None:
-        """Read one character. Returns the longest stop string that it completes."""
+        """Read one character. Returns the longest stop string that ends with it, or None."""
         longest: str | None = None
         progress = self._progress
         for index, stop in enumerate(self._stops):
@@ -74,8 +77,8 @@ class StopStrings:
 
 
 def _lengthen(failures: list[int], stop: str) -> None:
-    """Add the next prefix of `stop` to its table: the length of that prefix's longest proper prefix
-    that is also its suffix."""
+    """Append the entry of the next prefix of `stop` to its Knuth-Morris-Pratt failure table: the
+    length of the longest proper prefix of that prefix that is also its suffix."""
     index, state = len(failures), failures[-1]
     while state and stop[state] != stop[index]:
         state = failures[state - 1]

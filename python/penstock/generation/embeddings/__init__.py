@@ -1,1 +1,1 @@
-"""Embeddings and reranking: requests that are answered with vectors or scores."""
+"""Answers requests for embeddings and for reranking."""

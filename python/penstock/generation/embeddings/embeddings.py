@@ -1,4 +1,4 @@
-"""Embeds texts: from request to vectors."""
+"""Runs embedding requests: tokenizes the inputs and returns their vectors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from penstock.text.tokenizers.embedding_tokenizer import (
 )
 
 LONG_INPUT_CHARS: Final = 8192
-"""Longer texts are tokenized in a thread."""
+"""Inputs with more characters in total are tokenized in a thread."""
 
 
 class EmbeddingRunner:
-    """Embeds with one model. `prompt` goes before every text; `adapters`: those that requests may
-    name, None if the model supports none. All methods are called from the engine's asyncio loop."""
+    """Runs the embedding requests of one model. To be called from the engine's asyncio loop.
+
+    - `prompt`: a text that is inserted before every input text.
+    - `adapters`: the adapters that requests may name, None if the model supports no adapters.
+    """
 
     def __init__(
         self,
@@ -41,12 +44,14 @@ class EmbeddingRunner:
     def load(
         cls, engine: Engine, parts: EmbeddingParts, adapters: AdapterView | None = None
     ) -> EmbeddingRunner:
-        """Make the runner of an engine from the text parts of its model. Raises ModelError."""
+        """Make the runner of an engine. `parts`: the tokenizer and prompt of its model. Raises
+        ModelError."""
         live = (adapters or AdapterView()) if parts.supports_lora else None
         return cls(engine, load_embedding_tokenizer(parts.tokenizer), parts.prompt, live)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Return a vector for each input. Cancelling it aborts what is not computed yet.
+        """Return a vector for each input. Cancelling the call aborts inputs that are not computed
+        yet.
 
         Raises InvalidRequest, ContextLengthExceeded, and the engine's errors: Overloaded,
         Unavailable, EngineFault.
@@ -69,7 +74,8 @@ class EmbeddingRunner:
         )
 
     def _sequences(self, request: EmbeddingRequest, max_model_len: int) -> list[Tokens]:
-        """Return the token ids of each input. Inputs that are token ids are taken as they are."""
+        """Return the token ids of each input. An input that is already token ids is only checked or
+        truncated. Raises InvalidRequest, ContextLengthExceeded."""
         texts = []
         for index, given in enumerate(request.inputs):
             if not isinstance(given, str):

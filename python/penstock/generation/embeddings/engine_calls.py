@@ -1,4 +1,4 @@
-"""Calls an engine for the vectors of sequences, all with one adapter revision."""
+"""Requests the vectors of sequences from an engine, all with one adapter revision."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from penstock.engine.protocol import Engine
 from penstock.engine.types import EmbedRequest
 
 TOKENS_OF_A_CALL: Final = 1 << 18
-"""Most tokens of one message to the engine."""
+"""Maximum number of tokens in one message to the engine."""
 
 Tokens = tuple[int, ...]
 
 
 class EmbeddingCalls:
-    """`adapters`: those that requests may name, None if the model supports none."""
+    """Requests vectors from one engine.
+
+    `adapters`: the adapters that requests may name, None if the model supports no adapters.
+    """
 
     def __init__(self, engine: Engine, adapters: AdapterView | None) -> None:
         self._engine = engine
         self._adapters = adapters
 
     def resolve(self, wanted: str | AdapterRevision | None) -> str:
-        """Return the revision of a request, "" for the base model. Raises InvalidRequest."""
+        """Return the revision of the adapter that a request names, "" for the base model. Raises
+        InvalidRequest."""
         if wanted is None:
             return ""
         if self._adapters is None:
@@ -45,9 +49,12 @@ class EmbeddingCalls:
         revision: str,
         second_starts: Sequence[int] = (),
     ) -> tuple[list[bytes], str]:
-        """Return vectors that are all made with one revision, and that revision. If an alias was
-        replaced before the engine had the whole request, the new revision makes them all.
-        `second_starts`: see EmbedRequest. Raises the engine's errors."""
+        """Return (one vector per sequence, the adapter revision that computed all of them).
+
+        `wanted`: the adapter in the request. `revision`: the result of `resolve`. If the alias is
+        replaced before the engine has received all sequences, all vectors are computed with the new
+        revision. `second_starts`: see EmbedRequest. Raises the engine's errors.
+        """
         while True:
             parts: list[bytes] = []
             try:
@@ -65,7 +72,8 @@ class EmbeddingCalls:
     ) -> list[bytes]:
         request = EmbedRequest(new_id("emb_"), sequences, revision, second_starts)
         parts: list[bytes] = []
-        # The Protocol says AsyncIterator; every engine gives a generator, which aclose() aborts.
+        # `embed` is declared as AsyncIterator, but every engine returns a generator: aclose()
+        # aborts it.
         async with aclosing(self._engine.embed(request)) as outputs:  # type: ignore[type-var]
             async for output in outputs:
                 if output.finish == "error":
@@ -75,7 +83,7 @@ class EmbeddingCalls:
 
 
 def _cuts(sequences: Sequence[Tokens]) -> Iterator[slice]:
-    """Yield slices of the sequences whose tokens fit one message."""
+    """Yield slices of `sequences`, each with at most TOKENS_OF_A_CALL tokens or one sequence."""
     start = tokens = 0
     for index, sequence in enumerate(sequences):
         if index > start and tokens + len(sequence) > TOKENS_OF_A_CALL:

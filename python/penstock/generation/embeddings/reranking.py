@@ -1,4 +1,4 @@
-"""Reranks documents: from a query and documents to their order."""
+"""Runs reranking requests: scores each document with a query and sorts the documents."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from penstock.models.tokenizer.tokenizer_data import EmbeddingParts
 from penstock.text.tokenizers.pair_tokenizer import PairTokenizer, load_pair_tokenizer
 
 LONG_INPUT_CHARS: Final = 8192
-"""Longer texts are tokenized in a thread."""
+"""Requests with more characters in total are tokenized in a thread."""
 
 
 class RerankRunner:
-    """Reranks with one model, which computes a logit for each pair of query and document.
-    `adapters`: those that requests may name, None if the model supports none. All methods are
-    called from the engine's asyncio loop."""
+    """Runs the reranking requests of one model, which computes a logit for each pair of query and
+    document. To be called from the engine's asyncio loop.
+
+    `adapters`: the adapters that requests may name, None if the model supports no adapters.
+    """
 
     def __init__(
         self,
@@ -39,12 +41,14 @@ class RerankRunner:
     def load(
         cls, engine: Engine, parts: EmbeddingParts, adapters: AdapterView | None = None
     ) -> RerankRunner:
-        """Make the runner of an engine from the text parts of its model. Raises ModelError."""
+        """Make the runner of an engine. `parts`: the tokenizer and template of its model. Raises
+        ModelError."""
         live = (adapters or AdapterView()) if parts.supports_lora else None
         return cls(engine, load_pair_tokenizer(parts.tokenizer, parts.template), live)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
-        """Return the documents by falling relevance. Cancelling it aborts what is not computed yet.
+        """Return the documents in order of falling relevance. Cancelling the call aborts pairs that
+        are not computed yet.
 
         Raises InvalidRequest, ContextLengthExceeded, and the engine's errors: Overloaded,
         Unavailable, EngineFault.
@@ -67,7 +71,7 @@ class RerankRunner:
         )
 
     def _pairs(self, request: RerankRequest, max_model_len: int) -> tuple[list[Tokens], int]:
-        """Return the token ids of the query with each document, and the starts of the documents."""
+        """Return (token ids of the query with each document, index of the first document token)."""
         end = self._tokenizer.end
         room = max_model_len - len(end)
         prefixes = self._tokenizer.prefixes(request.query, request.documents, room)
@@ -86,8 +90,8 @@ class RerankRunner:
 
 
 def _ranked(logits: bytes, top_n: int | None) -> tuple[RankedDocument, ...]:
-    """Rank documents by the sigmoids of their logits, computed in float64. `logits`: one float32
-    per document."""
+    """Return the best `top_n` documents, best first. A score is the sigmoid of the document's
+    logit, computed in float64. `logits`: one float32 per document."""
     numbers = np.frombuffer(logits, "<f4").astype(np.float64)
     scores = np.exp(-np.logaddexp(0.0, -numbers))
     order = np.argsort(-numbers, kind="stable")[:top_n]

@@ -1,1 +1,1 @@
-"""From a request to a prompt as token ids that fit the context."""
+"""Builds prompts: turns a request into token ids that fit the context."""

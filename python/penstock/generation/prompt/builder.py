@@ -18,7 +18,10 @@ SYSTEM_ROLES: Final = ("system", "developer")
 
 
 class PromptBuilder:
-    """Renders and tokenizes requests for one model. Safe to use from several threads."""
+    """Renders and tokenizes requests for one model. Thread-safe.
+
+    `template`: the chat template, None if the model has none.
+    """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
         self._tokenizer = tokenizer
@@ -28,8 +31,11 @@ class PromptBuilder:
     def build(
         self, request: GenerateRequest, max_model_len: int, vocab_size: int
     ) -> tuple[Prompt, ...]:
-        """Return one prompt per prompt of the request. Raises ContextLengthExceeded, and
-        InvalidRequest if the template cannot render it."""
+        """Return one tokenized prompt for the messages or for each prompt of a request.
+
+        Raises ContextLengthExceeded, and InvalidRequest for invalid token ids, an unsupported
+        feature, or messages that the template cannot render.
+        """
         budget = ContextBudget(request, max_model_len)
         if request.messages is not None:
             return (budget.prompt(self._of_messages(request, request.messages, budget)),)
@@ -56,8 +62,11 @@ class PromptBuilder:
     def _around_gap(
         self, given: str | tuple[int, ...], suffix: str, budget: ContextBudget
     ) -> Prompt:
-        """Return the tokens of a FIM prompt: the text before and after the gap, with the model's
-        marks. If it is too long, the start of the text before the gap is dropped."""
+        """Return a FIM prompt: the text before and after the gap, with the model's FIM tokens.
+
+        If the prompt is too long and may be truncated, the start of the text before the gap is
+        dropped. Raises InvalidRequest if the model has no FIM tokens, and ContextLengthExceeded.
+        """
         marks = self._fill_in
         if marks is None:
             raise InvalidRequest(
@@ -85,13 +94,13 @@ class PromptBuilder:
         elif self._cannot_fit((text,), budget):
             raise budget.exceeded(None)
         ids = self._tokenizer.encode(text, add_special=True)
-        if not ids:  # an empty prompt without BOS: the model needs a token to start from
+        if not ids:  # an empty prompt: the model needs at least one token
             start = self._tokenizer.bos_id
             ids = [start] if start is not None else []
         return budget.cut(ids, lead=len(self._tokenizer.before))
 
     def _cannot_fit(self, texts: Sequence[str], budget: ContextBudget) -> bool:
-        """Whether texts cannot fit, as far as that is known without tokenizing all of them."""
+        """Whether it is certain that texts cannot fit. Tokenizes only a part of long texts."""
         chars = sum(map(len, texts))
         if budget.cannot_fit(chars):
             return True
@@ -100,7 +109,8 @@ class PromptBuilder:
         )
 
     def _end(self, text: str, budget: ContextBudget) -> str:
-        """Return the end of a text that may be truncated, still longer than the room."""
+        """Return the end of a text to be truncated, with more tokens than fit, or the whole
+        text."""
         text = text[-budget.most_chars :]
         if needs_length_check(len(text), budget.room):
             return overfull_end(self._count, text, budget.room)
@@ -128,7 +138,7 @@ class PromptBuilder:
     def _render(
         self, request: GenerateRequest, messages: Sequence[Message], budget: ContextBudget
     ) -> list[int] | None:
-        """Return token ids, or None if the text is so long that it cannot fit."""
+        """Return the token ids of a conversation, or None if it is certain that they cannot fit."""
         assert self._template is not None
         tools = shown_tools(request)
         texts = texts_of(messages, tools)
@@ -147,8 +157,11 @@ class PromptBuilder:
     def _of_newest(
         self, request: GenerateRequest, messages: Sequence[Message], budget: ContextBudget
     ) -> list[int]:
-        """Drop the oldest whole turns, each from a user message on, until the rest fits; never a
-        system message. If the last turn alone is too long, keep its end."""
+        """Return the prompt of the newest turns that fit. System messages are always kept.
+
+        A turn starts at a user message. If the last turn alone is too long, only the end of its
+        user message is kept. Raises ContextLengthExceeded.
+        """
         starts = [i for i, m in enumerate(messages) if m.role == "user"] or [len(messages) - 1]
         low, high = 0, len(starts) - 1
         best: list[int] | None = None
@@ -189,7 +202,7 @@ class PromptBuilder:
 
 
 def _since(messages: Sequence[Message], start: int) -> list[Message]:
-    """Return the system messages, and all others from `start` on."""
+    """Return the messages from index `start` on, and all system messages before them."""
     return [
         message
         for index, message in enumerate(messages)

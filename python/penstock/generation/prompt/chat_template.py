@@ -1,4 +1,4 @@
-"""Selects the chat template of a model, and the syntax of its reasoning and tool calls."""
+"""Selects a model's chat template and the syntax of its reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ log = logging.getLogger(__name__)
 def select_chat_template(
     parts: TextParts, tokenizer: Tokenizer, tool_syntax: str | None
 ) -> tuple[ChatTemplate | None, AnswerSyntax]:
-    """Return the model's own template if it works, else one that fits its control tokens, else
-    None. `tool_syntax`: how the model writes tool calls, None to detect it."""
+    """Return the chat template and the answer syntax of a model.
+
+    The template is the model's own if it works, else a built-in template that fits the model, else
+    None. `tool_syntax`: the name of the tool call syntax, None to detect it.
+    """
     tokens = tokenizer.added_tokens
     if parts.chat_template is not None:
         sources = parts.chat_template + (parts.tool_template or "")
@@ -35,7 +38,8 @@ def select_chat_template(
 
 
 def _for_tools(parts: TextParts, syntax: AnswerSyntax) -> ChatTemplate | None:
-    """Return the model's own template for requests with tools, if it shows them."""
+    """Return the model's separate template for requests with tools. Returns None if there is no
+    such template or it does not show tools."""
     if parts.tool_template is None:
         return None
     template = _compiled(parts, parts.tool_template, syntax)
@@ -48,7 +52,7 @@ def _for_tools(parts: TextParts, syntax: AnswerSyntax) -> ChatTemplate | None:
 def _working(
     parts: TextParts, source: str, syntax: AnswerSyntax, for_tools: ChatTemplate | None = None
 ) -> ChatTemplate | None:
-    """Return the template if it shows a conversation."""
+    """Compile a template. Returns None if it cannot be compiled or does not show messages."""
     template = _compiled(parts, source, syntax, for_tools)
     if template is not None and not template.capabilities.users:
         log.warning("%s: its chat template shows no conversation", parts.model_id)

@@ -1,4 +1,4 @@
-"""A prompt as token ids, and its share of the context."""
+"""Defines a tokenized prompt and limits its length to the context."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import GenerateRequest
 
 LONGEST_TOKEN_CHARS: Final = 512
-"""Longest text of a token: a longer text per token cannot fit."""
+"""Upper bound of the characters of a token: a text with more characters per token cannot fit."""
 DEFAULT_ROOM_TOKENS: Final = 512
-"""Room that truncation leaves for the answer if the request has no `max_tokens`."""
+"""Tokens that truncation leaves for the answer if the request has no `max_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt that fits the context. `max_tokens`: the rest of the context, or less if the request
-    says so. `stop_ids`: tokens that end this answer beside those that end any. `echo`: the text of
-    a prompt that the answers repeat; `echoed_control`: control tokens that it spells out; `lead`:
-    tokens before it that are not part of it."""
+    """A prompt that fits the context.
+
+    - `token_ids`: the tokens of the prompt.
+    - `max_tokens`: maximum tokens of the answer: the rest of the context, or the request's limit if
+      it is lower.
+    - `stop_ids`: tokens that end this answer, in addition to the tokens that end any answer.
+    - `echo`: the text of the prompt if the answers echo it, else "".
+    - `echoed_control`: control tokens that are part of `echo`.
+    - `lead`: number of tokens at the start of the prompt that are not part of `echo`.
+    """
 
     token_ids: tuple[int, ...]
     max_tokens: int
@@ -31,8 +37,12 @@ class Prompt:
 
 
 class ContextBudget:
-    """The share of the context for one prompt: `room` tokens, and at most `most_chars` characters.
-    `truncate`: a prompt that is too long is cut."""
+    """Limits the length of a request's prompt.
+
+    - `room`: tokens that the prompt may have.
+    - `most_chars`: upper bound of the characters of a prompt that fits.
+    - `truncate`: whether a prompt that is too long is truncated.
+    """
 
     def __init__(self, request: GenerateRequest, max_model_len: int) -> None:
         self.truncate = request.limits.truncate
@@ -48,15 +58,15 @@ class ContextBudget:
             self.room = max_model_len - self._least
 
     def cannot_fit(self, chars: int) -> bool:
-        """Whether a text of this many characters is too long in any tokenization."""
+        """Whether a text with this many characters is too long however it is tokenized."""
         return chars > self.most_chars
 
     def fits(self, ids: Sequence[int]) -> bool:
         return len(ids) <= self.room
 
     def cut(self, ids: list[int], lead: int = 0) -> list[int]:
-        """Return the end of a prompt that may be truncated, after its first `lead` tokens. Raises
-        ContextLengthExceeded otherwise."""
+        """Return a prompt's tokens, truncated to `room`: the first `lead` tokens and the end are
+        kept. Raises ContextLengthExceeded if the prompt is too long and must not be truncated."""
         if self.fits(ids):
             return ids
         if not self.truncate:
@@ -65,8 +75,8 @@ class ContextBudget:
         return [*ids[:lead], *ids[len(ids) - self.room + lead :]]
 
     def prompt(self, ids: Sequence[int]) -> Prompt:
-        """Return the prompt of `ids`, which fit. Raises InvalidRequest if there are none: messages
-        may render to no text, and an answer needs a prompt."""
+        """Return the prompt with the tokens `ids`, which must fit. Raises InvalidRequest if `ids`
+        is empty, since messages may render to no text."""
         if not ids:
             raise InvalidRequest("the prompt must not be empty", field=self._field)
         left = self._max_model_len - len(ids)
@@ -74,8 +84,10 @@ class ContextBudget:
         return Prompt(tuple(ids), most)
 
     def exceeded(self, ids: Sequence[int] | None) -> ContextLengthExceeded:
-        """Return the error in OpenAI's and Anthropic's wording, so that coding agents compact the
-        prompt."""
+        """Return the error for a prompt that is too long. `ids`: its tokens, None if not known.
+
+        The wording is that of OpenAI and Anthropic, which makes coding agents compact the prompt.
+        """
         context = self._max_model_len
         tokens = str(len(ids)) if ids is not None else f"over {context}"
         return ContextLengthExceeded(

@@ -1,4 +1,4 @@
-"""Handles media in a conversation with a model that reads text only."""
+"""Removes media from conversations, since models read text only."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Media = Image | Audio | Video | File
 
 
 def without_media(request: GenerateRequest) -> GenerateRequest:
-    """Return the request with texts alone. Files are text already (`agent` shows them as previews).
+    """Return the request without images, audio, video and files.
 
-    An image right after a tool's result becomes a note in that result: the agent read a file and
-    could not continue a conversation that is refused. Raises InvalidRequest for any other medium,
-    naming its part.
+    A media part directly after a tool result becomes a note in that result: an agent that has read
+    an image file could not continue if the request were refused. Raises InvalidRequest that names
+    the part for any other media part. (`agent` has already replaced files by text previews.)
     """
     if not any(isinstance(part, Media) for m in request.messages or () for part in m.parts):
         return request

@@ -1,4 +1,4 @@
-"""Estimates the text of a conversation without rendering its template."""
+"""Collects the texts of a conversation and estimates their length, without rendering a template."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ from penstock.dialog import (
 )
 
 MARKUP_CHARS: Final = 8
-"""Least text that a template writes around a message."""
+"""Characters that every template writes around a message, at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTexts:
-    """Return the texts of a conversation and of the tools that the model sees."""
+    """The texts of a conversation and of the tools that the model sees.
+
+    - `shown`: texts that every template writes.
+    - `chars`: approximate characters of the rendered prompt, including reasoning.
+    """
 
     shown: tuple[str, ...]
     chars: int
 
 
 def texts_of(messages: Sequence[Message], tools: Sequence[FunctionTool]) -> PromptTexts:
-    """Return the texts of a conversation and of the tools that the model sees."""
+    """Return the texts of messages and tools, with their approximate length."""
     shown: list[str] = []
     chars = 0
     for message in messages:
@@ -52,12 +56,12 @@ def texts_of(messages: Sequence[Message], tools: Sequence[FunctionTool]) -> Prom
 
 
 def shown_tools(request: GenerateRequest) -> tuple[FunctionTool, ...]:
-    """Return the tools that the model sees."""
+    """Return the tools that the prompt shows to the model, () if they must not be called."""
     return request.tools if request.tool_policy.mode != "none" else ()
 
 
 def prompt_chars(request: GenerateRequest) -> int:
-    """Return roughly how much text there is to render and tokenize."""
+    """Return the approximate number of characters to render and tokenize for a request."""
     if request.messages is not None:
         return texts_of(request.messages, shown_tools(request)).chars + len(request.answer_prefix)
     given = (*(request.prompts or (request.prompt,)), request.suffix)
@@ -65,7 +69,7 @@ def prompt_chars(request: GenerateRequest) -> int:
 
 
 def _texts_of_tool(tool: FunctionTool) -> Iterator[str]:
-    """Return the texts of a tool: its words and the leaves of its schema."""
+    """Yield the texts of a tool: name, description, and the keys and values of its schema."""
     open_values: list[Any] = [tool.name, tool.description or "", tool.parameters or ""]
     while open_values:
         item = open_values.pop()

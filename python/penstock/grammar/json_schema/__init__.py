@@ -1,1 +1,1 @@
-"""JSON schemas as grammars: which keywords can be enforced, and where an error is."""
+"""Converts JSON schemas to grammars, finds keywords that cannot be enforced, and locates errors."""

@@ -1,7 +1,7 @@
-"""Reads the schema of a function's arguments, for grammars that write arguments in a format other
-than JSON: follows references, merges parts, lists alternatives.
+"""Reads the JSON schema of a function's arguments, for grammars of call formats that do not write
+JSON: follows references, merges `allOf`, lists alternatives.
 
-Every walk has a limit, so that hostile schemas end early.
+All loops and recursions are limited, so that a hostile schema cannot take long.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock.grammar.json_schema.value_types import resolve, type_of, types_of
 MAX_PARTS: Final = 256
 MAX_OPTIONS: Final = 512
 MAX_COUNT: Final = 2000
-"""Larger bounds of a length are ignored: the lexer would need one state per item."""
+"""Largest minimum or maximum length that is enforced: the lexer needs one state per item."""
 _ROOT: Final = "arguments"
 _CHOICES: Final = ("anyOf", "oneOf")
 _COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems")
 _MAX_DEPTH: Final = 200
-"""llguidance refuses much flatter schemas."""
+"""Maximum nesting of a schema. llguidance already refuses schemas with much less nesting."""
 _BOOLEANS: Final = frozenset({"null", "boolean"})
 BINDING: Final = frozenset({
     "$dynamicRef", "$recursiveRef", "additionalItems", "additionalProperties", "allOf", "anyOf",
@@ -32,11 +32,16 @@ BINDING: Final = frozenset({
     "prefixItems", "properties", "propertyNames", "required", "then", "type",
     "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
 })  # fmt: skip
-"""Keywords of JSON Schema that constrain values; all others are annotations."""
+"""Keywords of JSON Schema that constrain values. All other keywords are annotations."""
 
 
 class Unenforceable(Exception):
-    """The schema of a strict function has a keyword that the model's call format cannot enforce."""
+    """Raised if the schema of a strict function has a keyword that the model's call format cannot
+    enforce.
+
+    - `tool`: the function.
+    - `place`: JSON pointer to the schema with the keyword.
+    """
 
     def __init__(self, tool: FunctionTool, place: str, keyword: str) -> None:
         super().__init__(f"{keyword} cannot be enforced in this model's tool call format")
@@ -45,14 +50,15 @@ class Unenforceable(Exception):
 
 
 def required_of(schema: dict[str, Any]) -> list[str]:
-    """Return the names of the required members. Some clients send null for none."""
+    """Return the names in a schema's `required`; [] if it is absent or null, which some clients
+    send."""
     found = schema.get("required")
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def members_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return name -> schema of the members that an object may or must have by name: its properties
-    and any other required names."""
+    """Return the members that an object schema names, as name -> schema: its properties, and
+    required members that are not properties but are allowed."""
     properties = schema.get("properties")
     named = dict(properties) if isinstance(properties, dict) else {}
     others = others_of(schema)
@@ -62,7 +68,8 @@ def members_of(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def others_of(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the schema of members that are not properties, or None if there may be none."""
+    """Return the schema (`additionalProperties`) of an object's members that `properties` does not
+    name: {} if it does not restrict them, None if it forbids them."""
     found = schema.get("additionalProperties")
     if found is False:
         return None
@@ -70,7 +77,7 @@ def others_of(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def member_of(schema: dict[str, Any], name: str) -> Any:
-    """Return the schema of one member of an object, {} if the schema does not restrict it."""
+    """Return the schema of the member `name` of an object, {} if the member is not restricted."""
     found: list[Any] = []
     for form in options_of(schema, schema):
         inner = members_of(form).get(name, others_of(form) or {})
@@ -80,8 +87,8 @@ def member_of(schema: dict[str, Any], name: str) -> Any:
 
 
 def flattened(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with its top-level reference and the parts of its allOf merged into it. Parts
-    that contradict each other stay in allOf."""
+    """Return a schema with its top-level `$ref` and `allOf` merged. Keywords that contradict
+    merged keywords stay in `allOf`."""
     flat: dict[str, Any] = {}
     left: list[dict[str, Any]] = []
     for part in _parts(schema, root):
@@ -92,7 +99,9 @@ def flattened(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
 
 
 def options_of(schema: Any, root: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the alternatives of the anyOf and oneOf at the top of a schema, each flattened."""
+    """Return the alternatives of the `anyOf` and `oneOf` at the top of a schema, each merged with
+    the rest of the schema and flattened. A schema without alternatives gives one flattened
+    schema."""
     waiting, found, spread = [schema], [], 0
     while waiting:
         flat = flattened(waiting.pop(0), root)
@@ -107,7 +116,7 @@ def options_of(schema: Any, root: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def values_of(schema: Any, root: dict[str, Any]) -> list[Any] | None:
-    """Return all values that a schema allows, or None if they are not listed."""
+    """Return all values that a schema allows, or None if the schema does not list its values."""
     found: dict[str, Any] = {}  # keyed by JSON text, since True == 1 in Python
     for option in options_of(schema, root):
         values = _listed(option)
@@ -118,14 +127,15 @@ def values_of(schema: Any, root: dict[str, Any]) -> list[Any] | None:
 
 
 def count_of(schema: dict[str, Any], key: str) -> int | None:
-    """Return a bound of a length, or None if there is none or it is too large to enforce."""
+    """Return a schema's bound `key`, e.g. `maxLength`. None: the schema has no such bound, or it is
+    too large to enforce."""
     found = schema.get(key)
     return found if isinstance(found, int) and 0 <= found <= MAX_COUNT else None
 
 
 def unknown_keyword(schema: dict[str, Any], known: frozenset[str]) -> str | None:
-    """Return the first constraining keyword that is not in `known`, or whose count is too large to
-    enforce."""
+    """Return the first keyword that constrains values and cannot be enforced: it is not in `known`,
+    or its bound is too large. None if all keywords can be enforced."""
     for key in schema:
         if key == "format" and "string" not in types_of(schema, {}):
             continue
@@ -135,8 +145,8 @@ def unknown_keyword(schema: dict[str, Any], known: frozenset[str]) -> str | None
 
 
 def standalone(schema: Any, root: dict[str, Any]) -> Any:
-    """Return a part of a schema together with all that its references name, so that it can be used
-    on its own."""
+    """Return a part of the schema `root` as a complete schema: definitions that its references name
+    are included."""
     if '"$ref": "#' not in json.dumps(schema):
         return schema
     whole = {key: value for key, value in root.items() if key not in ("$id", "id", "$schema")}
@@ -144,7 +154,7 @@ def standalone(schema: Any, root: dict[str, Any]) -> Any:
 
 
 def _moved(schema: Any, depth: int = 0) -> Any:
-    """Redirect all references of a schema to `_ROOT`."""
+    """Return a schema whose references point to the copy of the root schema under `_ROOT`."""
     if depth > _MAX_DEPTH:
         return schema
     if isinstance(schema, list):
@@ -159,7 +169,8 @@ def _moved(schema: Any, depth: int = 0) -> Any:
 
 
 def _parts(schema: Any, root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a schema without its references and allOf, then the parts that these name."""
+    """Yield a schema without its `$ref` and `allOf`, then, recursively, the schemas that `$ref` and
+    `allOf` name."""
     waiting = [schema]
     for _ in range(MAX_PARTS):
         if not waiting:
@@ -176,7 +187,7 @@ def _parts(schema: Any, root: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _put(flat: dict[str, Any], key: str, value: Any) -> bool:
-    """Add a keyword to a schema. Returns False if it contradicts the keywords that are there."""
+    """Merge a keyword into a schema. Returns False if it contradicts the schema's keywords."""
     known = flat.get(key)
     if key not in flat or known == value:
         flat[key] = value

@@ -1,8 +1,9 @@
 """Forbids keys that a schema does not list.
 
-In JSON Schema an object with `properties` may have any other keys too. Clients that write such a
-schema for an answer mean the listed keys only, and a model may invent others. So an object that
-lists keys gets `additionalProperties: false` here, unless it sets `additionalProperties` itself.
+In JSON Schema, an object with `properties` may also have other keys. Clients that write such a
+schema for an answer expect only the listed keys, but a model may invent other keys. So an object
+schema with `properties` gets `additionalProperties: false` here, unless it sets
+`additionalProperties` itself.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ from penstock.grammar.json_schema.subschemas import map_subschemas
 _CHOICES: Final = ("anyOf", "oneOf")
 _SHARED: Final[tuple[str, ...]] = ("$defs", "definitions")
 _OPEN: Final = ("if", "dependentSchemas", "unevaluatedProperties")
-"""Keywords that can add keys in ways that are not followed here: such an object stays as it is."""
+"""Keywords that can allow further keys in ways that this module does not analyze. A schema with one
+of them is not changed."""
 _MAX_PARTS: Final = 20_000
 _MAX_DEPTH: Final = 64
 
 
 class _TooComplex(Exception):
-    """The schema has too many parts or is nested too deeply."""
+    """The schema has too many subschemas or is nested too deeply."""
 
 
 def without_extra_keys(schema: dict[str, Any]) -> dict[str, Any]:
-    """Forbid further keys in objects that have `properties` and no `additionalProperties`.
+    """Return a schema that forbids further keys in objects with `properties` and without
+    `additionalProperties`.
 
-    An object that is assembled by `allOf` or a reference has the keys of all its parts. Each
-    alternative of `anyOf` or `oneOf` is one object together with the keywords beside it. A schema
-    whose parts would have to be repeated too often is returned unchanged.
+    An object that is assembled by `allOf` or `$ref` may have the keys of all schemas that are
+    combined. Each alternative of `anyOf` or `oneOf` is combined with the other keywords of its
+    parent. A schema that is too large or too deep is returned unchanged.
     """
     try:
         closed: dict[str, Any] = _ExtraKeysRemover(schema).part(schema, 0)
@@ -44,7 +47,7 @@ class _ExtraKeysRemover:
         self._left = _MAX_PARTS
 
     def part(self, part: Any, depth: int) -> Any:
-        """Return a part of the schema without extra keys. Raises _TooComplex."""
+        """Return a subschema that forbids extra keys. Raises _TooComplex."""
         if not isinstance(part, dict):
             return part
         self._left -= 1
@@ -63,7 +66,7 @@ class _ExtraKeysRemover:
         return self._within(_closed(part), depth)
 
     def _joined(self, part: dict[str, Any], depth: int) -> dict[str, Any]:
-        """Merge `allOf` and a reference into one object."""
+        """Merge `allOf` and `$ref` of a subschema into one object that forbids extra keys."""
         flat = flattened(part, self._root)
         if "additionalProperties" in flat:
             return part
@@ -85,7 +88,7 @@ def _closed(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joins(part: dict[str, Any]) -> bool:
-    """Whether several parts describe the same object."""
+    """Whether a subschema combines several schemas for the same object (`allOf`, `$ref`)."""
     parts = part.get("allOf")
     binding = [one for one in parts if _binds(one)] if isinstance(parts, list) else []
     own = any(key in BINDING for key in part if key != "allOf")
@@ -97,7 +100,7 @@ def _binds(part: Any) -> bool:
 
 
 def _adds_keys(part: dict[str, Any], key: str) -> bool:
-    """Whether alternatives add keys to the properties beside them."""
+    """Whether the alternatives under `key` can add properties to the parent's properties."""
     options = part.get(key)
     if "properties" not in part or not isinstance(options, list):
         return False

@@ -1,8 +1,8 @@
 """Finds numbers in a JSON schema that the grammar library would round.
 
-It stores numbers as doubles. An integer that is not exactly a double would become another one in
-the answer. An integer of more than 64 bits has already been rounded to a double by the JSON
-decoder.
+The library stores numbers as doubles. An integer that a double cannot represent would become a
+different integer in the answer. The JSON decoder has already rounded an integer of more than 64
+bits to a double.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from penstock.grammar.json_schema.value_types import type_of, types_of
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MAX_DEPTH: Final = 200
 _MAX_EXACT: Final = 2**53
-"""Up to here every integer is exactly a double, and so are its neighbours."""
+"""Up to this magnitude, every integer is exactly a double."""
 _MAX_DECODED: Final = 2**63
-"""Up to here the JSON decoder keeps all digits of an integer."""
+"""Up to this magnitude, the JSON decoder keeps all digits of an integer."""
 
 
 def inexact_number_of(schema: Any, place: str = "", depth: int = 0) -> tuple[str, str] | None:
-    """Return (JSON pointer, reason) of the first number that would be rounded, or None."""
+    """Return (JSON pointer, reason) for the first number in a schema that would be rounded, or
+    None. `place`: JSON pointer to `schema`."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return None
     for keyword, number in _inexact(schema):
@@ -34,8 +35,8 @@ def inexact_number_of(schema: Any, place: str = "", depth: int = 0) -> tuple[str
 
 
 def without_inexact_numbers(schema: Any, depth: int = 0) -> Any:
-    """Remove keywords whose numbers would be rounded. `enum` and `const` are replaced by the types
-    of their values."""
+    """Return a schema without keywords whose numbers would be rounded. `type` with the types of the
+    values replaces `enum` and `const`."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
     kept = dict(schema)
@@ -47,7 +48,8 @@ def without_inexact_numbers(schema: Any, depth: int = 0) -> Any:
 
 
 def _inexact(schema: dict[str, Any]) -> Iterator[tuple[str, int | float]]:
-    """Yield (keyword, number) for each keyword of one part whose number would be rounded."""
+    """Yield (keyword, number) for each keyword at the top of a schema whose number would be
+    rounded."""
     for keyword in ("const", "enum"):
         number = next((n for n in _numbers(schema.get(keyword)) if not _is_exact(n)), None)
         if number is not None:

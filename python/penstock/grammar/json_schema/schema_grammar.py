@@ -1,4 +1,4 @@
-"""Turns JSON schemas into grammars, sets the spacing of the JSON, and locates errors in a
+"""Converts JSON schemas to grammars, sets the white space of the JSON, and locates errors in a
 schema."""
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ SPACING: Final[JsonCompileOptions] = {
     "key_separator": ": ",
     "whitespace_flexible": False,
 }
-"""One line, spaced like most JSON in training data. A model that may choose its white space can
-fill an answer with it, and no token would be forced. `x-guidance` in the schema overrides this."""
+"""White space of the JSON: one line, spaced like most JSON in training data. A model that could
+choose the white space might fill an answer with it, and no token would be forced. `x-guidance` in
+the schema overrides these options."""
 
 _MAX_TRIALS: Final = 200
 _MAX_ENDLESS: Final = 16
-"""References that may be left out of one schema."""
+"""Maximum number of references that are removed from one schema because they never end."""
 NO_VALUE: Final[dict[str, Any]] = {"type": "object", "properties": {"a": False}, "required": ["a"]}
-"""A schema that no value matches; the library refuses it."""
+"""A schema that no value matches. The library refuses it."""
 _MAX_DEPTH: Final = 64
 """llguidance refuses deeper schemas."""
 _ANY_NAME: Final[tuple[object, ...]] = ({"type": "string"}, {}, True)
 _KEPT_LONGEST: Final = (
     "required", "allOf", "oneOf", "anyOf", "items", "$ref", "properties", "type",
 )  # fmt: skip
-"""Keywords by how much they say about a value, the most important last."""
+"""Keywords in the order in which they are removed: keywords that say more about a value later."""
 
 
 class SchemaFault(ValueError):
-    """A schema that cannot be used. `place` is a JSON pointer to the faulty part."""
+    """Raised for a schema that cannot be used. `place`: JSON pointer to the faulty part."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(reason)
@@ -52,8 +53,8 @@ def schema_grammar(schema: str, *, strict: bool) -> str:
     """Return the serialized grammar of a schema, given as JSON text.
 
     Without `strict`, keywords that cannot be enforced are ignored. Raises ValueError if the text is
-    not a JSON schema, SchemaFault if no finite value matches it or a number in it would lose
-    digits.
+    not a JSON schema. With `strict`, raises SchemaFault if no finite value matches the schema or a
+    number in the schema would lose digits.
     """
     try:
         decoded = json.loads(schema)
@@ -79,10 +80,10 @@ def schema_grammar(schema: str, *, strict: bool) -> str:
 def schema_fault(
     schema: str, error: str, error_of: Callable[[str], str | None], *, strict: bool
 ) -> str:
-    """Return the JSON pointer to the innermost part of a schema that gives `error` on its own, ""
-    for the whole schema.
+    """Return the JSON pointer to the innermost subschema that causes `error` by itself; "" for the
+    whole schema.
 
-    `error_of` returns the error of a serialized grammar.
+    `error_of` returns the error of a serialized grammar, None if it is valid.
     """
     root = json.loads(schema)
     if not isinstance(root, dict):
@@ -101,8 +102,11 @@ def schema_fault(
 def without_fault(
     schema: str, place: str, error: str, error_of: Callable[[str], str | None]
 ) -> str | None:
-    """Remove the keyword that gives `error` at a place found by `schema_fault`. Returns the
-    schema's JSON text, or None if no single keyword is the cause."""
+    """Remove the keyword that causes `error` from the subschema at `place`.
+
+    `place`: a JSON pointer that `schema_fault` returned. Returns the JSON text of the whole schema,
+    or None if no single keyword is the cause.
+    """
     root = json.loads(schema)
     part = _part_at(root, place)
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
@@ -123,17 +127,16 @@ def without_fault(
 
 
 def schema_of_grammar(grammar: str) -> dict[str, Any]:
-    """Return the schema of a grammar that was made from one: the part that is enforced."""
+    """Return the JSON schema in a serialized grammar that `schema_grammar` made: the part of the
+    original schema that is enforced."""
     schema: dict[str, Any] = json.loads(grammar)["grammars"][0]["json_schema"]
     return schema
 
 
 def without_no_ops(schema: Any, depth: int = 0) -> Any:
-    """Remove keywords that have no effect but that the library refuses.
-
-    These are `propertyNames` that every name matches and `required: null`, which some clients send
-    for an empty list.
-    """
+    """Return a schema without keywords that have no effect but that the library refuses:
+    `propertyNames` that every name matches, and `required: null`, which some clients send for an
+    empty list."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return schema
     kept = dict(schema)
@@ -145,10 +148,11 @@ def without_no_ops(schema: Any, depth: int = 0) -> Any:
 
 
 def enforceable_schema(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
-    """Prepare a schema for the library: remove no-ops, parts that no finite value matches, and
-    numbers that would lose digits.
+    """Prepare a schema for the library: remove keywords without effect, subschemas that no finite
+    value matches, and numbers that would lose digits.
 
-    A `strict` schema with such a part becomes one that allows no value, which the library refuses.
+    If no finite value matches the whole schema, or a `strict` schema has a number that would lose
+    digits, the result is `NO_VALUE`, which the library refuses.
     """
     if not can_terminate(schema) or (strict and inexact_number_of(schema) is not None):
         return NO_VALUE
@@ -165,7 +169,7 @@ def _grammar(schema: dict[str, Any], strict: bool) -> str:
 
 
 def _part_at(root: Any, place: str) -> Any:
-    """Return the value that a JSON pointer names."""
+    """Return the value in `root` that a JSON pointer names."""
     part = root
     for step in place.split("/")[1:]:
         name = unescaped_step(step)

@@ -1,4 +1,4 @@
-"""Walks over the parts of a JSON schema, and JSON pointers to them."""
+"""Iterates over the subschemas of a JSON schema and makes JSON pointers to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SINGLE: Final = ("items", "additionalProperties")
 
 
 def subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (step of a JSON pointer, schema) for each part of a schema."""
+    """Yield (relative JSON pointer, subschema) for each direct subschema of a schema."""
     for key in _NAMED:
         if isinstance(named := schema.get(key), dict):
             for name, part in named.items():
@@ -25,7 +25,7 @@ def subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def map_subschemas(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a copy of a schema with every part changed."""
+    """Return a copy of a schema in which `change` was applied to each direct subschema."""
     changed = dict(schema)
     for key, value in schema.items():
         if key in _NAMED and isinstance(value, dict):
@@ -38,10 +38,10 @@ def map_subschemas(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict
 
 
 def escaped_step(name: str) -> str:
-    """Return a name as a step of a JSON pointer (RFC 6901)."""
+    """Escape a name for use in a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def unescaped_step(step: str) -> str:
-    """Return the name in a step of a JSON pointer."""
+    """Return the name that a step of a JSON pointer spells."""
     return step.replace("~1", "/").replace("~0", "~")

@@ -1,8 +1,8 @@
-"""Finds parts of a JSON schema that no finite value matches, because each contains itself.
+"""Finds subschemas of a JSON schema that no finite value matches because they require themselves.
 
-A part can terminate if everything it requires can: the least fixpoint of that over the references.
-The grammar library would let an answer start such a part and break off; here the part allows no
-value.
+A subschema can terminate if all subschemas that it requires can terminate: a least fixpoint over
+the references. The grammar library would let an answer start a value of a subschema that cannot
+terminate; here such a subschema is made to allow no value.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _MAX_REFERENCES: Final = 1000
 
 
 def can_terminate(schema: Any) -> bool:
-    """Whether a finite value may match a schema, judged by its references only. Other
-    contradictions are not checked."""
+    """Whether a finite value may match a schema. Only references that never end are considered, not
+    other contradictions."""
     root = schema if isinstance(schema, dict) else {}
     return _ends(schema, _ending(root), 0) or not _ends(schema, set(_references(root)), 0)
 
 
 def without_endless(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace each part below the top of a schema by `false` if no finite value matches it."""
+    """Return a schema in which `false` replaces each subschema that no finite value matches."""
     ending = _ending(schema)
     if all(reference in ending for reference in _references(schema)):
         return schema
@@ -36,7 +36,8 @@ def without_endless(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def endless_part_of(schema: dict[str, Any]) -> str:
-    """Return the JSON pointer to the reference that makes a schema endless."""
+    """Return the JSON pointer to the reference because of which no finite value matches a
+    schema."""
     ending = _ending(schema)
     place, part, seen = "", schema, set[str]()
     for _ in range(_MAX_DEPTH):
@@ -58,7 +59,7 @@ def endless_part_of(schema: dict[str, Any]) -> str:
 
 
 def _ending(root: dict[str, Any]) -> set[str]:
-    """Return the references within a schema to parts that can terminate; all references if the
+    """Return the references of a schema whose targets can terminate. Returns all references if the
     search takes too long."""
     waiting = list(dict.fromkeys(_references(root)))
     ending: set[str] = set()
@@ -66,7 +67,7 @@ def _ending(root: dict[str, Any]) -> set[str]:
         return set(waiting)
     for _ in range(_MAX_PASSES):
         left = []
-        for one in reversed(waiting):  # alternating directions: a chain needs few passes
+        for one in reversed(waiting):  # each pass reverses the order: a chain needs few passes
             if _ends(resolve(one, root), ending, 0):
                 ending.add(one)
             else:
@@ -108,8 +109,8 @@ def _ends(schema: Any, ending: set[str], depth: int) -> bool:
 
 
 def _needed(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (step of a JSON pointer, schema) for each part that every value of a schema
-    contains."""
+    """Yield (relative JSON pointer, subschema) for each subschema that every value of a schema must
+    match or contain."""
     if not isinstance(schema, dict):
         return
     for index, part in enumerate(_list(schema, "allOf")):

@@ -1,4 +1,4 @@
-"""JSON types that a schema allows, and the references in it."""
+"""Finds the JSON types that a schema allows, and resolves references."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _MAX_DEPTH: Final = 16
 
 
 def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
-    """Return the JSON types that the top of a schema allows. `root` resolves references."""
+    """Return the JSON types that a schema allows. `root`: the schema in which references are
+    resolved."""
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return ANY
     if isinstance(reference := schema.get("$ref"), str):
@@ -52,9 +53,9 @@ def type_of(value: Any) -> str:
 
 
 def resolve(reference: str, root: dict[str, Any]) -> Any:
-    """Return the value that a reference within a schema names: `#` and a JSON pointer.
+    """Return the value in `root` that a reference (`#` and a JSON pointer) names.
 
-    Returns {} for a reference to another document, None for a name that does not exist.
+    Returns {} for a reference to another document, None if the value does not exist.
     """
     if not reference.startswith("#"):
         return {}

@@ -1,1 +1,1 @@
-"""Chat templates: sandboxed rendering, and fallbacks for what a template does not support."""
+"""Chat templates: sandboxed rendering, and fallbacks for features a template does not support."""

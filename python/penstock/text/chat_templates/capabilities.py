@@ -14,7 +14,8 @@ Render = Callable[[Messages, list[dict[str, Any]] | None], str]
 SHORT_ID_CHARS: Final = 9
 _LONG_ID: Final = "call_0123456789abcdef"
 _NAMES: Final = ("probe_first", "probe_second")
-"""Functions in probe calls differ from the probe definition, which is rendered with them."""
+"""Functions that the probe calls name. They differ from the function that `_TOOL` defines, because
+both are rendered together."""
 _SYSTEM: Final = {"role": "system", "content": "probe-system"}
 _USER: Final = {"role": "user", "content": "probe-user"}
 _ASSISTANT: Final = {"role": "assistant", "content": "probe-assistant"}
@@ -36,15 +37,20 @@ _BARE_TOOL: Final = {"type": "function", "function": {"name": "probe_tool"}}
 
 @dataclass(frozen=True, slots=True)
 class TemplateCapabilities:
-    """Features of a chat template.
+    """Features of a chat template. True: the template supports the feature.
 
-    - `users`: a plain conversation; `system`: system messages; `results`: tool messages.
-    - `tools`: tool definitions; `bare_tools`: those without description and parameters.
-    - `calls`: tool calls; `several_calls`: several calls in one message.
-    - `text_arguments`: arguments of calls must be JSON text.
-    - `short_ids`: ids of calls must have nine characters.
-    - `late_system`: system messages after other messages are shown, in any position.
-    - `repeated_roles`: roles among "system", "user" and "assistant" that may repeat.
+    - `users`: a plain conversation.
+    - `system`: system messages.
+    - `tools`: tool definitions.
+    - `bare_tools`: tool definitions without description and parameters.
+    - `calls`: tool calls.
+    - `several_calls`: several tool calls in one message.
+    - `results`: tool messages.
+    - `text_arguments`: the arguments of tool calls must be JSON text.
+    - `short_ids`: the ids of tool calls must have nine characters.
+    - `late_system`: system messages are shown in any position, also after other messages.
+    - `repeated_roles`: roles of which consecutive messages are allowed, among "system", "user" and
+      "assistant".
     - `assistant_first`: a conversation that the assistant starts.
     - `system_alone`: a system message without any other message.
     """
@@ -65,8 +71,10 @@ class TemplateCapabilities:
 
 
 def probe_capabilities(render: Render) -> TemplateCapabilities:
-    """Render a few conversations and check the output. `render` raises InvalidRequest if the
-    template refuses a conversation."""
+    """Return the features of a template: render a few conversations and check the output.
+
+    `render` raises InvalidRequest if the template refuses a conversation.
+    """
 
     def shown(
         messages: Messages, *words: str, tools: bool = False, tool: dict[str, Any] = _TOOL
@@ -78,7 +86,8 @@ def probe_capabilities(render: Render) -> TemplateCapabilities:
         return all(word in text for word in words)
 
     def shown_somehow(messages: Messages, *words: str) -> bool:
-        """Try with tools too, since a template for requests with tools may require them."""
+        """Whether the words are shown without tools or with tools, since a template for requests
+        with tools may require them."""
         return shown(messages, *words) or shown(messages, *words, tools=True)
 
     def all_shown(*messages: dict[str, Any]) -> bool:
@@ -118,13 +127,14 @@ def probe_capabilities(render: Render) -> TemplateCapabilities:
 
 
 def _probe_calls(shown: Callable[..., bool]) -> tuple[bool, bool, bool]:
-    """Return (calls are shown, their arguments must be text, their ids must be short)."""
+    """Return three flags: the template shows tool calls, their arguments must be JSON text, their
+    ids must have nine characters."""
     for call_id in (_LONG_ID, _LONG_ID[:SHORT_ID_CHARS]):
         for arguments in ({"probe_argument": 1}, '{"probe_argument": 1}'):
             call = _called(arguments, call_id)
             talk = [_USER, call, _result(call_id, "x"), _USER]
-            # A mapping that is not written as JSON appears with Python's quotes, a text that is
-            # encoded again with escaped ones.
+            # A mapping that is not written as JSON appears with Python's single quotes; JSON text
+            # that is encoded again appears with escaped quotes.
             for messages in ([_USER, call], talk):
                 if shown(messages, _NAMES[0], '"probe_argument"', tools=True) or (
                     isinstance(arguments, dict)

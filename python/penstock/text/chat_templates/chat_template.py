@@ -1,4 +1,4 @@
-"""Renders messages to the prompt text that a model was trained on."""
+"""Renders messages to a prompt in the format that a model was trained on."""
 
 from __future__ import annotations
 
@@ -32,22 +32,25 @@ _FAILURES = (
 )
 # fmt: on
 FIRST_MARK, LAST_MARK = 0x100000, 0x10FFFD
-"""Private-use code points. One that is not in the request splits control tokens in its text."""
+"""First and last private-use code point. A code point of this range that is not in the request's
+text is inserted into control tokens written there, so that they are not recognized."""
 
 
 class ChatTemplate:
     """The compiled chat template of one model.
 
-    It comes from the model's files, never from a request. Raises ModelError if it is too large or
-    not a template.
+    The template comes from the model's files, never from a request. Raises ModelError if it is too
+    large or cannot be compiled.
 
     A control token that a request contains ("<|im_end|>" in a user's text) reaches the model as
-    plain text: `encode` splits it before the text is tokenized. Control tokens of the template
-    itself are recognized.
+    plain text: `encode` splits the token before the text is tokenized. Control tokens of the
+    template itself are recognized.
 
-    Features that the template does not support (tools, calls, results, a system message, an order
-    of roles) are written into messages that it supports; calls in the syntax `calls` (None:
-    Hermes). `for_tools`: the template for requests with tools, if the model has a separate one.
+    Features that the template does not support (tools, tool calls, tool results, system messages,
+    an order of roles) are rewritten into messages that the template supports.
+
+    - `calls`: the syntax of rewritten tool calls; None: Hermes.
+    - `for_tools`: the template for requests with tools, if the model has a separate one.
     """
 
     def __init__(
@@ -73,13 +76,13 @@ class ChatTemplate:
 
     @cached_property
     def capabilities(self) -> TemplateCapabilities:
-        """Features that the template supports. Probed on first use, which takes some
-        milliseconds."""
+        """Features that the template supports. The first access probes the template, which takes
+        some milliseconds."""
         return probe_capabilities(self.render_plain)
 
     @cached_property
     def _wants_parts(self) -> bool:
-        """Whether the template shows content only if it is a list of parts."""
+        """Whether the template shows a message's content only if the content is a list of parts."""
         message = {"role": "user", "content": "probe-user"}
         return not self._shows(message) and self._shows(_in_parts(message))
 
@@ -92,8 +95,8 @@ class ChatTemplate:
     def render_plain(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> str:
-        """Render messages and tools in the template's own format, without fallbacks. Raises as
-        `render`."""
+        """Render messages and tools as the template does, without fallbacks. Raises the same
+        errors as `render`."""
         return self._render({"messages": messages, "tools": tools})
 
     def render(
@@ -105,8 +108,8 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt text, up to the start of the assistant's answer.
 
-        Raises InvalidRequest with the template's own message if it refuses the messages, and for
-        messages that it cannot render or that exceed its limits.
+        Raises InvalidRequest if the template refuses the messages (with the template's own error
+        message), cannot render them, or exceeds the rendering limits.
         """
         if tools and self._for_tools is not None:
             return self._for_tools.render(messages, tools=tools, reasoning=reasoning)
@@ -122,10 +125,10 @@ class ChatTemplate:
         reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
         answer_prefix: str = "",
     ) -> list[int]:
-        """Return the prompt's token ids. `answer_prefix`: the start of the answer, written by the
-        client.
+        """Render a conversation and return the prompt's token ids. `answer_prefix`: the start of
+        the answer, which the client wrote.
 
-        Raises as `render`.
+        Raises the same errors as `render`.
         """
         if tools and self._for_tools is not None:
             return self._for_tools.encode(
@@ -135,14 +138,14 @@ class ChatTemplate:
         if not _any_text([inputs, answer_prefix], tokenizer.mentions_control):
             return tokenizer.encode(self._render_with_prefix(inputs, answer_prefix))
         mark = _unused_mark([inputs, answer_prefix])
-        # Split before the fallbacks add marks around calls, which must be recognized.
+        # Split before the fallbacks add tags around calls: these tags must be recognized.
         split = _map_text(inputs, lambda text: tokenizer.break_control(text, mark))
         text = self._render_with_prefix(split, tokenizer.break_control(answer_prefix, mark))
         return tokenizer.encode_pieces(text.split(mark))
 
     def _render_with_prefix(self, inputs: dict[str, Any], answer_prefix: str) -> str:
-        """Render the prompt with the answer prefix. The prefix is not reasoning: if the template
-        opens reasoning, it is closed before."""
+        """Render the prompt and append the answer prefix. The prefix is not reasoning: if the
+        template opens reasoning, the closing tag is written before the prefix."""
         text = self._render(self._variables(inputs))
         if not answer_prefix:
             return text
@@ -161,7 +164,7 @@ class ChatTemplate:
         tools: Sequence[FunctionTool],
         reasoning: ReasoningPolicy,
     ) -> dict[str, Any]:
-        """Return the request's data under the names that templates use."""
+        """Return the messages, tools and reasoning policy under the names that templates use."""
         inputs: dict[str, Any] = {
             "messages": template_messages(messages, knows_developer=self._knows_developer),
             "tools": template_tools(tools),
@@ -173,7 +176,7 @@ class ChatTemplate:
         return inputs
 
     def _variables(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Apply fallbacks for features that the template does not support."""
+        """Return the inputs with fallbacks for features that the template does not support."""
         shown, defined = inputs["messages"], inputs["tools"]
         if defined or not alternates(shown) or any("tool_calls" in m for m in shown):
             shown, defined = with_fallbacks(shown, defined, self.capabilities, self._calls)
@@ -194,10 +197,10 @@ class ChatTemplate:
             if not variables["tools"]:
                 raise
         self._attempt({**variables, "tools": None}, "messages")
-        return self._attempt(variables, "tools")  # it renders without tools, so they are at fault
+        return self._attempt(variables, "tools")  # rendering works without tools: blame the tools
 
     def _attempt(self, variables: dict[str, Any], field: str) -> str:
-        """Render once. Errors name `field`."""
+        """Render the template once. Raises InvalidRequest that names `field`."""
         token = BUDGET.set(Budget(count_chars(variables)))
         try:
             return self._template.render(
@@ -229,7 +232,8 @@ def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
-    """Copy the reasoning before calls to the name that gpt-oss's template uses."""
+    """Copy the reasoning of a message with tool calls to the key "thinking", which gpt-oss's
+    template reads."""
     if "reasoning_content" not in message or "tool_calls" not in message or message["content"]:
         return message
     return {**message, "thinking": message["reasoning_content"]}
@@ -265,7 +269,7 @@ def _unused_mark(inputs: Any) -> str:
 
 
 def _any_text(value: Any, test: Callable[[str], object]) -> bool:
-    """Whether any string in plain data, including keys, passes a test."""
+    """Whether any string in nested dictionaries and lists, including keys, passes a test."""
     if isinstance(value, str):
         return bool(test(value))
     if isinstance(value, dict):
@@ -280,7 +284,7 @@ def _any_text(value: Any, test: Callable[[str], object]) -> bool:
 
 
 def _map_text(value: Any, change: Callable[[str], str]) -> Any:
-    """Return plain data with every string changed, including keys."""
+    """Apply `change` to every string in nested dictionaries and lists, including keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

@@ -15,14 +15,14 @@ ESCAPED_CHARS: Final = 6
 QUOTED_CHARS: Final = 12
 """Length of the longest URL escape of a character: four bytes of three characters each."""
 WRAP_WORK: Final = 100
-"""textwrap copies the rest of a long word, or of blanks, for each line that it makes. Steps =
-characters squared / (width * WRAP_WORK)."""
+"""Divisor of the cost of wrapping a long word or a run of blanks: characters squared / (width *
+WRAP_WORK) steps. textwrap copies the rest of the word for each line."""
 _PIECES: Final = re.compile(r"\S+|\s+")
 
 
 def check_filter(budget: Budget, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Charge a filter call. Raises TemplateLimit, or SecurityError for arguments that are not
-    allowed."""
+    """Charge a filter call to the budget. Raises TemplateLimit if it exceeds the budget, and
+    SecurityError for arguments that are not allowed."""
     value = args[0] if args else None
     if name == "replace" and len(args) >= 3:
         check_replace(budget, budget.text(value), args[1], args[2])
@@ -54,7 +54,7 @@ def check_filter(budget: Budget, name: str, args: tuple[Any, ...], kwargs: dict[
 
 
 def check_replace(budget: Budget, text: str, old: Any, new: Any) -> None:
-    """Charge a replacement in a text."""
+    """Charge the length of `text` after all `old` are replaced by `new`."""
     if isinstance(old, str) and isinstance(new, str):
         budget.charge_chars(len(text) + text.count(old) * len(new))
 
@@ -74,8 +74,8 @@ def _check_wrap(
 
 
 def _printed_chars(budget: Budget, value: Any, column: int = 1) -> int:
-    """Return an upper bound of the length of `pprint`'s output for a value in this column: each
-    word of a text and each item may get its own line."""
+    """Return an upper bound of the number of characters that `pprint` writes for a value that
+    starts in this column. Each word of a text and each item may get its own line."""
     budget.charge_steps()
     if isinstance(value, str):
         return (len(value.split()) + value.count("\n") + 1) * (column + 4) + len(repr(value))

@@ -1,6 +1,7 @@
-"""Chat templates for models without a usable one, chosen by control tokens and model name.
+"""Built-in chat templates for models whose files have no usable template.
 
-They support a plain conversation; tools, calls and results use fallbacks (`message_fallbacks`).
+The template is chosen by the model's control tokens, else by its name. These templates support a
+plain conversation; tools, calls and results use fallbacks (`message_fallbacks`).
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ _DEEPSEEK: Final = """
 {%- if add_generation_prompt %}{{- '<｜Assistant｜>' }}{% endif %}
 """
 
-# The first line whose tokens are all in the vocabulary decides.
+# The first entry whose tokens are all in the vocabulary decides.
 _BY_TOKENS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (_PHI4, ("<|im_start|>", "<|im_sep|>")),
     (_CHATML, ("<|im_start|>", "<|im_end|>")),
@@ -101,7 +102,7 @@ _BY_TOKENS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (_MISTRAL, ("[INST]", "[/INST]")),
     (_ZEPHYR, ("<|user|>", "<|assistant|>")),
 )
-# For families whose marks are plain text: all words must be in the model's name.
+# For families that mark turns with plain text: all words must be in the model's name.
 _BY_NAME: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (_LLAMA2, ("llama-2", "chat")),
     (_LLAMA2, ("llama2", "chat")),
@@ -113,8 +114,8 @@ _BY_NAME: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 
 
 def known_template(tokens: Collection[str], name: str) -> str | None:
-    """Return the Jinja source of a template for a model with these added tokens and this name, or
-    None if there is no sign that it is a chat model."""
+    """Return the Jinja source of a built-in template for a model with these added tokens and this
+    name, or None if no template is known."""
     for source, signs in _BY_TOKENS:
         if all(sign in tokens for sign in signs):
             return source.strip()

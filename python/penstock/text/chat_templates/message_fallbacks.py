@@ -1,4 +1,4 @@
-"""Rewrites messages that a template does not support into ones that it does."""
+"""Rewrites messages that a chat template does not support into messages that it supports."""
 
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ def with_fallbacks(
     capabilities: TemplateCapabilities,
     syntax: ToolSyntax,
 ) -> tuple[list[TemplateMessage], list[dict[str, Any]] | None]:
-    """Return messages and tools for a template with these capabilities. `syntax`: how the model
-    writes calls.
+    """Return messages and tools for a template with these capabilities. `syntax`: the syntax in
+    which the model writes tool calls.
 
-    Each rewrite applies only if the template does not support the original: tool definitions move
-    into the system message, calls become the text that the model would write, results become user
-    messages, and a system message becomes the start of the first user message. Ids and arguments of
-    calls get the form that the template expects; tools get missing fields. Several calls in one
-    message are split, late system messages move to the front, and consecutive messages of one role
-    are merged.
+    Each rewrite applies only if the template does not support the original:
+
+    - Tool definitions move into the system message; missing fields of tools are added.
+    - Tool calls become the text that the model would write; results become user messages.
+    - Ids and arguments of calls get the format that the template expects.
+    - Several calls in one message are split.
+    - A system message becomes the start of the next user message; late system messages move to the
+      front.
+    - Consecutive messages of one role are merged.
     """
     found = [_call_forms(message, capabilities) for message in messages]
     if capabilities.system:
@@ -60,8 +63,7 @@ def with_fallbacks(
 
 
 def tool_prompt(tools: Sequence[dict[str, Any]], syntax: ToolSyntax) -> str:
-    """Return instructions that describe functions to a model and how to call them in its own
-    syntax."""
+    """Return instructions for a model: the functions and the syntax in which to call them."""
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return (
         "You may call functions to help with the user's request. These are the functions, as JSON,"
@@ -72,7 +74,7 @@ def tool_prompt(tools: Sequence[dict[str, Any]], syntax: ToolSyntax) -> str:
 
 
 def short_id(call_id: str) -> str:
-    """Return nine letters and digits derived from an id."""
+    """Return an id of nine letters and digits: a hash of the given id."""
     number = int.from_bytes(hashlib.sha256(call_id.encode()).digest()[:8], "big")
     digits = []
     for _ in range(SHORT_ID_CHARS):
@@ -82,7 +84,7 @@ def short_id(call_id: str) -> str:
 
 
 def _described(tool: dict[str, Any]) -> dict[str, Any]:
-    """Add fields that a request may omit."""
+    """Add the description and parameters to a tool definition that lacks them."""
     function = tool["function"]
     usual = {"name": function["name"], "description": "", "parameters": _NO_PARAMETERS}
     return {**tool, "function": {**usual, **function}}

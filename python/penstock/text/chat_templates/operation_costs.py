@@ -1,4 +1,5 @@
-"""Charges operators and methods in chat templates before they run (see `render_budget`)."""
+"""Charges the cost of operators and methods in chat templates before they run (see
+`render_budget`)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _CONTAINER_METHODS: Final = frozenset({"copy", "count", "get", "index", "items",
 
 
 def check_operands(budget: Budget, operator: str, left: Any, right: Any) -> None:
-    """Charge a binary operator. Raises TemplateLimit."""
+    """Charge a binary operator to the budget. Raises TemplateLimit."""
     budget.charge_steps()
     if isinstance(left, int) and isinstance(right, int):
         _check_integers(operator, left, right)
@@ -37,7 +38,8 @@ def check_operands(budget: Budget, operator: str, left: Any, right: Any) -> None
 
 
 def check_method(budget: Budget, function: Any, args: tuple[Any, ...]) -> None:
-    """Charge methods of strings and containers. Raises SecurityError for unknown ones."""
+    """Charge a method call of a string, container or number to the budget. Raises SecurityError for
+    a method that is not allowed, and TemplateLimit."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, str):
         name = function.__name__

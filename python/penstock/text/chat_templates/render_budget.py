@@ -1,7 +1,7 @@
 """Limits on rendering a chat template: steps, time, characters.
 
-A template is code from a model file and may be hostile. Everything in it that repeats or grows is
-charged to a Budget first (see `sandbox`): sizes are checked before values are made.
+A template is code from a model file and may be hostile. Every operation that repeats work or makes
+a value is charged to a Budget first (see `sandbox`): sizes are checked before values are made.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ MAX_STEPS = 4_000_000
 MAX_SECONDS = 3.0
 MAX_INTEGER_BITS = 4096
 SPARE_CHARS = 1 << 20
-"""A text may be this much longer than four times the request's text."""
+"""Characters that one text may have in addition to four times the request's text."""
 SPARE_TOTAL_CHARS = 1 << 28
-"""All texts together may be this much longer than 1024 times the request's text."""
+"""Characters that all texts together may have in addition to 1024 times the request's text."""
 CHARS_PER_STEP = 64
 STEPS_PER_ITERATION = 32
-"""Steps charged for an iteration of a loop or a macro call: Jinja's own work in units of visiting
-one value."""
+"""Steps charged for an iteration of a loop or a macro call. One step is the work of visiting one
+value."""
 
 _WIDE_FIELD = re.compile(r"\d{5}|\*|\{[^{}]*\{")
 
 
 class TemplateLimit(Exception):
-    """A template exceeded a limit; the message names it."""
+    """Raised if a template exceeds a limit. The message names the limit."""
 
 
 class Budget:
-    """The limits of one rendering. `input_chars`: size of the request's text.
+    """Limits one rendering of a template: steps, characters and CPU time. Not thread-safe.
 
-    No single text may be longer than `max_chars`, and all texts together not longer than
-    `chars_left`. Time is CPU time of the thread, which does not depend on the load of the machine.
-    It is read only when the wall clock, which is cheaper to read, says that it may be over. To be
-    used by one thread.
+    - `input_chars`: characters of the request's text, which raise the limits.
+    - `max_chars`: characters that a single text may have.
+    - `chars_left`: characters that all further texts together may have.
+    - `steps_left`: steps that may still be charged.
+
+    Time is CPU time of the thread, so that it does not depend on the load of the machine. It is not
+    read before the wall-clock time, which is cheaper to read, passes the limit.
     """
 
     __slots__ = ("_deadline", "_start_s", "chars_left", "max_chars", "steps_left")
@@ -50,8 +53,8 @@ class Budget:
         self._deadline = time.monotonic() + MAX_SECONDS
 
     def charge_steps(self, steps: int = 1) -> bool:
-        """Charge work that is about to be done. Returns True, so that a template condition can
-        contain it."""
+        """Charge work before it is done. Returns True, so that a condition in a template can
+        contain the call. Raises TemplateLimit."""
         self.steps_left -= steps
         if self.steps_left < 0:
             raise TemplateLimit("too many steps")
@@ -66,17 +69,17 @@ class Budget:
         self._deadline = time.monotonic() + left_s
 
     def charge_chars(self, chars: int) -> None:
-        """Charge a text of this length that is about to be made."""
+        """Charge a text of this length before it is made. Raises TemplateLimit."""
         self.chars_left -= chars
         if chars > self.max_chars or self.chars_left < 0:
             raise TemplateLimit("a text is too long")
         self.charge_steps(1 + chars // CHARS_PER_STEP)
 
     def charge_value(self, value: Any) -> int:
-        """Charge a visit of a value and return the approximate length of its text, at most
-        `max_chars`.
+        """Charge a walk over a value and return the approximate length of its text.
 
-        Shared parts count each time they are reached, as they would be written.
+        An object that the value contains several times counts each time, since it would be written
+        each time. Raises TemplateLimit if the text would be longer than `max_chars`.
         """
         total, steps, open_values = 0, 0, [value]
         while open_values:
@@ -98,25 +101,26 @@ class Budget:
         return total
 
     def text(self, value: Any) -> str:
-        """Return `str(value)`, charged first."""
+        """Charge the text of a value, then return `str(value)`."""
         if isinstance(value, str):
             return value
         self.charge_chars(self.charge_value(value))
         return str(value)
 
     def concat(self, pieces: Iterable[str]) -> str:
-        """Join the pieces, unless the result is too long."""
+        """Charge the joined text, then join the pieces. Raises TemplateLimit."""
         pieces = list(pieces)
         self.charge_chars(sum(map(len, pieces)))
         return "".join(pieces)
 
     def check_width(self, width: Any, rows: int = 1) -> None:
-        """Charge padding to a width."""
+        """Charge padding of `rows` lines to a width."""
         if isinstance(width, int) and width > 0:
             self.charge_chars(width * rows)
 
     def check_pattern(self, pattern: str, values: Any) -> None:
-        """Charge a format. Raises TemplateLimit for wide or computed field widths."""
+        """Charge the formatting of values with a format string. Raises TemplateLimit for wide or
+        computed field widths."""
         if _WIDE_FIELD.search(pattern):
             raise TemplateLimit("a format field is too wide")
         fields = pattern.count("{") + pattern.count("%")
@@ -129,7 +133,7 @@ BUDGET: ContextVar[Budget] = ContextVar("template_budget")
 
 
 def count_chars(value: Any) -> int:
-    """Return the number of characters of all strings in plain data, plus a constant per value."""
+    """Return the characters of all strings in nested dictionaries and lists, plus 8 per value."""
     total, open_values = 0, [value]
     while open_values:
         item = open_values.pop()

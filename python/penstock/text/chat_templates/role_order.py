@@ -1,4 +1,4 @@
-"""Reorders and merges messages so that a template accepts the order of roles."""
+"""Reorders, merges and splits messages so that a template accepts the order of their roles."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ BLANK_LINE: Final = "\n\n"
 
 
 def alternates(messages: Sequence[TemplateMessage]) -> bool:
-    """Whether user and assistant messages alternate, starting with the user, which all templates
-    support."""
+    """Whether all messages are user and assistant messages in turn, starting with the user. All
+    templates support this order."""
     roles = [message["role"] for message in messages]
     return (
         {"user", "assistant"}.issuperset(roles)
@@ -27,7 +27,7 @@ def alternates(messages: Sequence[TemplateMessage]) -> bool:
 def with_system_first(
     messages: Sequence[TemplateMessage], capabilities: TemplateCapabilities
 ) -> list[TemplateMessage]:
-    """Move later system messages to the front, unless the template shows them in place."""
+    """Move system messages to the front, unless the template shows them in any position."""
     if capabilities.late_system:
         return list(messages)
     first = [message for message in messages if message["role"] in SYSTEM_ROLES]
@@ -37,7 +37,7 @@ def with_system_first(
 def with_joined_roles(
     messages: Sequence[TemplateMessage], capabilities: TemplateCapabilities
 ) -> list[TemplateMessage]:
-    """Merge consecutive messages of one role, unless the template shows several."""
+    """Merge consecutive messages of one role, unless the template shows all of them."""
     found: list[TemplateMessage] = []
     for role, run in groupby(messages, key=_joined_role):
         if role not in ("system", "user", "assistant") or role in capabilities.repeated_roles:
@@ -50,8 +50,8 @@ def with_joined_roles(
 def with_user_first(
     messages: Sequence[TemplateMessage], capabilities: TemplateCapabilities
 ) -> list[TemplateMessage]:
-    """Insert an empty user message before a conversation that the assistant starts, and after a
-    single system message, unless the template supports these."""
+    """Insert an empty user message before a conversation that the assistant starts, and after
+    system messages without any other message, unless the template supports these."""
     start = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), None)
     if start is None:
         return [
@@ -64,8 +64,8 @@ def with_user_first(
 
 
 def with_single_calls(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """Split an assistant message with several calls into one message per call, each followed by its
-    result."""
+    """Split assistant messages with several calls into one message per call, each followed by the
+    call's result."""
     found: list[TemplateMessage] = []
     at = 0
     while at < len(messages):
@@ -104,7 +104,8 @@ def _joined_role(message: TemplateMessage) -> str:
 
 
 def _joined(run: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """Merge the messages up to and including each one with calls, whose results must follow it."""
+    """Merge a run of messages of one role. A message with tool calls ends a merged message, since
+    the results must follow the calls."""
     found: list[TemplateMessage] = []
     pending: list[TemplateMessage] = []
     for message in run:

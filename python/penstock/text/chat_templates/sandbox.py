@@ -1,9 +1,9 @@
 """The Jinja environment of chat templates: sandboxed, immutable, with limits.
 
-It supports the features that `transformers` supports, except filters and methods that no chat
-template needs and that only make texts grow. Everything that repeats or grows is charged: loop and
-macro bodies, operators, list literals, calls, filters, output. The AST is rewritten once, at
-compile time, so that no construct escapes.
+The environment supports the features that `transformers` supports, except filters and methods that
+no chat template needs and that only make texts grow. Loop and macro bodies, operators, literals of
+containers, calls, filters and output are charged to the budget of the rendering (see
+`render_budget`). The template's AST is rewritten at compile time to charge them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNSUPPORTED = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, no
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles chat templates. While one is rendered, `BUDGET` holds its budget."""
+    """Compiles chat templates. While a template is rendered, `BUDGET` holds its budget."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
@@ -45,7 +45,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.globals = template_globals()
 
     def make_globals(self, d: MutableMapping[str, Any] | None) -> MutableMapping[str, Any]:
-        """Return a plain dictionary, which every rendering copies; Jinja's own is slow to read."""
+        """Return the global variables as a plain dictionary, since the mapping that Jinja makes is
+        slow to read and every rendering copies it."""
         return {**self.globals, **(d or {})}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -57,19 +58,19 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         assert isinstance(metered, nodes.Template)
         return metered
 
-    # `_Meter` inserts calls of these into compiled templates.
+    # `_Meter` inserts calls of `tick`, `charged` and `joined` into compiled templates.
 
     def tick(self) -> bool:
         """Charge an iteration of a loop or a macro call."""
         return BUDGET.get().charge_steps(STEPS_PER_ITERATION)
 
     def charged(self, value: Any) -> Any:
-        """Charge a literal and return it."""
+        """Charge the value of a list, tuple or dictionary literal and return the value."""
         BUDGET.get().charge_value(value)
         return value
 
     def joined(self, *values: Any) -> str:
-        """Join values as text, charged."""
+        """Charge the texts of the values and return the joined text."""
         budget = BUDGET.get()
         return budget.concat(budget.text(value) for value in values)
 
@@ -114,7 +115,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's text for training; rendering ignores it."""
+    """Parses `{% generation %}`, which marks the assistant's text for training. Rendering ignores
+    the tag."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -124,7 +126,8 @@ class GenerationTag(Extension):
 
 
 class _Meter(NodeTransformer):
-    """Rewrites a template so that everything that repeats or grows calls the environment first."""
+    """Rewrites a template's AST so that loops, macros, concatenations and container literals charge
+    the budget."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -166,7 +169,7 @@ def _call(name: str, *args: nodes.Expr) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None)
 
 
-@pass_context  # needing the context keeps constants from being finalized at compile time
+@pass_context  # with the context, Jinja cannot finalize constants at compile time
 def _finalize(context: Context, value: Any) -> Any:
     budget = BUDGET.get()
     if isinstance(value, str):

@@ -24,16 +24,17 @@ _FILTERS: Final = (
     "wordwrap",
 )
 # fmt: on
-# These return a part of a value without visiting the rest: nothing to charge.
+# Filters that return a part of a value without visiting the rest: their arguments are not charged.
 _LIGHT_FILTERS: Final = frozenset({"attr", "count", "d", "default", "first", "last", "length"})
 
 
 class Refusal(jinja2.TemplateError):
-    """The template called `raise_exception`: the model does not support these messages."""
+    """Raised by `raise_exception` in a template: the model does not support the messages."""
 
 
 class TemplateNamespace(Namespace):
-    """`namespace(...)` without attributes that reach into Python and without a revealing repr."""
+    """Implements `namespace(...)`. Refuses names with a leading underscore, which could reach
+    Python's internals, and has a repr without content."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         attributes = dict(*args[1:], **kwargs)
@@ -53,7 +54,7 @@ class TemplateNamespace(Namespace):
 def template_filters(
     known: Mapping[str, Callable[..., Any]],
 ) -> dict[str, Callable[..., Any]]:
-    """Return the filters of chat templates. `known` are Jinja's own."""
+    """Return the filters of chat templates. `known`: Jinja's own filters."""
     return {name: _charged(name, known[name]) for name in _FILTERS} | {"tojson": _to_json}
 
 
@@ -69,7 +70,7 @@ def template_globals() -> dict[str, Any]:
 
 
 def _charged(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that is charged for its arguments and returns lists instead of generators."""
+    """Wrap a filter so that its arguments and result are charged and generators become lists."""
     takes_first = hasattr(function, "jinja_pass_arg")
 
     def bounded(*args: Any, **kwargs: Any) -> Any:

@@ -11,24 +11,24 @@ import msgspec
 from penstock.dialog import FunctionTool, Message, Reasoning, Text, ToolCall, ToolResult
 
 TemplateMessage = dict[str, Any]
-"""`role`, `content` (a string) and optionally `name`, `reasoning_content`, `tool_calls`,
-`tool_call_id`."""
+"""A message in the `transformers` format: `role`, `content` (a string) and optionally `name`,
+`reasoning_content`, `tool_calls`, `tool_call_id`."""
 
 
 def template_messages(
     messages: Iterable[Message], *, knows_developer: bool = False
 ) -> list[TemplateMessage]:
-    """Return one dictionary per message, or one per result for a message with several tool results.
+    """Return one dictionary per message, or one per tool result for a message with tool results.
 
     Text parts are joined by a newline; `content` is always a string. Arguments of tool calls are
-    objects; anything else that a model wrote becomes the value of "arguments". The role "developer"
-    becomes "system" unless the template knows it.
+    objects; arguments that are not an object become {"arguments": ...}. The role "developer"
+    becomes "system" unless the template knows "developer".
     """
     return [entry for message in messages for entry in _entries(message, knows_developer)]
 
 
 def template_tools(tools: Iterable[FunctionTool]) -> list[dict[str, Any]] | None:
-    """Return function tools in the `transformers` format, or None if there are none."""
+    """Return function tools in the `transformers` format, or None if `tools` is empty."""
     listed = []
     for tool in tools:
         function: dict[str, Any] = {"name": tool.name}
@@ -83,9 +83,10 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Decode arguments to an object, since many templates iterate over its keys.
+    """Decode the JSON arguments of a tool call to an object: many templates iterate over the keys.
 
-    Empty arguments become {}; anything else that is not an object becomes {"arguments": ...}.
+    Empty arguments and null become {}; any other text that is not an object becomes
+    {"arguments": ...}.
     """
     if not text.strip():
         return {}

@@ -17,7 +17,8 @@ SPACE = "\u2581"
 
 
 def build_backend(data: TokenizerData) -> Backend:
-    """Make a tokenizer from GGUF metadata. Raises ModelError that names an unsupported key."""
+    """Make a tokenizer from GGUF metadata. Raises ModelError that names a faulty or unsupported
+    key."""
     if data.token_types and len(data.token_types) != len(data.tokens):
         raise ModelError("tokenizer.ggml.token_type is not as long as tokenizer.ggml.tokens")
     if data.model == "gpt2":
@@ -32,14 +33,15 @@ def build_backend(data: TokenizerData) -> Backend:
 
 
 def bos_eos_tokens(data: TokenizerData) -> tuple[list[int], list[int]]:
-    """Return the tokens before and after a text."""
+    """Return the BOS and EOS tokens that the metadata ask for: ids before and after a text."""
     before = [data.bos_id] if _wants_bos(data) and data.bos_id is not None else []
     after = [data.eos_id] if data.add_eos and data.eos_id is not None else []
     return before, after
 
 
 def _wants_bos(data: TokenizerData) -> bool:
-    """Use the family's default if the metadata do not say."""
+    """Whether a BOS token comes before a text. If the metadata do not specify it, SentencePiece
+    models have a BOS token, and the pre-tokenizer decides for other models."""
     if data.add_bos is not None:
         return data.add_bos
     return split_named(data.pre).adds_bos if data.model == "gpt2" else True
@@ -61,8 +63,9 @@ def _byte_level(data: TokenizerData) -> Backend:
 
 
 def _sentencepiece(data: TokenizerData) -> Backend:
-    """Make SentencePiece's BPE. The space prefix is a normalizer, so that it also applies after
-    every control token, as in the tokenizer.json files of Llama 2 and similar models."""
+    """Make a SentencePiece BPE tokenizer. A normalizer adds the space prefix, so that the prefix is
+    also added after every control token, as in the tokenizer.json files of Llama 2 and similar
+    models."""
     vocab = {token: index for index, token in enumerate(data.tokens)}
     if data.merges:
         merges = _pairs(data.merges)
@@ -72,7 +75,8 @@ def _sentencepiece(data: TokenizerData) -> Backend:
         raise ModelError("tokenizer.ggml.scores is missing or not as long as tokenizer.ggml.tokens")
     unknown = data.tokens[data.unknown_id] if data.unknown_id is not None else None
     backend = Backend(_bpe(vocab, merges, byte_fallback=True, unknown=unknown))
-    # As in the tokenizer.json of such models: the grammar library derives token bytes from it.
+    # As in the tokenizer.json of such models: the grammar library reads token bytes from the
+    # decoder.
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     )
@@ -85,7 +89,8 @@ def _sentencepiece(data: TokenizerData) -> Backend:
 
 
 def adds_space_prefix(data: TokenizerData) -> bool:
-    """Whether a space is prepended to text, the default of SentencePiece models."""
+    """Whether a space is prepended to text. True for SentencePiece models unless the metadata say
+    otherwise."""
     if data.model != "llama":
         return False
     return data.add_space_prefix is not False
@@ -113,8 +118,7 @@ def _bpe(
 
 
 def _pairs(merges: Iterable[str]) -> list[tuple[str, str]]:
-    """Split "left right" into (left, right). A space is the separator or the first character of the
-    left part."""
+    """Split each merge "left right" into (left, right). A leading space belongs to `left`."""
     pairs = []
     for merge in merges:
         left, separator, right = merge.partition(" ")
@@ -128,10 +132,10 @@ def _pairs(merges: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def merges_of_scores(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Return the merges that a SentencePiece vocabulary implies, best first.
+    """Return the BPE merges that a SentencePiece vocabulary implies, best first.
 
-    SentencePiece joins the neighbours whose union has the highest score. So every way to split a
-    token into two tokens is a merge, ranked by the token's score.
+    SentencePiece joins the adjacent tokens whose concatenation has the highest score. So every way
+    to split a token into two tokens is a merge, ranked by the token's score.
     """
     ids = {token: index for index, token in enumerate(tokens)}
     ranked: list[tuple[float, int, int]] = []

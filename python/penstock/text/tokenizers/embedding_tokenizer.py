@@ -16,42 +16,45 @@ from penstock.text.tokenizers.tokenizer_json import read_tokenizer_json
 from penstock.text.tokenizers.wordpiece import word_pieces
 
 TEXTS_AT_ONCE: Final = 64
-"""The library needs about 80 bytes per character of a batch until the batch is done."""
+"""Texts per batch. The library needs about 80 bytes per character until the batch is done."""
 LONGEST_TOKEN_CHARS: Final = 512
-"""No token of a model is longer, so a text with more characters per token cannot fit."""
+"""Upper bound of the characters of a token: a text with more characters per token cannot fit."""
 
 
 class EmbeddingTokenizer:
-    """Encodes whole texts, with the tokens before and after each one ([CLS] and [SEP], an end
-    token). `lower_case`: texts are lowercased first. Thread-safe."""
+    """Encodes whole texts with the special tokens around each text ([CLS] and [SEP], or an end
+    token). Thread-safe.
+
+    `lower_case`: texts are lowercased first.
+    """
 
     def __init__(self, backend: Backend, *, lower_case: bool = False) -> None:
         self._backend = backend
         self._lower_case = lower_case
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text."""
+        """Return the token ids of each text, including the special tokens around it."""
         return [encoding.ids for encoding in self._encode(texts)]
 
     def encode_starts(self, texts: Sequence[str], most_tokens: int) -> list[list[int]]:
-        """Return the token ids of each text, cut after `most_tokens`; the tokens around a text are
-        kept."""
+        """Return at most `most_tokens` token ids of each text. The end of the text is cut off; the
+        special tokens around the text are kept."""
         return [_start(encoding, most_tokens) for encoding in self._encode(texts)]
 
     def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, without the tokens around it."""
+        """Return the token ids of each text, without special tokens around it."""
         return [encoding.ids for encoding in self._encode(texts, framed=False)]
 
     def enough_of(self, text: str, most_tokens: int) -> str:
-        """Return a prefix of a text that is long enough to tell whether the text has more than
-        `most_tokens` tokens; all of a text that may fit."""
+        """Return a prefix of a text that is long enough to decide whether the text has more than
+        `most_tokens` tokens. A text that may fit is returned whole."""
         start = text[: most_tokens * LONGEST_TOKEN_CHARS]
         if needs_length_check(len(start), most_tokens):
             start = overfull_start(self.count, start, most_tokens)
         return start
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of a text, without those around it."""
+        """Return the number of tokens of a text, without the special tokens around it."""
         (encoding,) = self._encode_batch((text,), framed=False)
         return len(encoding.ids)
 
@@ -60,7 +63,7 @@ class EmbeddingTokenizer:
             yield from self._encode_batch(texts[start : start + TEXTS_AT_ONCE], framed=framed)
 
     def _encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[Any]:
-        if self._lower_case:  # including names of control tokens, as sentence-transformers does
+        if self._lower_case:  # also control tokens in the text, as sentence-transformers does
             texts = [text.lower() for text in texts]
         try:
             return list(self._backend.encode_batch_fast(list(texts), add_special_tokens=framed))
@@ -80,8 +83,8 @@ def load_embedding_tokenizer(source: TokenizerSource) -> EmbeddingTokenizer:
 
 
 def _of_decoder(data: TokenizerData) -> Backend:
-    """Make a tokenizer that adds the tokens that the metadata ask for: usually one at the end,
-    whose hidden state is the embedding of the text."""
+    """Make the tokenizer of a decoder used for embeddings, which adds the BOS and EOS tokens that
+    the metadata ask for: usually an EOS token, whose hidden state is the embedding of the text."""
     backend = build_backend(data)
     before, after = bos_eos_tokens(data)
     if before or after:

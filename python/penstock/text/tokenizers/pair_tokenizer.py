@@ -1,5 +1,5 @@
-"""Tokenizes pairs of texts for rerankers: framed by the tokenizer, or inserted into a model's
-template."""
+"""Tokenizes (query, document) pairs for rerankers: with special tokens around both texts, or
+inserted into a model's template."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Ids = list[int]
 class PairPrefixes:
     """Token ids of one query with each of its documents, up to the document's end.
 
-    `token_ids`: one list per document, in which the document starts after `query_tokens` tokens.
-    Empty if the query leaves no room for documents.
+    - `query_tokens`: number of tokens before the document.
+    - `token_ids`: one list per document: the query's tokens, then the document's tokens. Empty if
+      the query leaves no room for documents.
     """
 
     query_tokens: int
@@ -34,21 +35,21 @@ class PairTokenizer(Protocol):
 
     @property
     def end(self) -> Ids:
-        """The tokens after the second text."""
+        """Ids of the tokens after the second text."""
 
     @property
     def typed(self) -> bool:
-        """Whether the second text and the tokens after it have another token type than the first
-        text."""
+        """Whether the second text and the tokens after it have token type 1 (BERT's segments)."""
 
     def prefixes(self, query: str, documents: Sequence[str], most_tokens: int) -> PairPrefixes:
-        """Return the token ids up to the end of each document. Longer ones may be cut after
-        `most_tokens`."""
+        """Return the token ids of each pair up to the end of the document. A long document may be
+        cut, but its pair then still has more than `most_tokens` tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class FramedPairs:
-    """Both texts are encoded separately, with `before`, `between` and `end` around them."""
+    """Encodes both texts separately and puts the special tokens `before`, `between` and `end`
+    around them."""
 
     tokenizer: EmbeddingTokenizer
     before: Ids
@@ -70,8 +71,11 @@ class FramedPairs:
 
 @dataclass(frozen=True, slots=True)
 class TemplatedPairs:
-    """Both texts are inserted into a template and encoded with it. `end` starts with a control
-    token."""
+    """Inserts both texts into a template and encodes the whole text.
+
+    - `before`, `between`: texts of the template before the query and before the document.
+    - `end`: ids of the tokens after the document, the first of which is a control token.
+    """
 
     tokenizer: EmbeddingTokenizer
     before: str

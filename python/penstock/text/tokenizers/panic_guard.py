@@ -1,7 +1,7 @@
 """Guards calls of the tokenizers library, which can panic.
 
-PyO3 raises a Rust panic as a BaseException that is not an Exception. The functions here convert it
-to a ModelError or InvalidRequest.
+PyO3 raises a Rust panic as a BaseException that is not an Exception. The functions here convert the
+panic to a ModelError or InvalidRequest.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ _T = TypeVar("_T")
 
 
 def load_or_model_error(what: str, call: Callable[[], _T]) -> _T:
-    """Return the result of `call`, which reads a part of a model. `what` names the part in the
-    error.
+    """Return the result of `call`, which reads a part of a model.
 
-    Raises ModelError for any error or panic of the library.
+    Raises ModelError for any error or panic of the library. The message starts with `what`.
     """
     try:
         return call()
@@ -33,7 +32,8 @@ def load_or_model_error(what: str, call: Callable[[], _T]) -> _T:
 
 @contextmanager
 def errors_naming(where: str) -> Iterator[None]:
-    """Prefix ModelErrors of the block with the file that they are about."""
+    """Return a context that prefixes the messages of ModelErrors raised in it with the file
+    `where`."""
     try:
         yield
     except ModelError as error:
@@ -41,8 +41,8 @@ def errors_naming(where: str) -> Iterator[None]:
 
 
 def encode_or_refuse(backend: Any, text: str, *, special: bool = False) -> list[int]:
-    """Return the token ids of a text. Raises the library's errors, and InvalidRequest if it
-    panics."""
+    """Return the token ids of a text. Raises InvalidRequest if the library panics, and the
+    library's own errors. `special`: add the special tokens around the text."""
     try:
         ids: list[int] = backend.encode(text, add_special_tokens=special).ids
     except BaseException as error:

@@ -1,8 +1,9 @@
-"""Pre-tokenizers of byte-level vocabularies, by the names in GGUF files.
+"""Pre-tokenizers of byte-level vocabularies, by their names in GGUF files.
 
-The split is part of a model: merges never cross it. A GGUF file contains only a name; the patterns
-here are those of the tokenizer.json files of the named models. An unknown name is an error, because
-a wrong split shows only as slightly worse answers.
+A pre-tokenizer splits a text into words, and BPE merges never cross a word boundary. A GGUF file
+contains only the pre-tokenizer's name; the patterns here are copied from the tokenizer.json files
+of the named models. An unknown name is an error, because a wrong split would only make answers
+slightly worse.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ _SLASH_MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How text is split before merging.
+    """Describes how text is split before BPE merges.
 
-    `patterns`: applied one after the other, each within the pieces of the previous ones, matches
-    isolated. `gpt2_words`: GPT-2's word pattern comes last. `nfc`: the text is normalized first.
-    `ignore_merges`: a word that is a token is not split. `adds_bos`: the default if the file does
-    not say.
+    - `patterns`: applied one after the other, each to the pieces of the previous pattern. Every
+      match becomes a piece.
+    - `gpt2_words`: GPT-2's word pattern is applied last.
+    - `nfc`: the text is normalized to NFC first.
+    - `ignore_merges`: a word that is a token is not split further.
+    - `adds_bos`: whether a BOS token is added if the GGUF file does not specify it.
     """
 
     patterns: tuple[str, ...] = ()
@@ -40,7 +43,7 @@ class Split:
     adds_bos: bool = False
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
-        """Return the chain of splits, ending in the byte alphabet."""
+        """Return the pre-tokenizer: all splits, then the mapping to GPT-2's byte alphabet."""
         steps: list[pre_tokenizers.PreTokenizer] = [
             pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in self.patterns
         ]
@@ -111,7 +114,8 @@ SPLITS: dict[str, Split] = {
 
 
 def split_named(name: str | None) -> Split:
-    """Return the split for a `tokenizer.ggml.pre`. Raises ModelError for an unknown name."""
+    """Return the split with this name (`tokenizer.ggml.pre`). Raises ModelError for an unknown
+    name."""
     split = SPLITS.get(name or "")
     if split is None:
         raise ModelError(

@@ -31,15 +31,15 @@ END_OF_TURN = (
     "<|endoftext|>",
     "<|end_of_text|>",
 )
-"""Control tokens that end an answer of any model that has them."""
+"""Control tokens that end an answer. They apply to every model whose vocabulary has them."""
 
 _NO_LETTER = "\U00100000"
-"""A private-use code point, which is merged with no other character."""
+"""A private-use code point, which no BPE merge joins with another character."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class _TokenBytes(dict[int, bytes]):
-    """Token id -> bytes, computed on first access."""
+    """Maps token id -> bytes, computed on first access."""
 
     def __init__(self, make: Callable[[int], bytes]) -> None:
         self._make = make
@@ -50,8 +50,8 @@ class _TokenBytes(dict[int, bytes]):
 
 
 class _TokenTexts(dict[int, str | None]):
-    """Token id -> text, computed on first access; None for control tokens and for bytes that are
-    not complete characters."""
+    """Maps token id -> text, computed on first access. The text is None for control tokens and for
+    tokens with incomplete characters."""
 
     def __init__(self, bytes_of: Mapping[int, bytes], control_ids: frozenset[int]) -> None:
         self._bytes_of = bytes_of
@@ -67,17 +67,16 @@ class _TokenTexts(dict[int, str | None]):
 
 
 class Tokenizer:
-    """Encodes text, returns the bytes of tokens, and knows the control tokens. Thread-safe.
+    """Encodes text, decodes tokens, and finds control tokens in text. Thread-safe.
 
-    `before`, `after`: the tokens around a raw prompt.
-
-    Attributes:
-    - `vocab_size`
-    - `bos_id`, `eos_id`: None if the model has none.
+    - `byte_level`: tokens are written in GPT-2's byte alphabet.
+    - `before`, `after`: ids of the tokens around a raw prompt.
+    - `vocab_size`: number of tokens, including added tokens.
+    - `bos_id`, `eos_id`: ids of the BOS and EOS tokens, None if the model has no such token.
     - `stop_ids`: all tokens that end an answer.
-    - `control_tokens`: text -> id of the tokens that steer a model and are never part of a text.
-    - `added_tokens`: text -> id of these and other tokens that are never split.
-    - `bytes_of`: token id -> bytes, as `token_bytes`.
+    - `control_tokens`: text -> id of the control tokens, which decoding leaves out.
+    - `added_tokens`: text -> id of the control tokens and other tokens that are never split.
+    - `bytes_of`: token id -> bytes; the name for a control token.
     - `text_of`: token id -> text, None for control tokens and incomplete characters.
     - `space_prefix`: encoding prepends a space to text (SentencePiece models).
     """
@@ -123,7 +122,7 @@ class Tokenizer:
         """Return the token ids of a text. Control tokens written in it are recognized.
 
         `add_special`: add the tokens that the model expects around a raw prompt, usually a BOS
-        token. A rendered chat contains its own.
+        token. A rendered chat template already contains them.
         """
         ids = self._encode(text)
         return [*self.before, *ids, *self._after] if add_special else ids
@@ -137,7 +136,7 @@ class Tokenizer:
         return ids
 
     def encode_inside(self, text: str) -> list[int]:
-        """Return the token ids of a text that continues another: no space is prepended."""
+        """Return the token ids of a text that continues another text: no space is prepended."""
         if not self.space_prefix:
             return self._encode(text)
         return self._encode(_NO_LETTER + text)[len(self._encode(_NO_LETTER)) :]
@@ -151,7 +150,7 @@ class Tokenizer:
         return self._control_pattern.sub(lambda m: m[0][0] + mark + m[0][1:], text)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the bytes of a token; for a control token, its name."""
+        """Return the bytes of a token. A control token's bytes are its name."""
         return self.bytes_of[token_id]
 
     def decode(self, token_ids: Iterable[int]) -> str:
@@ -240,8 +239,8 @@ def _from_files(files: TokenizerFiles, parts: TextParts) -> Tokenizer:
 
 @lru_cache(maxsize=1)
 def _alphabet() -> dict[str, bytes]:
-    """Return GPT-2's byte alphabet: printable Latin-1 maps to itself, other bytes from U+0100
-    on."""
+    """Return GPT-2's byte alphabet, as character -> byte: a printable Latin-1 character is its own
+    byte, the characters from U+0100 on are the other bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): bytes([byte]) for byte in printable}
     others = (byte for byte in range(256) if byte not in set(printable))

@@ -1,4 +1,4 @@
-"""Reads a tokenizer.json, with the tokens that the files beside it declare."""
+"""Reads a tokenizer.json and adds the tokens that the other tokenizer files declare."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from penstock.models.tokenizer.tokenizer_data import TokenizerFiles
 from penstock.text.tokenizers.backend import SPACE
 from penstock.text.tokenizers.panic_guard import load_or_model_error
 
-# Text on which the parts of a faulty file would make the library panic.
+# Encoded once when a file is loaded: a faulty file makes the library panic here, not in a request.
 TRIAL_TEXT: Final = "Hello, world! 123 \u00e9\u4f60\U0001f600\n"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerJson:
-    """`byte_level`: tokens are written in GPT-2's byte alphabet. `space_prefix`: a space is
-    prepended to text."""
+    """A loaded tokenizer.json.
+
+    - `byte_level`: tokens are written in GPT-2's byte alphabet.
+    - `space_prefix`: a space is prepended to text.
+    """
 
     backend: Backend
     byte_level: bool
@@ -50,8 +53,8 @@ class _Section(msgspec.Struct):
 
 
 class _Shape(msgspec.Struct):
-    """The parts of a tokenizer.json that must be known here, besides those that the library
-    uses."""
+    """The sections of a tokenizer.json that this module reads itself, in addition to the
+    `tokenizers` library."""
 
     normalizer: _Section | None = None
     pre_tokenizer: _Section | None = None
@@ -65,7 +68,7 @@ class _Shape(msgspec.Struct):
 def read_tokenizer_json(files: TokenizerFiles) -> TokenizerJson:
     """Read a tokenizer.json. Truncation and padding from a training run are ignored.
 
-    Raises ModelError that names the file, or a token whose id would not be the model's.
+    Raises ModelError that names the file, also if a declared token would get a wrong id.
     """
 
     def read() -> tuple[Backend, list[_Section]]:
@@ -104,8 +107,12 @@ def _prefixes(section: _Section) -> bool:
 
 
 def _add_declared(backend: Backend, files: TokenizerFiles) -> None:
-    """Add declared tokens that tokenizer.json lacks. The library numbers new tokens from the end of
-    the vocabulary; a token beyond the model's embedding rows stays plain text."""
+    """Add declared tokens that tokenizer.json lacks. A token beyond the model's embedding rows
+    stays plain text.
+
+    The library numbers new tokens from the end of the vocabulary. Raises ModelError if that number
+    is not the declared id.
+    """
     present: dict[int, AddedToken] = backend.get_added_tokens_decoder()
     contents = {token.content for token in present.values()}
     next_id = max([backend.get_vocab_size(with_added_tokens=False), *(i + 1 for i in present)])

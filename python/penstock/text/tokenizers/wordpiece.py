@@ -1,4 +1,5 @@
-"""BERT's WordPiece tokenizer, from GGUF metadata: words are split into the longest known pieces."""
+"""Makes BERT's WordPiece tokenizer from GGUF metadata. WordPiece splits a word into the longest
+known pieces."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ _LONGEST_WORD_CHARS = 100  # as in BERT's own tokenizer; a longer word is unknow
 
 
 def word_pieces(data: TokenizerData) -> Backend:
-    """Make a tokenizer that adds the special tokens that the metadata name.
+    """Make a WordPiece tokenizer that adds the special tokens that the metadata name.
 
-    Lowercases text and removes accents if the vocabulary has no uppercase letters, since GGUF does
-    not say. Raises ModelError that names a missing key.
+    The tokenizer lowercases text and removes accents if the vocabulary has no uppercase letters,
+    since GGUF has no key for this. Raises ModelError that names a missing key.
     """
     pieces = [_piece(token) for token in data.tokens]
     vocab = {piece: index for index, piece in enumerate(pieces)}
@@ -46,8 +47,8 @@ def word_pieces(data: TokenizerData) -> Backend:
 
 
 def _piece(token: str) -> str:
-    """Convert a GGUF token to BERT's form. GGUF marks the start of a word, BERT its continuations;
-    names in brackets have no mark."""
+    """Convert a GGUF token to BERT's spelling. GGUF marks a token that starts a word, BERT marks a
+    token that continues a word with "##". Special tokens in brackets have no mark."""
     if token.startswith("[") and token.endswith("]"):
         return token
     return token[1:] if token.startswith(SPACE) else _CONTINUES + token
@@ -58,7 +59,7 @@ def _has_case(pieces: list[str]) -> bool:
 
 
 def _either(own: int | None, other: int | None) -> int | None:
-    """Return the first id, or the second in older files, which name BOS and EOS instead of CLS and
+    """Return `own`, or `other` if `own` is None: older files name BOS and EOS instead of CLS and
     SEP."""
     return other if own is None else own
 

@@ -1,7 +1,7 @@
 """Tool and reasoning parsers: split a model's output into text, reasoning and tool calls.
 
-`AnswerParser` splits a text while it is being written. `tool_syntaxes` describes the syntax of each
-model family; `detect` finds the family of a model.
+`AnswerParser` splits a text while the model writes it. `tool_syntaxes` describes the syntax of each
+model family; `detect` finds the syntax of a model.
 """
 
 from penstock.text.tool_parsers.answer_parser import AnswerParser

@@ -1,5 +1,5 @@
-"""Grammars for whole answers: free reasoning, then the calls or the text that the client asked
-for."""
+"""Builds grammars for whole answers: unconstrained reasoning, then the tool calls or the text that
+the client asked for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.text.tool_parsers.syntax import (
 )
 
 ANSWER: Final = "answer"
-"""Name of the client's own grammar, which the first grammar refers to."""
+"""Name of the client's own grammar. The grammar of the whole answer refers to it."""
 Thinking = Literal["open", "possible", "none"]
 
 
@@ -29,9 +29,11 @@ Thinking = Literal["open", "possible", "none"]
 class AnswerRules:
     """The constraints on an answer.
 
-    `calls`: "none", "may" (optional), "must" (at least one) or "one" (exactly one). `answer`: the
-    serialized grammar of the text, or None if it is free. `thinking`: whether the prompt has opened
-    the reasoning ("open") or the model may open it ("possible").
+    - `tools`: the functions that may be called.
+    - `calls`: tool calls: "none", "may" (optional), "must" (at least one) or "one" (exactly one).
+    - `answer`: the serialized grammar of the text, or None if the text is unconstrained.
+    - `thinking`: "open" if the prompt has opened the reasoning, "possible" if the model may open
+      it, "none" for an answer without reasoning.
     """
 
     tools: tuple[FunctionTool, ...] = ()
@@ -69,7 +71,7 @@ def _answer(grammar: LarkGrammar, syntax: ToolSyntax | Harmony | None, rules: An
 
 
 def _calls(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules) -> str:
-    """Only calls, in one of the sections that may be forced."""
+    """Return an expression for tool calls only, in one of the syntax's `forced_sections`."""
     return grammar.one_of(_calls_in(grammar, syntax, s, rules) for s in syntax.forced_sections)
 
 
@@ -87,7 +89,7 @@ def _calls_in(
 
 
 def _reasoned(grammar: LarkGrammar, tags: ReasoningSyntax, thinking: Thinking, answer: str) -> str:
-    """Unconstrained reasoning, then the answer."""
+    """Return an expression for unconstrained reasoning, then the answer."""
     if thinking == "none":
         return answer
     whole = grammar.rule(answer)
@@ -99,7 +101,8 @@ def _reasoned(grammar: LarkGrammar, tags: ReasoningSyntax, thinking: Thinking, a
 
 
 def _harmony(grammar: LarkGrammar, rules: AnswerRules) -> str:
-    """Any messages without a recipient, then the answer or the calls."""
+    """Return an expression for a Harmony answer: analysis and preamble messages, then the final
+    message or a tool call."""
     literal = grammar.literal
     text = grammar.rule(ANY_TEXT)
     go_on = literal("<|end|><|start|>assistant")

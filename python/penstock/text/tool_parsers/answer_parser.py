@@ -1,4 +1,4 @@
-"""Splits one answer into text, reasoning and calls while it is being written."""
+"""Splits one answer into text, reasoning and tool calls while the model writes it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from penstock.text.tool_parsers.syntax import AnswerSyntax, Harmony, Section, To
 
 
 class AnswerParser:
-    """Splits the text of one choice into text, reasoning and calls.
+    """Splits the output of one choice into text, reasoning and tool calls.
 
-    The output, with adjacent parts of a kind joined, does not depend on how the text was split into
-    pieces. A call starts once its function is known to be one of `tools` and its arguments follow.
-    Text that looks like a call but is none, and the rest of a call that breaks off, are returned as
-    text. Without `tools`, calls are text. `thinking`: the prompt has opened the reasoning.
+    The joined output does not depend on how the text was split into pieces. A call starts once its
+    name is one of `tools` and its arguments follow. Text that only looks like a call, and the rest
+    of a call that breaks off, are returned as text. Without `tools`, calls are text.
+
+    `thinking`: the prompt has opened the reasoning.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class AnswerParser:
 
     @property
     def reasoning(self) -> bool:
-        """Whether the text read last is reasoning."""
+        """Whether the parser is inside the reasoning."""
         return self._output.reasoning
 
     @property
@@ -53,7 +54,7 @@ class AnswerParser:
         return self._io.count
 
     def push(self, text: str) -> list[ParserOutput]:
-        """Read more text and return the output that it settles."""
+        """Read more text and return the output that is now certain."""
         self._reader.feed(text)
         next(self._run)
         return self._output.take()
@@ -97,7 +98,7 @@ class AnswerParser:
         self._output.end_reasoning()
 
     def _bare(self, syntax: ToolSyntax) -> StreamRead[None]:
-        """Parse an answer that may be a call without a section."""
+        """Parse calls at the start of an answer that are not opened by a section."""
         reader = self._reader
         while (first := (yield from reader.peek())).isspace():
             self._emit_text(1)
@@ -128,7 +129,8 @@ class AnswerParser:
             self._output.add_text(text, self._reader.position)
 
     def _section(self, syntax: ToolSyntax, section: Section) -> StreamRead[None]:
-        """Parse calls from an opening on. The opening is text if no call follows it."""
+        """Parse the calls of a section, starting at its opening. The opening is text if no call
+        follows."""
         reader, io = self._reader, self._io
         start = reader.position
         reader.hold()

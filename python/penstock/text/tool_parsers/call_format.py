@@ -18,15 +18,15 @@ from penstock.text.tool_parsers.parser_output import (
 from penstock.text.tool_parsers.stream_reader import Malformed, Reader, StreamRead
 
 MAX_NAME_CHARS: Final = 160
-"""Longest function name, including the marks that a family writes around it."""
+"""Maximum characters of a function name, including the text that a family writes around it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """Text that announces the arguments of a call.
 
-    `pattern`: a regular expression for the text right before the arguments. `mark`: a part of it
-    that no token contains together with the start of the arguments.
+    - `mark`: a part of that text which no token contains together with the start of the arguments.
+    - `pattern`: a regular expression for the text directly before the arguments.
     """
 
     mark: str
@@ -34,10 +34,10 @@ class Trigger:
 
 
 class CallFormat(Protocol):
-    """One format in which calls are written.
+    """A format in which models write tool calls.
 
-    `wrapper`: the texts before the first and after the last call of a section. `call_separator`:
-    the text between two calls.
+    - `wrapper`: the texts before the first and after the last call of a section.
+    - `call_separator`: the text between two calls.
     """
 
     @property
@@ -47,33 +47,34 @@ class CallFormat(Protocol):
     def call_separator(self) -> str: ...
 
     def read(self, io: CallReader) -> StreamRead[None]:
-        """Read one or more calls. Raises Malformed; calls that have ended stay valid."""
+        """Read one or more calls. Raises Malformed if a call breaks off; calls that have ended
+        before stay valid."""
         ...
 
     def marks(self) -> tuple[str, ...]:
-        """Return all literal texts of the format. Control tokens among them must stay visible to
-        the parser."""
+        """Return all literal texts of the format. If one is a control token, the detokenizer must
+        show it to the parser."""
         ...
 
     def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
-        """Return the text of a call as the model would write it. `index`: number of calls before
-        it."""
+        """Return the text of a call as the model would write it. `index`: number of earlier
+        calls."""
         ...
 
     def rule(self, grammar: LarkGrammar, tool: FunctionTool, prefix: str) -> str:
-        """Return an expression for all calls of a function that its schema allows, with `prefix`
-        before them."""
+        """Return a grammar expression for `prefix` and a call of a function with arguments that its
+        schema allows."""
         ...
 
     def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
-        """Return the texts that come right before JSON arguments in any section. Empty if only a
-        section announces a call."""
+        """Return the texts that come directly before the JSON arguments of a function in any
+        section. Empty if only the opening of a section announces a call."""
         ...
 
     @property
     def arguments_first(self) -> str:
-        """A regular expression for the text between the opening of a section and arguments that
-        come before their function's name; "" if the format has no such order."""
+        """A regular expression for the text between the opening of a section and the arguments, in
+        calls whose arguments come before the name; "" if the format has no such calls."""
         ...
 
 
@@ -84,18 +85,20 @@ NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 def arguments_schema(tool: FunctionTool) -> dict[str, Any]:
-    """Return the schema of a call's arguments. A function without `parameters` takes none; an empty
-    schema allows any object."""
+    """Return the JSON schema of a function's arguments. A function without `parameters` takes no
+    arguments; an empty schema allows any object."""
     if tool.parameters is None:
         return without_extra_keys(NO_ARGUMENTS)
     return without_extra_keys(tool.parameters) or ANY_OBJECT
 
 
 class CallReader:
-    """Reads calls for a format and emits them.
+    """Emits the tool calls that a format reads.
 
-    The reader's held position is moved past everything that was emitted, so that the rest can be
-    returned as text if it is not a call.
+    Each emitted part moves the reader's held position forward, so that text after it can still be
+    returned as text if the call breaks off.
+
+    `count`: number of calls that have started.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class CallReader:
         return name in self._tools
 
     def parameters(self, name: str) -> dict[str, Any]:
-        """Return the JSON schema of a function's arguments, {} if it has none."""
+        """Return the JSON schema of a function's arguments, {} if the function has none."""
         return self._tools[name].parameters or {}
 
     def begin(self, name: str, call_id: str | None = None) -> None:
@@ -125,7 +128,7 @@ class CallReader:
         self._emit(CallStart(name, call_id))
 
     def arguments(self, text: str) -> None:
-        """Emit more JSON text. All text read so far is part of the call."""
+        """Emit more JSON text of the arguments. All text read so far becomes part of the call."""
         self.reader.hold()
         if text:
             self._emit(ParsedArguments(text))
@@ -137,7 +140,8 @@ class CallReader:
             self._emit(CallEnd())
 
     def abandon(self) -> None:
-        """End a call that broke off. Reading continues after the last emitted part."""
+        """End the open call, if any, as broken off. Reading continues after the last emitted
+        part."""
         if self._open:
             self._open = False
             self._emit(CallEnd(whole=False))
@@ -147,8 +151,8 @@ class CallReader:
 def read_calls(
     io: CallReader, begin: str, read_one: Callable[[CallReader], StreamRead[None]]
 ) -> StreamRead[None]:
-    """Read calls that each follow `begin`; exactly one if `begin` is empty. Raises Malformed if
-    there is none."""
+    """Read calls that each start with `begin`, or exactly one call if `begin` is empty. Raises
+    Malformed if no call follows."""
     found = 0
     while True:
         if begin and not (yield from io.reader.literal(begin)):

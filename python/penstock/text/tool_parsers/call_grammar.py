@@ -1,7 +1,7 @@
-"""Grammars for text that may contain calls.
+"""Builds grammars for text that may contain tool calls.
 
-The text is free. A call is bound from its arguments on, or from its section on if only the section
-announces it.
+The text is unconstrained. A call is constrained from its arguments on, or from the opening of its
+section on if only the section announces the call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.text.tool_parsers.syntax import AnswerSyntax, Harmony, Section, To
 
 SPACE: Final = r"/[ \t\r\n]{0,8}/"
 _MAX_FUNCTIONS_WITHOUT_NAME: Final = 16
-"""Arguments that come before the name are bound only if there are at most this many functions."""
+"""Up to this many functions, arguments that come before the name are constrained by the schemas."""
 _CHANNEL: Final = "<|channel|>"
 _MESSAGE: Final = "<|message|>"
 _CONSTRAIN: Final = "<|constrain|>"
@@ -29,10 +29,10 @@ _RECIPIENT: Final = "to=functions."
 def call_grammar(
     syntax: AnswerSyntax, control: Mapping[str, int], tools: Sequence[FunctionTool]
 ) -> tuple[str, GrammarTriggers]:
-    """Return the grammar of text that may contain calls, and its triggers.
+    """Return the grammar of text that may contain tool calls, and the grammar's triggers.
 
-    One of the triggers appears in every call before its bound part. Their reasoning fields are left
-    empty. `control` maps the text of the model's control tokens to their ids.
+    Every call contains one of the triggers before its constrained part. The reasoning fields of the
+    triggers are left empty. `control` maps the text of the model's control tokens to their ids.
     """
     grammar = LarkGrammar(control)
     calls = syntax.calls
@@ -50,7 +50,7 @@ def call_grammar(
 
 
 def text_or_calls(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]) -> str:
-    """Free text, and calls of the given functions."""
+    """Return an expression for unconstrained text that may contain calls of the functions."""
     if all(syntax.format.triggers(tool) for tool in tools):
         return _triggered(grammar, syntax, tools)
     if not syntax.section.open:  # a call can start only at the first character
@@ -66,10 +66,10 @@ def text_or_calls(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[Func
 def call(
     grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool], prefix: str
 ) -> str:
-    """A call of any function.
+    """Return an expression for `prefix` and a call of any of the functions.
 
-    `prefix` and the first characters of the call are one literal: of two literals that start alike,
-    the lexer would decide too late.
+    `prefix` and the first characters of the call are one literal, because the lexer would decide
+    too late between two literals with the same start.
     """
     return grammar.one_of(syntax.format.rule(grammar, tool, prefix) for tool in tools)
 
@@ -80,12 +80,12 @@ def opening(syntax: ToolSyntax, section: Section) -> str:
 
 
 def ending(grammar: LarkGrammar, syntax: ToolSyntax, section: Section) -> str:
-    """Return the text that the model writes after the last call of a section, as an expression."""
+    """Return an expression for the text that the model writes after the last call of a section."""
     return grammar.literal(syntax.format.wrapper[1] + section.space + section.close)
 
 
 def _triggered(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]) -> str:
-    """Text, with arguments after each trigger."""
+    """Return an expression for text in which JSON arguments follow each trigger."""
     space = grammar.terminal(SPACE)
     parts = []
     for tool in tools:
@@ -101,7 +101,8 @@ def _triggered(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[Functio
 def _arguments_before_name(
     grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]
 ) -> str:
-    """Arguments that come before the name of their function."""
+    """Return an expression for text up to a call whose arguments come before the name, then these
+    arguments."""
     begin, space = syntax.format.arguments_first, grammar.terminal(SPACE)
     mark = syntax.section.open
     if grammar.has_control(mark):
@@ -119,7 +120,7 @@ def _arguments_before_name(
 def _section(
     grammar: LarkGrammar, syntax: ToolSyntax, section: Section, tools: Sequence[FunctionTool]
 ) -> str:
-    """Text up to the opening of a section, then its calls."""
+    """Return an expression for text up to the opening of a section, then the section's calls."""
     if section.in_call:
         first = f"{grammar.rule(ANY_TEXT)} {call(grammar, syntax, tools, '')}"
     else:
@@ -131,21 +132,21 @@ def _section(
 
 
 def _known_sections(grammar: LarkGrammar, syntax: ToolSyntax) -> list[Section]:
-    """Return the section that the model writes and those that start with a control token, which is
-    unambiguous."""
+    """Return the section that the model writes, and the other sections that start with a control
+    token, which cannot be plain text."""
     others = [s for s in syntax.sections if s.open != syntax.section.open]
     apart = [s for s in others if grammar.has_control(s.open)]
     return [s for s in (syntax.section, *apart) if s.open]
 
 
 def _mark(grammar: LarkGrammar, section: Section) -> str:
-    """Return a text that announces a section, and that no token contains together with text after
+    """Return a text that announces a section. No token contains this text together with text after
     the opening."""
     return section.open if grammar.has_control(section.open) else section.open[:-1] or section.open
 
 
 def _bare_or_text(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]) -> str:
-    """Calls if the answer starts with the name of a function, else text."""
+    """Return an expression for calls if the answer starts with a function's name, else for text."""
     names = "|".join(re.escape(tool.name) for tool in tools)
     before = re.escape(syntax.format.wrapper[0])
     text = grammar.terminal(rf"{ANY_TEXT} & ~(/\s*{before}\s*({names})\((.|\n)*/)")
@@ -163,7 +164,8 @@ def _bare_or_text(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[Func
 
 
 def _harmony(grammar: LarkGrammar, tools: Sequence[FunctionTool]) -> str:
-    """Messages to any recipient; a message whose header names a function contains its arguments."""
+    """Return an expression for Harmony messages to any recipient. A message whose header names a
+    function contains JSON arguments of that function."""
     named = {tool.name: _naming(tool.name) for tool in tools}
     free = grammar.terminal(
         f"{ANY_TEXT} & ~({' | '.join(f'/{pattern}/' for pattern in named.values())})"
@@ -181,7 +183,8 @@ def _harmony(grammar: LarkGrammar, tools: Sequence[FunctionTool]) -> str:
 
 
 def _naming(name: str) -> str:
-    """Return a regular expression for a header up to a control token that names a function."""
+    """Return a regular expression for a Harmony header that names a function, up to the next
+    control token."""
     return rf"(.|\n)*to=(functions\.)?{re.escape(name)}(\s[^<]*)?"
 
 

@@ -1,4 +1,5 @@
-"""Detects the syntax of a model from its chat template, or else from its control tokens."""
+"""Detects the tool and reasoning syntax of a model from its chat template, else from its control
+tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Final
 from penstock.text.tool_parsers.syntax import AnswerSyntax, Harmony, ReasoningSyntax, ToolSyntax
 from penstock.text.tool_parsers.tool_syntaxes import HERMES, REASONING_SYNTAXES, TOOL_SYNTAXES
 
-# The first line whose marks are all present decides.
+# (syntax, texts): the first entry whose texts are all present decides.
 _SIGNS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("harmony", ("<|channel|>", "<|message|>")),
     ("minimax_m2", ("<minimax:tool_call>",)),
@@ -42,9 +43,11 @@ _SIGNS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 def detect_answer_syntax(
     template: str | None, tokens: Collection[str], named: str | None = None
 ) -> AnswerSyntax:
-    """Return the syntax of a model with this chat template and these added tokens.
+    """Return the tool and reasoning syntax of a model with this chat template and these added
+    tokens.
 
-    `named`: the operator's choice, a key of TOOL_SYNTAXES or "none"; None detects it.
+    `named`: the tool syntax that the operator set: a key of TOOL_SYNTAXES or "none". None: the tool
+    syntax is detected.
     """
     return AnswerSyntax(_calls(template, tokens, named), _reasoning(template, tokens))
 

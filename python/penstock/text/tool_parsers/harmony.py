@@ -1,11 +1,11 @@
-"""Parser for Harmony, the format of gpt-oss.
+"""Parses Harmony, the answer format of gpt-oss.
 
     <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary
     to=functions.f <|constrain|>json<|message|>{...}<|call|>
     ... <|channel|>final<|message|>...
 
-The `analysis` channel is reasoning. The `final` channel, and `commentary` without a recipient, are
-the answer. A message to a function is a call.
+Messages in the `analysis` channel are reasoning. Messages in the `final` channel, and messages in
+`commentary` without a recipient, are the answer. A message to a function is a tool call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 class HarmonyParser:
-    """Parses messages that follow the `<|start|>assistant` of the prompt."""
+    """Parses the messages of an answer. The prompt ends with `<|start|>assistant`."""
 
     def __init__(self, io: CallReader, output: OutputBuilder) -> None:
         self._io = io

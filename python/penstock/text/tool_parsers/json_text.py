@@ -1,4 +1,4 @@
-"""Reads JSON text that is still being written."""
+"""Reads JSON text while the model writes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.text.tool_parsers.stream_reader import Malformed, Reader, StreamRe
 
 CLOSING: Final = {"{": "}", "[": "]"}
 PLAIN: Final = frozenset(" \t\r\n,:+-.0123456789aeEflnrstu")
-"""Characters that may appear outside of strings, besides brackets."""
+"""Characters other than brackets and quotes that may appear outside of strings."""
 MAX_STRING_CHARS: Final = 1 << 20
 
 
@@ -20,15 +20,15 @@ def dump(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text as it appears between the quotes of a JSON string."""
+    """Return a text with JSON escapes, without quotes around it."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def pass_container(reader: Reader, emit: Callable[[str], None]) -> StreamRead[None]:
-    """Read an object or array and pass on its text as it arrives, verbatim except that raw control
-    characters in strings are escaped.
+    """Read a JSON object or array and pass its text to `emit` as it arrives. The text is unchanged,
+    except that raw control characters in strings are escaped.
 
-    Raises Malformed if brackets do not match.
+    Raises Malformed if brackets do not match, a character may not appear there, or the text ends.
     """
     closing: list[str] = []
     in_string = escape = False
@@ -68,7 +68,7 @@ def pass_container(reader: Reader, emit: Callable[[str], None]) -> StreamRead[No
 
 
 def read_string(reader: Reader) -> StreamRead[str]:
-    """Read a JSON string and return it decoded. Raises Malformed."""
+    """Read a JSON string and return its decoded text. Raises Malformed for any other text."""
     yield from reader.expect('"')
     size = 0
     while True:
@@ -84,7 +84,7 @@ def read_string(reader: Reader) -> StreamRead[str]:
 
 
 def skip_value(reader: Reader) -> StreamRead[None]:
-    """Read past any JSON value."""
+    """Skip one JSON value. Raises Malformed."""
     first = yield from reader.peek()
     if first == '"':
         yield from read_string(reader)
@@ -95,7 +95,7 @@ def skip_value(reader: Reader) -> StreamRead[None]:
 
 
 def read_word(reader: Reader) -> StreamRead[str]:
-    """Read a number or a name: letters, digits and `+-._`. Raises Malformed if there is none."""
+    """Read a number or a name: letters, digits and `+-._`. Raises Malformed if neither follows."""
     word = ""
     while (char := (yield from reader.peek())) and (char.isalnum() or char in "+-._"):
         word += reader.advance(1)

@@ -1,4 +1,4 @@
-"""Collects the output of parsers and drops white space around calls and reasoning."""
+"""Collects the output of the answer parser and drops white space around calls and reasoning."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from penstock.text.tool_parsers.parser_output import ParsedReasoning, ParsedText
 
 
 class OutputBuilder:
-    """The output so far; `take` returns and clears it.
+    """Collects parser output until `take` returns it.
 
-    Text: white space is held back while a call may follow (`keeps_spaces`), and dropped after
-    reasoning and calls. Reasoning: white space at both ends is dropped.
+    White space in text is dropped after reasoning and calls. White space at both ends of the
+    reasoning is dropped.
+
+    `keeps_spaces`: white space at the end of text is held back, and dropped if a call follows.
     """
 
     def __init__(self, *, keeps_spaces: bool) -> None:
@@ -27,13 +29,13 @@ class OutputBuilder:
         return pieces
 
     def add(self, piece: ParserOutput) -> None:
-        """Add a part of a call. White space before and after it is dropped."""
+        """Add a part of a call. White space before and after the call is dropped."""
         self._held = ""
         self._after_mark = True
         self._pieces.append(piece)
 
     def add_text(self, text: str, end: int) -> None:
-        """Add text of the answer. `end` is the position in the stream after it."""
+        """Add text of the answer. `end`: the position in the stream after this text."""
         text = self._held + text
         self._held = ""
         if self._after_mark:
@@ -70,8 +72,8 @@ class OutputBuilder:
         self._held = ""
 
     def finish(self, end: int) -> None:
-        """End the text: white space that was held back belongs to the answer, unless it follows a
-        call."""
+        """End the text. White space that is held back becomes text, unless it follows a call.
+        `end`: the position at the end of the stream."""
         held, self._held = self._held, ""
         if held and not self._after_mark:
             self._pieces.append(ParsedText(held, end - len(held)))

@@ -1,4 +1,4 @@
-"""Output of a parser: parts of an answer, in the order in which they were written."""
+"""Output of the answer parser: text, reasoning and tool calls, in the order of the answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """Text of the answer: characters `at` to `at + len(text)` of the stream, verbatim."""
+    """Text of the answer: the characters `at` to `at + len(text)` of the stream, unchanged."""
 
     text: str
     at: int
@@ -22,7 +22,11 @@ class ParsedReasoning:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """The start of a call. `call_id` is the id that the model gave the call, or None."""
+    """The start of a tool call.
+
+    - `name`: the function's name.
+    - `call_id`: the id that the model wrote for the call, or None.
+    """
 
     name: str
     call_id: str | None = None
@@ -30,14 +34,14 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class ParsedArguments:
-    """A part of a call's arguments; the parts concatenate to their JSON text."""
+    """A piece of the JSON text of a call's arguments. The joined pieces are the whole JSON text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The end of a call. `whole` False: the call broke off."""
+    """The end of a tool call. `whole`: False if the call broke off."""
 
     whole: bool = True
 

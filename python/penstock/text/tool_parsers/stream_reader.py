@@ -1,7 +1,7 @@
-"""Reads a text that is still being written.
+"""Reads a text while the model writes it.
 
-Parsers are generators over a Reader: they `yield` if they need more characters than there are.
-Every method waits until the available text decides the question, so that the result never depends
+Parsers are generators that use a Reader: they `yield` to wait for more text. A method that returns
+`StreamRead` waits until the available text determines its result, so that the result never depends
 on how the text was split into pieces.
 """
 
@@ -15,14 +15,14 @@ StreamRead = Generator[None, None, T]
 
 
 class Malformed(Exception):
-    """The text does not have the expected form, or ended early."""
+    """The text does not have the expected syntax, or ended early."""
 
 
 class Reader:
-    """A text whose end is not known yet.
+    """A read position in a text that is still growing.
 
-    `hold` marks a place to return to with `rewind`; only one place at a time. Text before both the
-    held place and the position is dropped.
+    `hold` saves the position and `rewind` returns to it; only one position can be held. Text before
+    both the held position and the current position is dropped.
     """
 
     __slots__ = ("_at", "_dropped", "_ended", "_held", "_text")
@@ -36,7 +36,7 @@ class Reader:
 
     @property
     def position(self) -> int:
-        """Number of characters read since the beginning."""
+        """Number of characters read since the beginning of the text."""
         return self._dropped + self._at
 
     @property
@@ -50,11 +50,11 @@ class Reader:
         self._at -= at
 
     def end(self) -> None:
-        """Mark the text as complete."""
+        """Declare the text complete: no more text will be fed."""
         self._ended = True
 
     def hold(self) -> None:
-        """Remember this position for `rewind`."""
+        """Save the current position for `rewind`. It replaces the position saved before."""
         self._held = self.position
 
     def release(self) -> None:
@@ -65,23 +65,23 @@ class Reader:
         self._at = self._held - self._dropped
 
     def window(self) -> str:
-        """Return all characters that are available and not yet read."""
+        """Return all characters that have arrived and are not yet read."""
         return self._text[self._at :]
 
     def advance(self, count: int) -> str:
-        """Read `count` characters that are known to be available."""
+        """Read and return `count` characters, which must have arrived."""
         start = self._at
         self._at += count
         assert self._at <= len(self._text)
         return self._text[start : self._at]
 
     def unread(self, count: int) -> None:
-        """Go back over characters that were just read."""
+        """Move the position back by `count` characters."""
         self._at -= count
         assert self._at >= 0
 
     def need(self, count: int) -> StreamRead[bool]:
-        """Wait for `count` characters. Returns False if the text ends before."""
+        """Wait for `count` characters. Returns False if the text ends before them."""
         while len(self._text) - self._at < count:
             if self._ended:
                 return False
@@ -89,13 +89,13 @@ class Reader:
         return True
 
     def next_window(self) -> StreamRead[str]:
-        """Wait for text and return the window. Raises Malformed at the end of the text."""
+        """Wait for text and return all unread text. Raises Malformed at the end of the text."""
         if not (yield from self.need(1)):
             raise Malformed("the text ended")
         return self.window()
 
     def peek(self) -> StreamRead[str]:
-        """Return the next character without reading it; empty at the end of the text."""
+        """Return the next character without reading it, "" at the end of the text."""
         if (yield from self.need(1)):
             return self._text[self._at]
         return ""
@@ -106,8 +106,8 @@ class Reader:
             self._at += 1
 
     def literal(self, *options: str) -> StreamRead[str]:
-        """Read the longest of the options that comes next. Returns it, or "" without reading
-        anything."""
+        """Read and return the longest option that the text continues with. Returns "" and reads
+        nothing if the text continues with no option."""
         while True:
             window = self.window()
             found = max((o for o in options if window.startswith(o)), key=len, default="")
@@ -120,16 +120,18 @@ class Reader:
             yield
 
     def expect(self, *options: str) -> StreamRead[str]:
-        """Read one of the options as `literal` does. Raises Malformed if none comes next."""
+        """Read and return the longest option that the text continues with. Raises Malformed if the
+        text continues with no option."""
         found = yield from self.literal(*options)
         if not found:
             raise Malformed(f"expected {options[0]!r}")
         return found
 
     def read_until(self, marks: tuple[str, ...], limit: int) -> StreamRead[tuple[str, str]]:
-        """Read up to and including the first of the marks. Returns (text before it, mark).
+        """Read up to and including the first mark in the text. Returns (text before the mark,
+        mark).
 
-        Raises Malformed if no mark comes within `limit` characters.
+        Raises Malformed if no mark starts within `limit` characters.
         """
         while True:
             window = self.window()
@@ -148,9 +150,10 @@ class Reader:
 def pass_text(
     reader: Reader, marks: tuple[str, ...], emit: Callable[[str], None]
 ) -> StreamRead[None]:
-    """Pass the text before the first of the marks to `emit` as it arrives, and read past the mark.
+    """Pass the text before the first mark to `emit` as it arrives, and read past the mark.
 
-    Raises Malformed if the text ends without a mark; a possible beginning of one is then unread.
+    Raises Malformed if the text ends without a mark. Text at the end that may be the beginning of a
+    mark is then still unread.
     """
     while True:
         window = yield from reader.next_window()

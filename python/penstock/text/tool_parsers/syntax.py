@@ -1,4 +1,4 @@
-"""Descriptions of the marks that model families write around reasoning and tool calls."""
+"""Types that describe the syntax in which model families write reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from penstock.text.tool_parsers.call_format import CallFormat
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A stretch of calls between `open` and an optional `close`.
+    """The texts around one or more calls.
 
-    `in_call`: the opening is part of the first call. `space`: text that the model writes after the
-    opening and before the end. `may_be_forced`: a grammar that requires calls allows this section
-    too.
+    - `open`: the text that opens the section.
+    - `close`: the text that closes the section; "" for none.
+    - `in_call`: `open` is part of the first call.
+    - `space`: white space that the model writes after `open` and before `close`.
+    - `may_be_forced`: a grammar that requires calls allows this section, in addition to the section
+      that the model writes.
     """
 
     open: str
@@ -29,11 +32,13 @@ class Section:
 class ToolSyntax:
     """The syntax in which a model family writes tool calls.
 
-    The first section is the one that the family was trained on; the parser reads the others too.
-    `bare`: first characters of an answer that consists of a call without a section.
-    `section_per_call`: each call gets its own section, with `section_separator` between them;
-    otherwise one section holds all calls. `written_section`: the section that the model writes if
-    it is not the first one.
+    - `name`: the key in TOOL_SYNTAXES.
+    - `sections`: sections that the parser reads. The family was trained on the first.
+    - `format`: the format of the calls in a section.
+    - `bare`: first characters of an answer that may be a call without a section.
+    - `section_per_call`: each call has its own section; otherwise one section contains all calls.
+    - `section_separator`: the text between two sections.
+    - `written_section`: the section that the model writes, if it is not the first of `sections`.
     """
 
     name: str
@@ -51,11 +56,11 @@ class ToolSyntax:
 
     @property
     def forced_sections(self) -> tuple[Section, ...]:
-        """The sections that a grammar which requires calls allows."""
+        """The sections that a grammar allows if it requires calls."""
         return (self.section, *(s for s in self.sections if s.may_be_forced))
 
     def write(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
-        """Return the text in which the model would write these calls, each (name, arguments)."""
+        """Return the text that the model would write for the calls, given as (name, arguments)."""
         section, (before, after) = self.section, self.format.wrapper
         head = section.open + section.space + before
         tail = after + section.space + section.close
@@ -65,14 +70,14 @@ class ToolSyntax:
         return head + self.format.call_separator.join(written) + tail
 
     def marks(self) -> tuple[str, ...]:
-        """Return all literal texts around calls."""
+        """Return all literal texts around and in calls."""
         found = [mark for s in self.sections for mark in (s.open, s.close) if mark]
         return (*found, *self.format.marks())
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSyntax:
-    """The tags around the reasoning, which comes before the answer."""
+    """The tags before and after the reasoning, which precedes the answer."""
 
     open: str
     close: str
@@ -80,7 +85,8 @@ class ReasoningSyntax:
 
 @dataclass(frozen=True, slots=True)
 class Harmony:
-    """The format of gpt-oss: every message names its channel, and a call names its recipient."""
+    """The answer format of gpt-oss: each message names its channel; a tool call also names the
+    function as its recipient."""
 
     name: str = "harmony"
 
@@ -90,7 +96,12 @@ class Harmony:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSyntax:
-    """The syntax of one model's answers. `calls` Harmony covers reasoning too."""
+    """The syntax of one model's answers.
+
+    - `calls`: the syntax of tool calls, None if the model writes none. Harmony also covers
+      reasoning.
+    - `reasoning`: the tags around reasoning, None if the model writes none.
+    """
 
     calls: ToolSyntax | Harmony | None = None
     reasoning: ReasoningSyntax | None = None

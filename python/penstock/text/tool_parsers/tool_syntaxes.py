@@ -1,4 +1,4 @@
-"""The tool call syntaxes of all known model families."""
+"""The tool call and reasoning syntaxes of all known model families."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HERMES: Final = ToolSyntax(
         Section("<tool_call>", "</tool_call>", space="\n"),
         Section("<tools>", "</tools>"),
         Section("<function_call>", "</function_call>"),
-        # Written by models that were trained more on code than on tool calls.
+        # Models that were trained more on code than on tool calls write this section.
         Section("```json", "```", space="\n", may_be_forced=True),
     ),
     JsonCalls(),

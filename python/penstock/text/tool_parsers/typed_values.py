@@ -1,4 +1,4 @@
-"""Converts values that a model writes as plain text to JSON of the types that a schema allows."""
+"""Converts argument values that a model writes as plain text to JSON of an allowed type."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ _WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
 def to_json(text: str, types: frozenset[str]) -> str:
-    """Return the JSON of a value written as text: of an allowed type if it can be read as one,
-    otherwise a string."""
+    """Return the JSON of a value that a model wrote as text. `types`: the JSON types allowed.
+
+    If the text is JSON or a Python literal of an allowed type, the result is that value. If its
+    type is not allowed, the result is a string if strings are allowed, else the value. Any other
+    text becomes a string.
+    """
     plain = _WORDS.get(text.strip(), text.strip())
     found = _parsed(plain)
     if found is None:

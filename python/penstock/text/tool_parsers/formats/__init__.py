@@ -1,2 +1,2 @@
-"""The formats in which models write tool calls. Each format parses calls and writes their
+"""The formats in which models write tool calls. Each format parses calls and builds their
 grammar."""

@@ -1,4 +1,4 @@
-"""Chooses one of several formats by the first character of a call."""
+"""Reads calls in one of several formats, chosen by the first character of a call."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from penstock.text.tool_parsers.stream_reader import StreamRead
 
 @dataclass(frozen=True, slots=True)
 class AlternativeCalls:
-    """`primary` is the format that the family was trained on. `others` maps first characters to the
-    formats that are read too."""
+    """Reads calls in several formats and writes them in one.
+
+    - `primary`: the format that the family was trained on.
+    - `others`: pairs of a call's first character and the format that reads such a call.
+    """
 
     primary: CallFormat
     others: tuple[tuple[str, CallFormat], ...]

@@ -1,4 +1,4 @@
-"""Calls as JSON objects with a name and arguments: {"name": "f", "arguments": {...}}."""
+"""The format of calls as JSON objects: {"name": "f", "arguments": {...}}."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ OTHER_KEYS: Final = ("type", "id", "index", "name", "function")
 
 @dataclass(frozen=True, slots=True)
 class JsonCalls:
-    """Reads one object, several objects, or an array of them.
+    """Calls as JSON objects. Reads one object, several objects, or an array of objects.
 
-    `arguments`: the key that the family writes. `array`: the family writes an array of calls;
-    otherwise `separator` is written between calls.
+    - `arguments`: the key of the arguments that the family writes.
+    - `array`: the family writes an array of calls.
+    - `separator`: the text between two calls if they are not an array.
     """
 
     arguments: str = "arguments"
@@ -97,7 +98,7 @@ class JsonCalls:
 
 
 def _object(io: CallReader) -> StreamRead[None]:
-    """Read one call. Some models double its braces, as a faulty template shows them."""
+    """Read one call. The braces may be doubled: a faulty template teaches some models to do so."""
     reader = io.reader
     yield from reader.expect("{")
     yield from reader.spaces()
@@ -125,7 +126,8 @@ def _object(io: CallReader) -> StreamRead[None]:
 
 
 class _Call:
-    """The fields of one object. The call starts once its name is known and its arguments follow."""
+    """Reads the fields of one JSON object. The call starts once its name is known and its arguments
+    follow."""
 
     def __init__(self, io: CallReader) -> None:
         self._io = io
@@ -135,8 +137,8 @@ class _Call:
         self.started = False
 
     def check(self, key: str) -> None:
-        """Raise Malformed for a key that no call has, so that other JSON is not held back to its
-        end."""
+        """Raise Malformed for a key that no call has, so that JSON that is not a call is shown at
+        once instead of being held back to its end."""
         if not self.started and key not in ARGUMENT_KEYS + OTHER_KEYS:
             raise Malformed(f"unknown key {key!r} in a call")
 

@@ -1,4 +1,4 @@
-"""Calls as a name, a separator and the JSON of the arguments: name<sep>{...}<end>."""
+"""The format of calls as a name, a separator and JSON arguments: name<sep>{...}<end>."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ from penstock.text.tool_parsers.stream_reader import Malformed, StreamRead
 
 @dataclass(frozen=True, slots=True)
 class NamedCalls:
-    """`begin` comes before each call; if it is empty, there is only one call. `kind` may follow it.
-    `separators` end the name; the first one is what the family writes, the others are read too.
-    `code_fence`: the JSON is in a code block. `end` ends the call.
+    """Calls as a name, a separator and JSON arguments.
 
-    `id_pattern`: a pattern for ids that contain the name as the group `name`. `id_format` makes
-    such an id from a name and an index. `id_mark` may come before the separator, followed by an id,
-    which is dropped.
+    - `separators`: texts that end the name. The family writes the first; the others are also read.
+    - `begin`: the text before each call; "" if there is only one call.
+    - `kind`: a text that may follow `begin`, e.g. "function".
+    - `code_fence`: the JSON is in a code block.
+    - `end`: the text that ends a call.
+    - `id_pattern`: a regular expression for a call id that contains the name as the group `name`.
+    - `id_format`: a format string that makes such an id from `name` and `index`.
+    - `id_mark`: a text that may come before the separator and is followed by an id, which is
+      dropped.
     """
 
     separators: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Calls in Python syntax: f(city="Paris", days=3), or a list of them."""
+"""The format of calls in Python syntax: f(city="Paris", days=3), or a list of such calls."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ _NAME: Final = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
 
 @dataclass(frozen=True, slots=True)
 class PythonCalls:
-    """`in_list`: the family writes calls in square brackets. Both forms are read.
+    """Calls in Python syntax. Positional arguments get the names of the schema's properties, in
+    order.
 
-    Positional arguments get the names of the schema's properties, in order.
+    `in_list`: the family writes calls in square brackets. Calls are read with or without brackets.
     """
 
     in_list: bool = True
@@ -105,8 +106,8 @@ def _members(grammar: LarkGrammar, form: dict[str, Any], root: dict[str, Any]) -
 
 
 def _readable(name: str) -> bool:
-    """Whether an argument of this name can be parsed: the parser reads names like numbers and
-    words."""
+    """Whether the parser can read an argument of this name: `read_token` must accept all of its
+    characters."""
     first, rest = name[:1], name[1:]
     return (first.isalpha() or first == "_") and all(c.isalnum() or c in "+-._" for c in rest)
 
@@ -119,7 +120,7 @@ def _refuse_names(tool: FunctionTool, root: dict[str, Any]) -> None:
 
 
 def _names(schema: dict[str, Any]) -> list[str]:
-    """Return the names of the properties in their order."""
+    """Return the names of a schema's properties in their order."""
     return list(
         dict.fromkeys(name for form in options_of(schema, schema) for name in members_of(form))
     )

@@ -1,4 +1,4 @@
-"""Converts Python literals to JSON while they are being written."""
+"""Converts Python literals to JSON while the model writes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CODES: Final = {"x": 2, "u": 4, "U": 8}
 
 
 def python_value(reader: Reader, emit: Emit, depth: int = 0) -> StreamRead[None]:
-    """Read one literal and emit its JSON. Raises Malformed for anything else."""
+    """Read one Python literal and emit its JSON. Raises Malformed for any other text."""
     if depth > MAX_DEPTH:
         raise Malformed("nested too deeply")
     first = yield from reader.peek()
@@ -40,7 +40,7 @@ def python_value(reader: Reader, emit: Emit, depth: int = 0) -> StreamRead[None]
 
 
 def read_token(reader: Reader) -> StreamRead[str]:
-    """Read a number or a word."""
+    """Read a number or a word. Raises Malformed if neither follows."""
     token = ""
     while (char := (yield from reader.peek())) and (char.isalnum() or char in "+-._"):
         token += reader.advance(1)
@@ -50,7 +50,7 @@ def read_token(reader: Reader) -> StreamRead[str]:
 
 
 def as_json(token: str) -> str:
-    """Return the JSON of a number or constant. Raises Malformed."""
+    """Return the JSON of a number or constant. Raises Malformed for any other token."""
     if token in WORDS:
         return WORDS[token]
     try:
@@ -76,7 +76,7 @@ def _string(reader: Reader, emit: Emit) -> StreamRead[None]:
 
 
 def _run(reader: Reader, quote: str) -> StreamRead[tuple[bool, str]]:
-    """Read a part of a string. Returns (whether the string ended, its text)."""
+    """Read the next part of a string. Returns (whether the string ended, the part's text)."""
     window = yield from reader.next_window()
     plain = next((i for i, char in enumerate(window) if char in ("\\", quote[0])), len(window))
     if plain:
@@ -108,7 +108,7 @@ def _escape(reader: Reader) -> StreamRead[str]:
 
 
 def _code(reader: Reader, size: int) -> StreamRead[int]:
-    """Read the number of an escape of `size` characters."""
+    """Read a hexadecimal escape of `size` characters and return its code point."""
     if not (yield from reader.need(size)):
         raise Malformed("the text ended")
     try:

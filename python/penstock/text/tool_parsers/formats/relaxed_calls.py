@@ -1,4 +1,5 @@
-"""Calls with unquoted keys and specially marked strings: call:f{city:<|"|>Paris<|"|>}."""
+"""The format of calls with unquoted keys and specially marked strings:
+call:f{city:<|"|>Paris<|"|>}."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ from penstock.text.tool_parsers.stream_reader import Malformed, Reader, StreamRe
 
 @dataclass(frozen=True, slots=True)
 class RelaxedCalls:
-    """`quote` marks both ends of a string. `name_prefix` comes before the function's name."""
+    """Calls with unquoted keys.
+
+    - `quote`: the text before and after a string.
+    - `name_prefix`: the text before the function's name.
+    """
 
     quote: str
     name_prefix: str = "call:"
@@ -122,7 +127,7 @@ def _word(reader: Reader) -> StreamRead[str]:
 
 
 def _scalar(word: str) -> str:
-    """Return the JSON of a number, a constant, or a string that was written without its marks."""
+    """Return the JSON of a number, a constant, or a string that was written without quotes."""
     if not word:
         raise Malformed("expected a value")
     try:

@@ -1,4 +1,4 @@
-"""Calls with one tag per argument, converted to JSON while they are being written."""
+"""The format of calls with one tag per argument, converted to JSON while the model writes them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,16 @@ _TEXT_KEYWORDS: Final = frozenset({"type", "minLength", "maxLength"})
 
 @dataclass(frozen=True, slots=True)
 class TaggedCalls:
-    """Call: `call_open` name `name_end`, arguments, `call_close`. Argument: `key_open` key
-    `key_close`, `value_open` value `value_close`.
+    """Calls with one tag per argument.
 
-    `value_lines`: a newline before and after each value is not part of it. `string_attribute`: the
-    tag of the key says whether the value is a string: ... string="true">. The first of `name_ends`
-    is what the family writes; ends in `kept_ends` are not consumed.
+    A call is `call_open`, the name, one of `name_ends`, the arguments, `call_close`. An argument is
+    `key_open`, the key, `key_close`, `value_open`, the value, `value_close`.
+
+    - `name_ends`: texts that end the name. The family writes the first; the others are also read.
+    - `kept_ends`: texts that end the name but belong to the text after it.
+    - `value_lines`: a newline before and after each value is not part of the value.
+    - `string_attribute`: the tag of the key has an attribute that tells whether the value is a
+      string: ... string="true">.
     """
 
     call_open: str
@@ -89,14 +93,15 @@ class TaggedCalls:
     def _members(
         self, grammar: LarkGrammar, form: dict[str, Any], root: dict[str, Any], tool: FunctionTool
     ) -> str:
-        """Return the arguments of one alternative of a schema, in the order of its properties."""
+        """Return an expression for the arguments that one alternative of a schema allows, in the
+        order of its properties."""
         members, others = members_of(form), others_of(form)
         if not members and "properties" not in form and others is not None:
             return self._any_members(grammar, others, root, tool)
         required = required_of(form)
         items = []
         for key, inner in members.items():
-            kinds = types_of(member_of(root, key), root)  # the same as in `_argument`
+            kinds = types_of(member_of(root, key), root)  # the types that `_argument` computes
             value = self._value(grammar, inner, root, kinds, tool)
             is_string = kinds == {"string"}
             items.append(("\n" + self._key_text(key, is_string), value, key in required))
@@ -134,11 +139,11 @@ class TaggedCalls:
         kinds: frozenset[str],
         tool: FunctionTool,
     ) -> str:
-        """Return an expression for a value and its closing tag."""
+        """Return a grammar expression for a value and its closing tag."""
         close = ("\n" if self.value_lines else "") + self.value_close
         options = options_of(inner, root)
         free = [o for o in options if "string" in types_of(o, root) and not values_of(o, root)]
-        if len(free) == 1:  # free text includes the other alternatives
+        if len(free) == 1:  # unconstrained text includes the other alternatives
             least, most = count_of(free[0], "minLength") or 0, count_of(free[0], "maxLength")
             if least or most is not None:
                 return grammar.counted_up_to(close, least, most)
@@ -212,7 +217,7 @@ class TaggedCalls:
         io.arguments(prefix + to_json(text, types))
 
     def _string(self, io: CallReader, prefix: str) -> StreamRead[None]:
-        """Read a string value and pass it on as it arrives."""
+        """Read a string value and emit it as it arrives."""
         reader = io.reader
         if self.value_lines and (yield from reader.peek()) == "\n":
             reader.advance(1)
@@ -225,15 +230,15 @@ class TaggedCalls:
 
 
 def _value_text(value: Any, kinds: frozenset[str]) -> str:
-    """Return the text of a value: a string without quotes, unless it would be read as another
-    value."""
+    """Return the text of a value between tags: JSON, or a string without quotes unless the parser
+    would read that text as another value."""
     text = value if isinstance(value, str) else dump(value)
     return text if kinds == {"string"} or to_json(text, kinds) == dump(value) else dump(value)
 
 
 def _refuse_unenforced(tool: FunctionTool, root: dict[str, Any]) -> None:
-    """Raise Unenforceable for keywords that free text cannot enforce. JSON between tags is enforced
-    completely."""
+    """Raise Unenforceable for schema keywords that the grammar of unquoted text cannot enforce.
+    JSON between tags is enforced completely."""
     for form in options_of(root, root):
         if (keyword := unknown_keyword(form, _OBJECT_KEYWORDS)) is not None:
             raise Unenforceable(tool, "", keyword)
