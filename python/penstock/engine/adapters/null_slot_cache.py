@@ -1,4 +1,4 @@
-"""The null object of `LoRASlotCache`, for models without a LoRA runtime."""
+"""A slot cache without slots, for models without a LoRA runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.runtime.adapters import RuntimeAdapters
 
 
 class NullSlotCache:
-    """A slot cache without slots. `reason`: the error message for loads."""
+    """The null object of `LoRASlotCache`: it refuses every load. `reason`: the error message."""
 
     has_completions: Final = False
 
@@ -60,8 +60,8 @@ def slot_cache_for(
     wake: Callable[[], None],
     reason: str,
 ) -> SlotCache:
-    """Return the slot cache of an engine; the null object, with `reason`, if `runtime` or `limits`
-    is None."""
+    """Return the slot cache of an engine: a `NullSlotCache` with `reason` if `runtime` or `limits`
+    is None, else a `LoRASlotCache`. `wake`: see `LoRASlotCache`."""
     if runtime is None or limits is None:
         return NullSlotCache(reason)
     return LoRASlotCache(runtime, limits, wake)
