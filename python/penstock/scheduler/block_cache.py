@@ -162,8 +162,8 @@ class BlockCache:
         sequence.published = full
 
     def free(self, sequence: Sequence) -> None:
-        """Release all blocks of `sequence`, the last block first. Blocks that are released earlier
-        are reused earlier, and a block can be found only together with the blocks before it."""
+        """Release all blocks of `sequence`, the last block first, so that the last blocks are
+        reused first: a block can be found only through the blocks before it."""
         self._break_promises(sequence)
         # The next owner of these blocks writes to them, so pending restores must finish first.
         self.cpu_cache.await_restores(sequence.restored_by)

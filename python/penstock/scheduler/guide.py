@@ -35,6 +35,6 @@ class Guide(Protocol):
         and advance past them."""
 
     def follow(self, draft: Sequence[int]) -> int:
-        """Return how many tokens at the start of `draft` could be sampled in turn: the grammar
-        allows each of them, and after none of them does it force a token or end. Does not advance.
-        """
+        """Return how many tokens at the start of `draft` could be sampled one after another: the
+        grammar allows each of them and, after each, neither forces a token nor ends. Does not
+        advance."""
