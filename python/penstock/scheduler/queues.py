@@ -47,8 +47,8 @@ class SequenceQueues:
         return [sequence for sequence in self.running if not sequence.is_finishing]
 
     def may_admit(self) -> bool:
-        """Return whether the oldest waiting sequence may get a row. False if no row is free, or if
-        too few blocks have become free since it was last refused."""
+        """Return whether the oldest waiting sequence may get a row: a row is free, and more blocks
+        are free than when the sequence was last refused."""
         if not self.waiting or not self.free_rows:
             return False
         spare = self.cache.pool.num_free - len(self.running)

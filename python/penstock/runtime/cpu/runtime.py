@@ -1,4 +1,4 @@
-"""The CPU runtime: persistent batch, one backend, and the sampler. Imports no torch."""
+"""The CPU runtime: combines the persistent batch, one backend and the sampler. Imports no torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CpuRuntime:
         return self._backend.adapters
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """See `Runtime.submit`. Computes the step at once."""
+        """See `Runtime.submit`. Computes the step before it returns."""
         self._done = self.execute(plan, masks)
 
     def collect(self) -> StepResult:
@@ -45,7 +45,7 @@ class CpuRuntime:
         return done
 
     def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
-        """Submit and collect in one call."""
+        """Submit a step and collect its result in one call."""
         self._rows.apply(plan)
         for append in plan.blocks:
             self._used_blocks = max(self._used_blocks, max(append.blocks, default=0) + 1)
