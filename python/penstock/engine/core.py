@@ -184,7 +184,7 @@ class EngineCore:
         )
 
     def prepare(self) -> bool:
-        """See `Core.prepare`."""
+        """Do a short piece of work for later steps; see `Core.prepare`."""
         return self._runtime.prepare()
 
     def close(self) -> None:

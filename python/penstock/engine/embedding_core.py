@@ -111,7 +111,7 @@ class EmbeddingCore:
         self._wake = wake
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Do nothing: an embedding model has no constraints."""
+        """Do nothing, because an embedding model has no constraints."""
 
     def submit(self, request: TokenRequest) -> None:
         """Refuse a request to generate text, because the model returns vectors. Always raises

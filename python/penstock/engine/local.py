@@ -1,4 +1,4 @@
-"""An engine in a thread of the calling process, for embedded use and tests."""
+"""Runs an engine in a thread of the calling process, for embedded use and tests."""
 
 from __future__ import annotations
 

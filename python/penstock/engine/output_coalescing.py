@@ -66,10 +66,10 @@ class OutputCoalescer:
         held = self._held[output.id]
         if output.finish is not None:
             del self._held[output.id]
-            if output.finish in ("error", "abort"):  # earlier tokens precede it
+            if output.finish in ("error", "abort"):  # the tokens before the failure come first
                 return [*([coalesced(held)] if held else ()), output]
         elif not output.tokens:
-            return [output]  # it has prompt tokens only
+            return [output]  # the output has prompt tokens only
         held.append(output)
         if output.finish is None and len(held) < MAX_COALESCED:
             return []

@@ -148,7 +148,7 @@ class OutputQueue:
                 raise StopAsyncIteration
             try:
                 await self._arrival()
-            except asyncio.CancelledError:  # as a generator would, also without `aclose`
+            except asyncio.CancelledError:  # abort like a generator, even without `aclose`
                 self._abort_all()
                 raise
         output = self._take()
@@ -257,5 +257,5 @@ class OutputQueue:
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None
-        if reader is not None and not reader.done():  # it may have been cancelled
+        if reader is not None and not reader.done():  # the reader may have been cancelled
             reader.set_result(None)

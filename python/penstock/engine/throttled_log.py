@@ -1,4 +1,4 @@
-"""Rate-limited logging of repeated failures."""
+"""Limits how often a repeated failure is logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The messages between an engine and its callers: TokenRequest in, TokenOutput out."""
+"""The types that an engine and its callers exchange: requests, outputs, adapters, info and
+gauges."""
 
 from __future__ import annotations
 

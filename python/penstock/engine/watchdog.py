@@ -22,7 +22,8 @@ class Watchdog:
     nothing."""
 
     def __init__(self, output: int | IO[str]) -> None:
-        """`output`: a file or file descriptor for the stacks."""
+        """Create a watchdog that does not check yet. `output`: a file or file descriptor to which
+        the stacks are written."""
         self._output = output
         self._began_s: float | None = None
         self._told_s: float | None = None

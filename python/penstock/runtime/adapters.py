@@ -62,7 +62,7 @@ class SlotAdapters:
         self.slots = slots
 
     def pack(self, adapter: Adapter) -> PackedAdapter:
-        """See `RuntimeAdapters`."""
+        """Pack an adapter for the kernels; see `RuntimeAdapters.pack`."""
         return self.slots.pack(factors_of(adapter, self.spec))
 
     def install(self, slot: int, packed: PackedAdapter) -> None:

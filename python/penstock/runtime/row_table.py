@@ -177,7 +177,8 @@ class RowTable:
         return known, last, *(column[index] for column in columns)
 
     def adjustments(self, rows: list[int]) -> tuple[Floats, Ints]:
-        """See `LogitsProcessorTable.adjustments`."""
+        """Return the numbers of the logits processors that the device stores; see
+        `LogitsProcessorTable.adjustments`."""
         return self._logits_processors.adjustments(rows)
 
     def logits_processors(self, row: int) -> RowLogitsProcessors | None:

@@ -64,7 +64,8 @@ class Sampler:
         self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
     ) -> tuple[SampledToken, ...]:
         """Sample after the last known token and after each draft token of `chunks`. Append and
-        return the sampled tokens up to the first one that differs from the draft."""
+        return the sampled tokens of each chunk, up to and including the first one that differs from
+        the draft."""
         if any(self._rows.has_state(chunk.row) for chunk in chunks):
             return self._verify_in_turn(chunks, logits, masks)
         counts = [1 + len(chunk.draft_tokens) for chunk in chunks]

@@ -60,7 +60,7 @@ class OutputProcessor:
             if one.failed:
                 return self._fail(sequence, progress)
             if index:
-                sequence.computed += 1  # the draft token before it, computed in the same step
+                sequence.computed += 1  # the draft token before this one, computed in the same step
             if self._append_token(sequence, one, progress, last=one is sampled[-1]):
                 return True
         return False

@@ -74,7 +74,8 @@ class PrefillShares:
         self._takers: list[Grant] = []
 
     def grant(self, sequence: Sequence) -> None:
-        """Grant the next prompt in order of arrival its missing tokens, as far as there is room."""
+        """Grant a prompt its missing tokens, as far as there is room. Called for all prompts in
+        order of arrival."""
         grant = Grant(sequence, sequence.missing)
         self._fill(grant, self.room)
         self.room -= grant.tokens

@@ -136,7 +136,7 @@ class Scheduler:
         if sequence.row < 0:
             self._queues.waiting.remove(sequence)
         elif sequence.in_flight_tokens:
-            sequence.aborted = True  # the step in flight still writes to its blocks
+            sequence.aborted = True  # the step in flight still writes to the sequence's blocks
         else:
             self._queues.running.remove(sequence)
             self._queues.free(sequence)

@@ -103,7 +103,7 @@ class AdapterCatalog:
 
     @property
     def adapters(self) -> tuple[LoadedAdapter, ...]:
-        """The current aliases."""
+        """The adapters that the current aliases name."""
         return self._registry.adapters
 
     def sources(self) -> tuple[AdapterSource, ...]:
@@ -172,7 +172,7 @@ class AdapterCatalog:
         await self._to_its_end(self._settle())
 
     async def close(self) -> None:
-        """End all loads and delete all copies."""
+        """End all loads and delete all copies of adapters."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -252,7 +252,7 @@ class AdapterCatalog:
             EngineFault, Unavailable
         ):  # a dead engine is updated when it is back
             for revision in self._registry.retired:
-                if revision in self._registry.retired:  # it may have been revived meanwhile
+                if revision in self._registry.retired:  # an alias may name the revision again
                     await self._engine.retire_adapter(revision)
 
     async def _repin(self) -> None:

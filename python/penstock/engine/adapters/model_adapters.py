@@ -38,7 +38,7 @@ class ModelAdapters:
     async def open(self, socket_path: str) -> None:
         """Connect to an engine that serves, and create the folder for copies of adapters. The first
         time, also load the configured adapters. Raises ModelError."""
-        # Imported here: a server without adapters does not wait for it.
+        # Imported here, so that a server without adapters starts faster.
         from penstock.engine.ipc.client import EngineClient
 
         self._client = EngineClient(socket_path)

@@ -23,19 +23,20 @@ class NullSlotCache:
         self._reason = reason
 
     def add(self, source: AdapterSource) -> Future[AdapterState]:
-        """Return a future that has failed with AdapterRefused `lora_runtime_unavailable`."""
+        """Refuse a load: return a future that has failed with AdapterRefused
+        `lora_runtime_unavailable`."""
         refused: Future[AdapterState] = Future()
         refused.set_exception(AdapterRefused("lora_runtime_unavailable", self._reason))
         return refused
 
     def retire(self, revision: str) -> None:
-        """Do nothing: no revision is registered."""
+        """Do nothing, because no revision is registered."""
 
     def states(self) -> tuple[AdapterState, ...]:
         return ()
 
     def lease(self, revision: str) -> None:
-        """Raise InvalidRequest: no revision is registered."""
+        """Refuse a lease, because no revision is registered. Always raises InvalidRequest."""
         raise unknown_revision()
 
     def release(self, revision: str, *, entered: bool) -> None:
@@ -48,7 +49,7 @@ class NullSlotCache:
         return {}
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there is no reader thread."""
 
 
 SlotCache = LoRASlotCache | NullSlotCache

@@ -140,7 +140,7 @@ class EngineServer:
         self._stop_listening()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # the pipe is full, so it wakes up anyway
+        with contextlib.suppress(OSError):  # the socket is full, so `run` wakes up anyway
             self._wake_writer.send(b"\0")
 
     def _patience_s(self) -> float | None:

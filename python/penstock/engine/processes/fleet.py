@@ -197,7 +197,7 @@ class _Member:
         if settings.lora is None:
             self.supervisor = EngineSupervisor(settings)
         else:
-            # Imported here: without adapters the engine is spawned sooner.
+            # Imported here, so that an engine without adapters is spawned sooner.
             from penstock.engine.adapters.model_adapters import ModelAdapters
 
             adapters = ModelAdapters(settings.lora, environment, changed)

@@ -52,7 +52,9 @@ def main(socket_path: str) -> int:
     say = partial(_report_status, take_standard_output())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with open(0, "rb", buffering=0, closefd=False) as lines:  # reads no byte beyond the line
+    with open(
+        0, "rb", buffering=0, closefd=False
+    ) as lines:  # unbuffered: reads no byte beyond the line
         line = lines.readline()
     if not line.endswith(b"\n"):  # the server ended before it gave a task
         return 0
@@ -64,7 +66,7 @@ def main(socket_path: str) -> int:
     except (ModelError, MemoryError, OSError) as error:
         say("failed", _why(error))
         return 1
-    for source in task.adapters:  # requests for an adapter wait until it is read
+    for source in task.adapters:  # requests wait until their adapter is read
         core.add_adapter(source).add_done_callback(_warn_if_lost)
     gc.freeze()  # loaded objects stay: no collection walks them during a step
     gc.enable()

@@ -152,13 +152,15 @@ class EngineSupervisor:
         )
         try:
             self._process = process = await asyncio.shield(starting)
-        except asyncio.CancelledError:  # the process exists all the same; `stop` ends it
+        except asyncio.CancelledError:  # the process exists nevertheless; `stop` ends it
             with contextlib.suppress(OSError):
                 self._process = await starting
             raise
         assert process.stdin is not None
         task = msgspec.structs.replace(self._task, adapters=self._adapters())
-        with contextlib.suppress(ConnectionError):  # it has just died; `_follow` finds out how
+        with contextlib.suppress(
+            ConnectionError
+        ):  # the process has just died; `_follow` finds out how
             process.stdin.write(msgspec.json.encode(task) + b"\n")
             await process.stdin.drain()
         return process

@@ -174,7 +174,8 @@ class NativeEmbedding:
         slots: Sequence[int] = (),
         second_starts: Sequence[int] = (),
     ) -> Floats:
-        """See `EmbeddingRuntime`. Replays the plan with or without adapters."""
+        """Compute the vectors of `sequences`, with the plan for steps with or without adapters. See
+        `EmbeddingRuntime.embed`."""
         inputs = self._inputs(sequences, slots, second_starts)
         plan = self._plan if inputs.adapters is None else self._adapter_plan
         vectors: Floats = plan.run(*plan_arguments(inputs))

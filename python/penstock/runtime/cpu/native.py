@@ -72,8 +72,8 @@ class NativeBackend:
         return int(self._plan.arena_bytes)
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """See `Backend`. Returns a view of the plan's memory. Steps with and without adapters have
-        separate plans, which use the same memory."""
+        """Run the forward pass of one step; see `Backend.logits`. Returns a view of the plan's
+        memory. Steps with and without adapters have separate plans, which use the same memory."""
         plan = self._plan if inputs.adapters is None else self._adapter_plan
         logits: Floats = plan.run(*plan_arguments(inputs))
         return logits
@@ -94,7 +94,7 @@ class NativeBackend:
         return self._ops.top_logprobs(logits, rows, tokens, count)
 
     def prepare(self, used_blocks: int) -> bool:
-        """See `Backend`."""
+        """Allocate memory of the KV cache ahead of its use; see `Backend.prepare`."""
         return self._pool.prepare(used_blocks)
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class ReferenceBackend:
         return self._decoder.weight_bytes
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """See `Backend`."""
+        """Run the forward pass of one step; see `Backend.logits`."""
         tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
         with torch.inference_mode():
             slots = None if self.adapters is None else self.adapters.slots

@@ -35,11 +35,11 @@ class CpuRuntime:
         return self._backend.adapters
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """See `Runtime.submit`. Computes the step before it returns."""
+        """Execute a plan before returning; see `Runtime.submit`."""
         self._done = self.execute(plan, masks)
 
     def collect(self) -> StepResult:
-        """See `Runtime.collect`."""
+        """Return the result of the submitted step; see `Runtime.collect`."""
         done, self._done = self._done, None
         assert done is not None, "collect() without submit()"
         return done
@@ -53,7 +53,7 @@ class CpuRuntime:
         return self._sampler.finish(plan, logits, masks)
 
     def prepare(self) -> bool:
-        """See `Runtime.prepare`."""
+        """Allocate memory of the KV cache ahead of its use; see `Runtime.prepare`."""
         return self._backend.prepare(self._used_blocks)
 
     def close(self) -> None:

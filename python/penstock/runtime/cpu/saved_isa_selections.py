@@ -95,7 +95,7 @@ def load_selection(home: Path, key: IsaSelectionKey) -> SavedIsaSelection | None
 
 
 def all_saved(home: Path) -> list[SavedIsaSelection]:
-    """Return every readable selection."""
+    """Return all selections saved under `home` whose files can be read."""
     try:
         paths = sorted((home / FOLDER).glob("*.json"))
     except OSError:

@@ -32,22 +32,22 @@ class DeviceAdapters:
         self._copy_stream = copy_stream
         self._arriving: dict[int, Any] = {}
         if device.type == "cuda":
-            # The allocator keeps this memory for the copy stream and cuts pieces from it.
+            # The allocator keeps this memory and allocates the adapters of the copy stream in it.
             copy_stream.run(lambda: _reserve(own.max_bytes, device))
 
     def pack(self, adapter: Adapter) -> PackedAdapter:
-        """See `RuntimeAdapters`. The packed adapter is in pinned memory."""
+        """Pack an adapter into pinned memory; see `RuntimeAdapters.pack`."""
         with self._copy_stream.on_device():
             return self._own.pack(adapter)
 
     def install(self, slot: int, packed: PackedAdapter) -> None:
-        """See `RuntimeAdapters`. Launches the copies; steps wait for them only after
-        `await_slots`."""
+        """Launch the copies of a packed adapter to `slot`; see `RuntimeAdapters.install`. Steps
+        wait for the copies only after `await_slots`."""
         self._arriving[slot] = self._copy_stream.run(lambda: self._own.install(slot, packed))
 
     def clear(self, slot: int) -> None:
-        """See `RuntimeAdapters`. The memory is reused only on the copy stream, and so only after
-        the steps that may read it."""
+        """Free the memory of the adapter in `slot`; see `RuntimeAdapters.clear`. The memory is
+        reused only on the copy stream, and so only after the steps that may read it."""
         self._arriving.pop(slot, None)
         self._copy_stream.wait_for_steps()
         self._copy_stream.run(lambda: self._own.clear(slot))

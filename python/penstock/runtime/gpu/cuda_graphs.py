@@ -86,7 +86,7 @@ class CudaCapturer:
             try:
                 results = compute()
             except BaseException:
-                # The stream must leave its capture; the error of that adds no information.
+                # The stream must end its capture; a second error adds no information.
                 with contextlib.suppress(RuntimeError):
                     graph.capture_end()
                 raise

@@ -89,8 +89,8 @@ class OpenDevice:
 
 
 def open_device(settings: EngineSettings, device: str) -> OpenDevice:
-    """Make the device current for this thread and choose its ops. Raises ModelError if the device
-    cannot be used."""
+    """Make `device` the current device of this thread, and return it with the ops that serve on it.
+    Raises ModelError if the device cannot be used."""
     if not torch_sees_gpu():
         raise ModelError(f"device is {device}, but this build of torch finds no CUDA device")
     torch.cuda.set_device(device)
@@ -239,7 +239,7 @@ def _info(
         fingerprint=model.fingerprint,
         vocab_size=model.spec.vocab_size,
         max_model_len=memory.max_model_len,
-        cache_blocks=memory.cache.blocks - 1,  # the last one is for padding chunks
+        cache_blocks=memory.cache.blocks - 1,  # the last block is for padding chunks
         block_size=memory.cache.block_size,
         weight_bytes=memory.weight_bytes if settings.quantization == "fp8" else packed_bytes,
         memory_bytes=memory.host_memory_bytes,

@@ -95,7 +95,7 @@ class DeviceMemoryPlan:
         return (self.max_saves_per_step + arriving) * self.block_bytes
 
     def terms(self) -> dict[str, int]:
-        """Return every term of the formula by name, in bytes."""
+        """Return the bytes of every term of the memory formula, by name."""
         return {
             "weights": self.weight_bytes,
             "adapters": self.adapter_bytes,

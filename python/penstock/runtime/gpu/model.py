@@ -51,7 +51,7 @@ class DeviceModel:
             model.spec, model.weights, ops, max_model_len, progress, communicator
         )
         if torch.device(ops.device).type == "cuda":
-            torch.cuda.empty_cache()  # buffers of packing: the KV cache needs one large piece
+            torch.cuda.empty_cache()  # free the packing buffers: the KV cache needs one large piece
         on_stage("weights")
         self.pool = allocate_pool(extents, cache_dtype, ops.device)
         self._caches = caches_of(self.pool)

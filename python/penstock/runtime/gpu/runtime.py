@@ -153,14 +153,15 @@ class GpuRuntime:
                 self._graphs.make(self._graphs.size_for(count), form)
 
     def dummy_run(self, rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
-        """Launch a captured step of `rows` padding decodes, to measure a step without contexts."""
+        """Launch a captured decode step of `rows` padding rows, to measure a step without
+        contexts."""
         size = self._graphs.size_for(rows)
         with self._launching():
             self._clear(size, form)
             self._graphs.replay(size, form)
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """See `Runtime.submit`."""
+        """Launch a step; see `Runtime.submit`."""
         self._rows.apply(plan)
         sampled = [chunk.row for chunk in plan.chunks if chunk.samples]
         on_device = masks is None and not self._rows.need_cpu(sampled)
@@ -184,7 +185,7 @@ class GpuRuntime:
             self._in_flight.append(self._sampler.finish(plan, own, masks))
 
     def collect(self) -> StepResult:
-        """See `Runtime.collect`."""
+        """Wait for the oldest step in flight and return its result; see `Runtime.collect`."""
         result = self._collect()
         if self._cpu_kv_cache is None:
             return result
@@ -207,8 +208,8 @@ class GpuRuntime:
         return self.collect()
 
     def prepare(self) -> bool:
-        """See `Runtime.prepare`. Captures one more graph, so that no later step has to wait for the
-        capture."""
+        """Capture one more graph, so that no later step has to wait for the capture. See
+        `Runtime.prepare`."""
         missing = self.missing_graph()
         if missing is None:
             return False
@@ -222,7 +223,7 @@ class GpuRuntime:
         return self._graphs.missing()
 
     def close(self) -> None:
-        """See `Runtime.close`."""
+        """Wait for the device and release all memory; see `Runtime.close`."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._in_flight.clear()

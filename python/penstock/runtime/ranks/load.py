@@ -184,7 +184,7 @@ def _connect(
         backend: Backend = "gloo"
         if device != "cpu":
             backend = "nccl"
-            torch.cuda.set_device(device)  # of this thread
+            torch.cuda.set_device(device)  # for this thread
         sums: Sums = "ordered" if settings.deterministic else "fastest"
         communicator = TorchCommunicator(rank, count, rendezvous, backend, device, sums)
         one = torch.ones(1, 1, device=device)

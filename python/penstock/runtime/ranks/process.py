@@ -40,7 +40,7 @@ def main() -> int:
     gc.disable()  # loading creates no garbage
     configure_logging()
     send_status = partial(_send_status, take_standard_output())
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the server only, which drains
+    for number in (signal.SIGINT, signal.SIGTERM):  # only the server handles them, by draining
         signal.signal(number, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as lines:
         task = msgspec.json.decode(lines.readline(), type=RankTask)

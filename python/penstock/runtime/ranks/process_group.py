@@ -71,7 +71,7 @@ class RankProcess:
         own_steps.close()
         own_adapters.close()
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended; `watch` reports that
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; `watch` reports that
             self.process.stdin.write(msgspec.json.encode(task(*inherited)) + b"\n")
             self.process.stdin.flush()
 
@@ -92,7 +92,7 @@ class RankProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        with contextlib.suppress(BrokenPipeError):  # it never read its task
+        with contextlib.suppress(BrokenPipeError):  # the process never read its task
             self.process.stdin.close()
 
 

@@ -70,19 +70,20 @@ class TensorParallelRuntime:
 
     @property
     def captured(self) -> list[tuple[int, StepForm]]:
-        """See `GpuRuntime.captured`. All ranks capture the same graphs."""
+        """Size and form of each captured graph, in the order of the captures; the same on every
+        rank."""
         return self._own.captured
 
     def warm(self, *rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
-        """See `GpuRuntime.warm`."""
+        """Capture the graphs for decode steps with these numbers of rows, on every rank."""
         with self._checking_ranks():
             self._processes.send_all(Warm(rows, form))
             self._own.warm(*rows, form=form)
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """See `Runtime.submit`. The scheduler uses restored blocks once their restores are complete
-        on rank 0, so the other ranks must wait until these restores are complete on their devices.
-        """
+        """Submit a step on every rank; see `Runtime.submit`. The scheduler uses restored blocks
+        once their restores are complete on rank 0, so the other ranks must wait until these
+        restores are complete on their devices."""
         sent = plan
         if plan.awaits < self._last_restored:
             sent = msgspec.structs.replace(plan, awaits=self._last_restored)
@@ -93,7 +94,7 @@ class TensorParallelRuntime:
             self._own.submit(plan, masks)
 
     def collect(self) -> StepResult:
-        """See `Runtime.collect`."""
+        """Wait for the oldest step in flight and return its result; see `Runtime.collect`."""
         with self._checking_ranks():
             self._processes.send_all(Collect())
             result = self._own.collect()
@@ -106,7 +107,7 @@ class TensorParallelRuntime:
         return self.collect()
 
     def prepare(self) -> bool:
-        """See `GpuRuntime.prepare`. Every rank captures the same graph."""
+        """Capture one more graph, the same on every rank. See `Runtime.prepare`."""
         missing = self._own.missing_graph()
         if missing is None:
             return False
@@ -115,8 +116,8 @@ class TensorParallelRuntime:
         return True
 
     def close(self) -> None:
-        """See `Runtime.close`. Also ends the processes of the ranks and removes their sockets and
-        files."""
+        """Release memory and threads, end the processes of the other ranks, and remove their
+        sockets and files. See `Runtime.close`."""
         self._processes.disconnect()
         self._adapters = None
         self._own.close()
@@ -170,8 +171,8 @@ class TensorParallelAdapters:
         self._dropped: SimpleQueue[int] = SimpleQueue()
 
     def pack(self, adapter: Adapter) -> _PackedShards:
-        """See `RuntimeAdapters`. Raises AdapterRefused if a rank cannot pack its shard; then no
-        rank keeps its shard."""
+        """Pack an adapter on every rank; see `RuntimeAdapters.pack`. Raises AdapterRefused if a
+        rank cannot pack its shard; then no rank keeps its shard."""
         with self._packing:
             ticket = next(self._tickets)
             try:
@@ -181,14 +182,14 @@ class TensorParallelAdapters:
                 raise
 
     def install(self, slot: int, packed: PackedAdapter) -> None:
-        """See `RuntimeAdapters`."""
+        """Install a packed adapter in `slot` on every rank; see `RuntimeAdapters.install`."""
         assert isinstance(packed, _PackedShards), "packed by another runtime"
         packed.end.detach()
         self._processes.send_all(Install(slot, packed.ticket))
         self._own.install(slot, packed.own)
 
     def clear(self, slot: int) -> None:
-        """See `RuntimeAdapters`."""
+        """Free the memory of the adapter in `slot` on every rank; see `RuntimeAdapters.clear`."""
         self._processes.send_all(Clear(slot))
         self._own.clear(slot)
 
