@@ -1,7 +1,7 @@
 """Holds requests back from the scheduler until their grammar and their adapter are ready.
 
-Other threads compile grammars and read adapters. A request that needs neither passes the waiting
-ones.
+Other threads compile grammars and read adapters. A request that needs neither of them passes the
+requests that wait.
 """
 
 from __future__ import annotations

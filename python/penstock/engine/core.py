@@ -152,11 +152,11 @@ class EngineCore:
         return self._adapters.states()
 
     def step(self) -> list[TokenOutput]:
-        """Compute one step and return its outputs; none if there was no work or no token was
-        sampled.
+        """Compute one step and return its outputs: an empty list if there was no work or no token
+        was sampled.
 
-        If the runtime overlaps steps and the next step can be planned already, it is submitted
-        before this method returns.
+        If the runtime overlaps steps and the next step can be planned already, the next step is
+        submitted before this method returns.
         """
         outputs = self._admissions.release_ready()
         if not self._flying and not self._launch():

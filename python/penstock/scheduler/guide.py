@@ -16,7 +16,8 @@ class Guide(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether the grammar allows every token as each of the next two tokens."""
+        """Whether any two tokens may come next, because the grammar does not constrain the sequence
+        now."""
 
     @property
     def error(self) -> str | None:

@@ -35,7 +35,7 @@ _MATCHES: Final = ((16, 0.9), (8, 0.8), (5, 0.65), (NGRAM_LENGTH, 0.5))
 """Pairs (at least this many equal tokens before the draft, initial acceptance rate). Three equal
 words already indicate a passage that is being copied."""
 _PROBE_EVERY: Final = 24
-"""While drafts do not pay, every 24th draft is still proposed with one token, to notice a
+"""While drafts do not pay, one in this many is still proposed, with one token, to notice a
 change."""
 
 

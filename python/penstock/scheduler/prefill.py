@@ -37,7 +37,8 @@ GIVEN_PARTS: Final = 10
 """A prompt gives up one in this many of the tokens that it is granted."""
 
 TIMES_LONGER: Final = 10
-"""A prompt gives tokens only to prompts that miss fewer tokens by at least this factor."""
+"""A prompt gives tokens only to prompts that miss at most a tenth (one in this many) of the tokens
+that it misses itself."""
 
 CREDIT_STEPS: Final = 3
 """A prompt saves at most the credit of this many full steps."""

@@ -75,9 +75,7 @@ class _Link(asyncio.Protocol):
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's transport has another type
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
         self._opened(self._transport)
 
     def data_received(self, data: bytes) -> None:

@@ -143,9 +143,9 @@ _T = TypeVar("_T")
 
 
 def submit(request: TokenRequest) -> Submit:
-    """Return the message that submits a request. The sampling parameters, which may include a bias
-    for every token, are encoded separately: all choices of a client's request have equal ones, so
-    the engine decodes them only once."""
+    """Return the message that submits a request. All choices of a client request have equal
+    sampling parameters, which may include a bias for every token. They are encoded separately, so
+    that the engine decodes them only once."""
     bare = msgspec.structs.replace(request, sampling=_NO_SAMPLING)
     return Submit(bare, _encoder.encode(request.sampling))
 

@@ -49,9 +49,9 @@ Watcher = Callable[[States], None]
 class EngineFleet:
     """Runs one engine process per loaded model. `settings`: engine settings by model id.
 
-    Engines plan their memory one after the other, each within the memory that the earlier engines
-    left of the memory available at first, so that together they fit. Adapters are stored in the
-    home folder of `environment`.
+    Engines plan their memory one after the other. Each may use the memory that was available at
+    first, minus the memory of the engines before it, so that all of them fit. Adapters are stored
+    in the home folder of `environment`.
     """
 
     def __init__(

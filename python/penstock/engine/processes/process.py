@@ -52,9 +52,7 @@ def main(socket_path: str) -> int:
     say = partial(_report_status, take_standard_output())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with open(
-        0, "rb", buffering=0, closefd=False
-    ) as lines:  # unbuffered: reads no byte beyond the line
+    with open(0, "rb", buffering=0, closefd=False) as lines:  # reads no byte beyond the line
         line = lines.readline()
     if not line.endswith(b"\n"):  # the server ended before it gave a task
         return 0

@@ -158,9 +158,7 @@ class EngineSupervisor:
             raise
         assert process.stdin is not None
         task = msgspec.structs.replace(self._task, adapters=self._adapters())
-        with contextlib.suppress(
-            ConnectionError
-        ):  # the process has just died; `_follow` finds out how
+        with contextlib.suppress(ConnectionError):  # the process died; `_follow` finds out how
             process.stdin.write(msgspec.json.encode(task) + b"\n")
             await process.stdin.drain()
         return process

@@ -26,8 +26,8 @@ _NO_UPDATES: Ints = np.empty((0, UPDATE_WORDS), np.int32)
 class StepSizes(NamedTuple):
     """The sizes of a step, including padding.
 
-    `places`: tokens whose logits are computed.
-    `sampled`: the number of them at which a token is sampled.
+    `places`: number of tokens whose logits are computed.
+    `sampled`: number of these tokens after which a token is sampled.
     """
 
     chunks: int
