@@ -267,9 +267,10 @@ def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_num_seqs: int, max_mod
     """Return an upper bound of the bytes of a step's float32 activations, its logits and the rope
     table.
 
-    At once there are at most the residual and the layer's input [T, W], and either q, k, v and the
-    attention output, or the activations of the feed-forward. In large steps, each thread holds
-    feed-forward activations only for the few tokens that it works on (docs/decisions/0017).
+    At most the residual and the layer's input [T, W] are in memory at the same time, with either q,
+    k, v and the attention output, or the activations of the feed-forward. In large steps, each
+    thread holds feed-forward activations only for the few tokens that it works on
+    (docs/decisions/0017).
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
     per_token = 3 * spec.hidden_size + max(attention, spec.inner_columns)

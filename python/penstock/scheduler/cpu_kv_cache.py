@@ -49,7 +49,7 @@ class CpuKvCacheIndex:
 
     def save(self, key: Key, block: int) -> None:
         """Plan to save the device `block`, which is about to be overwritten, under its prefix
-        `key`. Do nothing if the step saves too many blocks already."""
+        `key`. Do nothing if the step cannot save another block."""
         if key in self._block_of:
             self._touch(key)
             return

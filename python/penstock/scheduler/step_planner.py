@@ -57,7 +57,7 @@ class StepPlanner:
         else:
             self._plan_whole_contexts(builder)
         if not builder.chunks and (continuing := queues.continuing):
-            # All sequences wait for restores from the CPU KV cache. The step includes the oldest one.
+            # All sequences wait for restores from the CPU KV cache: include the oldest sequence.
             builder.add_prefill(continuing[0], builder.prefill_budget)
         return builder if builder.chunks else None
 

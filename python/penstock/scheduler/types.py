@@ -83,15 +83,15 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """One step. The runtime applies its parts in this order: saves, restores, releases, admissions,
+    """One step. The runtime applies the plan in this order: saves, restores, releases, admissions,
     blocks, forced, chunks.
 
     `chunks`: at least one, at most one per row, and together within the token budget.
     `saves`: blocks to copy to the CPU KV cache before the step overwrites them.
     `restores`: blocks to copy back in parallel with the steps, after all saves and in the order of
     the steps.
-    `awaits`: the step starts when the restores of this earlier or same step are complete. It uses
-    no block that is still being restored.
+    `awaits`: number of a step whose restores must be complete before this step starts. The step
+    uses no block that is still being restored.
     """
 
     step: int

@@ -230,8 +230,8 @@ def plan_embedding(
 ) -> MemoryPlan:
     """Return the memory plan of `model` within `available` bytes (None: not checked).
 
-    The KV cache holds the tokens of one step for one layer. The limit of adapters follows
-    `plan_memory`. Raises ModelError with the numbers if the model does not fit.
+    The KV cache holds the tokens of one step for one layer. `plan_memory` describes the memory
+    limit of adapters. Raises ModelError with the numbers if the model does not fit.
     """
     spec = model.spec
     wanted = settings.max_model_len or min(
@@ -270,8 +270,8 @@ def plan_embedding(
 
 def _buffer_bytes(spec: EncoderSpec | DecoderSpec, step_tokens: int, max_model_len: int) -> int:
     """Return an upper bound of the bytes of a step's float32 activations and of the rope or
-    position tables. At once there are the residual and the layer's input, and either q, k, v and
-    the attention output, or the activations of the feed-forward."""
+    position tables. At most the residual and the layer's input are in memory at the same time, with
+    either q, k, v and the attention output, or the activations of the feed-forward."""
     if isinstance(spec, EncoderSpec):
         inner = max(5 * spec.hidden_size, (3 if spec.gated else 2) * spec.intermediate_size)
         rotated = 2 * spec.segments if spec.rope is None else 2 * spec.head_dim

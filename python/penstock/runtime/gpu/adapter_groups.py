@@ -29,8 +29,8 @@ class GroupWords:
     """The positions of the adapter groups in the words of a step, after the words of the chunks.
 
     `groups`: number of groups.
-    `chunks`, `tokens`: chunks and tokens of the step.
-    `places`: tokens of the step whose logits are computed.
+    `chunks`, `tokens`: number of chunks and of tokens of the step.
+    `places`: number of tokens whose logits are computed.
     """
 
     groups: int
@@ -73,8 +73,8 @@ class GroupWords:
 
 
 def _group(chunks: tuple[Chunk, ...], slots: Ints, groups: int) -> GroupedRows:
-    """Group the tokens of a step and its sampled rows: first the tokens at which a row is sampled,
-    then the tokens at which a prompt is scored."""
+    """Group the tokens of a step and its sampled rows by adapter slot. The sampled rows are first
+    the tokens at which a row samples, then the tokens at which a prompt is scored."""
     lengths = [chunk.length + len(chunk.draft_tokens) for chunk in chunks]
     samples = [1 + len(chunk.draft_tokens) if chunk.samples else 0 for chunk in chunks]
     scores = [chunk.num_scores for chunk in chunks]

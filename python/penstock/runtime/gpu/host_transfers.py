@@ -2,8 +2,8 @@
 
 On a CUDA device, the host buffers are pinned and copies are ordered by the current stream. A ring
 of staging buffers lets the CPU write the next step while earlier ones are still being copied. On
-the device "cpu" (tests), a copy is done at once, so the ring has only one buffer. It is an array
-and not a tensor, so that a test that counts tensors sees only the memory of the device.
+the device "cpu" (tests), a copy is done at once, so the ring has only one buffer. This buffer is an
+array and not a tensor, so that a test that counts tensors sees only the memory of the device.
 """
 
 from __future__ import annotations

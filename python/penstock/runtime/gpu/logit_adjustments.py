@@ -42,7 +42,8 @@ class LogitAdjustments:
         self._stale.update(rows)
 
     def refresh(self, rows: Iterable[int]) -> None:
-        """Update the outdated ones of `rows`, because the device is about to sample for them."""
+        """Send the logits processors of those `rows` that are outdated on the device, because the
+        device is about to sample for `rows`."""
         stale = self._stale.intersection(rows)
         for row in stale:
             self._write(row)

@@ -254,9 +254,9 @@ def cache_item_bytes(settings: EngineSettings) -> int:
 
 
 def _cpu_blocks(settings: EngineSettings, block_bytes: int) -> tuple[int, int]:
-    """Return the number of blocks of the CPU KV cache and how many of them a step may save. Each
-    block counts with its parts of all devices. Raises ModelError if `cpu_kv_cache_memory_mb` is
-    smaller than one block."""
+    """Return the number of blocks of the CPU KV cache and how many of them a step may save. The
+    size of a block includes its parts on all devices. Raises ModelError if `cpu_kv_cache_memory_mb`
+    is smaller than one block."""
     blocks = settings.cpu_kv_cache_memory_mb * MIB // (settings.tensor_parallel_size * block_bytes)
     if settings.cpu_kv_cache_memory_mb and not blocks:
         raise ModelError(
