@@ -1,6 +1,7 @@
-"""Queues requests for the scheduler while they wait for a grammar or an adapter.
+"""Holds requests back from the scheduler until their grammar and their adapter are ready.
 
-Both are made by other threads; requests that wait for neither pass the waiting ones.
+Other threads compile grammars and read adapters. A request that needs neither of them passes the
+requests that wait.
 """
 
 from __future__ import annotations
@@ -24,21 +25,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request that is not scheduled yet. `compiled` None: it has no grammar. `triggers`: the
-    places from which the grammar applies."""
+    """A request that waits for its grammar or its adapter.
+
+    `compiled`: its grammar, None without a constraint.
+    `triggers`: the text from which the grammar applies, None if it applies from the start.
+    `adapter`: its adapter revision, "" for the base model.
+    """
 
     compiled: Future[CompiledGrammar] | None
     triggers: GrammarTriggers | None
     adapter: str
 
     def guide(self) -> Guide | None:
-        """The guide of the sequence, once its grammar is compiled."""
+        """Return the guide of the sequence, or None without a grammar, which must be compiled."""
         return None if self.compiled is None else guide_of(self.compiled, self.triggers)
 
 
 @dataclass(slots=True)
 class _Lease:
-    """A request's lease of an adapter. `entered`: it has a slot."""
+    """A request's lease of an adapter revision. `entered`: the request has an adapter slot."""
 
     adapter: str
     entered: bool = False
@@ -65,12 +70,13 @@ class AdmissionQueue:
 
     @property
     def has_completions(self) -> bool:
-        """Whether a grammar or an adapter that requests wait for has arrived."""
+        """Whether a grammar or an adapter has become ready since the last `release_ready`."""
         return not self._compiled.empty() or self._adapters.has_completions
 
     def submit(self, request: TokenRequest, stop_token_ids: frozenset[int]) -> None:
-        """Queue a request, or hold it until its grammar and adapter are ready. `stop_token_ids`:
-        those of the model, which also end a constrained answer. Raises ServiceError."""
+        """Pass a request to the scheduler, or hold it until its grammar and adapter are ready.
+        `stop_token_ids`: the model's stop tokens, which also end an answer whose grammar applies
+        from the start. Raises ServiceError."""
         compiled = triggers = None
         if request.constraint is not None:
             compiled = self._grammars.compile(request.constraint)
@@ -108,7 +114,7 @@ class AdmissionQueue:
             compiled.add_done_callback(lambda _: self._on_compiled(request.id))
 
     def abort(self, request_id: str) -> None:
-        """Drop a request, if it is still there."""
+        """Drop a request if it has not finished."""
         self._pending.pop(request_id, None)
         self._scheduler.abort(request_id)
         self._end(request_id)
@@ -121,8 +127,8 @@ class AdmissionQueue:
                     self._end(one.id)
 
     def release_ready(self) -> list[TokenOutput]:
-        """Schedule the requests that are ready; return the last outputs of those whose grammar or
-        adapter failed."""
+        """Pass the requests that have become ready to the scheduler. Return the last output of each
+        request whose grammar or adapter failed."""
         failures: list[TokenOutput] = []
         while not self._compiled.empty():
             self._join(self._compiled.get(), failures)
@@ -166,8 +172,8 @@ class AdmissionQueue:
             self._leases[request.id] = _Lease(request.adapter)
 
     def _enter(self, request_id: str) -> int | None:
-        """Return the adapter slot of a request whose grammar is ready; None if it must wait for
-        one."""
+        """Return the adapter slot of a request whose grammar is ready: NO_ADAPTER for the base
+        model, None if the request must wait for its adapter."""
         lease = self._leases.get(request_id)
         if lease is None:
             return NO_ADAPTER
@@ -181,6 +187,7 @@ class AdmissionQueue:
             self._adapters.release(lease.adapter, entered=lease.entered)
 
     def _on_compiled(self, request_id: str) -> None:
-        """Called in a thread of the compiler."""
+        """Record that the grammar of a request is compiled, and wake the engine. Runs in a compiler
+        thread."""
         self._compiled.put(request_id)
         self._wake()

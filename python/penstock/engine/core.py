@@ -1,4 +1,4 @@
-"""The loop body of an engine that generates: plan a step, execute it, hand out the tokens."""
+"""The loop body of an engine that generates text: plan a step, execute it, return the tokens."""
 
 from __future__ import annotations
 
@@ -37,8 +37,12 @@ FAILED_ROW = "the model gave no finite scores for this request"
 
 
 class EngineCore:
-    """One loaded model. Not thread-safe: one thread calls all methods. `threads`: those that may
-    fill grammar masks while a step computes. `lora`: the limits of adapters, None for none."""
+    """The engine of one loaded model that generates text. Not thread-safe: one thread calls all
+    methods.
+
+    `threads`: number of threads that may fill grammar masks while a step computes.
+    `lora`: the limits of adapters, None if adapters are off.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class EngineCore:
 
     @classmethod
     def for_runtime(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
-        """An engine over a loaded model."""
+        """Return the engine of a loaded model."""
         facts = runtime.info
         sizes = settings.step_sizes(facts.sizes)
         scheduler = Scheduler(
@@ -95,7 +99,7 @@ class EngineCore:
 
     @property
     def report(self) -> str:
-        """The memory formula with this model's numbers, for the start-up print."""
+        """The memory formula with this model's numbers, which is printed at start-up."""
         return self._runtime.report
 
     @property
@@ -103,17 +107,19 @@ class EngineCore:
         return self._scheduler.has_work or self._admissions.has_completions
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """Set `wake`, which another thread calls when there is work again without a `submit`."""
+        """Set `wake`, which another thread calls when a grammar or an adapter has become ready, so
+        that the engine has work again."""
         self._wake = wake
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Take the model's vocabulary, which constraints need."""
+        """Set the model's vocabulary, which constraints need."""
         self._grammars.set_tokenizer(vocabulary)
         self._stop_ids = frozenset(vocabulary.stop_ids)
 
     def submit(self, request: TokenRequest) -> None:
         """Queue a request. Raises InvalidRequest (`adapter_not_found` for an unknown revision),
-        ContextLengthExceeded, Overloaded, or Unavailable without a thread for its grammar."""
+        ContextLengthExceeded, Overloaded, or Unavailable if no thread can be started to compile its
+        grammar."""
         if not all(0 <= token < self.info.vocab_size for token in request.token_ids):
             raise InvalidRequest(
                 f"token ids must be at least 0 and below {self.info.vocab_size}", field="prompt"
@@ -123,31 +129,34 @@ class EngineCore:
         self._admissions.submit(request, self._stop_ids)
 
     def embed(self, request: EmbedRequest) -> None:
-        """Raise InvalidRequest: the model generates text."""
+        """Refuse a request for embeddings, because the model generates text. Always raises
+        InvalidRequest."""
         raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
 
     def abort(self, request_id: str) -> None:
-        """Drop a request, if it is still there; no output of it follows."""
+        """Drop a request if it has not finished; no more output of it follows."""
         self._admissions.abort(request_id)
 
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
-        """Load a revision beside the steps; the future is done within a `step`. It fails with
-        AdapterRefused."""
+        """Load an adapter revision in parallel with the steps. Return a future that completes at
+        once or in a later `step`, or fails with AdapterRefused."""
         return self._adapters.add(source)
 
     def retire_adapter(self, revision: str) -> None:
-        """Free a revision with its last request. Harmless for one that is not here."""
+        """Refuse a revision to new requests and free it after its last request. Do nothing if the
+        revision is not loaded."""
         self._adapters.retire(revision)
 
     def adapters(self) -> tuple[AdapterState, ...]:
-        """The revisions that are loaded, in memory or not."""
+        """Return the state of every loaded revision, whether in memory or not."""
         return self._adapters.states()
 
     def step(self) -> list[TokenOutput]:
-        """Compute one step. Return nothing if there was no work, or no token was sampled.
+        """Compute one step and return its outputs: an empty list if there was no work or no token
+        was sampled.
 
-        If the runtime overlaps steps, the next one is submitted before this returns, if it could be
-        planned.
+        If the runtime overlaps steps and the next step can be planned already, the next step is
+        submitted before this method returns.
         """
         outputs = self._admissions.release_ready()
         if not self._flying and not self._launch():
@@ -175,18 +184,18 @@ class EngineCore:
         )
 
     def prepare(self) -> bool:
-        """See `Core.prepare`."""
+        """Do a short piece of work for later steps; see `Core.prepare`."""
         return self._runtime.prepare()
 
     def close(self) -> None:
-        """Free the model's memory and threads."""
+        """Free the model's memory and end its threads."""
         self._grammars.close()
         self._masks.close()
         self._adapters.close()
         self._runtime.close()
 
     def _launch(self) -> bool:
-        """Plan a step and submit it. False: there is no work."""
+        """Plan a step and submit it. Return False if there is no work."""
         plan = self._scheduler.plan()
         if plan is None:
             return False
@@ -196,7 +205,7 @@ class EngineCore:
 
 
 def _outputs(progress: list[Progress], now: float) -> list[TokenOutput]:
-    """Return one output per request, with all tokens that the step made for it."""
+    """Return one output per request, with all tokens that the step produced for the request."""
     outputs = []
     for _, group in itertools.groupby(progress, key=attrgetter("id")):
         parts = list(group)

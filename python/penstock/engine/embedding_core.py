@@ -1,4 +1,5 @@
-"""The loop body of an engine that embeds or reranks: pack sequences, compute, hand out vectors."""
+"""The loop body of an engine that embeds or reranks: pack sequences into a step, compute it, return
+the vectors."""
 
 from __future__ import annotations
 
@@ -37,8 +38,13 @@ NOT_FINITE = "the model gave no finite numbers for this request"
 
 @dataclass(slots=True)
 class _Job:
-    """A request with its waiting sequences, each with the start of its second text (its length if
-    there is none). `adapter`: the leased revision, "" for none; `slot`: its slot in memory."""
+    """A request and its sequences that have not been computed yet.
+
+    `waiting`: token ids of each sequence, and the start of its second text (its length if it has
+    none).
+    `adapter`: the leased adapter revision, "" for none.
+    `slot`: the adapter's slot, NO_ADAPTER until the adapter is in memory.
+    """
 
     id: str
     waiting: deque[tuple[Tokens, int]] = field(default_factory=deque)
@@ -47,12 +53,16 @@ class _Job:
 
 
 class EmbeddingCore:
-    """One loaded embedding model. Not thread-safe: one thread calls all methods.
+    """The engine of one loaded embedding model or reranker. Not thread-safe: one thread calls all
+    methods.
 
-    A step takes whole sequences, one per request in turn, up to its tokens and rows: a long list
-    does not delay another request's short one. An embedding does not depend on what is computed
-    beside it. Requests are admitted while fewer than `max_queue` sequences wait; a request whose
-    adapter is not in memory waits for it. `lora`: the limits of adapters, None for none.
+    A step computes whole sequences, as many as its limits on tokens and rows allow. Requests take
+    turns, one sequence each, so that a long request does not delay a short one. The vectors of a
+    sequence do not depend on the other sequences of its step. A request whose adapter is not in
+    memory waits until it is.
+
+    `max_queue`: requests are accepted while fewer sequences than this wait.
+    `lora`: the limits of adapters, None if adapters are off.
     """
 
     def __init__(
@@ -83,12 +93,12 @@ class EmbeddingCore:
 
     @classmethod
     def for_runtime(cls, runtime: EmbeddingRuntime, settings: EngineSettings) -> EmbeddingCore:
-        """An engine over a loaded model."""
+        """Return the engine of a loaded model."""
         return cls(runtime, settings.max_queue, settings.lora)
 
     @property
     def report(self) -> str:
-        """The memory formula with this model's numbers, for the start-up print."""
+        """The memory formula with this model's numbers, which is printed at start-up."""
         return self._runtime.report
 
     @property
@@ -96,19 +106,21 @@ class EmbeddingCore:
         return bool(self._jobs) or self._adapters.has_completions
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """Set `wake`, which another thread calls when there is work again without an `embed`."""
+        """Set `wake`, which another thread calls when an adapter has become ready, so that the
+        engine has work again."""
         self._wake = wake
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
-        """Do nothing: an embedding model has no constraints."""
+        """Do nothing, because an embedding model has no constraints."""
 
     def submit(self, request: TokenRequest) -> None:
-        """Raise InvalidRequest: the model generates no text."""
+        """Refuse a request to generate text, because the model returns vectors. Always raises
+        InvalidRequest."""
         raise InvalidRequest(NO_TEXT, field="model", code="unsupported_model")
 
     def embed(self, request: EmbedRequest) -> None:
-        """Queue a request. Raises InvalidRequest (`adapter_not_found` for a revision that is not
-        here), ContextLengthExceeded or Overloaded."""
+        """Queue a request. Raises InvalidRequest (`adapter_not_found` for an unknown revision),
+        ContextLengthExceeded or Overloaded."""
         if not request.sequences:
             raise InvalidRequest("input must not be empty", field="input")
         for sequence in request.sequences:
@@ -129,7 +141,7 @@ class EmbeddingCore:
             self._held[job.id] = job
 
     def abort(self, request_id: str) -> None:
-        """Drop a request, if it is still there; no output of it follows."""
+        """Drop a request if it has not finished; no more output of it follows."""
         for job in (*self._jobs, *self._held.values()):
             if job.id == request_id:
                 self._drop(job)
@@ -137,21 +149,22 @@ class EmbeddingCore:
                 return
 
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
-        """Load a revision beside the steps; the future is done within a `step`. It fails with
-        AdapterRefused."""
+        """Load an adapter revision in parallel with the steps. Return a future that completes at
+        once or in a later `step`, or fails with AdapterRefused."""
         return self._adapters.add(source)
 
     def retire_adapter(self, revision: str) -> None:
-        """Free a revision with its last request. Harmless for one that is not here."""
+        """Refuse a revision to new requests and free it after its last request. Do nothing if the
+        revision is not loaded."""
         self._adapters.retire(revision)
 
     def adapters(self) -> tuple[AdapterState, ...]:
-        """The revisions that are loaded, in memory or not."""
+        """Return the state of every loaded revision, whether in memory or not."""
         return self._adapters.states()
 
     def step(self) -> list[EmbedOutput]:
-        """Compute one step. Return an output for each request that had sequences in it, and the
-        last one of those whose adapter could not be read."""
+        """Compute one step. Return one output for each request that had sequences in the step, and
+        the last output of each request whose adapter could not be read."""
         failures = self._release_ready()
         jobs, sequences, second_starts = self._pack()
         if not sequences:
@@ -168,11 +181,11 @@ class EmbeddingCore:
         return msgspec.structs.replace(self._gauges, sequences_waiting=self._waiting)
 
     def prepare(self) -> bool:
-        """Return False; see `Core.prepare`."""
+        """Return False, because there is nothing to prepare. See `Core.prepare`."""
         return False
 
     def close(self) -> None:
-        """Free the model's memory and threads."""
+        """Free the model's memory and end its threads."""
         self._adapters.close()
         self._runtime.close()
 
@@ -191,9 +204,9 @@ class EmbeddingCore:
             )
 
     def _pack(self) -> tuple[list[_Job], list[Tokens], list[int]]:
-        """Return the jobs of the next sequences, one per request in turn, the sequences, and the
-        starts of their second texts. The first sequence that does not fit ends the step, and is the
-        first of the next one."""
+        """Choose the sequences of the next step, one per request in turn. Return the job, the token
+        ids and the start of the second text of each sequence. The first sequence that does not fit
+        ends the step and comes first in the following step."""
         left, facts = self._runtime.info.step_tokens, self._runtime.info
         jobs: list[_Job] = []
         sequences: list[Tokens] = []
@@ -236,7 +249,7 @@ class EmbeddingCore:
         self._release(job)
 
     def _enter(self, job: _Job) -> bool:
-        """Whether the job can be computed: it has no adapter, or one that is in memory."""
+        """Return whether a job can be computed: it has no adapter, or its adapter is in memory."""
         if not job.adapter:
             return True
         slot = self._adapters.enter(job.adapter)
@@ -249,8 +262,8 @@ class EmbeddingCore:
             self._adapters.release(job.adapter, entered=job.slot != NO_ADAPTER)
 
     def _release_ready(self) -> list[EmbedOutput]:
-        """Admit the requests whose adapters were loaded; return the last outputs of those whose
-        load failed."""
+        """Queue the requests whose adapters have been loaded. Return the last output of each
+        request whose adapter could not be loaded."""
         news = self._adapters.collect()
         failures: list[EmbedOutput] = []
         for job in [job for job in self._held.values() if job.adapter in news]:

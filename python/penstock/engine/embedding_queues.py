@@ -1,4 +1,4 @@
-"""Queues between an engine and the readers of its vectors, in one asyncio loop."""
+"""Delivers the vectors of an engine to their readers, in one asyncio loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from penstock.engine.types import EmbedOutput, EmbedRequest
 
 
 class EmbeddingOutputQueues:
-    """One queue per embedding request, bounded by the vectors that it asks for.
+    """One queue of outputs per embedding request, bounded by the number of vectors that it asks
+    for.
 
     `submit`, `abort` and `observer`: see `RequestOutputQueues`.
     """
@@ -31,7 +32,8 @@ class EmbeddingOutputQueues:
         return len(self._queues)
 
     async def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
-        """Submit and yield the outputs; aborts if closed before the last one."""
+        """Submit a request and yield its outputs. If the iterator is closed before the last output,
+        abort the request."""
         queue: asyncio.Queue[EmbedOutput | ServiceError] = asyncio.Queue()
         assert request.id not in self._queues, "request ids are unique"
         self._queues[request.id] = queue
@@ -55,19 +57,19 @@ class EmbeddingOutputQueues:
                 self._abort(request.id)
 
     def deliver(self, outputs: Iterable[EmbedOutput]) -> None:
-        """Hand outputs to their readers. Outputs of closed requests are dropped."""
+        """Put outputs into the queues of their requests. Outputs of closed requests are dropped."""
         for output in outputs:
             queue = self._queues.get(output.id)
             if queue is not None:
                 queue.put_nowait(output)
 
     def fail(self, request_id: str, error: ServiceError) -> None:
-        """End one request with an error."""
+        """End one open request with an error."""
         queue = self._queues.get(request_id)
         if queue is not None:
             queue.put_nowait(error)
 
     def fail_all(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every open request with a new error each."""
+        """End every open request with an error. `make_error` is called once for each request."""
         for queue in self._queues.values():
             queue.put_nowait(make_error())

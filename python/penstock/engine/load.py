@@ -1,4 +1,4 @@
-"""Loads a model and makes its core: for generation, embeddings or reranking."""
+"""Loads a model and creates the core of its engine, for text, embeddings or reranking."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def load_core(settings: EngineSettings, limit_bytes: int | None = None) -> Core:
-    """Load the model that `settings` names, within `limit_bytes` if given. Raises ModelError."""
+    """Load the model that `settings` names and return its core. `limit_bytes`: most memory to plan
+    with, None for all that is available. Raises ModelError."""
     files, available = find_files(settings, limit_bytes=limit_bytes)
     core: Core
     with LoadProgress() as bar:

@@ -1,4 +1,4 @@
-"""The progress of packing a model's weights, shown in the terminal."""
+"""Shows in the terminal how far the packing of a model's weights has got."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ WIDTH: Final = 40
 
 
 class LoadProgress:
-    """A bar on standard error, where that is a terminal and packing takes over a second. Leaving
-    the `with` block ends its line."""
+    """A progress bar on standard error. It is shown only in a terminal and only after one second.
+    Leaving the `with` block ends its line."""
 
     def __init__(
         self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Packing begins now. `clock`: seconds."""
+        """Start the clock. `out`: None for standard error. `clock`: returns seconds."""
         self._out = sys.stderr if out is None else out
         self._clock = clock
         self._due_s = clock() + SHOWN_AFTER_S
@@ -32,7 +32,7 @@ class LoadProgress:
             self._write("\n")
 
     def update(self, done: int, layers: int) -> None:
-        """Show the number of layers that are packed."""
+        """Show that `done` of `layers` layers are packed."""
         if not self._out.isatty() or self._clock() < self._due_s:
             return
         self._shown = True

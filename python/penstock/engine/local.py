@@ -1,4 +1,4 @@
-"""An engine in a thread of the calling process, for embedded use and tests."""
+"""Runs an engine in a thread of the calling process, for embedded use and tests."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ CLOSED: Final = "the engine was closed"
 
 
 class LocalEngine:
-    """Runs a core in one thread for callers in one asyncio loop.
+    """An `Engine` that runs a core in one thread, for callers in one asyncio loop.
 
-    Commands reach the thread through one queue; outputs come back through the loop. After an
-    exception in a step, and after `close`, all open and further requests end with EngineFault.
+    Commands reach the thread through one queue, and outputs return through the loop. After an
+    exception in a step, and after `close`, all open and later requests end with EngineFault.
     """
 
     def __init__(self, core: Core) -> None:
@@ -64,7 +64,7 @@ class LocalEngine:
 
     @classmethod
     async def start(cls, settings: EngineSettings) -> LocalEngine:
-        """Load a model and serve it. Raises ModelError."""
+        """Load a model in a thread and return an engine that serves it. Raises ModelError."""
         core = await asyncio.to_thread(load_core, settings)
         return cls(core)
 
@@ -74,7 +74,7 @@ class LocalEngine:
 
     @property
     def report(self) -> str:
-        """The memory formula with the numbers of this model."""
+        """The memory formula with this model's numbers."""
         return self._core.report
 
     def generate(self, *requests: TokenRequest) -> OutputQueue:
@@ -109,7 +109,7 @@ class LocalEngine:
         return await self._ask(ask)
 
     async def close(self) -> None:
-        """Stop after the step in progress; open requests end with EngineFault."""
+        """Stop after the current step and free the model. Open requests end with EngineFault."""
         self._fault = self._fault or CLOSED
         self._commands.put(None)
         try:
@@ -137,8 +137,8 @@ class LocalEngine:
         self._call(self._output_queues.admit, request.id)
 
     def _ask(self, ask: Callable[[Core, asyncio.Future[_T]], None]) -> asyncio.Future[_T]:
-        """Call `ask` in the engine's thread and return the future that it completes. Raises
-        EngineFault, also through the future."""
+        """Call `ask` in the engine's thread. Return the future that `ask` completes. If the engine
+        has failed or fails meanwhile, this method raises EngineFault, or the future does."""
         self._check_serving()
         answer: asyncio.Future[_T] = self._loop.create_future()
         self._asked.add(answer)
@@ -171,8 +171,8 @@ class LocalEngine:
             self._call(self._fail_all, "the engine failed")
 
     def _run_commands(self) -> bool:
-        """Carry out the commands. While there is no work: prepare, then block. Return False to end
-        the thread."""
+        """Execute the queued commands and return True when there is work. While there is none,
+        prepare for later steps, then block. Return False if the thread must end."""
         patience_s: float | None = IDLE_S
         while True:
             busy = self._core.has_work
@@ -200,7 +200,7 @@ class LocalEngine:
 
 
 def _wake_thread(core: Core) -> None:
-    """Do nothing but wake the thread: the core has work now."""
+    """Do nothing. As a command, this only wakes the thread, because the core has work now."""
 
 
 def _set_result_if_waiting(answer: asyncio.Future[_T], result: _T) -> None:

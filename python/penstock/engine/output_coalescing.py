@@ -8,11 +8,12 @@ from typing import Final
 from penstock.engine.types import EmbedOutput, TokenOutput, TokenRequest
 
 MAX_COALESCED: Final = 256
-"""Most outputs of an answer that are held back, which costs memory."""
+"""Most outputs of one answer that are held back, to limit memory."""
 
 
 def coalesced(outputs: Sequence[TokenOutput]) -> TokenOutput:
-    """Return several outputs of a request as one: the last one, with the tokens of all."""
+    """Merge the outputs of one request into one: the last output, with the tokens of all of
+    them."""
     last = outputs[-1]
     tokens = tuple([token for output in outputs for token in output.tokens])
     prompt = tuple([token for output in outputs for token in output.prompt])
@@ -33,24 +34,24 @@ def coalesced(outputs: Sequence[TokenOutput]) -> TokenOutput:
 
 class OutputCoalescer:
     """Holds back the outputs of requests whose callers read only the whole answer
-    (TokenRequest.not_streamed), so that a step costs next to nothing for them."""
+    (TokenRequest.not_streamed), so that these requests cost almost nothing per step."""
 
     def __init__(self) -> None:
         self._held: dict[str, list[TokenOutput]] = {}
 
     def add(self, request: TokenRequest) -> None:
-        """Register a request before its first output."""
+        """Register a request. Call this before the first output of the request."""
         if request.not_streamed:
             self._held[request.id] = []
 
     def forget(self, request_id: str) -> None:
-        """Drop a request. Harmless when repeated."""
+        """Drop a request and its outputs. May be repeated."""
         self._held.pop(request_id, None)
 
     def coalesce(
         self, outputs: Sequence[TokenOutput | EmbedOutput]
     ) -> Sequence[TokenOutput | EmbedOutput]:
-        """Return the outputs to send after a step that made `outputs`."""
+        """Return the outputs to send after a step that produced `outputs`. Hold back the rest."""
         if not self._held:
             return outputs
         passed: list[TokenOutput | EmbedOutput] = []
@@ -65,10 +66,10 @@ class OutputCoalescer:
         held = self._held[output.id]
         if output.finish is not None:
             del self._held[output.id]
-            if output.finish in ("error", "abort"):  # earlier tokens precede it
+            if output.finish in ("error", "abort"):  # the tokens before the failure come first
                 return [*([coalesced(held)] if held else ()), output]
         elif not output.tokens:
-            return [output]  # it has prompt tokens only
+            return [output]  # the output has prompt tokens only
         held.append(output)
         if output.finish is None and len(held) < MAX_COALESCED:
             return []

@@ -1,4 +1,4 @@
-"""Queues between an engine and the readers of its outputs, in one asyncio loop."""
+"""Delivers the token outputs of an engine to their readers, in one asyncio loop."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from penstock.engine.types import TokenOutput, TokenRequest
 
 
 class SequenceObserver(Protocol):
-    """Sees the outputs of one sequence as its reader takes them."""
+    """Observes the outputs of one sequence as its reader takes them."""
 
     def observe(self, output: TokenOutput) -> None: ...
 
     def end(self) -> None:
-        """Called once, after the last output or when the reader leaves."""
+        """Called once: after the last output, or when the reader stops early."""
         ...
 
 
 class EngineObserver(Protocol):
-    """Sees what an engine does for its callers, for metrics and logs."""
+    """Observes the calls of one engine, for metrics and logs."""
 
     def sequence(self) -> SequenceObserver | None:
-        """Return the observer of a sequence that the running task submits, or None."""
+        """Return an observer for a sequence that the current task submits, or None."""
         ...
 
     def failed(self, error: ServiceError) -> None:
-        """Take note of an error that ends a call."""
+        """Record an error that ends a call."""
         ...
 
 
 class RequestOutputQueues:
     """The output streams of an engine's open requests.
 
-    `submit` sends a request to the engine, and `abort` drops one there. `most_open`: sequences of
-    one call that are submitted at the same time.
+    `submit`: sends a request to the engine.
+    `abort`: makes the engine drop a request.
+    `most_open`: returns how many sequences of one call may be submitted at the same time.
+    `observer`: sees the outputs as their readers take them, and the errors.
     """
 
     def __init__(
@@ -58,17 +60,19 @@ class RequestOutputQueues:
         return len(self.streams)
 
     def generate(self, *requests: TokenRequest) -> OutputQueue:
-        """Return the output stream of the requests. They are submitted when it is first read."""
+        """Return the output stream of the requests, which are submitted when the stream is first
+        read."""
         return OutputQueue(self, requests)
 
     def admit(self, request_id: str) -> None:
-        """Tell the reader that the engine has admitted a request."""
+        """Record that the engine has admitted a request, and wake the reader of its stream."""
         stream = self.streams.get(request_id)
         if stream is not None:
             stream.admit(request_id)
 
     def deliver(self, outputs: Iterable[TokenOutput]) -> None:
-        """Hand outputs to their readers. Outputs of closed requests are dropped."""
+        """Put outputs into the streams of their requests. Outputs of closed requests are
+        dropped."""
         find = self.streams.get
         for output in outputs:
             stream = find(output.id)
@@ -76,24 +80,26 @@ class RequestOutputQueues:
                 stream.put(output)
 
     def fail(self, request_id: str, error: ServiceError) -> None:
-        """End the stream of one request with an error."""
+        """End the stream of an open request with an error."""
         stream = self.streams.pop(request_id, None)
         if stream is not None:
             stream.fail(error)
 
     def fail_all(self, make_error: Callable[[], ServiceError]) -> None:
-        """End every stream with a new error each."""
+        """End the streams of all open requests with errors. `make_error` is called once for each
+        request."""
         while self.streams:
             request_id = next(iter(self.streams))
             self.fail(request_id, make_error())
 
 
 class OutputQueue:
-    """The `OutputStream` of one call, which has one reader.
+    """The `OutputStream` of one `generate` call. It has one reader.
 
-    Outputs that arrive while the reader is busy are coalesced, per sequence: a slow reader gets
-    fewer, larger outputs. The first output with a token stays alone, because its time is the end
-    of the prefill. A queue is bounded by the `max_tokens` of its requests.
+    While the reader is busy, the outputs of each sequence are coalesced, so that a slow reader gets
+    fewer, larger outputs. The first output with a token is not coalesced with later ones, because
+    its time is the end of the prefill. The length of the queue is bounded by the `max_tokens` of
+    its requests.
     """
 
     __slots__ = (
@@ -120,7 +126,8 @@ class OutputQueue:
         self._reader: asyncio.Future[None] | None = None
 
     async def admitted(self) -> None:
-        """Return when the engine has admitted the requests. Raises its refusal."""
+        """Submit the requests and return when the engine has admitted them. Raises the error with
+        which the engine refuses one of them."""
         self._submit()
         while self._unadmitted and self._error is None:
             await self._arrival()
@@ -141,7 +148,7 @@ class OutputQueue:
                 raise StopAsyncIteration
             try:
                 await self._arrival()
-            except asyncio.CancelledError:  # as a generator would, also without `aclose`
+            except asyncio.CancelledError:  # abort like a generator, even without `aclose`
                 self._abort_all()
                 raise
         output = self._take()
@@ -153,14 +160,14 @@ class OutputQueue:
         return output
 
     def abort(self, request_id: str) -> None:
-        """Drop one sequence; no output of it follows."""
+        """Drop one request; no more output of it follows."""
         self._outputs.pop(request_id, None)
         if request_id in self._queues.streams and request_id in self._open:
             self._queues.abort(request_id)
         self._close(request_id)
 
     async def aclose(self) -> None:
-        """Abort the sequences that have not finished."""
+        """Abort the requests that have not finished."""
         self._abort_all()
 
     def admit(self, request_id: str) -> None:
@@ -177,7 +184,8 @@ class OutputQueue:
             waiting.append(output)
 
     def fail(self, error: ServiceError) -> None:
-        """End the whole stream. Its other sequences are aborted when it is closed."""
+        """End the whole stream with an error. The unfinished requests are aborted when the stream
+        is closed."""
         self._error = error
         self._wake()
 
@@ -187,7 +195,7 @@ class OutputQueue:
             self.abort(request_id)
 
     def _submit(self) -> None:
-        """Submit as many of the remaining requests as may be open."""
+        """Submit as many of the remaining requests as may be open at the same time."""
         queues, unsubmitted = self._queues, self._unsubmitted
         if not unsubmitted:
             return
@@ -209,7 +217,7 @@ class OutputQueue:
             room -= 1
 
     def _take(self) -> TokenOutput:
-        """Return the outputs of the sequence that has waited longest, as one."""
+        """Return the outputs of the sequence that has waited longest, coalesced into one output."""
         request_id = next(iter(self._outputs))
         outputs = self._outputs.pop(request_id)
         end = len(outputs)
@@ -228,7 +236,7 @@ class OutputQueue:
         return outputs[0] if end == 1 else coalesced(outputs[:end])
 
     def _close(self, request_id: str) -> None:
-        """Forget a sequence and make room for the next one."""
+        """Forget a sequence and submit the requests that may be open now."""
         self._open.discard(request_id)
         self._queues.streams.pop(request_id, None)
         observer = self._observers.pop(request_id, None)
@@ -243,11 +251,11 @@ class OutputQueue:
         raise error
 
     def _arrival(self) -> asyncio.Future[None]:
-        """Return a future that is done when there may be something new."""
+        """Return a future that is done at the next output, admission or error."""
         self._reader = asyncio.get_running_loop().create_future()
         return self._reader
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None
-        if reader is not None and not reader.done():  # it may have been cancelled
+        if reader is not None and not reader.done():  # the reader may have been cancelled
             reader.set_result(None)

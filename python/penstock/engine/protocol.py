@@ -1,5 +1,5 @@
-"""The interfaces of an engine: to its callers (`Engine`), and of the model inside it to the thread
-that drives it (`Core`)."""
+"""The interfaces of an engine: `Engine` for its callers, and `Core` for the thread that runs its
+loop."""
 
 from __future__ import annotations
 
@@ -24,59 +24,65 @@ class OutputStream(Protocol):
     """The outputs of the requests of one `Engine.generate` call. It has one reader."""
 
     async def admitted(self) -> None:
-        """Submit the requests; return when the engine has admitted them.
+        """Submit the requests and return when the engine has admitted them.
 
-        Raises what the engine refuses with: Overloaded when the queue is full, InvalidRequest,
-        Unavailable while the engine (re)starts, EngineFault if it dies.
+        Raises the error with which the engine refuses a request: Overloaded if the queue is full,
+        InvalidRequest, Unavailable while the engine starts or restarts, EngineFault if the engine
+        dies.
         """
         ...
 
     def __aiter__(self) -> OutputStream: ...
 
     async def __anext__(self) -> TokenOutput:
-        """Return the next output. It ends after the output with `finish` of every request. Raises
-        as `admitted` does; outputs that were made before an error come before it."""
+        """Return the next output of any of the requests. The last output of each request has
+        `finish`; after the last outputs of all requests, StopAsyncIteration is raised. Raises the
+        same errors as `admitted`, but first returns the outputs that were produced before the
+        error."""
         ...
 
     def abort(self, request_id: str) -> None:
-        """Drop one request; no output of it follows."""
+        """Drop one request; no more output of it follows."""
         ...
 
     async def aclose(self) -> None:
-        """Abort the requests that have not finished, and free their rows."""
+        """Abort the unfinished requests, which frees their rows."""
         ...
 
 
 class Engine(Protocol):
-    """A loaded model, wherever it runs. All methods are called from one asyncio loop."""
+    """A loaded model, in this process or another one. All methods are called from one asyncio
+    loop."""
 
     @property
     def info(self) -> EngineInfo: ...
 
     def generate(self, *requests: TokenRequest) -> OutputStream:
-        """Return the outputs of requests, in the order in which they arrive. The requests are
-        submitted when the stream is first read; close it in any case."""
+        """Return the stream of the outputs of `requests`, in the order in which they are produced.
+        The requests are submitted when the stream is first read. The caller must close the stream.
+        """
         ...
 
     def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedOutput]:
-        """Yield the outputs of one embedding request. Closing the iterator early aborts it. Raises
-        as `OutputStream` does. An engine either generates or embeds, and raises InvalidRequest for
-        the other."""
+        """Yield the outputs of one embedding request. Closing the iterator early aborts the
+        request. Raises the errors of `OutputStream.admitted`. An engine either generates text or
+        embeds: `generate` and `embed` raise InvalidRequest if the engine does not support them."""
         ...
 
     def set_tokenizer(self, vocabulary: Vocabulary) -> None:
         """Send the model's vocabulary to the engine, before the first request with a constraint.
-        Harmless when repeated. A restarted engine gets it again automatically."""
+        May be repeated. A restarted engine receives the vocabulary again automatically."""
         ...
 
     async def add_adapter(self, source: AdapterSource) -> AdapterState:
-        """Return when the revision can be used, at once if it is loaded already. Raises
-        AdapterRefused for its files and limits, EngineFault if the engine dies meanwhile,
-        Unavailable while it (re)starts."""
+        """Load a revision and return when requests can use it, at once if it is loaded already.
+        Raises AdapterRefused if its files or the limits do not allow the load, EngineFault if the
+        engine dies meanwhile, and Unavailable while the engine starts or restarts."""
         ...
 
     async def retire_adapter(self, revision: str) -> None:
-        """Give the revision to no new request; running ones go on. Harmless if it is not loaded."""
+        """Refuse the revision to new requests; running requests go on with it. Do nothing if the
+        revision is not loaded."""
         ...
 
     async def adapters(self) -> tuple[AdapterState, ...]: ...
@@ -85,11 +91,11 @@ class Engine(Protocol):
 
 
 IDLE_S: Final = 0.005
-"""After this idle time an engine prepares for later steps until something arrives."""
+"""Seconds without work or messages after which an engine starts to prepare for later steps."""
 
 
 class Core(Protocol):
-    """A loaded model and its queue. All methods are called by one thread."""
+    """A loaded model and its request queue. All methods are called by one thread."""
 
     @property
     def info(self) -> EngineInfo: ...
@@ -108,8 +114,8 @@ class Core(Protocol):
     def step(self) -> Sequence[TokenOutput | EmbedOutput]: ...
     def gauges(self) -> EngineGauges: ...
     def prepare(self) -> bool:
-        """Do a short piece of work ahead of later steps while the engine is idle. Return False if
-        there is none, and none until after the next step."""
+        """Do a short piece of work for later steps while the engine is idle. Return False if there
+        is none left until after the next step."""
         ...
 
     def close(self) -> None: ...

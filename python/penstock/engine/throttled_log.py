@@ -1,4 +1,4 @@
-"""Rate-limited logging of repeated failures."""
+"""Limits how often a repeated failure is logged."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import re
 from typing import Final
 
 REPEATED_EVERY_S: Final = 300.0
-"""Time between two log lines for failures of one kind."""
+"""Seconds between two log lines for a repeated failure."""
 
 _NUMBER: Final = re.compile(r"\d+")
 
 
 class ThrottledLog:
-    """Logs the first of a kind of failure, then one every `REPEATED_EVERY_S` with the number of
-    those that were not logged. Failures that differ only in numbers are of one kind."""
+    """Logs a failure when it first occurs. While it repeats, logs it once every `REPEATED_EVERY_S`,
+    with the number of repetitions that were not logged. Failures that differ only in numbers count
+    as equal."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -23,7 +24,7 @@ class ThrottledLog:
         self._said_s = 0.0
 
     def note(self, failure: str, now_s: float) -> None:
-        """Log a failure at the monotonic time `now_s`, or count it."""
+        """Log or count a failure. `now_s`: monotonic time in seconds."""
         kind = _NUMBER.sub("", failure)
         if kind == self._kind and now_s - self._said_s < REPEATED_EVERY_S:
             self._unsaid += 1
@@ -34,5 +35,5 @@ class ThrottledLog:
         self._log.error("%s", failure)
 
     def clear(self) -> None:
-        """Reset after a success: the next failure is logged."""
+        """Log the next failure in any case, because there was a success."""
         self._kind, self._unsaid = None, 0

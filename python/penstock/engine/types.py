@@ -1,4 +1,5 @@
-"""The messages between an engine and its callers: TokenRequest in, TokenOutput out."""
+"""The types that an engine and its callers exchange: requests, outputs, adapters, info and
+gauges."""
 
 from __future__ import annotations
 
@@ -21,20 +22,24 @@ NO_TEXT: Final = "this model writes no text; name a model that writes"
 
 
 class TokenRequest(msgspec.Struct, frozen=True):
-    """One sequence to generate. `n` choices are `n` TokenRequests: the prefix cache shares the
-    prompt. `sampling` is resolved: no None is left that a model default would fill.
+    """One sequence to generate. `n` choices are `n` TokenRequests, which share their prompt in the
+    prefix cache.
 
-    `stop_token_ids` end the sequence and are not part of the answer. None of them is sampled before
-    `min_tokens` tokens, except with a `constraint` without `triggers`, which ends with its grammar.
-    `max_tokens` is already limited to the context; 0 computes the prompt and samples nothing.
-    `cache_salt` separates the prefix blocks of different tenants. A `constraint` needs an engine
-    that has the vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: number of
-    alternatives to return with the log-probability of each prompt token after the first; None
-    returns nothing about the prompt and prefills faster. `not_streamed`: the caller reads nothing
-    before the last token, so outputs may be coalesced. `adapter`: a revision, "" for the base
-    model; an unknown one is refused with `adapter_not_found`. `group`: the same for all sequences
-    of one client's request, and unique to it: a queue that has room for the first admits the
-    others.
+    `sampling`: resolved, so that no field is None that a default of the model would fill.
+    `max_tokens`: already limited to the context. 0 computes the prompt and samples no token.
+    `stop_token_ids`: end the sequence and are not part of the answer.
+    `min_tokens`: no stop token is sampled before this many tokens. Ignored if `constraint` has no
+    `triggers`, because the end of the grammar then ends the answer.
+    `cache_salt`: separates the prefix blocks of different tenants.
+    `constraint`: the grammar of the answer, whose end ends the sequence. Needs an engine that has
+    the vocabulary.
+    `prompt_logprobs`: number of alternatives to return with the log-probability of each prompt
+    token after the first. None returns no log-probabilities of the prompt and prefills faster.
+    `not_streamed`: the caller reads no output before the last token, so outputs may be coalesced.
+    `adapter`: an adapter revision, "" for the base model. An unknown revision is refused with
+    `adapter_not_found`.
+    `group`: equal for all sequences of one client request, and unique to that request. If the queue
+    has room for the first sequence of a group, it admits all of them.
     """
 
     id: str
@@ -54,8 +59,8 @@ class TokenRequest(msgspec.Struct, frozen=True):
 
 
 class AdapterSource(msgspec.Struct, frozen=True):
-    """A revision of an adapter and the folder with its files, which must not change while the
-    engine has it. A `pinned` revision stays in memory."""
+    """An adapter revision. `folder`: the folder with its files, which must not change while the
+    engine has the revision. `pinned`: the revision stays in memory."""
 
     revision: str
     folder: str
@@ -63,9 +68,14 @@ class AdapterSource(msgspec.Struct, frozen=True):
 
 
 class AdapterState(msgspec.Struct, frozen=True):
-    """The state of one revision in an engine. `rank`: the largest of its factors; `bytes`: its
-    memory when `resident`. A `retired` revision is freed with the last sequence that has a lease of
-    it."""
+    """The state of one adapter revision in an engine.
+
+    `rank`: the largest rank of its factors.
+    `bytes`: the memory that it needs in an adapter slot.
+    `retired`: it is refused to new requests, and freed when its last lease ends.
+    `active_leases`: number of unfinished requests that use it.
+    `resident`: it is in memory.
+    """
 
     revision: str
     rank: int
@@ -76,9 +86,13 @@ class AdapterState(msgspec.Struct, frozen=True):
 
 
 class EmbedRequest(msgspec.Struct, frozen=True):
-    """Sequences to embed, each by itself; none is empty or longer than the context. `adapter`: see
-    TokenRequest, for all of them. `second_starts`: for pairs of texts, the start of each second
-    text, if the model distinguishes the two; else empty."""
+    """Sequences to embed independently of each other.
+
+    `sequences`: token ids. No sequence is empty or longer than the context.
+    `adapter`: an adapter revision for all sequences, "" for the base model.
+    `second_starts`: for pairs of texts, the index at which the second text of each sequence starts.
+    Empty for single texts, or if the model does not distinguish the two texts.
+    """
 
     id: str
     sequences: tuple[tuple[int, ...], ...]
@@ -87,8 +101,12 @@ class EmbedRequest(msgspec.Struct, frozen=True):
 
 
 class EmbedOutput(msgspec.Struct, frozen=True):
-    """The vectors that one step made for one request: the next ones in the order of its sequences,
-    as float32 in native byte order. The last output has `finish`."""
+    """The vectors that one step computed for one request.
+
+    `vectors`: the next vectors in the order of the request's sequences, as float32 in native byte
+    order.
+    `finish`: set in the last output of the request.
+    """
 
     id: str
     vectors: bytes
@@ -97,7 +115,8 @@ class EmbedOutput(msgspec.Struct, frozen=True):
 
 
 class TokenDelta(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One token of the answer, or of the prompt, which always has its logprob."""
+    """One token of the answer or of the prompt. `logprob`: always set for prompt tokens. `top`:
+    (token id, logprob) of the most likely tokens, best first."""
 
     token_id: int
     logprob: float | None = None
@@ -105,13 +124,17 @@ class TokenDelta(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The tokens that one step made for one request. The last output has `finish`.
+    """The tokens that one step produced for one request.
 
-    The first output has the number of prompt tokens found in the prefix cache. `step_time_s`:
-    `time.monotonic()` at the end of the step, the same clock in all processes of a machine.
-    `prompt`: the next tokens of the prompt, from its second one on, if they are asked for; all of
-    them come before the first token of the answer. `first_step_time_s`: the end of the step of the
-    first token, if several outputs were coalesced.
+    `tokens`: the next tokens of the answer.
+    `step_time_s`: `time.monotonic()` at the end of the step, the same clock in all processes of a
+    machine.
+    `cached_tokens`: number of prompt tokens found in the prefix cache, in the first output only.
+    `finish`: set in the last output.
+    `prompt`: if requested, the next prompt tokens, from the second prompt token on. All of them
+    come before the first token of the answer.
+    `first_step_time_s`: if several outputs were coalesced, the end of the step that produced the
+    first token.
     """
 
     id: str
@@ -125,8 +148,11 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """Facts about a loaded engine. `embedding_width`: numbers per embedding, 0 for a model that
-    generates text. `memory_bytes`: CPU memory, by the memory formula."""
+    """Describes a loaded engine.
+
+    `embedding_width`: numbers per embedding, 0 for a model that generates text.
+    `memory_bytes`: CPU memory according to the memory formula.
+    """
 
     model_id: str
     max_model_len: int
@@ -141,13 +167,17 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
 
 class EngineGauges(msgspec.Struct):
-    """A snapshot for /metrics; counters only grow while the engine process lives.
+    """A snapshot of gauges and counters for /metrics. Counters only grow while the engine process
+    lives.
 
-    `grammar_mask_seconds`: time spent computing masks; `grammar_mask_wait_seconds`: the part of it
-    for which a step waited after its forward pass. `forced_tokens`: answer tokens that a grammar
-    forced. `draft_tokens`: speculated tokens that were computed; `accepted_tokens`: those that were
-    accepted. `host_cache_saves`: blocks copied from a GPU's cache to CPU memory;
-    `host_cache_restores`: blocks copied back.
+    `grammar_mask_seconds`: time spent computing token masks.
+    `grammar_mask_wait_seconds`: the part of this time for which a step waited after its forward
+    pass.
+    `forced_tokens`: answer tokens that a grammar forced.
+    `draft_tokens`: draft tokens that were computed.
+    `accepted_tokens`: draft tokens that were accepted.
+    `host_cache_saves`: KV blocks copied from a GPU to the CPU KV cache.
+    `host_cache_restores`: KV blocks copied back to the GPU.
     """
 
     sequences_running: int = 0

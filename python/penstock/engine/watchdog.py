@@ -1,4 +1,5 @@
-"""Logs all thread stacks if a step hangs, since its callers get neither an answer nor an error."""
+"""Logs the stacks of all threads if a step hangs, since its callers then get neither answer nor
+error."""
 
 from __future__ import annotations
 
@@ -12,15 +13,17 @@ from typing import IO, Final
 log = logging.getLogger(__name__)
 
 STALL_S: Final = 60.0
-"""Far longer than any step: the longest take a second or two."""
+"""Seconds after which a step counts as hanging. The longest steps take a second or two."""
 
 
 class Watchdog:
-    """A context around each step. It reports a step that takes longer than STALL_S once, with the
-    stacks of all threads. `start` starts a thread that checks; it costs nothing between checks."""
+    """A context manager around each step. If a step takes longer than STALL_S, it logs that once,
+    with the stacks of all threads. `start` starts the thread that checks, which costs almost
+    nothing."""
 
     def __init__(self, output: int | IO[str]) -> None:
-        """`output`: a file or file descriptor for the stacks."""
+        """Create a watchdog that does not check yet. `output`: a file or file descriptor to which
+        the stacks are written."""
         self._output = output
         self._began_s: float | None = None
         self._told_s: float | None = None
@@ -37,11 +40,11 @@ class Watchdog:
         self._began_s = None
 
     def start(self) -> None:
-        """Check regularly until the process ends."""
+        """Start a thread that checks regularly until the process ends."""
         threading.Thread(target=self._keep_looking, name="penstock-stalls", daemon=True).start()
 
     def look(self, now_s: float) -> bool:
-        """Report a hanging step; return whether there was one that had not been reported."""
+        """Report the current step if it hangs. Return whether a hanging step was reported now."""
         began_s = self._began_s
         if began_s is None or began_s == self._told_s or now_s - began_s < STALL_S:
             return False

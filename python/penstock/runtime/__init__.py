@@ -1,6 +1,6 @@
-"""Executes step plans: the persistent batch, KV cache, weights, forward pass and sampling.
+"""Executes step plans: persistent batch, KV cache, weights, forward pass and sampling.
 
-Importing it does not import torch; `runtime.cpu.reference` and `runtime.gpu` do.
+Importing this package does not import torch; `runtime.cpu.reference` and `runtime.gpu` do.
 """
 
 from penstock.runtime.cpu.runtime import CpuRuntime

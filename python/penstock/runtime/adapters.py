@@ -1,4 +1,4 @@
-"""LoRA adapters of a runtime: packing for the kernels, and the adapter slots."""
+"""LoRA adapters in a runtime: packs them for the kernels and stores them in adapter slots."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ from penstock.models.decoder.weights import deinterleaved_rows
 
 
 class RuntimeAdapters(Protocol):
-    """`capacity` adapter slots for ranks up to `max_rank`. All adapters together may use
-    `max_bytes` of memory. A row with slot s computes with the adapter last installed there."""
+    """The adapter slots of a runtime. A row with adapter slot s computes with the adapter that was
+    last installed in s.
+
+    `capacity`: number of slots.
+    `max_rank`: largest LoRA rank of an adapter.
+    `max_bytes`: most memory of all installed adapters together.
+    """
 
     @property
     def spec(self) -> DecoderSpec: ...
@@ -34,18 +39,18 @@ class RuntimeAdapters(Protocol):
     def max_bytes(self) -> int: ...
 
     def pack(self, adapter: Adapter) -> PackedAdapter:
-        """Pack an adapter for the kernels. May run in any thread, beside steps."""
+        """Pack an adapter for the kernels. May run in any thread, in parallel with steps."""
 
     def install(self, slot: int, packed: PackedAdapter) -> None:
-        """Put a packed adapter into `slot`, between steps. No row of the next step may still use
-        the previous adapter of the slot."""
+        """Put a packed adapter into `slot`. Call this between steps, when no row of a later step
+        uses the previous adapter of the slot."""
 
     def clear(self, slot: int) -> None:
-        """Free the memory of the adapter in `slot`, between steps."""
+        """Free the memory of the adapter in `slot`. Call this between steps."""
 
 
 class SlotAdapters:
-    """`RuntimeAdapters` over the adapter slots of an `Ops` implementation."""
+    """`RuntimeAdapters` that use the adapter slots of an `Ops` implementation."""
 
     def __init__(
         self, spec: DecoderSpec, sizes: SlotSizes, slots: AdapterSlots, max_bytes: int
@@ -57,7 +62,7 @@ class SlotAdapters:
         self.slots = slots
 
     def pack(self, adapter: Adapter) -> PackedAdapter:
-        """See `RuntimeAdapters`."""
+        """Pack an adapter for the kernels; see `RuntimeAdapters.pack`."""
         return self.slots.pack(factors_of(adapter, self.spec))
 
     def install(self, slot: int, packed: PackedAdapter) -> None:
@@ -68,14 +73,15 @@ class SlotAdapters:
 
 
 SLOTS_PER_ADAPTER: Final = 2
-"""While an adapter is replaced, both revisions are in use. An empty slot costs only a table
-entry."""
+"""Slots per adapter: while an adapter is replaced, its old and its new revision are both in use. An
+empty slot costs only a table entry."""
 
 
 def slot_adapters(
     decoder: Decoder[Any], ops: Ops[Any], max_bytes: int, settings: EngineSettings
 ) -> SlotAdapters | None:
-    """Return adapter slots for every linear layer of `decoder`, or None without LoRA settings."""
+    """Return adapter slots for every linear layer of `decoder`, or None without LoRA settings.
+    `max_bytes`: most memory of all installed adapters together."""
     lora = settings.lora
     if lora is None:
         return None
@@ -86,8 +92,8 @@ def slot_adapters(
 
 
 def factors_of(adapter: Adapter, spec: DecoderSpec) -> list[LinearFactors]:
-    """Return the factors of each linear layer in the order of `linear_sizes`. Rows of q and k are
-    reordered like those of the weights."""
+    """Return the LoRA factors of each linear layer in the order of `linear_sizes`. For interleaved
+    rope, the rows of q and k are reordered in the same way as in the weights."""
     orders = {}
     if spec.interleaved_rope:
         for name, heads in (("q", spec.num_heads), ("k", spec.num_kv_heads)):

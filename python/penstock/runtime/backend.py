@@ -1,4 +1,5 @@
-"""The CPU runtime's backend: a decoder over one implementation of the ops."""
+"""The interface between the CPU runtime and a backend, which runs a decoder with one implementation
+of the ops."""
 
 from __future__ import annotations
 
@@ -16,44 +17,44 @@ Floats = npt.NDArray[np.float32]
 
 
 class SamplingOps(Protocol):
-    """Samples from logits. Meanings of the arguments: `kernels.sampler_inputs`."""
+    """Samples tokens from logits and computes log-probabilities. `kernels.sampler_inputs` describes
+    the arguments."""
 
     def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
-        """Sample one token per row of `logits` [S, V], which is modified in place.
-
-        Returns token ids [S]; negative if the row's logits are not finite.
-        """
+        """Sample one token per row of `logits` [S, V], which is modified in place. Return token ids
+        [S], negative for a row whose logits are not finite."""
 
     def top_logprobs(
         self, logits: Floats, rows: Ints, tokens: Ints, count: int
     ) -> tuple[Floats, Ints, Floats]:
-        """Return log-probabilities at the rows `rows` [R] of `logits`, either as the model computed
-        them or as `sample` left them.
+        """Return log-probabilities for the rows `rows` [R] of `logits`.
 
-        Returns the log-probability of `tokens`, [R], and ids and log-probabilities of the `count`
-        best tokens, [R, count] each.
+        `logits` are either the model's or as `sample` left them. Returns the log-probability of
+        each of `tokens` [R], and the ids and the log-probabilities of the `count` most likely
+        tokens, [R, count] each.
         """
 
 
 class Backend(SamplingOps, Protocol):
-    """Owns the weights and the KV cache."""
+    """A decoder on a CPU with its weights and its KV cache."""
 
     @property
     def weight_bytes(self) -> int: ...
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of the activations of one step."""
+        """Memory of the activations of one step, in bytes."""
 
     @property
     def adapters(self) -> RuntimeAdapters | None:
         """The adapter slots, or None without LoRA settings."""
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """Run the forward pass of one step. Return logits [S, V] float32 at `sample_rows`, valid
-        until the next call."""
+        """Run the forward pass of one step. Return the logits [S, V] float32 of the tokens
+        `inputs.sample_rows`, valid until the next call."""
 
     def prepare(self, used_blocks: int) -> bool:
-        """Prepare KV cache memory beyond the first `used_blocks` blocks. See `Runtime.prepare`."""
+        """Allocate memory of the KV cache beyond the first `used_blocks` blocks. Return value: see
+        `Runtime.prepare`."""
 
     def close(self) -> None: ...

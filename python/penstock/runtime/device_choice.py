@@ -1,4 +1,4 @@
-"""Chooses the device, without importing torch on a machine that has no GPU."""
+"""Chooses the device of a model, without importing torch on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ DRIVER = "libcuda.so.1"
 def choose_device(settings: EngineSettings) -> str:
     """Return "cpu" or "cuda:N" for the settings.
 
-    "auto" is the first GPU if the driver reports one and torch is installed. Raises ModelError if
-    the settings ask for a GPU that cannot be used.
+    The device "auto" becomes the first GPU if the driver reports one and torch is installed. Raises
+    ModelError if the settings ask for a GPU that cannot be used.
     """
     wanted, cpu_kernels = settings.device, settings.kernel_backend in ("native", "reference")
     if wanted == "auto" and settings.kernel_backend == "triton":
@@ -40,8 +40,8 @@ def choose_device(settings: EngineSettings) -> str:
 
 
 def rank_devices(settings: EngineSettings, first: str) -> tuple[str, ...]:
-    """Return the devices of a model with tensor parallelism, starting with `first`, the result of
-    `choose_device`. Raises ModelError if there are too few."""
+    """Return the devices of a tensor-parallel model, one per rank. `first`: the first device, from
+    `choose_device`. Raises ModelError if there are too few devices."""
     wanted = settings.tensor_parallel_size
     if wanted == 1:
         return (first,)

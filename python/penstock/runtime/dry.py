@@ -2,8 +2,8 @@
 
 If a token follows an earlier occurrence of the last n tokens of the sequence (n as large as
 possible), its penalty is multiplier * base^(n - allowed_length), provided that n >= allowed_length
-and n >= 1. A match does not extend across a sequence breaker, and a token that is itself a breaker
-has no penalty. This is the sampler of text-generation-webui and llama.cpp over the whole context.
+and n >= 1. A match does not extend across a sequence breaker, and a sequence breaker itself has no
+penalty. This is the sampler of text-generation-webui and llama.cpp, applied to the whole context.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MAX_TOKENS = 2**31 - 1
 
 
 class DryState:
-    """The repetitions of one sequence. `sampling` is resolved: all its DRY fields are set."""
+    """The repetitions in one sequence. `tokens`: its known tokens. `sampling`: resolved, so that
+    all its DRY fields are set."""
 
     def __init__(self, tokens: npt.NDArray[np.int32], sampling: Sampling) -> None:
         assert sampling.dry_multiplier is not None and sampling.dry_base is not None
@@ -41,7 +42,8 @@ class DryState:
 
 
 class DryRows:
-    """The DRY states of a batch in which at least one row uses DRY; None for the others."""
+    """The DRY states of the rows of a step, at least one of which uses DRY. `states`: None for a
+    row without DRY."""
 
     def __init__(self, states: Sequence[DryState | None]) -> None:
         numbers = [(s.multiplier, s.base, s.allowed) if s else (0.0, 1.0, 1) for s in states]
@@ -50,11 +52,12 @@ class DryRows:
         self._least = np.maximum(self._allowed, 1).astype(np.int32)
 
     def append(self, token_ids: npt.NDArray[np.int32]) -> None:
-        """Append one token to each row; a negative one is skipped."""
+        """Append one token to the sequence of each row. A negative token is skipped."""
         _native.DryRepetitions.append_each(self._repetitions, token_ids)
 
     def penalties(self) -> TokenValues:
-        """Return the penalized tokens of each row and their penalties, at most `MAX_PENALTY`."""
+        """Return the tokens to penalize in each row, with their penalties, at most
+        `MAX_PENALTY`."""
         starts, tokens, lengths = _native.DryRepetitions.lists(self._repetitions, self._least)
         row = np.repeat(np.arange(len(self._least)), np.diff(starts))
         with np.errstate(over="ignore"):
@@ -64,8 +67,8 @@ class DryRows:
 
 
 def _longest_match(multiplier: float, base: float, allowed: int) -> int:
-    """Return a match length beyond which the penalty no longer changes: it has reached its maximum
-    or does not grow."""
+    """Return the match length from which on the penalty no longer changes, because it has reached
+    its maximum or does not grow."""
     least = max(allowed, 1)
     if base <= 1:
         return least

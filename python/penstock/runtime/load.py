@@ -1,4 +1,4 @@
-"""Loads a runtime from settings: find the model, plan the memory, pack the weights."""
+"""Loads a runtime from settings: finds the model, plans the memory, packs the weights."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def load_runtime(
     environment: Environment | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
-    """Return the runtime of the model named in `settings`. Calls `progress(layers packed, layers
-    in all)` while it loads.
+    """Return the runtime of the model named in `settings`. `progress(layers packed, all layers)`:
+    called while the weights are packed.
 
     Raises ModelError if the model is not found, cannot be read or does not fit.
     """
@@ -51,8 +51,8 @@ def find_files(
     environment: Environment | None = None,
     limit_bytes: int | None = None,
 ) -> tuple[ModelFiles, int | None]:
-    """Return the files of the model named in `settings` and the bytes of memory available for it,
-    at most `limit_bytes`. Raises ModelError if the model is not found."""
+    """Return the files of the model named in `settings`, and the bytes of memory available for it
+    (`limit_bytes` at most), None if unknown. Raises ModelError if the model is not found."""
     environment = environment or read_environment()
     bounds = [size for size in (available_bytes(), limit_bytes) if size is not None]
     files = resolve_model(settings.model, environment.home, hub_access_of(environment))
@@ -65,8 +65,9 @@ def start_embedding(
     available: int | None = None,
     progress: Progress | None = None,
 ) -> NativeEmbedding:
-    """Return the runtime of an embedding model or a reranker on disk, within `available` bytes.
-    Raises ModelError if it cannot be read or does not fit."""
+    """Return the runtime of an embedding model or reranker whose files are on disk. `available`:
+    bytes of memory that it must fit, None for no check. Raises ModelError if the model cannot be
+    read or does not fit."""
     if settings.kernel_backend == "reference":
         raise ModelError(
             f"{files.model_id}: kernels is reference; embedding models and rerankers need native"
@@ -86,11 +87,12 @@ def start_runtime(
     progress: Progress | None = None,
     home: Path | None = None,
 ) -> Runtime:
-    """Return the runtime of a model on disk, on the device that `settings` choose.
+    """Return the runtime of a model whose files are on disk, on the device that `settings` choose.
 
-    On a CPU it must fit `available` bytes (None: not checked). `home`: folder of the saved ISA
-    selections, None for PENSTOCK_HOME. Raises ModelError if the model cannot be read or does not
-    fit.
+    `available`: bytes of memory that the model must fit on a CPU, None for no check.
+    `home`: folder of the saved ISA selections, None for PENSTOCK_HOME.
+
+    Raises ModelError if the model cannot be read or does not fit.
     """
     device = choose_device(settings)
     if device != "cpu":
@@ -137,7 +139,7 @@ def _backend(
     progress: Progress | None,
     home: Path | None,
 ) -> tuple[Backend, str]:
-    """Choose the backend and return it with the name of its arithmetic."""
+    """Return the backend that the settings choose, and the name of its arithmetic."""
     if settings.kernel_backend == "reference":
         # Importing torch takes two seconds; only the reference kernels need it.
         from penstock.runtime.cpu.reference import ReferenceBackend
@@ -148,8 +150,8 @@ def _backend(
 
 
 def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings) -> int:
-    """Return the size of the packed weights on a CPU: 4 bytes per weight for f32, else the size of
-    the files."""
+    """Return the bytes of the packed weights on a CPU: 4 bytes per weight for dtype f32, else the
+    size of the files."""
     if settings.dtype == "f32":
         shapes = expected_shapes(hf_names(spec), spec)
         return 4 * sum(map(math.prod, shapes.values()))
@@ -157,7 +159,7 @@ def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings)
 
 
 def _file_bytes(files: ModelFiles) -> int:
-    """Return the size of the files that hold weights; a folder may contain other files."""
+    """Return the bytes of the files that contain weights. A folder may contain other files too."""
     if files.kind == "gguf":
         parts = gguf_parts(files.path)
     else:

@@ -1,6 +1,7 @@
-"""Logits processors of the rows: logit bias, penalties, DRY and min_tokens.
+"""The logits processors of the rows: logit bias, penalties, DRY and min_tokens.
 
-A row whose request uses none has no entry here, and a step without any builds no lists.
+A row whose request uses none of them has no entry in the table. A step without such rows costs
+nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +25,14 @@ Listed = tuple[Ints, Floats]
 
 @dataclass(frozen=True, slots=True)
 class RowLogitsProcessors:
-    """The logits processors of one row; None for those that it does not use. `on_device`: the
-    device can apply all of them."""
+    """The logits processors of one row, each None if the row does not use it.
+
+    `bias`: token ids and their logit biases.
+    `seen`: the tokens to which penalties apply.
+    `dry`: the repetitions for DRY.
+    `min_tokens`: the stop tokens to suppress.
+    `on_device`: a device can apply all of them.
+    """
 
     bias: Listed | None
     seen: SeenState | None
@@ -35,11 +42,11 @@ class RowLogitsProcessors:
 
     @property
     def has_state(self) -> bool:
-        """Whether the next token depends on the one sampled before it."""
+        """Whether the distribution of the next token depends on the token sampled before it."""
         return self.seen is not None or self.dry is not None
 
     def extend(self, tokens: Ints) -> None:
-        """Append tokens of the answer."""
+        """Update penalties and DRY with further tokens of the answer."""
         if self.seen is not None:
             self.seen.counts.extend(tokens)
         if self.dry is not None:
@@ -48,8 +55,8 @@ class RowLogitsProcessors:
 
 @dataclass(frozen=True, slots=True)
 class BatchLogitsProcessors:
-    """The logits processors of the rows of a step; None for those that no row uses. Valid until
-    one of the rows is admitted or released."""
+    """The logits processors of the rows of a step, each None if no row uses it. Valid until one of
+    the rows is admitted or released."""
 
     rows: list[int] = field(default_factory=list)
     bias: TokenValues | None = None
@@ -59,15 +66,15 @@ class BatchLogitsProcessors:
 
 
 class LogitsProcessorTable:
-    """The logits processors of all rows that have any."""
+    """The logits processors of all rows that use any."""
 
     def __init__(self) -> None:
         self._rows: dict[int, RowLogitsProcessors] = {}
         self._batch = BatchLogitsProcessors()
 
     def admit(self, tokens: Ints, admit: Admit) -> None:
-        """Replace the logits processors of a row by those of a new sequence with the known
-        `tokens`."""
+        """Replace the logits processors of a row by those that a new sequence uses. `tokens`: the
+        known tokens of the sequence."""
         self.release(admit.row)
         processors = logits_processors_of(tokens, admit)
         if processors is not None:
@@ -79,8 +86,8 @@ class LogitsProcessorTable:
         self._batch = BatchLogitsProcessors()
 
     def append(self, rows: list[int], token_ids: Ints) -> None:
-        """Append `token_ids[i]` to the sequence of `rows[i]`. Rows are distinct; a negative token
-        is skipped."""
+        """Append `token_ids[i]` to the sequence of `rows[i]`. Each row occurs once. A negative
+        token is skipped."""
         batch = self._batch_of(rows)
         if batch.seen is not None:
             batch.seen.append(token_ids)
@@ -94,7 +101,7 @@ class LogitsProcessorTable:
             processors.extend(token_ids)
 
     def of(self, row: int) -> RowLogitsProcessors | None:
-        """Return the logits processors of a row, or None."""
+        """Return the logits processors of a row, or None if it uses none."""
         return self._rows.get(row)
 
     def need_cpu(self, rows: list[int]) -> bool:
@@ -104,25 +111,27 @@ class LogitsProcessorTable:
         return any(row in self._rows and not self._rows[row].on_device for row in rows)
 
     def has_state(self, row: int) -> bool:
-        """Return whether the next token of `row` depends on the one sampled before it."""
+        """Return whether the distribution of the next token of `row` depends on the token sampled
+        before it."""
         processors = self._rows.get(row)
         return processors is not None and processors.has_state
 
     def lists(
         self, rows: list[int]
     ) -> tuple[TokenValues | None, SeenTokens | None, TokenValues | None]:
-        """Return logit biases, seen tokens and DRY penalties of `rows`, each None if no row uses
-        it."""
+        """Return the logit biases, the seen tokens and the DRY penalties of `rows`. Each of the
+        three is None if no row uses it."""
         batch = self._batch_of(rows)
         seen = None if batch.seen is None else batch.seen.tokens()
         return batch.bias, seen, None if batch.dry is None else batch.dry.penalties()
 
     def min_tokens_bans(self, rows: list[int]) -> list[MinTokensBan | None] | None:
-        """Return the min_tokens ban of each of `rows`, or None if no row has one."""
+        """Return the min_tokens ban of each of `rows`, None for a row without one. Return None if
+        no row has a ban."""
         return self._batch_of(rows).min_tokens
 
     def adjustments(self, rows: list[int]) -> tuple[Floats, Ints]:
-        """Return the numbers that the device stores per row.
+        """Return the numbers that the device stores for each of `rows`.
 
         Penalties [R, 3] float32: presence, frequency, repetition. Counts [R, 3] int32: number of
         logit biases, number of suppressed tokens, position until which they are suppressed.
@@ -149,7 +158,8 @@ class LogitsProcessorTable:
 
 
 def logits_processors_of(tokens: Ints, admit: Admit) -> RowLogitsProcessors | None:
-    """Return the logits processors of a row with these known tokens, or None if it uses none."""
+    """Return the logits processors of a row, or None if it uses none. `tokens`: the known tokens of
+    the row."""
     sampling, prompt_tokens = admit.sampling, admit.prompt_tokens
     penalties = penalties_of(sampling)
     processors = RowLogitsProcessors(

@@ -1,7 +1,8 @@
-"""The memory formula of a CPU engine: weights + cache + step buffers + rows + fixed.
+"""The memory formula of a CPU engine: weights + adapters + cache + step buffers + rows + penalties
+and DRY + n-gram index + fixed.
 
-It is computed from the model's sizes and the settings before anything large is allocated. A model
-that does not fit is refused with the numbers.
+The formula is computed from the model's sizes and the settings before anything large is allocated.
+A model that does not fit is refused with an error that names the numbers.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 FIXED_BYTES = 96 * MIB
-"""The interpreter, the libraries, the tokenizer and memory that the allocator does not return."""
+"""The interpreter, the libraries, the tokenizer, and memory that the allocator does not return."""
 
 DEFAULT_TOKENS_PER_SEQUENCE = 1024
 MIN_CONTEXT = 16
 HISTORY_BYTES = 64 + 160
-"""Most bytes that penalties and DRY store per token of a row that uses both."""
+"""Most bytes per token that penalties and DRY store for a row that uses both."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The shape of the KV cache: `blocks` KV blocks of `block_size` tokens; `item_bytes` per
-    element."""
+    """The shape of the KV cache.
+
+    `blocks`: number of KV blocks.
+    `block_size`: tokens per KV block.
+    `item_bytes`: bytes per element.
+    """
 
     blocks: int
     block_size: int
@@ -41,28 +46,33 @@ class CacheShape:
 
     @property
     def keys_shape(self) -> tuple[int, int, int, int]:
-        """Shape of one layer's keys: [B, K, D, P]. See `LayerCache`."""
+        """Shape of the keys of one layer: [B, K, D, P]. See `LayerCache`."""
         return self.blocks, self.kv_heads, self.head_dim, self.block_size
 
     @property
     def values_shape(self) -> tuple[int, int, int, int]:
-        """Shape of one layer's values: [B, K, P, D]."""
+        """Shape of the values of one layer: [B, K, P, D]. See `LayerCache`."""
         return self.blocks, self.kv_heads, self.block_size, self.head_dim
 
     @property
     def size_bytes(self) -> int:
-        """B x P x L x 2 x K x D x bytes per element."""
+        """Size of the whole cache: B x P x L x 2 x K x D x bytes per element."""
         per_token = self.layers * 2 * self.kv_heads * self.head_dim * self.item_bytes
         return self.blocks * self.block_size * per_token
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The memory of an engine.
+    """The memory of a CPU engine, in bytes, and the sizes that determine it.
 
-    `sizes`: most rows, and the token budget; `step_tokens`: most tokens of a step; `max_model_len`:
-    most tokens of a sequence; `adapter_bytes`: limit for adapters in use at the same time;
-    `history_bytes`: penalties and DRY; `ngram_index_bytes`: n-gram indexes of speculation.
+    `buffer_bytes`: activations and logits of a step.
+    `row_bytes`: tokens and block tables of the persistent batch.
+    `history_bytes`: penalties and DRY.
+    `max_model_len`: most tokens of a sequence.
+    `step_tokens`: most tokens of a step.
+    `sizes`: most rows, and the token budget of a step.
+    `adapter_bytes`: most memory of adapters in use at the same time.
+    `ngram_index_bytes`: indexes of n-gram speculation.
     """
 
     weight_bytes: int
@@ -83,7 +93,7 @@ class MemoryPlan:
         return weights + self.cache.size_bytes + self.buffer_bytes + rows + FIXED_BYTES
 
     def formula(self) -> str:
-        """Return one line with every term in MiB."""
+        """Return the memory formula in one line, with every term in MiB."""
         cache = self.cache
         shape = (
             f"{cache.blocks} blocks x {cache.block_size} tokens x {cache.layers} layers x 2 x "
@@ -104,13 +114,12 @@ class MemoryPlan:
 def plan_memory(
     spec: DecoderSpec, weight_bytes: int, settings: EngineSettings, available_bytes: int | None
 ) -> MemoryPlan:
-    """Return the sizes of an engine for `spec` within `available_bytes` (None: not checked).
+    """Return the memory plan of an engine for `spec` within `available_bytes` (None: not checked).
 
-    Adapters may use the memory of `max_adapters` adapters of the largest rank, but at most
-    `lora_max_bytes` and a quarter of the available memory; further adapters wait on disk. If
-    `kv_cache_memory_mb` or `max_model_len` is set, the cache has the size that follows from it or
-    ModelError
-    is raised; otherwise it shrinks to fit. Raises ModelError with the numbers if it does not fit.
+    The limit of adapters is the size of `max_adapters` adapters of the largest rank, but at most
+    `lora_max_bytes` and a quarter of the available memory; further adapters wait on disk. The KV
+    cache shrinks to fit unless `kv_cache_memory_mb` or `max_model_len` is set. Raises ModelError
+    with the numbers if the model does not fit.
     """
     if settings.cpu_kv_cache_memory_mb:
         raise ModelError(
@@ -151,8 +160,8 @@ def plan_memory(
 
 
 def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: MemoryPlan) -> None:
-    """Warn if the KV cache is too small for one sequence of the requested context, or else of the
-    model's, and name the size that would hold it."""
+    """Log a warning if the KV cache is too small for one sequence of `max_model_len` tokens (of the
+    settings or else of the model). The warning names a sufficient size."""
     wanted = min(settings.max_model_len or spec.max_model_len, spec.max_model_len)
     if plan.max_model_len >= wanted:
         return
@@ -169,7 +178,8 @@ def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: Mem
 
 
 def refuse_excess(plan: MemoryPlan, available_bytes: int | None, advice: str) -> None:
-    """Raise ModelError with the numbers if a plan needs more than `available_bytes`."""
+    """Raise ModelError with the numbers and `advice` if a plan needs more than `available_bytes`
+    (None: not checked)."""
     if available_bytes is None or plan.total_bytes <= available_bytes:
         return
     raise ModelError(
@@ -179,8 +189,8 @@ def refuse_excess(plan: MemoryPlan, available_bytes: int | None, advice: str) ->
 
 
 def cache_item_bytes(settings: EngineSettings) -> int:
-    """Return the bytes per element of the KV cache: 4 for f32, 2 for f16. Raises ModelError for
-    dtypes that only a GPU supports."""
+    """Return the bytes per element of the KV cache: 4 for f32, 2 for f16. Raises ModelError for a
+    dtype that only a GPU supports."""
     if settings.kv_cache_dtype == "f8e4m3":
         raise ModelError("kv_cache_dtype f8e4m3 needs a GPU; on a CPU it must be auto, f16 or f32")
     wide = settings.kv_cache_dtype == "f32"
@@ -208,7 +218,7 @@ def _wanted_blocks(settings: EngineSettings, max_model_len: int, one_block: Cach
 def _beside_weights(
     spec: DecoderSpec, settings: EngineSettings, cache: CacheShape, wanted_context: int
 ) -> MemoryPlan:
-    """Return the plan without weights and adapters."""
+    """Return a memory plan in which weights and adapters are 0."""
     context = min(wanted_context, cache.blocks * cache.block_size)
     sizes = settings.step_sizes(CPU_STEP_SIZES)
     step_tokens = step_token_limit(
@@ -229,13 +239,14 @@ def _beside_weights(
 
 
 def ngram_index_bytes(settings: EngineSettings, max_num_seqs: int, max_model_len: int) -> int:
-    """Return the bytes of the n-gram indexes of `max_num_seqs` sequences of full length."""
+    """Return the bytes of the n-gram indexes of `max_num_seqs` sequences of the maximum length, 0
+    without n-gram speculation."""
     speculates = settings.speculative_algorithm == "ngram" and not settings.no_kv_cache
     return NGRAM_INDEX_BYTES * max_num_seqs * max_model_len if speculates else 0
 
 
 def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int | None) -> int:
-    """Return the memory limit of adapters in use at the same time."""
+    """Return the most bytes of adapters in use at the same time, 0 without LoRA settings."""
     lora = settings.lora
     if lora is None:
         return 0
@@ -246,18 +257,20 @@ def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int
 
 
 def lora_buffer_bytes(settings: EngineSettings, step_tokens: int) -> int:
-    """Return the bytes of the values between the two LoRA factors of q, k and v at the largest
-    rank."""
+    """Return the bytes of the intermediate values between the two LoRA factors of q, k and v at the
+    largest rank."""
     lora = settings.lora
     return 0 if lora is None else 4 * step_tokens * 3 * 16 * _ceil(lora.max_rank, 16)
 
 
 def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_num_seqs: int, max_model_len: int) -> int:
-    """Return an upper bound of the float32 activations of a step, its logits and the rope table.
+    """Return an upper bound of the bytes of a step's float32 activations, its logits and the rope
+    table.
 
-    At most these are live at once: the residual and the layer's input [T, W], and either q, k, v
-    and the attention output, or the feed-forward's activations. In large steps each thread holds
-    feed-forward activations only for the few tokens that it works on (docs/decisions/0017).
+    At most the residual and the layer's input [T, W] are in memory at the same time, with either q,
+    k, v and the attention output, or the activations of the feed-forward. In large steps, each
+    thread holds feed-forward activations only for the few tokens that it works on
+    (docs/decisions/0017).
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
     per_token = 3 * spec.hidden_size + max(attention, spec.inner_columns)

@@ -1,5 +1,5 @@
-"""min_tokens on the CPU: token masks that ban stop tokens until an answer is long enough. A GPU has
-its own table of them (`gpu.logit_adjustments`)."""
+"""min_tokens on the CPU: token masks that forbid stop tokens until an answer is long enough. On a
+GPU, `gpu.logit_adjustments` suppresses these tokens."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ FilledMasks = tuple[npt.NDArray[np.uint32], Ints]
 
 @dataclass(frozen=True, slots=True)
 class MinTokensBan:
-    """Suppresses `tokens` of a row at positions below `until`."""
+    """Forbids `tokens` of a row at positions below `until`."""
 
     tokens: Ints
     until: int
 
     def mask(self, words: int) -> npt.NDArray[np.uint32]:
-        """Return a token mask of `words` 32-bit words that forbids the tokens. Tokens beyond it are
-        ignored."""
+        """Return a token mask of `words` 32-bit words that forbids `tokens`. Tokens beyond the mask
+        are ignored."""
         mask = np.full(words, 0xFFFFFFFF, np.uint32)
         tokens = self.tokens[(self.tokens >= 0) & (self.tokens < 32 * words)]
         np.bitwise_and.at(mask, tokens // 32, ~(np.uint32(1) << (tokens % 32).astype(np.uint32)))
@@ -35,10 +35,13 @@ def apply_min_tokens(
     positions: npt.NDArray[np.integer],
     vocab_size: int,
 ) -> FilledMasks | None:
-    """Combine token masks with min_tokens bans.
+    """Return token masks that combine `masks` with min_tokens bans, or `masks` itself if no ban
+    applies.
 
-    `bans[i]` applies if `positions[i]` is below its limit. Places of one row that share a mask
-    (or have none) share the result. Returns `masks` itself if no ban applies.
+    `masks`: (masks, index of the mask of each sampled position, -1 for none), or None.
+    `bans[i]`: the ban of sampled position i, which applies if `positions[i]` is below its limit.
+
+    Positions with the same ban and the same mask share the combined mask.
     """
     known: dict[tuple[int, int], int] = {}
     own: list[npt.NDArray[np.uint32]] = []

@@ -1,4 +1,4 @@
-"""Presence, frequency and repetition penalty: the tokens that a row has seen, with counts."""
+"""Presence, frequency and repetition penalties: count the tokens that each row has seen."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_REPETITION = float(np.finfo(np.float32).max)
 
 
 def penalties_of(sampling: Sampling) -> tuple[float, float, float]:
-    """Return presence, frequency and repetition penalty in the range of float32; `NONE` if all are
-    off."""
+    """Return the presence, frequency and repetition penalties, limited to the range of float32.
+    `NONE` means that all are off."""
     repetition = sampling.repetition_penalty
     if repetition is not None:
         repetition = min(max(repetition, MIN_REPETITION), MAX_REPETITION)
@@ -30,8 +30,8 @@ def penalties_of(sampling: Sampling) -> tuple[float, float, float]:
 
 
 class SeenState:
-    """The tokens of one sequence that its penalties apply to. Prompt tokens are included only for a
-    repetition penalty."""
+    """The tokens of one sequence to which its penalties apply, with counts. Prompt tokens are
+    included only if there is a repetition penalty."""
 
     def __init__(
         self,
@@ -44,13 +44,14 @@ class SeenState:
         self.counts.extend(tokens[prompt_tokens:])
 
     def listed(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Return the distinct tokens and how often each occurs in the answer."""
+        """Return the distinct tokens, and how often each of them occurs in the answer."""
         _, tokens, counts = _native.TokenCounts.lists([self.counts])
         return tokens, counts
 
 
 class SeenRows:
-    """The penalties of a batch in which at least one row has some; None for the others."""
+    """The penalties of the rows of a step, at least one of which has penalties. `states`: None for
+    a row without penalties."""
 
     def __init__(self, states: Sequence[SeenState | None]) -> None:
         self._counts = [state.counts if state else None for state in states]
@@ -58,9 +59,9 @@ class SeenRows:
         self._columns = np.array(penalties, np.float32).T.copy()
 
     def append(self, token_ids: npt.NDArray[np.int32]) -> None:
-        """Append one token to each row; a negative one is skipped."""
+        """Append one token to the sequence of each row. A negative token is skipped."""
         _native.TokenCounts.append_each(self._counts, token_ids)
 
     def tokens(self) -> SeenTokens:
-        """Return the tokens that the rows have seen so far, with counts and penalties."""
+        """Return the tokens that each row has seen so far, with counts and penalties."""
         return SeenTokens(*_native.TokenCounts.lists(self._counts), *self._columns)

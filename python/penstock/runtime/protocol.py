@@ -1,6 +1,7 @@
-"""The interface between engine and runtime.
+"""The interface between the engine and a runtime.
 
-A runtime executes step plans on one device; vLLM and SGLang call this part the ModelRunner.
+A runtime executes step plans on one device or on several tensor-parallel ones. vLLM and SGLang call
+this component the ModelRunner.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from penstock.scheduler.types import StepPlan, StepResult
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True):
-    """Facts of a loaded model.
+    """Describes a loaded model.
 
-    `max_model_len`: most tokens of a sequence. `cache_blocks` KV blocks of `block_size` tokens.
-    `weight_bytes`: size of the packed weights or, if unknown, of the files. `memory_bytes`: CPU
-    memory by the formula. `sizes`: rows and token budget of the largest step. `overlaps`: the
-    device computes while the CPU does other work, so a second step may be submitted before the
-    first is collected. `cpu_blocks`: blocks of the CPU KV cache; a step saves at most
-    `max_saves_per_step` of them.
+    `max_model_len`: most tokens of a sequence.
+    `cache_blocks`, `block_size`: number of KV blocks, and tokens per block.
+    `weight_bytes`: size of the packed weights or, if unknown, of the files.
+    `memory_bytes`: CPU memory according to the memory formula.
+    `sizes`: most rows of a step, and its token budget.
+    `overlaps`: the device computes while the CPU does other work, so a second step may be submitted
+    before the first is collected.
+    `cpu_blocks`: blocks of the CPU KV cache.
+    `max_saves_per_step`: most blocks that a step saves to the CPU KV cache.
     """
 
     model_id: str
@@ -42,44 +46,46 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
 
 
 class Masks(Protocol):
-    """Token masks of the sampled rows of a step, computed while its forward pass runs."""
+    """The token masks of the sampled rows of a step, which are computed while its forward pass
+    runs."""
 
     def wait(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
-        """Return the masks once they are computed. Called once, after the forward pass of a step
-        that samples.
+        """Wait until the masks are computed and return them. Called once, after the forward pass of
+        a step that samples.
 
-        Returns `masks: [M, ceil(V / 32)]`, where a set bit allows a token, and `mask_of: [S]`, the
-        index of each sampled row's mask, or -1. Valid until the next step.
+        Returns `masks: [M, ceil(V / 32)]`, in which a set bit allows a token, and `mask_of: [S]`,
+        the index of the mask of each sampled row, -1 for none. Both are valid until the next step.
         """
         ...
 
 
 class Runtime(Protocol):
-    """One loaded model. Not thread-safe: all calls must come from one thread."""
+    """A loaded model that executes step plans. Not thread-safe: all calls must come from one
+    thread."""
 
     @property
     def info(self) -> RuntimeInfo: ...
 
     @property
     def report(self) -> str:
-        """The memory formula with this model's numbers, one line for the start-up log."""
+        """The memory formula with this model's numbers, in one line for the start-up log."""
 
     @property
     def adapters(self) -> RuntimeAdapters | None:
         """The adapter slots, or None without LoRA settings."""
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """Execute a plan: apply its changes, compute its prefill and decode chunks, and sample
-        tokens that `masks` allow. `collect` returns the result. A runtime that does not overlap
-        accepts the next step only after that. A row whose logits are not finite gives
-        `SampledToken.failed`; other rows are not affected."""
+        """Start to execute a plan: apply its changes, compute its chunks, and sample tokens that
+        `masks` allow. `collect` returns the result. Unless the runtime overlaps, call `collect`
+        before the next `submit`. A row whose logits are not finite gives `SampledToken.failed` and
+        does not affect other rows."""
 
     def collect(self) -> StepResult:
         """Wait for the oldest submitted step and return its result."""
 
     def prepare(self) -> bool:
-        """Do a short piece of work that later steps would otherwise do, while the engine is idle.
-        Return False if there was none."""
+        """While the engine is idle, do a short piece of work that a later step would otherwise have
+        to do. Return False if there is none."""
 
     def close(self) -> None:
         """Release memory and threads. No other method may be called afterwards."""

@@ -1,4 +1,4 @@
-"""The persistent batch on the CPU side: the state of every row between steps.
+"""The persistent batch on the CPU: the state of every row between steps.
 
 A plan contains only changes. The table holds the rest as arrays, so that the inputs of a step are
 built with whole-array operations, whatever the number of tokens.
@@ -29,7 +29,12 @@ _UINT64_MASK = (1 << 64) - 1
 
 @dataclass(slots=True)
 class _StepRows:
-    """Arrays that depend only on the rows of a step and on their blocks."""
+    """Arrays of the last step that the next step reuses if it has the same rows.
+
+    `rows`, `index`: the rows of the step, as a list and as an array.
+    `tables`: their block tables.
+    `adapters`: the adapter groups of a pure decode step.
+    """
 
     rows: list[int] = field(default_factory=list)
     index: Index = field(default_factory=lambda: np.empty(0, np.intp))
@@ -39,7 +44,11 @@ class _StepRows:
 
 @dataclass(slots=True)
 class _SampledRows:
-    """Arrays that depend only on the sampled rows and on their sequences."""
+    """Arrays of the rows sampled last, which the next step reuses if it samples the same rows.
+
+    `rows`, `index`: the sampled rows, as a list and as an array.
+    `parameters`: their temperature, top-k, top-p, min-p and seed.
+    """
 
     rows: list[int] = field(default_factory=list)
     index: Index = field(default_factory=lambda: np.empty(0, np.intp))
@@ -50,13 +59,14 @@ class RowTable:
     """The persistent batch: `max_num_seqs` rows of up to `max_model_len` tokens in KV blocks of
     `block_size` tokens.
 
-    `tokens: [rows, context]` and `tables: [rows, blocks per context]` are undefined beyond
-    `known[row]` tokens and beyond the appended blocks. `first_slots` has the shape of `tables`: a
-    token at position p of a row is stored in KV slot first_slots[row, p // P] + p.
+    The arrays of tokens [rows, context] and of block tables [rows, blocks per context] are
+    undefined beyond the known tokens and the appended blocks of a row. A third array,
+    `first_slots`, has the shape of the block tables: the token at position p of a row is stored in
+    KV slot first_slots[row, p // P] + p.
 
-    Arrays that depend only on the rows of a step are cached for the next step. Between steps the
-    weights of the model sweep these arrays and this code out of the processor's caches, and every
-    operation saved there saves microseconds.
+    Arrays that depend only on the rows of a step are kept for the next step. Between two steps, the
+    weights of the model displace these arrays and this code from the processor's caches, so every
+    operation saved here saves microseconds.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
@@ -85,8 +95,8 @@ class RowTable:
         return self._tokens.nbytes + self._tables.nbytes + self._first_slots.nbytes
 
     def apply(self, plan: StepPlan) -> None:
-        """Apply the plan's releases, admissions, blocks and forced tokens. The arrays of a released
-        row are undefined until its next admission."""
+        """Apply the releases, admissions, blocks and forced tokens of a plan. The arrays of a
+        released row are undefined until its next admission."""
         for row in plan.releases:
             self._logits_processors.release(row)
         for admit in plan.admissions:
@@ -104,9 +114,9 @@ class RowTable:
             self.extend(forced.row, forced.token_ids)
 
     def inputs(self, chunks: tuple[Chunk, ...]) -> StepInputs[Ints]:
-        """Return the inputs of a step that computes `chunks` (prefills, decodes, or both), as
-        C-contiguous read-only arrays. Its logits are those of the sampling chunks, then those of
-        the positions to be scored."""
+        """Return the inputs of a step that computes `chunks` (prefills, decodes or both), as
+        C-contiguous read-only arrays. The step computes logits first for the chunks that sample,
+        then for the positions to score."""
         rows = [chunk.row for chunk in chunks]
         if self._step.rows != rows:
             self._step = _StepRows(rows, np.array(rows))
@@ -137,8 +147,8 @@ class RowTable:
         )
 
     def sampling(self, rows: list[int], ahead: Index | None = None) -> SamplingRows:
-        """Return the sampling parameters of `rows` for the token after their known tokens, or
-        `ahead: [S]` places after it."""
+        """Return the sampling parameters of `rows` for their next token. `ahead: [S]`: number of
+        draft tokens between the known tokens of each row and the token to sample, None for 0."""
         kept = self._sampling_of(rows)
         temperature, top_k, top_p, min_p, seed = kept.parameters
         known = self._known[kept.index]
@@ -149,7 +159,7 @@ class RowTable:
         )
 
     def tokens_after(self, row: int, begin: int, count: int) -> Ints:
-        """Return the known tokens of `row` that follow the `count` positions from `begin` on."""
+        """Return the known tokens of `row` at positions begin + 1 to begin + count."""
         return self._tokens[row, begin + 1 : begin + 1 + count]
 
     def adapter_slots(self, rows: list[int]) -> Ints:
@@ -157,8 +167,9 @@ class RowTable:
         return self._adapter_slots[rows]
 
     def sampling_state(self, rows: list[int]) -> tuple[npt.NDArray[Any], ...]:
-        """Return for each of `rows`: number of known tokens, last token, temperature, top-k, top-p,
-        min-p and seed. For logits processors see `adjustments`."""
+        """Return seven arrays with one entry per row: number of known tokens, last token,
+        temperature, top-k, top-p, min-p and seed. `adjustments` returns the numbers of the logits
+        processors."""
         index = np.array(rows, np.intp)
         known = self._known[index]
         columns = (self._temperature, self._top_k, self._top_p, self._min_p, self._seed)
@@ -166,11 +177,13 @@ class RowTable:
         return known, last, *(column[index] for column in columns)
 
     def adjustments(self, rows: list[int]) -> tuple[Floats, Ints]:
-        """See `LogitsProcessorTable.adjustments`."""
+        """Return the numbers of the logits processors that the device stores; see
+        `LogitsProcessorTable.adjustments`."""
         return self._logits_processors.adjustments(rows)
 
     def logits_processors(self, row: int) -> RowLogitsProcessors | None:
-        """Return the logits processors of a row, or None. Token masks are not among them."""
+        """Return the logits processors of a row, or None if it uses none. They do not include token
+        masks."""
         return self._logits_processors.of(row)
 
     def need_cpu(self, rows: list[int]) -> bool:
@@ -180,7 +193,8 @@ class RowTable:
     def apply_min_tokens(
         self, rows: list[int], ahead: Index | None, masks: FilledMasks | None, vocab_size: int
     ) -> FilledMasks | None:
-        """Return `masks` combined with the min_tokens bans of `rows`. `ahead`: see `sampling`."""
+        """Return the token masks `masks` combined with the min_tokens bans of `rows`. `ahead`: see
+        `sampling`."""
         bans = self._logits_processors.min_tokens_bans(rows)
         if bans is None:
             return masks
@@ -188,11 +202,13 @@ class RowTable:
         return apply_min_tokens(masks, bans, known if ahead is None else known + ahead, vocab_size)
 
     def has_state(self, row: int) -> bool:
-        """Return whether the next token of `row` depends on the one sampled before it."""
+        """Return whether the distribution of the next token of `row` depends on the token sampled
+        before it."""
         return self._logits_processors.has_state(row)
 
     def append(self, rows: list[int], token_ids: Ints) -> None:
-        """Append the sampled `token_ids[i]` to the known tokens of `rows[i]`. Rows are distinct."""
+        """Append the sampled token `token_ids[i]` to the known tokens of `rows[i]`. Each row occurs
+        once."""
         index = self._sampling_of(rows).index
         known = self._known[index]
         self._tokens[index, known] = token_ids
@@ -207,8 +223,8 @@ class RowTable:
         self._logits_processors.extend(row, self._tokens[row, begin : begin + count])
 
     def _decode_inputs(self, positions: Ints) -> StepInputs[Ints]:
-        """Return the inputs of a pure decode step, without prefill: one token per row, all
-        sampled."""
+        """Return the inputs of a pure decode step: each row computes one token and samples the
+        next. `positions`: position of the token of each row."""
         count = len(positions)
         return self._inputs(
             positions=positions,
@@ -278,7 +294,8 @@ class RowTable:
         self._logits_processors.admit(self._tokens[row, :length], admit)
 
     def _set_sampling(self, row: int, sampling: Sampling) -> None:
-        """Store sampling parameters. None means off; a temperature of None means 1."""
+        """Store the sampling parameters of a row. A temperature of None becomes 1; any other
+        parameter of None is off."""
         self._temperature[row] = 1.0 if sampling.temperature is None else sampling.temperature
         self._top_k[row] = max(sampling.top_k or 0, 0)
         self._top_p[row] = 1.0 if sampling.top_p is None else sampling.top_p
@@ -286,8 +303,8 @@ class RowTable:
 
 
 def _sample_rows(chunks: tuple[Chunk, ...], query_starts: Ints) -> Ints:
-    """Return the tokens of a step whose logits are needed: the sampled ones, each followed by its
-    draft tokens, then those to be scored."""
+    """Return the indices of the tokens of a step whose logits are needed: first each token at which
+    a row samples, followed by its draft tokens, then the tokens whose next token is scored."""
     samples = [index for index, chunk in enumerate(chunks) if chunk.samples]
     rows = query_starts[1:][samples] - np.int32(1)
     if any(chunk.draft_tokens for chunk in chunks):
@@ -302,6 +319,6 @@ def _sample_rows(chunks: tuple[Chunk, ...], query_starts: Ints) -> Ints:
 
 
 def _countdown(counts: Index) -> Index:
-    """Return n - 1, ..., 1, 0 for each count n."""
+    """Return the concatenation of n - 1, ..., 1, 0 for each count n."""
     ends = np.cumsum(counts)
     return np.repeat(ends, counts) - 1 - np.arange(ends[-1])

@@ -1,4 +1,5 @@
-"""The CPU sampler: turns the logits of a step into tokens, verifies drafts, scores prompts."""
+"""The CPU sampler: samples tokens from the logits of a step, verifies draft tokens, scores
+prompts."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ class Sampler:
         self._ops = ops
 
     def finish(self, plan: StepPlan, logits: Floats, masks: Masks | None) -> StepResult:
-        """Return the result of a step from its `logits` [S, V]: first those of the sampled places
-        (prefill chunks that do not complete their prompt have none), then those of the positions to
-        be scored."""
+        """Return the result of a step. `logits: [S, V]`: first one row for each token to sample
+        (chunks that do not complete their prompt sample none), then one row for each position to
+        score."""
         sampled = [chunk for chunk in plan.chunks if chunk.samples]
         num_sampled = sum(1 + len(chunk.draft_tokens) for chunk in sampled)
         scored: tuple[Scored, ...] = ()
@@ -43,8 +44,8 @@ class Sampler:
         return StepResult(plan.step, self._sample_and_append(rows, logits, found), scored)
 
     def _score(self, chunks: tuple[Chunk, ...], logits: Floats) -> tuple[Scored, ...]:
-        """Score prompts: return the log-probability of the known token after each position of
-        `logits`."""
+        """Score prompts: return the known token after each position of `logits`, with its
+        log-probability."""
         asked = [chunk for chunk in chunks if chunk.num_scores]
         rows = [chunk.row for chunk in asked for _ in range(chunk.num_scores)]
         assert len(rows) == len(logits)
@@ -62,8 +63,9 @@ class Sampler:
     def _verify(
         self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
     ) -> tuple[SampledToken, ...]:
-        """Sample at every place of chunks with draft tokens. Keep the accepted draft tokens and the
-        token after them."""
+        """Sample after the last known token and after each draft token of `chunks`. Append and
+        return the sampled tokens of each chunk, up to and including the first one that differs from
+        the draft."""
         if any(self._rows.has_state(chunk.row) for chunk in chunks):
             return self._verify_in_turn(chunks, logits, masks)
         counts = [1 + len(chunk.draft_tokens) for chunk in chunks]
@@ -89,8 +91,8 @@ class Sampler:
     def _verify_in_turn(
         self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
     ) -> tuple[SampledToken, ...]:
-        """Verify drafts place by place over all rows, because a logits processor depends on the
-        tokens sampled before."""
+        """Verify the draft tokens of all rows one position at a time, because a logits processor
+        depends on the tokens sampled before."""
         starts = np.cumsum([0, *(1 + len(chunk.draft_tokens) for chunk in chunks)])
         sampled_tokens: list[list[SampledToken]] = [[] for _ in chunks]
         left, place = list(range(len(chunks))), 0
@@ -114,7 +116,7 @@ class Sampler:
     def _sample_and_append(
         self, sampled: list[int], logits: Floats, masks: FilledMasks | None
     ) -> tuple[SampledToken, ...]:
-        """Sample a token for each of the rows `sampled` and append it to the row."""
+        """Sample one token for each of the rows `sampled` and append it to its row."""
         token_ids = self._sample(sampled, logits, masks)
         self._rows.append(sampled, token_ids)
         return self._sampled_tokens(sampled, logits, token_ids)
@@ -139,8 +141,9 @@ class Sampler:
         token_ids: Ints,
         places: list[int] | None = None,
     ) -> tuple[SampledToken, ...]:
-        """Return `token_ids[i]` of row `sampled[i]`, with log-probabilities from the logits at
-        `places[i]`, or at i."""
+        """Return the token `token_ids[i]` of each row `sampled[i]`, with log-probabilities if
+        requested. `places[i]`: row of `logits` from which the token was sampled, None for i itself.
+        """
         logprobs = self._logprobs(sampled, logits, token_ids, places)
         sampled_tokens = []
         for index, (row, token_id) in enumerate(zip(sampled, token_ids.tolist(), strict=True)):
@@ -155,8 +158,8 @@ class Sampler:
     def _logprobs(
         self, sampled: list[int], logits: Floats, token_ids: Ints, places: list[int] | None
     ) -> dict[int, Logprobs]:
-        """Return the log-probabilities of rows that request them and got a token, by index in
-        `sampled`."""
+        """Return the log-probabilities of the sampled tokens for rows that request them, by index
+        in `sampled`. Failed rows are left out. `places`: see `_sampled_tokens`."""
         counts = {
             index: count
             for index, row in enumerate(sampled)
@@ -170,8 +173,8 @@ class Sampler:
         return dict(zip(counts, found, strict=True))
 
     def _best(self, logits: Floats, at: Ints, tokens: Ints, counts: list[int]) -> list[Logprobs]:
-        """Return for the logits at places `at`: the log-probability of token i, and the best
-        `counts[i]` tokens that can be sampled."""
+        """Return for each i, from row `at[i]` of `logits`: the log-probability of `tokens[i]`, and
+        the `counts[i]` most likely tokens that can be sampled."""
         own, ids, values = self._ops.top_logprobs(logits, at, tokens, max(counts))
         best = [
             [pair for pair in zip(*row, strict=True) if pair[1] > -math.inf]

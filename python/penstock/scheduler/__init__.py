@@ -1,7 +1,8 @@
-"""The scheduler: which tokens of which sequences each step computes, and in which KV blocks.
+"""The scheduler: decides which tokens of which sequences each step computes, and in which KV
+blocks.
 
-It knows token ids and block numbers, but no tensors, torch, clocks or threads. The engine calls
-`plan`, has the runtime execute the plan, and calls `commit`, one step at a time.
+It handles token ids and block numbers, but no tensors, torch, clocks or threads. For each step, the
+engine calls `plan`, lets the runtime execute the plan, and calls `commit`.
 """
 
 from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex

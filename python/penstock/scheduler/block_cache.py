@@ -1,8 +1,9 @@
-"""KV blocks of sequences: allocation (`BlockPool`) together with the prefix cache (`PrefixIndex`).
+"""Allocates the KV blocks of sequences (`BlockPool`) and finds them again by prefix
+(`PrefixIndex`).
 
 Each sequence holds one reference to each of its blocks. A block that is full and computed is
 published, so that other sequences find it. A block that is being computed is promised, so that
-other sequences may wait for it.
+other sequences can wait for it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from penstock.scheduler.sequence import Sequence
 class BlockCache:
     """Allocates KV blocks and finds cached prefixes.
 
-    `prefix_caching` False: blocks are only counted, never found again. `cpu_cache`: the second
-    tier, which receives overwritten blocks and restores them later.
+    `prefix_caching`: False only allocates blocks and never finds one again.
+    `secret`: see `PrefixIndex`.
+    `cpu_cache`: the CPU KV cache, which saves blocks before they are overwritten and restores them
+    later.
     """
 
     def __init__(
@@ -62,11 +65,11 @@ class BlockCache:
         return found
 
     def awaits_prefix(self, sequence: Sequence) -> bool:
-        """Return whether a waiting `sequence` should wait longer for its prefix.
+        """Return whether a waiting `sequence` should wait longer for its prefix: other sequences
+        are computing at least half of its missing tokens.
 
-        True if other sequences are computing at least half of its missing tokens. It is not looked
-        up again before the sequence that computes the next block has published enough blocks to
-        change the answer.
+        If so, the sequence waits for the one that computes its next missing block, and its prefix
+        is not looked up again until that sequence has published enough blocks to change the answer.
         """
         other = sequence.awaits
         if other is not None and other.row >= 0 and other.published < sequence.awaits_blocks:
@@ -82,8 +85,8 @@ class BlockCache:
         return True
 
     def promised_tokens(self, sequence: Sequence, num_found: int) -> int:
-        """Return how many tokens after the first `num_found` blocks other sequences are computing
-        now. Call `find_prefix` first."""
+        """Return the number of tokens after the first `num_found` blocks of `sequence` that other
+        sequences are computing now. Call `find_prefix` first."""
         if not self.prefix_caching or not self._promised:
             return 0
         count = 0
@@ -94,8 +97,8 @@ class BlockCache:
         return count * self.block_size
 
     def count_missing(self, sequence: Sequence, found: list[int]) -> int:
-        """Return how many tokens must be computed if a waiting `sequence` is admitted now with the
-        blocks `found` by `find_prefix`."""
+        """Return the number of tokens to compute if a waiting `sequence` is admitted now. `found`:
+        the result of `find_prefix`."""
         first = len(found)
         saved = 0
         if self.prefix_caching:
@@ -104,17 +107,20 @@ class BlockCache:
         return len(sequence.tokens) - (first + saved) * self.block_size
 
     def count_needed(self, sequence: Sequence) -> int:
-        """Return how many free blocks a waiting `sequence` will need once other sequences have
-        computed the promised part of its prefix."""
+        """Return the number of free blocks that a waiting `sequence` will need once other sequences
+        have computed the promised part of its prefix."""
         found = self.find_prefix(sequence)
         held = sum(1 for block in found if self.pool.holders(block) > 0)
         promised = self.promised_tokens(sequence, len(found)) // self.block_size
         return self.blocks_for(len(sequence.tokens)) - held - promised
 
     def try_admit(self, sequence: Sequence, found: list[int], reserve: int) -> bool:
-        """Give a waiting `sequence` blocks for all its known tokens, starting with `found`, and
-        restore from the CPU KV cache the blocks that it has. Return False and change nothing unless
-        `reserve` blocks stay free."""
+        """Give a waiting `sequence` blocks for all its known tokens, starting with the blocks
+        `found`, and restore further blocks from the CPU KV cache.
+
+        `found`: the result of `find_prefix`. Return False and change nothing unless `reserve`
+        blocks stay free.
+        """
         needed = self.blocks_for(len(sequence.tokens)) - len(found)
         newly_held = sum(1 for block in found if self.pool.holders(block) == 0)
         if needed + newly_held + reserve > self.pool.num_free:
@@ -144,7 +150,7 @@ class BlockCache:
         return block
 
     def publish(self, sequence: Sequence) -> None:
-        """Publish the blocks of `sequence` that have become full and computed."""
+        """Publish the blocks of `sequence` that are full and computed."""
         full = (sequence.computed - sequence.in_flight_tokens) // self.block_size
         if not self.prefix_caching or full == sequence.published:
             return
@@ -156,8 +162,8 @@ class BlockCache:
         sequence.published = full
 
     def free(self, sequence: Sequence) -> None:
-        """Release all blocks of `sequence`, the last one first: a block is found only through the
-        blocks before it, so the last blocks are reused first."""
+        """Release all blocks of `sequence`, the last block first, so that the last blocks are
+        reused first: a block can be found only through the blocks before it."""
         self._break_promises(sequence)
         # The next owner of these blocks writes to them, so pending restores must finish first.
         self.cpu_cache.await_restores(sequence.restored_by)
@@ -169,14 +175,16 @@ class BlockCache:
         sequence.computed = 0
 
     def withdraw(self, sequence: Sequence) -> None:
-        """Remove the blocks of `sequence` from both caches, because their content is wrong."""
+        """Remove the blocks of `sequence` from the prefix cache and the CPU KV cache, because their
+        content is wrong."""
         for block in sequence.blocks:
             self.index.withdraw(block)
         for key in sequence.keys[1:]:
             self.cpu_cache.forget(key)
 
     def has_arrived(self, sequence: Sequence) -> bool:
-        """Return whether all blocks of `sequence` have been restored from the CPU KV cache."""
+        """Return whether all blocks of `sequence` that come from the CPU KV cache have been
+        restored."""
         return sequence.restored_by <= self.cpu_cache.last_restored
 
     def _take(self) -> int:
@@ -195,15 +203,16 @@ class BlockCache:
         return self.cpu_cache.read(keys[: self.cpu_cache.count_known(keys)])
 
     def _most_found(self, sequence: Sequence) -> int:
-        """Return how many leading blocks of a sequence may come from a cache. At least one token
-        must be computed, because only a computed token has logits, and so must every token whose
-        logits are needed for prompt log-probabilities."""
+        """Return the largest number of leading blocks of a sequence that may come from a cache. At
+        least one token must be computed to get logits, and so must every token whose logits are
+        needed for prompt log-probabilities."""
         most = sequence.next_score if sequence.unscored else len(sequence.tokens) - 1
         return most // self.block_size
 
     def _hash(self, sequence: Sequence, count: int) -> None:
-        """Compute the keys of the first `count` blocks, which are full. `keys[0]` is the root and
-        `keys[i + 1]` is the key of block i. Each block is hashed once per sequence."""
+        """Compute the keys of the first `count` blocks of a sequence, which must be full. `keys[0]`
+        is the root key and `keys[i + 1]` the key of block i. Each block is hashed once per
+        sequence."""
         keys, size = sequence.keys, self.block_size
         if not keys:
             keys.append(self.index.root(sequence.salt, sequence.adapter))

@@ -1,16 +1,16 @@
-"""The pool of KV blocks: reference counts and the order in which free blocks are reused.
+"""The pool of KV blocks: reference counts, and the order in which free blocks are reused.
 
-It does not know the content of a block.
+The pool does not know the content of the blocks.
 """
 
 from __future__ import annotations
 
 
 class BlockPool:
-    """`num_blocks` KV blocks with reference counts.
+    """Counts the references to each of `num_blocks` KV blocks and queues the free ones.
 
-    A block without references is free. Free blocks keep their content and are queued; the head of
-    the queue is reused first. A free block can be taken out of the middle of the queue. All
+    A block without references is free. Free blocks keep their content; the block at the head of the
+    queue is reused first. A free block can also be taken out of the middle of the queue. All
     operations are O(1): the queue is a doubly linked list in two arrays with a sentinel.
     """
 
@@ -48,14 +48,14 @@ class BlockPool:
         return block
 
     def acquire(self, block: int) -> None:
-        """Add a reference to a block that is in use, or that is free and still has its content."""
+        """Add a reference to a block. The block may be free if it still has its content."""
         if self._holders[block] == 0:
             self._unlink(block)
         self._holders[block] += 1
 
     def release(self, block: int, *, worth_keeping: bool) -> None:
-        """Drop a reference. If it was the last one, the block joins the end of the queue if it is
-        `worth_keeping` and the head otherwise."""
+        """Remove a reference to a block. If the block becomes free, it joins the end of the queue
+        if it is `worth_keeping`, else the head."""
         assert self._holders[block] > 0, "release() of a free block"
         self._holders[block] -= 1
         if self._holders[block] == 0:
@@ -63,7 +63,7 @@ class BlockPool:
             self._link(block, after)
 
     def free_blocks(self) -> list[int]:
-        """Return the free blocks, head of the queue first. O(blocks): for tests."""
+        """Return the free blocks, starting with the head of the queue. O(blocks): for tests."""
         found, block = [], self._next[self._sentinel]
         while block != self._sentinel:
             found.append(block)

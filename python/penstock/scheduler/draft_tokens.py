@@ -1,4 +1,5 @@
-"""Draft tokens for one sequence in one step, limited by the token budget and free KV blocks."""
+"""Proposes draft tokens for a sequence, limited by the token budget of the step and the free KV
+blocks."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ from penstock.scheduler.types import AppendBlocks
 def propose_draft_tokens(
     sequence: Sequence, builder: StepBuilder, cache: BlockCache, num_running: int, token_cost: float
 ) -> tuple[int, ...]:
-    """Return draft tokens that may follow the known tokens of `sequence`.
+    """Return draft tokens that may follow the known tokens of `sequence`, and allocate their KV
+    blocks.
 
-    Each of the `num_running` rows keeps room for one token in the budget. `token_cost`: see
-    `NgramSpeculator.propose`.
+    `num_running`: number of running sequences, each of which keeps room for one token in the
+    budget.
+    `token_cost`: see `NgramSpeculator.propose`.
     """
     known = len(sequence.tokens)
     room = min(

@@ -6,11 +6,13 @@ import msgspec
 
 
 class SchedulerGauges(msgspec.Struct):
-    """A snapshot. Counters only grow. The names are those of `EngineGauges`.
+    """A snapshot of the scheduler's gauges and counters, with the names of `EngineGauges`. Counters
+    only grow.
 
-    A lookup is an admission while prefix caching is on; a hit is a lookup that found at least one
-    block; an eviction is a published block that was overwritten. `host_cache_saves` and
-    `host_cache_restores` count the blocks copied to and from the CPU KV cache.
+    `prefix_cache_lookups`: admissions while prefix caching is on.
+    `prefix_cache_hits`: lookups that found at least one block.
+    `prefix_cache_evictions`: published blocks that were overwritten.
+    `host_cache_saves`, `host_cache_restores`: blocks copied to and from the CPU KV cache.
     """
 
     sequences_running: int

@@ -1,4 +1,4 @@
-"""A grammar that constrains a sequence, as the scheduler sees it."""
+"""The interface of a grammar that constrains a sequence, as the scheduler uses it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,35 @@ from typing import Protocol
 
 
 class Guide(Protocol):
-    """Follows one sequence token by token. It survives a preemption: the tokens stay known."""
+    """Follows the tokens of one sequence through a grammar. It stays valid if the sequence is
+    preempted, because the tokens stay known."""
 
     @property
     def ended(self) -> bool:
-        """Whether the sequence is complete, so that no further token may follow."""
+        """Whether the grammar has ended, so that no further token may follow."""
 
     @property
     def idle(self) -> bool:
-        """Whether the grammar does not constrain the next two tokens."""
+        """Whether any two tokens may come next, because the grammar does not constrain the sequence
+        now."""
 
     @property
     def error(self) -> str | None:
-        """Error message for the client if the sequence violates the grammar, else None."""
+        """The error message for the client if the sequence violates the grammar, else None."""
 
     def may_end(self, token_id: int) -> bool:
-        """Return whether the stop token `token_id` may end the sequence here. Otherwise set
+        """Return whether the stop token `token_id` may end the sequence now. If not, set
         `error`."""
 
     def accept(self, token_id: int) -> bool:
-        """Advance by the sampled `token_id`. Return False and set `error` if it is not allowed."""
+        """Advance by the sampled `token_id`. If the grammar does not allow it, set `error` and
+        return False."""
 
     def force(self, room: int) -> Sequence[int]:
-        """Return up to `room` tokens that the grammar forces. They count as accepted."""
+        """Return the next tokens, up to `room`, for which the grammar allows only one continuation,
+        and advance past them."""
 
     def follow(self, draft: Sequence[int]) -> int:
-        """Return how many tokens at the start of `draft` could be sampled one after another: each
-        is allowed, and after none of them is a token forced or the sequence complete. Do not
+        """Return how many tokens at the start of `draft` could be sampled one after another: the
+        grammar allows each of them and, after each, neither forces a token nor ends. Does not
         advance."""

@@ -1,4 +1,4 @@
-"""Limits of one step and of one sequence."""
+"""Limits on the tokens of one step and of one sequence."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from penstock.scheduler.sequence import NewSequence
 
 
 def step_token_limit(max_num_batched_tokens: int, max_model_len: int, *, no_kv_cache: bool) -> int:
-    """Return the most tokens of one step, for which the runtime sizes its buffers. Without a KV
-    cache a step must hold a whole context."""
+    """Return the largest number of tokens of a step, for which the runtime sizes its buffers.
+    Without a KV cache, a step must hold a whole context."""
     return max(max_num_batched_tokens, max_model_len) if no_kv_cache else max_num_batched_tokens
 
 
 def checked_limit(new: NewSequence, max_model_len: int, capacity_tokens: int) -> int:
-    """Return the most tokens that a sequence may have. `capacity_tokens`: size of the KV cache.
+    """Check a new sequence and return the largest number of tokens that it may have.
+    `capacity_tokens`: size of the KV cache.
 
-    Raises InvalidRequest for an empty prompt or max_tokens < 0, ContextLengthExceeded for a
+    Raises InvalidRequest for an empty prompt or max_tokens < 0, and ContextLengthExceeded for a
     sequence that could never fit.
     """
     prompt_tokens = len(new.token_ids)

@@ -1,8 +1,9 @@
-"""N-gram speculative decoding (prompt lookup): draft tokens copied from the sequence itself.
+"""N-gram speculative decoding (prompt lookup): draft tokens are copied from the sequence itself.
 
-Text that copies (a summary, an edited file, the same keys again) repeats runs of its own tokens.
-The draft is the text that followed the last occurrence of the current three tokens. It is proposed
-only if verifying it costs less than the steps that it saves; cost and acceptance are measured.
+Text that copies (a summary, an edited file, repeated keys) repeats runs of its own tokens. The
+draft consists of the tokens that followed the previous occurrence of the last three tokens. It is
+proposed only if verifying it costs less than the steps that it saves; both the cost and the
+acceptance rate are measured.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from typing import Final
 NGRAM_LENGTH: Final = 3
 """Length of the n-gram that must match for a draft."""
 MAX_DRAFT_TOKENS: Final = 15
-"""Most draft tokens of one step, over all rows. A step may have this many more logits rows."""
+"""Most draft tokens of one step, over all rows. A step may need this many additional rows of
+logits."""
 MAX_INDEXED_PER_STEP: Final = 4096
-"""Tokens that one step may add to indexes, over all rows: 4 ms of the engine's thread; a prompt of
-100,000 tokens would need 100 ms at once. A prompt gets drafts once all of it is indexed."""
+"""Most tokens that one step adds to n-gram indexes, over all rows, which takes 4 ms of the engine's
+thread. A prompt of 100,000 tokens would take 100 ms at once. A prompt gets drafts only after all of
+it has been indexed."""
 MIN_INDEXED_PER_ROW: Final = 64
-"""Tokens that each row may index in any case, so that a long prompt does not delay the drafts of
+"""Tokens that each row may index in every step, so that a long prompt does not delay the drafts of
 other rows."""
 NGRAM_INDEX_BYTES: Final = 144
-"""Most bytes of an index per token: two integers, in a hash table that has just grown."""
+"""Most bytes of an n-gram index per token: two integers in a hash table that has just grown."""
 _MARGIN: Final = 1.25
 """The expected gain of a draft token must exceed its cost by this factor."""
 _FORGETTING: Final = 1 / 12
@@ -29,23 +32,24 @@ _PRIOR_WEIGHT: Final = 3
 """The initial acceptance rates count as this many observations, so that drafts stop after a few
 rejections in text that does not copy. Later observations are weighted by `_FORGETTING`."""
 _MATCHES: Final = ((16, 0.9), (8, 0.8), (5, 0.65), (NGRAM_LENGTH, 0.5))
-"""Initial acceptance rate by the number of equal tokens before the draft: (at least, rate). Three
-equal words already indicate a passage that is being copied."""
+"""Pairs (at least this many equal tokens before the draft, initial acceptance rate). Three equal
+words already indicate a passage that is being copied."""
 _PROBE_EVERY: Final = 24
-"""While drafts do not pay, one in this many opportunities is tried, to notice a change."""
+"""While drafts do not pay, one in this many is still proposed, with one token, to notice a
+change."""
 
 
 class NgramIndex:
-    """Maps each run of `NGRAM_LENGTH` tokens of one growing sequence to the position after its last
-    occurrence that has a successor."""
+    """Maps each run of `NGRAM_LENGTH` tokens of one growing sequence to the position after the last
+    occurrence of the run that is followed by a token."""
 
     def __init__(self) -> None:
         self._after: dict[int, int] = {}
         self._indexed = NGRAM_LENGTH
 
     def add(self, tokens: array[int], most: int) -> int:
-        """Index up to `most` further tokens and return their number. `tokens` starts with the
-        tokens of the call before."""
+        """Index up to `most` further tokens and return how many were indexed. `tokens`: the whole
+        sequence so far."""
         after, begin = self._after, self._indexed
         ends = range(begin, min(begin + most, len(tokens)))
         for end in ends:
@@ -55,8 +59,8 @@ class NgramIndex:
 
     def find(self, tokens: array[int], most: int) -> tuple[tuple[int, ...], int]:
         """Return up to `most` tokens that followed the previous occurrence of the last tokens, and
-        how many tokens before them are equal (up to the largest class of `_MATCHES`). Return no
-        tokens until all of `tokens` is indexed."""
+        how many tokens before them equal the last tokens (16 at most). Return no tokens unless all
+        of `tokens` has been indexed."""
         known = len(tokens)
         if known != self._indexed:
             return (), 0
@@ -70,7 +74,7 @@ class NgramIndex:
 
 
 def _same_before(tokens: array[int], start: int) -> int:
-    """Return how many tokens before `start` equal those at the end, at most 16."""
+    """Return how many tokens before position `start` equal the tokens at the end, 16 at most."""
     most = min(start, _MATCHES[0][0])
     count = NGRAM_LENGTH
     while count < most and tokens[start - count - 1] == tokens[len(tokens) - count - 1]:
@@ -83,7 +87,7 @@ def _key(tokens: array[int], end: int) -> int:
 
 
 class NgramSpeculator:
-    """The n-gram index of one sequence and the measured acceptance rate of its drafts."""
+    """The n-gram index of one sequence and the measured acceptance rates of its drafts."""
 
     def __init__(self) -> None:
         self._index = NgramIndex()
@@ -93,15 +97,17 @@ class NgramSpeculator:
         self._skipped = 0
 
     def index(self, tokens: array[int], most: int) -> int:
-        """Index up to `most` further tokens and return their number. Call it before `propose`."""
+        """Index up to `most` further tokens and return how many were indexed. Call this before
+        `propose`."""
         return self._index.add(tokens, most)
 
     def propose(self, tokens: array[int], most: int, token_cost: float) -> tuple[int, ...]:
         """Return up to `most` draft tokens for the end of `tokens`.
 
-        `token_cost`: time that one further token adds to a step, relative to the time per token
-        without it. The draft token at distance i is accepted with the i-th power of the measured
-        acceptance rate, and is proposed while that exceeds `token_cost` with a margin.
+        `token_cost`: time that a further token adds to a step, divided by the time per token of the
+        step without it. A draft token at distance i is expected to be accepted with the i-th power
+        of the measured acceptance rate. Tokens are proposed as long as this probability exceeds
+        `token_cost` with a margin.
         """
         draft, same = self._index.find(tokens, min(most, MAX_DRAFT_TOKENS))
         if not draft:
@@ -120,8 +126,8 @@ class NgramSpeculator:
         return draft[:length]
 
     def learn(self, proposed: int, accepted: int) -> None:
-        """Update the acceptance rate: `accepted` of the `proposed` draft tokens were accepted. The
-        tokens after the first rejected one carry no information."""
+        """Update the acceptance rate after a step that accepted `accepted` of `proposed` draft
+        tokens. Tokens after the first rejected one do not count."""
         rate = self._acceptance[self._class]
         for outcome in [1.0] * accepted + [0.0] * (accepted < proposed):
             self._observed[self._class] += 1

@@ -1,4 +1,5 @@
-"""Applies the result of a step to each sequence: new tokens, its end, its progress."""
+"""Applies the result of a step to its sequences: appends tokens, ends sequences, reports
+progress."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from penstock.scheduler.types import Chunk, SampledToken, Scored
 
 
 class OutputProcessor:
-    """Appends sampled tokens, reports progress and counts. `keeps_cache` False: no computed tokens
-    are kept between steps."""
+    """Appends sampled tokens to sequences, reports their progress and counts them. `keeps_cache`:
+    False if computed tokens are not kept between steps."""
 
     def __init__(self, cache: BlockCache, *, keeps_cache: bool) -> None:
         self._cache = cache
@@ -32,8 +33,10 @@ class OutputProcessor:
     ) -> bool:
         """Apply the result of one chunk. Return True if the sequence is finished.
 
-        `sampled`: the token after the known ones and one more per accepted draft token; empty if
-        the chunk does not sample. `scored`: prompt tokens with log-probabilities.
+        `sampled`: one sampled token, and one more for each accepted draft token; empty if the chunk
+        does not sample.
+        `scored`: prompt tokens with log-probabilities.
+        `progress`: the list to which the progress is added.
         """
         assert len(scored) == chunk.num_scores, "scores that the plan did not ask for"
         if (sampled and sampled[0].failed) or any(math.isnan(one.logprob) for one in scored):
@@ -57,7 +60,7 @@ class OutputProcessor:
             if one.failed:
                 return self._fail(sequence, progress)
             if index:
-                sequence.computed += 1  # the draft token before it, computed in the same step
+                sequence.computed += 1  # the draft token before this one, computed in the same step
             if self._append_token(sequence, one, progress, last=one is sampled[-1]):
                 return True
         return False
@@ -71,7 +74,8 @@ class OutputProcessor:
     def _append_token(
         self, sequence: Sequence, sampled: SampledToken, progress: list[Progress], *, last: bool
     ) -> bool:
-        """Append a sampled token and, after the `last` one, the tokens that the grammar forces."""
+        """Append a sampled token and, after the `last` one of the step, the tokens that the grammar
+        forces. Return True if the sequence is finished."""
         guide = sequence.guide
         if sampled.token_id in sequence.stop_token_ids:
             may_end = guide is None or guide.may_end(sampled.token_id)
@@ -102,7 +106,7 @@ class OutputProcessor:
         token_id: int,
         finish: FinishReason | None = None,
     ) -> bool:
-        """Report a token that was forced, not sampled. Return True if the sequence is finished."""
+        """Report a token that the grammar forced. Return True if the sequence is finished."""
         self.forced_tokens += 1
         return self._report(sequence, progress, token_id, finish=finish)
 
@@ -117,7 +121,7 @@ class OutputProcessor:
         finish: FinishReason | None = None,
         scored: tuple[Scored, ...] = (),
     ) -> bool:
-        """Add one Progress. Return True if the sequence is finished."""
+        """Add one Progress to `progress`. Return True if the sequence is finished."""
         cached_tokens = None if sequence.reported else sequence.cached_tokens
         sequence.reported = True
         error = sequence.guide.error if finish == "error" and sequence.guide is not None else None

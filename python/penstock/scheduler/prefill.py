@@ -1,27 +1,29 @@
-"""Chunked prefill: shares one step's prefill tokens among the prompts that are not computed yet.
+"""Chunked prefill: divides the prefill tokens of one step among the prompts that are not computed
+yet.
 
-A long prompt must not hold up short ones, and short ones must not stop a long one:
+A long prompt must not hold up short ones, and short prompts must not stop a long one:
 
 1. The prefill tokens of the step are first granted in order of arrival. Each prompt is granted as
-   many tokens as it misses, until the step is full.
-2. A prompt that is granted tokens gives up to a tenth of them (`GIVEN_PARTS`). If they are not
-   taken, it saves them as credit, up to three tenths of a full step.
-3. A prompt may take from older prompts that miss at least ten times as many tokens as itself
-   (`TIMES_LONGER`), if the step would not finish it anyway. So prompts of one size never pass each
-   other.
-4. The takers go in the order of their due times, in prefill tokens: the tokens that were computed
-   when the prompt arrived, plus ten for each token that it still misses. That is when a tenth of
-   the steps alone would finish it. The due time also ages prompts: a prompt that arrives after the
-   due time of a taker does not pass it.
-5. The takers are computed first, and all others in order of arrival with the rest of the step.
+many tokens as it misses, until the step is full.
+2. A prompt that is granted tokens gives up to a tenth of them (`GIVEN_PARTS`) to other prompts. If
+no prompt takes them, the prompt saves them as credit, up to three tenths of a full step.
+3. A prompt may take tokens from older prompts that miss at least ten times as many tokens as itself
+(`TIMES_LONGER`), if the step would not finish it anyway. So prompts of one size never pass each
+other.
+4. The prompts that take tokens are ordered by due time, measured in prefill tokens: the tokens that
+were computed when the prompt arrived, plus ten for each token that it still misses. At that time, a
+tenth of every step alone would have finished it. Since due times age, a prompt that arrives after
+the due time of another does not pass it.
+5. The prompts that take tokens are computed first, and all others in order of arrival with the rest
+of the step.
 
-Consequences: the first token of a short prompt beside long ones needs at most three steps, if all
-such short prompts together miss at most a tenth of the prefill tokens of a step. A prompt that is
-the oldest from its first step on gives up at most a tenth of its tokens in any later step. No
+Consequences: a short prompt next to long ones gets its first token after three steps at most, if
+all such short prompts together miss at most a tenth of the prefill tokens of a step. A prompt that
+is the oldest from its first step on gives up at most a tenth of its tokens in any later step. No
 prompt starves, since every prompt becomes the oldest one.
 
-Chunked prefill does not change the bits of a result, so no answer depends on this rule. This module
-knows neither rows nor blocks: the planner admits a taker that has none.
+Chunked prefill does not change the bits of a result, so no answer depends on these rules. This
+module knows neither rows nor blocks: the planner gives a row to a prompt that takes tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ GIVEN_PARTS: Final = 10
 """A prompt gives up one in this many of the tokens that it is granted."""
 
 TIMES_LONGER: Final = 10
-"""A prompt gives only to prompts that miss at least this many times fewer tokens."""
+"""A prompt gives tokens only to prompts that miss at most a tenth (one in this many) of the tokens
+that it misses itself."""
 
 CREDIT_STEPS: Final = 3
 """A prompt saves at most the credit of this many full steps."""
@@ -43,8 +46,12 @@ CREDIT_STEPS: Final = 3
 
 @dataclass(slots=True)
 class Grant:
-    """Prefill tokens of the step that are granted to a `sequence` that misses `missing`. `scores`:
-    prompt log-probabilities that the step computes for it."""
+    """The prefill tokens of a step that are granted to one sequence.
+
+    `missing`: tokens of the sequence that are not computed yet.
+    `tokens`: tokens granted.
+    `scores`: prompt log-probabilities that the step computes for the sequence.
+    """
 
     sequence: Sequence
     missing: int
@@ -53,8 +60,12 @@ class Grant:
 
 
 class PrefillShares:
-    """The division of one step's prefill. `room`: tokens left; `full_step`: tokens of the largest
-    step; `score_room`: prompt log-probabilities left."""
+    """Divides the prefill tokens of one step among prompts.
+
+    `room`: prefill tokens left in the step.
+    `full_step`: most tokens of a step.
+    `score_room`: prompt log-probabilities that the step can still compute.
+    """
 
     def __init__(self, room: int, full_step: int, score_room: int) -> None:
         self.room = room
@@ -64,7 +75,8 @@ class PrefillShares:
         self._takers: list[Grant] = []
 
     def grant(self, sequence: Sequence) -> None:
-        """Grant the next prompt in order of arrival its missing tokens, as far as there is room."""
+        """Grant a prompt its missing tokens, as far as there is room. Called for all prompts in
+        order of arrival."""
         grant = Grant(sequence, sequence.missing)
         self._fill(grant, self.room)
         self.room -= grant.tokens
@@ -72,8 +84,8 @@ class PrefillShares:
         self._grants.append(grant)
 
     def unfinished(self) -> list[tuple[Sequence, int]]:
-        """Return the prompts that the step does not finish and that may take tokens, each with its
-        missing tokens."""
+        """Return the prompts that the step does not finish and that may take tokens from older
+        prompts, each with the number of its missing tokens."""
         return [
             (grant.sequence, grant.missing)
             for grant in self._grants
@@ -81,12 +93,13 @@ class PrefillShares:
         ]
 
     def may_take(self, sequence: Sequence, missing: int) -> bool:
-        """Return whether an older prompt has tokens to give to `sequence`, which misses
-        `missing`."""
+        """Return whether an older prompt can give tokens to `sequence`, which misses `missing`
+        tokens."""
         return any(_spare(giver) > 0 for giver in self._givers(sequence, missing))
 
     def take(self, sequence: Sequence) -> None:
-        """Move tokens to `sequence` from the prompts that give to it, the newest giver first."""
+        """Move tokens to `sequence` from the older prompts that can give some, the newest of them
+        first."""
         own = next((grant for grant in self._grants if grant.sequence is sequence), None)
         if own is None:
             own = Grant(sequence, sequence.missing)
@@ -103,16 +116,16 @@ class PrefillShares:
             self._takers.append(own)
 
     def in_order(self) -> list[tuple[Sequence, int]]:
-        """Return the prompts in the order in which to compute them, each with its most tokens: the
-        takers first, then the others."""
+        """Return the prompts in the order in which to compute them, each with the most tokens to
+        compute: first the prompts that took tokens, then the others."""
         took = [(grant.sequence, grant.tokens) for grant in self._takers]
         passed = {id(sequence) for sequence, _ in took}
         others = [grant for grant in self._grants if id(grant.sequence) not in passed]
         return took + [(grant.sequence, grant.missing) for grant in others]
 
     def _fill(self, grant: Grant, most: int) -> None:
-        """Raise a grant to `most` tokens, if that many are missing and, with prompt
-        log-probabilities, can be scored."""
+        """Raise a grant to `most` tokens, if that many are missing and the step has room for their
+        prompt log-probabilities."""
         sequence = grant.sequence
         self.score_room += grant.scores
         tokens = min(grant.missing, most)
@@ -132,8 +145,8 @@ class PrefillShares:
 
 
 def due(sequence: Sequence, missing: int) -> int:
-    """Return the due time of a prompt: when a tenth of all prefill since its arrival would have
-    computed it."""
+    """Return the due time of a prompt, in prefill tokens: the time when a tenth of all prefill
+    since its arrival would have computed it. `missing`: tokens not computed yet."""
     return sequence.arrived_at + GIVEN_PARTS * missing
 
 

@@ -1,26 +1,26 @@
-"""How many prefill tokens may join a step that also decodes.
+"""Limits the prefill tokens of a step that also decodes.
 
-The time of a step is modelled as `fixed + per_token * tokens`, fitted to the measured steps with
-exponential forgetting, so it follows the model, the machine, longer contexts and a core that
-another process takes away. Pure arithmetic on given durations: it reads no clock.
+The duration of a step is modelled as `fixed + per_token * tokens`. The model is fitted to the
+measured steps with exponential forgetting, so that it follows the model, the machine, longer
+contexts and cores that another process takes away. The durations are given: this module reads no
+clock.
 """
 
 from __future__ import annotations
 
 CALM_STRETCH = 1.9
-"""While one request waits for its first token, a step with prefill may last this many times as
-long as the same step without. This bounds the inter-token latency of decodes while prompts arrive
-(p99 / p50 <= 2) and leaves prefill 1 - 1 / stretch of the machine."""
+"""While one request waits for its first token, a step with prefill may last this many times as long
+as the step would without prefill. This bounds the inter-token latency of decodes while prompts
+arrive (p99 / p50 <= 2) and leaves prefill 1 - 1 / stretch of the machine."""
 
 CROWDED_STRETCH = 2.5
-"""The same factor if at least half as many requests wait for their first token as decode. Between
-one waiting request and that number the factor grows linearly. So prompts that need more than their
-share of the machine get it before they pile up."""
+"""The factor that replaces `CALM_STRETCH` if the requests that wait for their first token are at
+least half as many as the decodes. Between one waiting request and that number, the factor grows
+linearly. So prompts that need more than their share of the machine get it before they pile up."""
 
 CROWDED_STEP_S = 0.1
-"""While more requests wait for their first token than decode, a step may last this long: tokens
-still arrive as fast as they are read, and the fixed cost of a step is shared by many prefill
-tokens."""
+"""Seconds that a step may last while more requests wait for their first token than decode. Tokens
+still arrive as fast as they are read, and many prefill tokens share the fixed cost of a step."""
 
 _FORGETTING = 1 / 16
 _OUTLIER = 4.0
@@ -30,7 +30,8 @@ _INITIAL_PREFILL_TOKENS = 64
 
 
 class PrefillBudget:
-    """Limits prefill beside decodes. `min_share`: prefill tokens that may join any step."""
+    """Computes how many prefill tokens may join a step of decodes. `min_share`: prefill tokens that
+    may join any step."""
 
     def __init__(self, min_share: int) -> None:
         self._min_share = min_share
@@ -43,25 +44,26 @@ class PrefillBudget:
 
     @property
     def per_token_s(self) -> float:
-        """Seconds that a further token adds to a step; 0 while unknown."""
+        """Seconds that each further token adds to a step; 0 if not known yet."""
         return self._per_token_s
 
     @property
     def fixed_s(self) -> float:
-        """Seconds of a step that do not depend on its tokens."""
+        """Seconds of a step that do not depend on its number of tokens."""
         return max(0.0, self._mean_s - self._per_token_s * self._mean_tokens)
 
     def token_cost(self, rows: int) -> float:
-        """Return the time that a further token adds to a step of `rows` tokens, relative to the
-        time per token of that step. 1, as if nothing were shared, if unknown or without rows."""
+        """Return the time that a further token adds to a step of `rows` tokens, divided by the time
+        per token of that step. Return 1 if that is not known yet or `rows` is 0."""
         if self._per_token_s <= 0.0 or rows == 0:
             return 1.0
         own_s = self._per_token_s * rows
         return own_s / (self.fixed_s + own_s)
 
     def observe(self, tokens: int, duration_s: float) -> None:
-        """Record that a step of `tokens` tokens took `duration_s`. A step that took far longer than
-        expected (the machine did something else) counts as `_OUTLIER` times the expectation."""
+        """Record that a step of `tokens` tokens took `duration_s`. If it took far longer than
+        expected, because the machine did something else, `_OUTLIER` times the expected duration is
+        recorded."""
         if self._steps == 0:
             self._mean_tokens, self._mean_s, self._steps = float(tokens), duration_s, 1
             return
@@ -82,8 +84,8 @@ class PrefillBudget:
             self._per_token_s = self._covariance / self._variance
 
     def prefill_tokens(self, decodes: int, prompts: int) -> int:
-        """Return how many prefill tokens may join a step of `decodes` decodes while `prompts`
-        requests wait for their first token."""
+        """Return how many prefill tokens may join a step of `decodes` decodes. `prompts`: requests
+        that wait for their first token."""
         if self._per_token_s <= 0.0:
             return max(_INITIAL_PREFILL_TOKENS, self._min_share)
         alone_s = self.fixed_s + self._per_token_s * decodes

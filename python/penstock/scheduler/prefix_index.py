@@ -1,9 +1,9 @@
-"""The prefix cache's index: finds KV blocks by the content of all tokens up to their end.
+"""The index of the prefix cache: finds KV blocks by the content of all tokens up to their end.
 
-The key of a block is a keyed hash of its parent's key and its own token ids. The root key is a hash
-of the salt and the adapter revision. So equal keys mean equal prefixes, computed with the same
-weights, under equal salts, and without the secret of the index an attacker cannot make two prefixes
-collide. The index does not know which sequences hold a block.
+The key of a block is a keyed hash of the key of the block before it and of its own token ids. The
+root key is a hash of the salt and the adapter revision. So equal keys imply equal prefixes, equal
+adapter weights and equal salts. An attacker who does not know the secret of the index cannot make
+two prefixes collide. The index does not know which sequences hold a block.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ _KEY_BYTES = 16
 
 
 class PrefixIndex:
-    """Published blocks by key: at most one block per key and one key per block.
-
-    `secret`: hash key of up to 64 bytes; None generates one for this index.
-    """
+    """Maps keys to published KV blocks: at most one block per key and one key per block. `secret`:
+    the hash key, up to 64 bytes; None generates one."""
 
     def __init__(self, num_blocks: int, secret: bytes | None = None) -> None:
         self._block_of: dict[Key, int] = {}
@@ -32,14 +30,15 @@ class PrefixIndex:
         return len(self._block_of)
 
     def root(self, salt: bytes, adapter: str = "") -> Key:
-        """Return the parent key of a sequence's first block. `adapter`: the adapter revision, ""
-        for the base model."""
+        """Return the key that precedes the first block of a sequence. `salt`: separates the blocks
+        of different tenants. `adapter`: the adapter revision, "" for the base model."""
         revision = adapter.encode()
         content = len(revision).to_bytes(4, "little") + revision + salt
         return blake2b(content, key=self._secret, digest_size=_KEY_BYTES, person=b"root").digest()
 
     def child(self, parent: Key, token_ids: array[int]) -> Key:
-        """Return the key of a full block of `token_ids` (typecode "i") after `parent`."""
+        """Return the key of a full block of `token_ids` (typecode "i") that follows the block with
+        the key `parent`."""
         content = parent + token_ids.tobytes()
         return blake2b(content, key=self._secret, digest_size=_KEY_BYTES).digest()
 
@@ -52,8 +51,8 @@ class PrefixIndex:
         return self._key_of[block] is not None
 
     def publish(self, key: Key, block: int) -> None:
-        """Publish `block`, which is full and computed. If another block already has the key, that
-        one stays and this one remains unpublished."""
+        """Publish `block`, which is full and computed, under `key`. If another block has this key
+        already, `block` stays unpublished."""
         assert self._key_of[block] is None, "a published block does not change its content"
         if key not in self._block_of:
             self._block_of[key] = block

@@ -1,5 +1,5 @@
-"""Limit on waiting requests. The sequences of one client request are admitted together or not at
-all: a refusal in the middle would waste the work of the others."""
+"""Limits the number of waiting requests. The sequences of one client request are admitted together
+or not at all: refusing one of them later would waste the work on the others."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from penstock.base.errors import Overloaded
 
 
 class QueueBound:
-    """Accepts a request while fewer than `max_queue` wait without a free row. Further sequences of
-    a `group` are always accepted while one of the group is unfinished; "" is no group."""
+    """Accepts a sequence while fewer than `max_queue` sequences wait without a free row. Further
+    sequences of a `group` are always accepted while a sequence of the group is unfinished.
+    Sequences with the group "" are independent."""
 
     def __init__(self, max_queue: int) -> None:
         self._max_queue = max_queue
         self._unfinished: Counter[str] = Counter()
 
     def check(self, group: str, queued: int, free_rows: int) -> None:
-        """Raise Overloaded if no further sequence of `group` may join the `queued` ones. Sequences
-        that the `free_rows` will take do not count."""
+        """Raise Overloaded if no further sequence of `group` is accepted. `queued`: number of
+        waiting sequences. `free_rows`: rows that are free for them, so that this many do not count.
+        """
         if not self._unfinished[group] and queued - free_rows >= self._max_queue:
             raise Overloaded(
                 f"{queued} requests are waiting already; try again later", retry_after_s=1

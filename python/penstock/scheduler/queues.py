@@ -1,10 +1,10 @@
-"""Waiting and running sequences: admission, growth and preemption.
+"""The waiting and the running sequences: admission, growth and preemption.
 
-`running` and `waiting` are each in order of arrival. A waiting sequence is admitted before an older
-one only if the older one waits for tokens of the step, for a prefix that another is computing, or
-for prompt scores, and only if a row and the blocks that the oldest one needs stay free. If the
-oldest one waits for a row or for blocks, no sequence passes it. So the oldest request always
-advances, and none starves.
+`running` and `waiting` are both in order of arrival. A waiting sequence is admitted before an older
+one only under two conditions. First, the older one waits for tokens of the step, for a prefix that
+another sequence is computing, or for room for prompt scores. Second, a row stays free, and the
+blocks that the oldest waiting sequence needs. If the oldest one waits for a row or for blocks, no
+sequence passes it. So the oldest request always advances, and no request starves.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from penstock.scheduler.step_builder import StepBuilder
 from penstock.scheduler.types import AppendBlocks
 
 MAX_PASSED: Final = 32
-"""A step looks for sequences to admit behind at most this many older waiting ones. Each costs a
-lookup of its prefix."""
+"""A step tries to admit waiting sequences behind at most this many older ones that must wait
+longer. Each older one costs a lookup of its prefix."""
 
 _by_arrival = attrgetter("arrival")
 
 
 class SequenceQueues:
-    """The waiting and the running sequences of one engine, and the rows of the running ones."""
+    """The waiting and the running sequences of one engine, and the rows of the running
+    sequences."""
 
     def __init__(self, cache: BlockCache, max_num_seqs: int) -> None:
         self.cache = cache
@@ -41,30 +42,34 @@ class SequenceQueues:
 
     @property
     def continuing(self) -> list[Sequence]:
-        """Running sequences for which steps after those in flight compute something."""
+        """The running sequences for which further steps, after the steps in flight, compute
+        tokens."""
         return [sequence for sequence in self.running if not sequence.is_finishing]
 
     def may_admit(self) -> bool:
-        """Return whether the oldest waiting sequence may get a row, as far as is known."""
+        """Return whether the oldest waiting sequence may get a row: a row is free, and more blocks
+        are free than when the sequence was last refused."""
         if not self.waiting or not self.free_rows:
             return False
         spare = self.cache.pool.num_free - len(self.running)
         return self._stalled[0] != self.waiting[0].id or spare > self._stalled[1]
 
     def max_candidates(self) -> int:
-        """Return how many of the oldest waiting sequences the next step may admit from: only the
-        oldest one takes the last free row."""
+        """Return how many of the oldest waiting sequences the next step may consider for admission.
+        If only one row is free, only the oldest sequence can get it."""
         if not self.may_admit():
             return 0
         free = len(self.free_rows)
         return free if free == 1 else free + MAX_PASSED
 
     def try_admit(self, sequence: Sequence, found: list[int], builder: StepBuilder) -> bool:
-        """Give a waiting sequence a row and blocks for all its known tokens, if there are enough.
+        """Give a waiting sequence a row and blocks for all its known tokens. Return False if there
+        are not enough.
 
-        Each running sequence may soon need another block: one per sequence stays in reserve, or the
-        admitted sequence would be preempted at once. A sequence that passes the oldest waiting one
-        also leaves a row and the blocks that the oldest one needs.
+        `found`: the result of `BlockCache.find_prefix`. One block per running sequence stays in
+        reserve, because each may soon need another block and would then preempt the admitted
+        sequence. A sequence that passes the oldest waiting one also leaves a row and the blocks
+        that the oldest one needs.
         """
         oldest, cache = self.waiting[0], self.cache
         reserve = len(self.running)
@@ -83,7 +88,7 @@ class SequenceQueues:
         return True
 
     def ensure_row(self, sequence: Sequence, builder: StepBuilder) -> bool:
-        """Return whether a sequence can compute in this step, after admitting it if it waits."""
+        """Admit a sequence if it is waiting. Return whether it can compute in this step."""
         if sequence.row < 0:
             found = self.cache.find_prefix(sequence)
             if not self.try_admit(sequence, found, builder):
@@ -91,8 +96,8 @@ class SequenceQueues:
         return self.cache.has_arrived(sequence)
 
     def grow(self, sequence: Sequence, builder: StepBuilder) -> bool:
-        """Give a running sequence blocks for all its known tokens, preempting the newest sequences
-        if none is free. Return False if it was itself preempted."""
+        """Give a running sequence blocks for all its known tokens. If no block is free, preempt the
+        newest running sequences. Return False if `sequence` itself was preempted."""
         cache = self.cache
         new: list[int] = []
         while len(sequence.blocks) * cache.block_size < sequence.known:
@@ -107,7 +112,8 @@ class SequenceQueues:
         return True
 
     def free(self, sequence: Sequence) -> None:
-        """Release the row and blocks of a sequence. The caller removes it from `running`."""
+        """Release the row and the blocks of a sequence. The caller removes the sequence from
+        `running`."""
         self.cache.free(sequence)
         self._releases.append(sequence.row)
         self.free_rows.append(sequence.row)
@@ -116,16 +122,16 @@ class SequenceQueues:
         sequence.unsent = 0
 
     def drop_freed(self) -> None:
-        """Remove sequences whose row was released from `running`."""
+        """Remove the sequences without a row from `running`."""
         self.running = [sequence for sequence in self.running if sequence.row >= 0]
 
     def take_releases(self) -> tuple[int, ...]:
-        """Return the rows released since the last call."""
+        """Return the rows that were released since the last call."""
         releases, self._releases = tuple(self._releases), []
         return releases
 
     def _admit(self, sequence: Sequence, builder: StepBuilder) -> None:
-        """Let a waiting sequence that has its blocks run."""
+        """Move a waiting sequence that has its blocks to `running` and give it a row."""
         self.waiting.remove(sequence)
         insort(self.running, sequence, key=_by_arrival)
         sequence.row = self.free_rows.pop()

@@ -1,7 +1,7 @@
 """The scheduler of one engine: accepts requests, plans steps and commits their results.
 
-Each step lets the computed tokens of sequences catch up with the known ones: a decode computes one
-token per sequence, a prefill chunk a part of a prompt, and both share the step.
+Each step computes known tokens of sequences that are not computed yet: one token of a sequence that
+decodes, or a part of a prompt (a prefill chunk). Decodes and prefill chunks share a step.
 """
 
 from __future__ import annotations
@@ -25,18 +25,22 @@ from penstock.scheduler.types import NO_ADAPTER, StepPlan, StepResult
 
 
 class Scheduler:
-    """The queue, rows and KV blocks of one engine.
+    """Manages the queue, the rows and the KV blocks of one engine.
 
     One step is in flight at a time: `plan`, execution, `commit`. `submit`, `enqueue_unready`,
-    `make_ready` and `abort` may come between any of these. A runtime that computes on while the CPU
-    reads its last samples may have a second step in flight: `plan_ahead`, before the `commit` of
-    the first.
+    `make_ready` and `abort` may come between any of these. If the runtime can compute while the CPU
+    reads the samples of the step in flight, `plan_ahead` plans a second step before the first is
+    committed.
 
-    `num_blocks` KV blocks of `block_size` tokens; `max_num_seqs` rows. A request is accepted while
-    fewer than `max_queue` wait without a free row. No sequence has more than `max_model_len`
-    tokens, no step more than `step_token_limit(...)`. `no_kv_cache`: every step recomputes the
-    whole context of each sequence in it. `speculation`: n-gram speculative decoding. `cpu_cache`:
-    the CPU KV cache, if any. `secret` keys the prefix hash; None generates one.
+    `num_blocks`, `block_size`: number of KV blocks, and tokens per block.
+    `max_num_seqs`: number of rows.
+    `max_queue`: a request is accepted while fewer requests than this wait without a free row.
+    `max_model_len`: most tokens of a sequence.
+    `max_num_batched_tokens`: most tokens of a step; see `step_token_limit`.
+    `no_kv_cache`: every step recomputes the whole context of each of its sequences.
+    `speculation`: use n-gram speculative decoding.
+    `cpu_cache`: the index of the CPU KV cache, None without one.
+    `secret`: the key of the prefix hash; None generates one.
     """
 
     def __init__(
@@ -90,13 +94,14 @@ class Scheduler:
     def submit(
         self, new: NewSequence, guide: Guide | None = None, adapter_slot: int = NO_ADAPTER
     ) -> None:
-        """Queue a request whose guide and adapter are ready. Raises as `enqueue_unready`."""
+        """Queue a request whose guide and adapter are ready. Raises the errors of
+        `enqueue_unready`."""
         self.enqueue_unready(new)
         self.make_ready(new.id, guide, adapter_slot)
 
     def enqueue_unready(self, new: NewSequence) -> None:
         """Accept a request whose guide or adapter is still being prepared. Its id must be unused.
-        It waits for `make_ready`, and other requests pass it.
+        The request waits for `make_ready`, and other requests pass it.
 
         Raises InvalidRequest for an empty prompt or max_tokens < 0, ContextLengthExceeded for a
         sequence that could never fit, Overloaded if the queue is full.
@@ -110,8 +115,8 @@ class Scheduler:
         self._bound.enter(new.group)
 
     def make_ready(self, id: str, guide: Guide | None, adapter_slot: int = NO_ADAPTER) -> bool:
-        """Queue an unready request with its guide and adapter slot. Return False if it is not
-        here (any more)."""
+        """Queue a request that `enqueue_unready` accepted, with its guide and adapter slot. Return
+        False if the request has been aborted."""
         sequence = self._unready.pop(id, None)
         if sequence is None:
             return False
@@ -119,7 +124,8 @@ class Scheduler:
         return True
 
     def abort(self, id: str, reason: FinishReason = "abort") -> bool:
-        """Drop a request: no Progress of it follows. Return False if it is not here (any more)."""
+        """Drop a request; no Progress of it follows. Return False if the request has finished or is
+        unknown."""
         sequence = self._sequences.pop(id, None)
         if sequence is None:
             return False
@@ -130,7 +136,7 @@ class Scheduler:
         if sequence.row < 0:
             self._queues.waiting.remove(sequence)
         elif sequence.in_flight_tokens:
-            sequence.aborted = True  # the step in flight still writes to its blocks
+            sequence.aborted = True  # the step in flight still writes to the sequence's blocks
         else:
             self._queues.running.remove(sequence)
             self._queues.free(sequence)
@@ -147,8 +153,9 @@ class Scheduler:
         return self._start(builder)
 
     def plan_ahead(self) -> StepPlan | None:
-        """Return the step after the one in flight, to be executed before that one is committed, or
-        None if it depends on the samples of that one. Waiting requests may join it."""
+        """Return the step after the step in flight, to be submitted before the latter is committed.
+        Return None if the next step depends on the samples of the step in flight. Waiting requests
+        may join the new step."""
         assert self._in_flight is not None and self._ahead is None, "no step to plan ahead of"
         if self._speculates or not self._keeps_cache:
             return None
@@ -164,16 +171,17 @@ class Scheduler:
 
     @property
     def mask_inputs(self) -> list[tuple[Guide | None, tuple[int, ...]]]:
-        """Guide and draft tokens of each sampling chunk of the last planned step, in the plan's
-        order."""
+        """The guide and the draft tokens of each sampling chunk of the last planned step, in the
+        order of the plan."""
         builder = self._ahead or self._in_flight
         assert builder is not None, "no step is planned"
         pairs = zip(builder.sequences, builder.chunks, strict=True)
         return [(sequence.guide, chunk.draft_tokens) for sequence, chunk in pairs if chunk.samples]
 
     def commit(self, result: StepResult, duration_s: float | None = None) -> list[Progress]:
-        """Apply the result of the step in flight. `duration_s`: how long its execution took; it
-        determines how many prefill tokens join decoding steps."""
+        """Apply the result of the oldest step in flight and return the progress of its sequences.
+        `duration_s`: how long the step took, which determines how many prefill tokens join later
+        steps."""
         builder, self._in_flight, self._ahead = self._in_flight, self._ahead, None
         assert builder is not None and result.step == builder.step, "commit() of another step"
         self._cache.cpu_cache.last_restored = max(
@@ -234,7 +242,7 @@ class Scheduler:
         )
 
     def _start(self, builder: StepBuilder) -> StepPlan:
-        """Freeze a step into a StepPlan and count its chunks as in flight."""
+        """Return the StepPlan of a step, and count its chunks as in flight."""
         self._step += 1
         builder.step = self._step
         assert self._step == self._cache.cpu_cache.step
@@ -254,9 +262,9 @@ class Scheduler:
         )
 
     def _enqueue(self, sequence: Sequence, guide: Guide | None, adapter_slot: int) -> None:
-        """Queue a sequence for a row. The tokens that the guide forces at the start are computed
-        with the prompt, but room for one token is kept: the first sampled token ends the sequence
-        if nothing else does."""
+        """Queue a sequence for a row. The tokens that its guide forces at the start are computed
+        with the prompt. They leave room for one sampled token, which ends the sequence if nothing
+        ends it before."""
         sequence.guide = guide
         sequence.adapter_slot = adapter_slot
         sequence.known_limit -= 1

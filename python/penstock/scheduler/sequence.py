@@ -1,4 +1,5 @@
-"""One sequence: the request as the scheduler receives it, its state, and its progress per step."""
+"""A sequence in the scheduler: the request that creates it, its state, and its progress per
+step."""
 
 from __future__ import annotations
 
@@ -17,11 +18,13 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class NewSequence(msgspec.Struct, frozen=True):
-    """A sequence to generate.
+    """A request to generate one sequence.
 
-    With `max_tokens` 0 the prompt is computed and no token sampled. No stop token is sampled before
-    `min_tokens` other tokens. `adapter`: an adapter revision, "" for none. While one sequence of a
-    `group` is unfinished, the queue accepts the others of the group even if it is full.
+    `max_tokens`: 0 computes the prompt and samples no token.
+    `min_tokens`: no stop token is sampled before this many other tokens.
+    `adapter`: an adapter revision, "" for the base model.
+    `group`: while one sequence of a group is unfinished, the queue accepts further sequences of the
+    group even if it is full.
     """
 
     id: str
@@ -39,12 +42,15 @@ class NewSequence(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The result of one step for request `id`.
+    """The result of one step for request `id`. No Progress of the request follows after a `finish`.
 
-    `token_id` None: no token (a stop token ended the sequence, or it failed). None follows after a
-    `finish`. `cached_tokens`: prompt tokens found in the prefix cache, on the first Progress of a
-    request only. `error`: why the guide stopped the sequence. `scored`: the next prompt tokens with
-    log-probabilities, from the second prompt token on; all of them precede the first sampled token.
+    `token_id`: a new token; None if a stop token ended the sequence, if it failed, or with
+    `scored`.
+    `cached_tokens`: number of prompt tokens found in the prefix cache, only in the first Progress
+    of a request.
+    `error`: why the guide stopped the sequence.
+    `scored`: the next prompt tokens with log-probabilities, from the second prompt token on. All of
+    them come before the first sampled token.
     """
 
     id: str
@@ -61,28 +67,33 @@ class Progress(msgspec.Struct, frozen=True):
 class Sequence:
     """The state of one request in the scheduler.
 
-    Known tokens are the prompt and the tokens generated so far. Computed tokens are those whose
-    keys and values are in the KV blocks. 0 <= computed < known, until nothing is left to sample.
-    Steps in flight already count: `computed` includes the `in_flight_tokens` that they compute, and
-    `known` the `pending_samples` tokens whose values have not been read yet.
+    Known tokens are the prompt and the tokens generated so far. Computed tokens are known tokens
+    whose keys and values are in the KV blocks. 0 <= computed < known, until nothing is left to
+    sample. Steps in flight already count: `computed` includes the `in_flight_tokens` that they
+    compute, and `known` includes the `pending_samples` tokens whose values have not been read yet.
 
-    `known_limit`: the most tokens that it may have. `row`: -1 while it waits.
+    `known_limit`: the most tokens that the sequence may have.
+    `row`: its row, -1 while it waits.
     `keys`: the root key and the keys of its full blocks, as far as they were needed.
-    `published`: how many of its leading blocks need no (further) publishing in the prefix index.
+    `published`: number of its leading blocks that the prefix index has already or need not have.
     `decoding`: it has sampled a token since it got its row, or a step in flight samples one.
-    `guide` constrains its tokens. `unreported`: tokens forced before the first sampled token.
+    `guide`: constrains its tokens.
+    `unreported`: tokens forced before the first sampled token.
     `unsent`: number of its last tokens that the runtime does not know yet.
-    `speculator` proposes its draft tokens, if speculation is on.
-    `next_score`: first position whose logits give a log-probability for `prompt_logprobs` that has
-    not been reported yet.
-    `adapter`: the adapter revision; `adapter_slot`: its slot in the runtime, set once it is queued.
-    `restored_by`: the step that restores its blocks from the CPU KV cache; 0 once a step has waited
-    for it or nothing is restored.
-    `group`: requests that are accepted together, "" for none. `arrival`: its place in the order of
-    arrival. `arrived_at`: prefill tokens that had been computed when it arrived.
+    `speculator`: proposes its draft tokens, if speculation is on.
+    `next_score`: the first position whose logits give a log-probability for `prompt_logprobs` that
+    has not been reported yet.
+    `adapter`: its adapter revision, "" for the base model.
+    `adapter_slot`: the adapter's slot in the runtime, set when the sequence is queued.
+    `restored_by`: the step that restores its blocks from the CPU KV cache; 0 if no block is being
+    restored, or a planned step already waits for them.
+    `group`: the sequences of one client request, which are accepted together; "" for none.
+    `arrival`: its number in the order of arrival.
+    `arrived_at`: number of prefill tokens that had been computed when it arrived.
     `credit`: tenths of tokens that it may give to shorter prompts.
-    `awaits`: the sequence that computes most of its missing prefix. It is not looked up again
-    before that sequence has published `awaits_blocks` blocks.
+    `awaits`: the sequence that computes the next block of its missing prefix.
+    `awaits_blocks`: its prefix is not looked up again until `awaits` has published this many
+    blocks.
     """
 
     id: str
@@ -129,7 +140,7 @@ class Sequence:
 
     @classmethod
     def of(cls, new: NewSequence, known_limit: int) -> Sequence:
-        """Return a sequence that has neither row nor blocks nor guide yet."""
+        """Return a new sequence without row, blocks and guide."""
         return cls(
             id=new.id,
             tokens=array("i", new.token_ids),
@@ -146,7 +157,7 @@ class Sequence:
         )
 
     def as_admit(self) -> Admit:
-        """Return the message that tells the runtime that the sequence takes its row."""
+        """Return the message that gives the sequence its row in the runtime."""
         return Admit(
             row=self.row,
             token_ids=tuple(self.tokens),
@@ -162,34 +173,34 @@ class Sequence:
 
     @property
     def unscored(self) -> int:
-        """Number of prompt tokens whose log-probability is still to be computed."""
+        """Number of prompt tokens whose log-probability is requested but not computed yet."""
         return self.prompt_tokens - 1 - self.next_score
 
     @property
     def suppressed_tokens(self) -> tuple[int, ...]:
-        """Stop tokens, which are not sampled before `min_tokens` other tokens."""
+        """Stop tokens that must not be sampled before `min_tokens` other tokens."""
         return tuple(sorted(self.stop_token_ids)) if self.min_tokens > 0 else ()
 
     @property
     def known(self) -> int:
-        """Number of tokens known once the steps in flight are complete."""
+        """Number of tokens that are known once the steps in flight are complete."""
         return len(self.tokens) + self.pending_samples
 
     @property
     def missing(self) -> int:
-        """Number of known tokens not computed once the steps in flight are complete."""
+        """Number of known tokens that are not computed once the steps in flight are complete."""
         return self.known - self.computed
 
     @property
     def is_finishing(self) -> bool:
-        """Whether no step after those in flight computes anything for the sequence: it was aborted,
-        or they sample its last token, or they complete a prompt with `max_tokens` 0."""
+        """Whether no step after the steps in flight computes tokens of the sequence: it was
+        aborted, or they sample its last token, or they complete a prompt with `max_tokens` 0."""
         if self.aborted or not self.missing:
             return True
         return self.pending_samples > 0 and self.known >= self.known_limit
 
     def start_chunk(self, chunk: Chunk, *, keeps_cache: bool) -> None:
-        """Count `chunk`, whose step is about to be submitted, as in flight."""
+        """Count the tokens of `chunk` as in flight, because its step is about to be submitted."""
         self.in_flight_tokens += chunk.length
         self.pending_samples += chunk.samples
         self.decoding |= chunk.samples
@@ -197,13 +208,13 @@ class Sequence:
             self.computed += chunk.length
 
     def finish_chunk(self, chunk: Chunk) -> None:
-        """Count `chunk`, whose step is complete, as no longer in flight."""
+        """Count the tokens of `chunk` as no longer in flight, because its step is complete."""
         self.in_flight_tokens -= chunk.length
         self.pending_samples -= chunk.samples
 
     def force(self) -> tuple[int, ...]:
         """Append and return the tokens that the guide forces. Return none if log-probabilities are
-        requested, because a token that is not sampled has none."""
+        requested, because a token that is not sampled has no log-probability."""
         room = self.known_limit - len(self.tokens)
         if self.guide is None or self.top_logprobs is not None or room <= 0:
             return ()

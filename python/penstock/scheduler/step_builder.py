@@ -1,4 +1,4 @@
-"""A step that is being planned, and the sequences of its chunks."""
+"""Collects the chunks of a step while it is being planned."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from penstock.scheduler.types import Admit, AppendBlocks, AppendTokens, Chunk
 
 @dataclass(slots=True)
 class StepBuilder:
-    """Collects the chunks, admissions and blocks of one step.
+    """Collects the chunks, admissions and KV blocks of one step.
 
-    `budget`: tokens left in the step; `prefill_budget` <= `budget`: tokens left for prefill.
-    `whole_budget`: the budget of the empty step. `score_room`: logits rows left for prompt
-    log-probabilities. `index_room`: tokens that n-gram speculation may still index.
-    `sequences[i]` is the sequence of `chunks[i]`. `step`: the step's number. `awaits`: the step
-    whose restores must be complete before this one starts.
+    `budget`: tokens left in the step.
+    `prefill_budget`: tokens left for prefill, at most `budget`.
+    `step`: number of the step.
+    `whole_budget`: the budget of the empty step.
+    `sequences`: the sequence of each of `chunks`.
+    `score_room`: rows of logits left for prompt log-probabilities.
+    `index_room`: tokens that n-gram speculation may still index.
+    `awaits`: the step whose restores must be complete before this step starts.
     """
 
     budget: int
@@ -42,7 +45,7 @@ class StepBuilder:
         self, sequence: Sequence, length: int, draft_tokens: tuple[int, ...] = ()
     ) -> None:
         """Add the next `length` tokens of `sequence`, followed by `draft_tokens`. The chunk samples
-        if it completes the known tokens and all requested scores."""
+        if it ends at the last known token and completes all requested scores."""
         if sequence.unsent:
             unsent = tuple(sequence.tokens[-sequence.unsent :])
             self.forced.append(AppendTokens(sequence.row, unsent))
@@ -76,8 +79,8 @@ class StepBuilder:
         self.prefill_budget = min(self.budget, share)
 
     def add_prefill(self, sequence: Sequence, most: int) -> None:
-        """Add a prefill chunk of up to `most` missing tokens of `sequence`, limited by the prefill
-        budget and, with prompt log-probabilities, by the room for scores."""
+        """Add a prefill chunk with up to `most` missing tokens of `sequence`, within the prefill
+        budget and the room for prompt log-probabilities."""
         length = 0 if sequence.is_finishing else min(sequence.missing, most, self.prefill_budget)
         if sequence.unscored > self.score_room:
             length = min(length, sequence.next_score + self.score_room - sequence.computed)
@@ -85,7 +88,8 @@ class StepBuilder:
             self._add_prefill_chunk(sequence, length)
 
     def add_whole_context(self, sequence: Sequence) -> None:
-        """Add all known tokens of `sequence`. The caller has checked the prefill budget."""
+        """Add all known tokens of `sequence`. The caller has checked that they fit the prefill
+        budget."""
         self._add_prefill_chunk(sequence, len(sequence.tokens))
 
     def _add_prefill_chunk(self, sequence: Sequence, length: int) -> None:

@@ -1,8 +1,8 @@
-"""Chooses the chunks of a step: decodes first, then prefills, under one token budget.
+"""Chooses the chunks of a step: first decodes, then prefill chunks, within one token budget.
 
 Decodes and prefill chunks share a step (continuous batching with chunked prefill). Running and
-waiting prompts share the prefill tokens (`prefill.py`). If KV blocks run out, the newest running
-sequence is preempted: it gives up its blocks and waits again with its tokens.
+waiting prompts share the prefill tokens (`prefill.py`). If no KV block is free, the newest running
+sequence is preempted: it gives up its blocks, keeps its tokens, and waits again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from penstock.scheduler.step_builder import StepBuilder
 class StepPlanner:
     """Builds steps of up to `budget` tokens from the sequences in `queues`.
 
-    `keeps_cache` False: each step recomputes the whole context of every sequence in it.
-    `speculates`: propose draft tokens if that pays.
+    `keeps_cache`: False if each step recomputes the whole context of each of its sequences.
+    `speculates`: propose draft tokens if they pay.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class StepPlanner:
         """Prefill tokens planned so far."""
 
     def build(self) -> StepBuilder | None:
-        """Return the next step, or None and change nothing if there is nothing to compute."""
+        """Return the next step. If there is nothing to compute, return None and change nothing."""
         queues = self._queues
         builder = StepBuilder(self._budget, self._budget)
         if self._keeps_cache:
@@ -57,12 +57,12 @@ class StepPlanner:
         else:
             self._plan_whole_contexts(builder)
         if not builder.chunks and (continuing := queues.continuing):
-            # All sequences wait for restores from the CPU KV cache: the step waits for the oldest.
+            # All sequences wait for restores from the CPU KV cache: include the oldest sequence.
             builder.add_prefill(continuing[0], builder.prefill_budget)
         return builder if builder.chunks else None
 
     def _plan_decodes(self, builder: StepBuilder) -> None:
-        """Add the missing tokens of the decoding sequences: the last sampled token, the tokens
+        """Add the missing tokens of each sequence that decodes: the last sampled token, the tokens
         forced after it, and draft tokens."""
         queues = self._queues
         position = 0
@@ -84,8 +84,8 @@ class StepPlanner:
             position += 1
 
     def _may_speculate(self) -> bool:
-        """Return whether the step may have draft tokens. Draft tokens and prompt log-probabilities
-        share the logits rows of a step; prompt log-probabilities have priority."""
+        """Return whether the step may have draft tokens. They share the logits rows of a step with
+        prompt log-probabilities, which have priority."""
         if not self._speculates:
             return False
         queues = self._queues
@@ -93,7 +93,7 @@ class StepPlanner:
         return not next_one and not any(sequence.unscored for sequence in queues.running)
 
     def _plan_prefills(self, builder: StepBuilder) -> None:
-        """Add chunks of the prompts that are not computed yet, running or waiting."""
+        """Add chunks of running and waiting prompts that are not computed yet."""
         if builder.prefill_budget <= 0:
             return
         before = builder.prefill_budget
@@ -109,8 +109,9 @@ class StepPlanner:
     def _share_in_order(
         self, shares: PrefillShares, builder: StepBuilder
     ) -> list[tuple[Sequence, int]]:
-        """Grant tokens in order of arrival to running prompts and to waiting ones that get a row.
-        Return the prompts that may take tokens from older ones, each with its missing tokens."""
+        """Grant prefill tokens in order of arrival to running prompts and to waiting prompts that
+        get a row. Return the prompts that may take tokens from older prompts, each with the number
+        of its missing tokens."""
         queues, cache = self._queues, self._queues.cache
         prompts = [one for one in queues.running if not (one.decoding or one.is_finishing)]
         running = [one for one in prompts if cache.has_arrived(one)]
@@ -139,8 +140,8 @@ class StepPlanner:
         return shares.unfinished() + passing
 
     def _plan_whole_contexts(self, builder: StepBuilder) -> None:
-        """Add sequences in order of arrival, each with its whole context or not at all (no KV cache
-        between steps)."""
+        """Add sequences in order of arrival, each with its whole context or not at all. Used if no
+        KV cache is kept between steps."""
         queues = self._queues
         position = 0
         while position < len(queues.running) and builder.prefill_budget > 0:

@@ -1,8 +1,8 @@
-"""Messages between the scheduler and the runtime: StepPlan out, StepResult back.
+"""The messages between the scheduler and the runtime: StepPlan to the runtime, StepResult back.
 
 A sequence keeps one row of the runtime's persistent batch from admission to release. A plan
-contains only the changes since the last plan: rows admitted and released, blocks appended to a
-row's block table, and the span of each row's tokens to compute. No tensors, no torch.
+contains only the changes since the last plan (rows admitted and released, blocks appended to block
+tables) and the tokens of each row to compute. No tensors, no torch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ NO_ADAPTER: Final = -1
 
 
 class Admit(msgspec.Struct, frozen=True):
-    """A sequence takes `row`.
+    """Gives `row` to a sequence.
 
     `token_ids`: all known tokens: the prompt and, after a preemption, the tokens generated before
-    it. `prompt_tokens`: length of the prompt. `adapter_slot`: the adapter's slot in the runtime.
-    `suppressed_tokens` are not sampled while fewer than `suppressed_until` tokens are known.
+    it.
+    `prompt_tokens`: number of tokens of the prompt.
+    `adapter_slot`: the adapter's slot in the runtime, NO_ADAPTER for none.
+    `suppressed_tokens`: not sampled while fewer than `suppressed_until` tokens are known.
     """
 
     row: int
@@ -37,7 +39,7 @@ class Admit(msgspec.Struct, frozen=True):
 
 
 class AppendBlocks(msgspec.Struct, frozen=True):
-    """Append `blocks` to the block table of `row`. The first blocks of a row may hold a cached
+    """Appends `blocks` to the block table of `row`. The first blocks of a row may hold a cached
     prefix."""
 
     row: int
@@ -45,32 +47,30 @@ class AppendBlocks(msgspec.Struct, frozen=True):
 
 
 class AppendTokens(msgspec.Struct, frozen=True):
-    """Append the forced tokens `token_ids` to the known tokens of `row`."""
+    """Appends the forced tokens `token_ids` to the known tokens of `row`."""
 
     row: int
     token_ids: tuple[int, ...]
 
 
 class CopyBlock(msgspec.Struct, frozen=True):
-    """A copy between `block` of the device and `cpu_block` of the CPU KV cache, in either
-    direction."""
+    """A copy from `block` of the device to `cpu_block` of the CPU KV cache, or back."""
 
     block: int
     cpu_block: int
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Compute tokens [start, start + length) of `row`: a decode, or a part of a prefill.
+    """The tokens [start, start + length) of `row`, to be computed in one step: a decode or a part
+    of a prefill.
 
     `samples`: the chunk ends at the last known token (a decode, or the last chunk of a prefill),
     and the runtime samples the next token and appends it to the row.
-
-    `draft_tokens`: proposed next tokens, verified in the same step. The runtime samples after each
-    of them as long as the sampled tokens equal the draft, so the appended tokens are the same as
-    without speculation.
-
-    `num_scores`: number of positions from `score_from` on, all in the chunk, for which the
-    log-probability of the next known token is requested.
+    `draft_tokens`: proposed next tokens, which are verified in the same step. The runtime samples
+    after each of them as long as the sampled tokens equal the draft, so the appended tokens are the
+    same as without speculation.
+    `score_from`, `num_scores`: at `num_scores` positions from `score_from` on, all in the chunk,
+    the log-probability of the next known token is requested.
     """
 
     row: int
@@ -83,13 +83,15 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """One step. Applied in this order: saves, restores, releases, admissions, blocks, forced,
-    chunks.
+    """One step. The runtime applies the plan in this order: saves, restores, releases, admissions,
+    blocks, forced, chunks.
 
-    It has at least one chunk, at most one chunk per row, and at most the token budget of tokens.
-    `saves` are copied to the CPU KV cache before the step overwrites their blocks. `restores` are
-    copied back beside the steps, after all saves and in the order of the steps. The step starts
-    when the restores of step `awaits` are complete, and uses no block that is still being restored.
+    `chunks`: at least one, at most one per row, and together within the token budget.
+    `saves`: blocks to copy to the CPU KV cache before the step overwrites them.
+    `restores`: blocks to copy back in parallel with the steps, after all saves and in the order of
+    the steps.
+    `awaits`: number of a step whose restores must be complete before this step starts. The step
+    uses no block that is still being restored.
     """
 
     step: int
@@ -108,8 +110,12 @@ class StepPlan(msgspec.Struct, frozen=True):
 
 
 class SampledToken(msgspec.Struct, frozen=True):
-    """A token sampled for `row`. `top`: (token id, logprob), best first. `logprob` is None unless
-    the row requested it. `failed`: the row's logits were not finite; the token is meaningless."""
+    """A token sampled for `row`.
+
+    `logprob`: None unless the row requested log-probabilities.
+    `top`: (token id, log-probability) of the most likely tokens, best first.
+    `failed`: the logits of the row were not finite, so the token is meaningless.
+    """
 
     row: int
     token_id: int
@@ -119,8 +125,8 @@ class SampledToken(msgspec.Struct, frozen=True):
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """A prompt token of `row`. `logprob` and `top` come from the model's own distribution, without
-    logits processors. NaN: the row's logits were not finite."""
+    """A prompt token of `row` with its log-probability. `logprob` and `top` come from the model's
+    own distribution, before logits processors. `logprob` is NaN if the logits were not finite."""
 
     row: int
     token_id: int
@@ -131,9 +137,10 @@ class Scored(msgspec.Struct, frozen=True):
 class StepResult(msgspec.Struct, frozen=True):
     """The result of one step.
 
-    `sampled`: for each chunk that `samples`, in the plan's order, one token and one more per
-    accepted draft token. `scored`: for each chunk, `num_scores` prompt tokens. `last_restored`: the
-    last step whose restores are known to be complete.
+    `sampled`: for each chunk that `samples`, in the order of the plan, one token and one more for
+    each accepted draft token.
+    `scored`: for each chunk, `num_scores` prompt tokens.
+    `last_restored`: the last step whose restores are known to be complete.
     """
 
     step: int

@@ -1,8 +1,9 @@
-"""The adapters of one model in the process that owns its engine: aliases, private copies of the
-files, and the engine's revisions.
+"""The adapter catalog of one model: aliases, copies of the adapters' files, and the engine's
+revisions.
 
-The engine knows revisions only. An alias is switched once the engine has the new revision; the old
-one is retired there, and its files are deleted when no request uses it any more.
+It lives in the process that owns the engine, which knows only revisions. When a new revision is
+loaded, the catalog switches the alias to it and retires the old revision. The old files are deleted
+once no request uses them.
 """
 
 from __future__ import annotations
@@ -33,9 +34,14 @@ _T = TypeVar("_T")
 
 
 class AdapterLoadRequest(msgspec.Struct, frozen=True):
-    """An order to load an adapter. `rooted`: it is a client's, whose folder must be under the
-    configured root; otherwise `folder` may be an id of the model hub. `replace` and `expected`: see
-    `AdapterRegistry.begin`."""
+    """A request to load an adapter.
+
+    `alias`: the name by which clients will call the adapter.
+    `folder`: the folder with its files or, unless `rooted`, an id of the model hub.
+    `replace`, `expected`: see `AdapterRegistry.begin`.
+    `pinned`: keep the adapter in memory.
+    `rooted`: a client sent the request, so `folder` must be under the configured root.
+    """
 
     alias: str
     folder: str
@@ -46,24 +52,32 @@ class AdapterLoadRequest(msgspec.Struct, frozen=True):
 
 
 class AdapterEngine(Protocol):
-    """The methods of an engine that adapters need. All are called from one asyncio loop."""
+    """The methods of an engine that the adapter catalog uses. All are called from one asyncio
+    loop."""
 
     async def add_adapter(self, source: AdapterSource) -> AdapterState:
-        """Return when the revision can be used, at once if it is loaded already. Raises
-        AdapterRefused for its files, EngineFault and Unavailable."""
+        """Load a revision and return when requests can use it, at once if it is loaded already.
+        Raises AdapterRefused for faulty files, EngineFault if the engine dies, and Unavailable
+        while the engine starts."""
         ...
 
     async def retire_adapter(self, revision: str) -> None:
-        """Give the revision to no new request; running ones go on. Harmless if it is not loaded."""
+        """Refuse the revision to new requests; running requests go on with it. Do nothing if the
+        revision is not loaded."""
         ...
 
     async def adapters(self) -> tuple[AdapterState, ...]: ...
 
 
 class AdapterCatalog:
-    """The adapters of one model. `changed` is called after each change of the aliases. `root`: see
-    AdapterLoadRequest. `hub`: where an operator's folder or id is looked up. All methods are called
-    from one asyncio loop."""
+    """Loads and unloads the adapters of one model. All methods are called from one asyncio loop.
+
+    `settings`: limits, and the adapters to load at the start.
+    `home`: the folder under which the copies of adapters are stored.
+    `root`: the folder from which clients may load adapters.
+    `hub`: where ids of the model hub are looked up.
+    `changed`: called after each change of the aliases.
+    """
 
     def __init__(
         self,
@@ -89,11 +103,11 @@ class AdapterCatalog:
 
     @property
     def adapters(self) -> tuple[LoadedAdapter, ...]:
-        """The current aliases."""
+        """The adapters that the current aliases name."""
         return self._registry.adapters
 
     def sources(self) -> tuple[AdapterSource, ...]:
-        """Return the sources that an engine must load when it starts."""
+        """Return the revisions, with their folders, that an engine must load when it starts."""
         live = self._registry.live
         return tuple(
             msgspec.structs.replace(source, pinned=self._is_pinned(source.revision))
@@ -102,21 +116,21 @@ class AdapterCatalog:
         )
 
     def attach(self, engine: AdapterEngine) -> None:
-        """Set the engine, which serves and has loaded `sources`."""
+        """Set the engine, which must be serving and have loaded `sources`."""
         self._engine = engine
 
     def detach(self) -> None:
-        """Forget the engine, which has ended."""
+        """Stop using the engine, because it is about to end."""
         self._engine = None
 
     async def load(self, order: AdapterLoadRequest) -> LoadedAdapter:
-        """Load an adapter and switch its alias to it; the load goes on if the caller leaves. A
-        failed load changes nothing. Raises AdapterRefused."""
+        """Load an adapter and switch its alias to the new revision. The load continues if the
+        caller is cancelled. A failed load changes nothing. Raises AdapterRefused."""
         load = self._registry.begin(order.alias, replace=order.replace, expected=order.expected)
         return await self._to_its_end(self._load(load, order))
 
     async def open(self) -> None:
-        """Create the folder for the adapters' copies, which loads need. Raises ModelError."""
+        """Create the folder for copies of adapters, which every load needs. Raises ModelError."""
         try:
             await self._open_storage()
         except AdapterRefused as error:
@@ -128,7 +142,8 @@ class AdapterCatalog:
             ) from None
 
     async def preload(self) -> None:
-        """Load the configured adapters that are missing. Raises ModelError naming the alias."""
+        """Load the configured adapters that are not loaded yet. Raises ModelError that names the
+        alias."""
         loaded = {adapter.alias for adapter in self.adapters}
         for source in self._settings.preload:
             if source.alias in loaded:
@@ -142,7 +157,8 @@ class AdapterCatalog:
                 raise ModelError(f"lora {source.alias}: {error.message}") from None
 
     async def unload(self, alias: str, expected: str | None = None) -> LoadedAdapter:
-        """Remove an alias at once; the clean-up goes on if the caller leaves. Raises
+        """Remove an alias at once, then clean up after it. `expected`: see
+        `AdapterRegistry.remove`. The clean-up continues if the caller is cancelled. Raises
         AdapterRefused."""
         removed = self._registry.remove(alias, expected=expected)
         self._changed()
@@ -150,13 +166,13 @@ class AdapterCatalog:
         return removed
 
     async def settle(self) -> None:
-        """Retire the revisions that no alias names, update pins, and delete the files that the
-        engine has freed; it goes on if the caller leaves. Called after every change, and after a
-        restart of the engine."""
+        """Retire the revisions that no alias names, update pins, and delete the files of revisions
+        that the engine has freed. Called after every change and after a restart of the engine. The
+        work continues if the caller is cancelled."""
         await self._to_its_end(self._settle())
 
     async def close(self) -> None:
-        """End all loads and delete all copies."""
+        """End all loads and delete all copies of adapters."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -169,7 +185,7 @@ class AdapterCatalog:
                     storage.close()
 
     async def _to_its_end(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run `work` to its end even if the caller leaves; only `close` cancels it."""
+        """Run `work` to its end even if the caller is cancelled; only `close` cancels `work`."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
@@ -177,7 +193,7 @@ class AdapterCatalog:
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()  # its caller may have left
+        error = None if task.cancelled() else task.exception()  # the caller may have been cancelled
         if error is not None and not isinstance(error, ServiceError):
             log.error("work on adapters failed", exc_info=error)
 
@@ -199,7 +215,8 @@ class AdapterCatalog:
             await self._repin()
 
     async def _prepare(self, load: Load, order: AdapterLoadRequest) -> AdapterSource:
-        """Copy the files of an order and return their revision, held in the registry."""
+        """Copy the adapter that `order` names, and register its revision with the registry. Return
+        the revision and the folder of the copy."""
         storage = await self._open_storage()
         folder, root = order.folder, self._root
         if not order.rooted:
@@ -235,23 +252,23 @@ class AdapterCatalog:
             EngineFault, Unavailable
         ):  # a dead engine is updated when it is back
             for revision in self._registry.retired:
-                if revision in self._registry.retired:  # it may have been revived meanwhile
+                if revision in self._registry.retired:  # an alias may name the revision again
                     await self._engine.retire_adapter(revision)
 
     async def _repin(self) -> None:
-        """Update the engine's pins."""
+        """Send the engine every pin that has changed."""
         while self._engine is not None and (source := self._wrongly_pinned()) is not None:
             self._sources[source.revision] = source
             with contextlib.suppress(ServiceError):  # a dead engine is updated when it is back
                 await self._engine.add_adapter(source)
 
     def _wrongly_pinned(self) -> AdapterSource | None:
-        """Return a source whose pin the engine does not have yet, or None."""
+        """Return a source whose pin has changed since it was sent to the engine, or None."""
         told = self._sources
         return next((one for one in self.sources() if one != told[one.revision]), None)
 
     def _is_pinned(self, revision: str) -> bool:
-        """Whether an alias of the revision is pinned."""
+        """Return whether an alias pins the revision, or the current load will."""
         names = (one for one in self.adapters if one.revision == revision)
         return revision == self._pinning or any(one.pinned for one in names)
 
@@ -295,8 +312,8 @@ def local_adapter_catalog(
     engine: AdapterEngine,
     live: AdapterView,
 ) -> AdapterCatalog | None:
-    """Return the catalog of an engine in this process, which updates `live`; None if `settings` is
-    None."""
+    """Return the adapter catalog of an engine in this process, or None if `settings` is None.
+    `live`: receives the current adapters after each change."""
     if settings is None:
         return None
     hub = hub_access_of(environment)

@@ -1,4 +1,4 @@
-"""The adapters of one model of a fleet: their catalog, and its connection to the engine."""
+"""Connects the adapter catalog of one model of a fleet to the model's engine process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 
 class ModelAdapters:
-    """The adapters of one model. `catalog` outlives engines: a restarted engine loads all adapters
-    before it serves."""
+    """The adapter catalog of one model and its connection to the current engine process.
+
+    `catalog` outlives engine processes: a restarted engine loads all adapters before it serves.
+    `changed`: called after each change of the aliases.
+    """
 
     def __init__(
         self, settings: LoraSettings, environment: Environment, changed: Callable[[], None]
@@ -33,9 +36,9 @@ class ModelAdapters:
         self._settling: set[asyncio.Task[None]] = set()
 
     async def open(self, socket_path: str) -> None:
-        """Connect to an engine that serves, check that adapters can be stored, and load the
-        configured ones the first time. Raises ModelError."""
-        # Imported here: a server without adapters does not wait for it.
+        """Connect to an engine that serves, and create the folder for copies of adapters. The first
+        time, also load the configured adapters. Raises ModelError."""
+        # Imported here, so that a server without adapters starts faster.
         from penstock.engine.ipc.client import EngineClient
 
         self._client = EngineClient(socket_path)
@@ -48,13 +51,13 @@ class ModelAdapters:
             self._preloaded = True
 
     def settle_soon(self) -> None:
-        """Send a restarted engine the changes that it missed."""
+        """Start to send a restarted engine the changes that it missed. Return at once."""
         task = asyncio.create_task(self._settle())
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
     async def close(self) -> None:
-        """Close the connection to the engine, which may end."""
+        """Close the connection to the engine, so that the engine can end."""
         self.catalog.detach()
         for task in self._settling:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The null object of `LoRASlotCache`, for models without a LoRA runtime."""
+"""A slot cache without slots, for models without a LoRA runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.runtime.adapters import RuntimeAdapters
 
 
 class NullSlotCache:
-    """A slot cache without slots. `reason`: the error message for loads."""
+    """The null object of `LoRASlotCache`: it refuses every load. `reason`: the error message."""
 
     has_completions: Final = False
 
@@ -23,19 +23,20 @@ class NullSlotCache:
         self._reason = reason
 
     def add(self, source: AdapterSource) -> Future[AdapterState]:
-        """Return a future that has failed with AdapterRefused `lora_runtime_unavailable`."""
+        """Refuse a load: return a future that has failed with AdapterRefused
+        `lora_runtime_unavailable`."""
         refused: Future[AdapterState] = Future()
         refused.set_exception(AdapterRefused("lora_runtime_unavailable", self._reason))
         return refused
 
     def retire(self, revision: str) -> None:
-        """Do nothing: no revision is registered."""
+        """Do nothing, because no revision is registered."""
 
     def states(self) -> tuple[AdapterState, ...]:
         return ()
 
     def lease(self, revision: str) -> None:
-        """Raise InvalidRequest: no revision is registered."""
+        """Refuse a lease, because no revision is registered. Always raises InvalidRequest."""
         raise unknown_revision()
 
     def release(self, revision: str, *, entered: bool) -> None:
@@ -48,7 +49,7 @@ class NullSlotCache:
         return {}
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there is no reader thread."""
 
 
 SlotCache = LoRASlotCache | NullSlotCache
@@ -60,8 +61,8 @@ def slot_cache_for(
     wake: Callable[[], None],
     reason: str,
 ) -> SlotCache:
-    """Return the slot cache of an engine; the null object, with `reason`, if `runtime` or `limits`
-    is None."""
+    """Return the slot cache of an engine: a `NullSlotCache` with `reason` if `runtime` or `limits`
+    is None, else a `LoRASlotCache`. `wake`: see `LoRASlotCache`."""
     if runtime is None or limits is None:
         return NullSlotCache(reason)
     return LoRASlotCache(runtime, limits, wake)

@@ -1,7 +1,8 @@
-"""The adapter revisions of an engine: which are in memory, and who uses them.
+"""Keeps adapter revisions in the adapter slots of an engine, and counts the requests that use them.
 
-The files stay on disk: a revision that is not in memory is read again when a request needs it, and
-the least recently used one makes room. This module knows no aliases and no scheduling.
+The files stay on disk. If a request needs a revision that is not in memory, its files are read
+again, and the least recently used revision is evicted to make room. This module knows no aliases
+and no scheduling.
 """
 
 from __future__ import annotations
@@ -39,9 +40,18 @@ def _one_thread() -> ThreadPoolExecutor:
 
 @dataclass(slots=True)
 class _CachedRevision:
-    """One revision. `size_bytes` 0: it was not read yet. `leases`: requests for it; `users`: those
-    of them that compute with its slot. `draining`: it gets no further users, so that another
-    revision can have its slot. `asked`: futures that wait for its load."""
+    """One adapter revision and its state in the cache.
+
+    `source`: the folder with its files, and whether it is pinned.
+    `rank`, `size_bytes`: 0 until the files have been read once.
+    `retired`: it gets no new leases and is freed when the last lease ends.
+    `leases`: number of requests that need the revision.
+    `users`: number of these requests that compute with its slot.
+    `slot`: its adapter slot, NO_ADAPTER while it is not in memory.
+    `draining`: it gets no further users, so that another revision can have its slot.
+    `last_use`: number of its last use; a smaller one is evicted first.
+    `asked`: futures of callers that wait until it is loaded.
+    """
 
     source: AdapterSource
     rank: int = 0
@@ -60,12 +70,12 @@ class _CachedRevision:
 
     @property
     def idle(self) -> bool:
-        """Whether it may be evicted: it has no users, and none are coming."""
+        """Whether the revision may be evicted: it has no users and will get none."""
         return self.users == 0 and (self.leases == 0 or self.draining)
 
     @property
     def wanted(self) -> bool:
-        """Whether a request, a caller or a pin wants it in memory."""
+        """Whether the revision should be loaded, because a request, a caller or a pin needs it."""
         if self.resident:
             return self.draining
         return bool(self.leases or self.asked or self.source.pinned)
@@ -83,7 +93,8 @@ class _CachedRevision:
 
 @dataclass(frozen=True, slots=True)
 class _LoadedFiles:
-    """The result of reading a revision in the loading thread."""
+    """The result of reading a revision's files in the reader thread: the packed adapter or an
+    error."""
 
     revision: str
     rank: int = 0
@@ -92,10 +103,10 @@ class _LoadedFiles:
 
 
 class LoRASlotCache:
-    """A least-recently-used cache of adapter slots. All methods are called by one thread.
+    """A least-recently-used cache of adapter slots. One thread calls all methods.
 
-    One revision is read at a time, in a separate thread; that thread calls `wake` when `collect`
-    has something to do. Pinned revisions always leave room for each of the others.
+    Revisions are read one at a time in a separate thread, which calls `wake` when `collect` has
+    something to do. Pinned revisions always leave enough memory for any one of the other revisions.
     """
 
     def __init__(
@@ -120,10 +131,12 @@ class LoRASlotCache:
         return bool(self._news) or not self._read.empty()
 
     def add(self, source: AdapterSource) -> Future[AdapterState]:
-        """Register a revision and load it, into memory if there is room. For one that is registered
-        already, update whether it is pinned. The future fails with AdapterRefused for faulty files,
-        and for a pin that leaves no room for another revision; a new revision is then not
-        registered."""
+        """Register a revision and load it into memory if there is room. If it is registered
+        already, only update whether it is pinned.
+
+        The future fails with AdapterRefused if the files are faulty, or if pinning the revision
+        would leave too little room for another one. A new revision is then not registered.
+        """
         future: Future[AdapterState] = Future()
         one = self._revisions.get(source.revision)
         if one is None:
@@ -141,27 +154,27 @@ class LoRASlotCache:
         return future
 
     def retire(self, revision: str) -> None:
-        """Refuse further leases; free the revision with its last one. Harmless if repeated."""
+        """Refuse new leases of a revision and free it when its last lease ends. May be repeated."""
         one = self._revisions.get(revision)
         if one is not None:
             one.retired = True
             self._free_if_over(one)
 
     def states(self) -> tuple[AdapterState, ...]:
-        """Return the state of every revision that was loaded."""
+        """Return the state of every revision that has been loaded, whether in memory or not."""
         return tuple(one.state() for one in self._revisions.values() if one.size_bytes)
 
     def lease(self, revision: str) -> None:
-        """Take a lease for a request, until `release`. A retired revision can be leased while it
-        has leases, so that all choices of a request get it. Raises InvalidRequest if it is not
-        registered."""
+        """Lease a revision to a request until `release`. A retired revision can be leased only
+        while another lease of it exists, so that all choices of a request get it. Raises
+        InvalidRequest if the revision cannot be leased."""
         one = self._revisions.get(revision)
         if one is None or (one.retired and not one.leases):
             raise unknown_revision()
         one.leases += 1
 
     def release(self, revision: str, *, entered: bool) -> None:
-        """Release a request's lease; `entered`: it had a slot."""
+        """End a request's lease of a revision. `entered`: `enter` gave the request a slot."""
         one = self._revisions[revision]
         one.leases -= 1
         one.users -= entered
@@ -170,8 +183,9 @@ class LoRASlotCache:
         self._start_reading()
 
     def enter(self, revision: str) -> int | None:
-        """Return the slot of a leased revision, valid until `release`. None if it is not in memory:
-        it is then loaded, and `collect` tells when to ask again."""
+        """Return the slot of a leased revision, valid until `release`. If the revision is not in
+        memory, request its load and return None; call `enter` again when `collect` returns the
+        revision."""
         one = self._revisions[revision]
         if not one.resident or one.draining:
             self._request_load(one)
@@ -181,8 +195,9 @@ class LoRASlotCache:
         return one.slot
 
     def collect(self) -> dict[str, ServiceError | None]:
-        """Install the revisions that were read; call it between steps. Return them, each with the
-        error that ends its requests, or None."""
+        """Put the revisions that were read since the last call into slots; call it between steps.
+        Return the revisions whose waiting requests can call `enter` again (None) or must fail (with
+        the error)."""
         news, self._news = self._news, {}
         while not self._read.empty():
             read = self._read.get()
@@ -194,7 +209,7 @@ class LoRASlotCache:
         return news
 
     def close(self) -> None:
-        """End the thread after its current work."""
+        """Wait until the reader thread has finished its current read, and end it."""
         self._reader.shutdown(wait=True, cancel_futures=True)
 
     def _next_use(self) -> int:
@@ -208,7 +223,7 @@ class LoRASlotCache:
         self._start_reading()
 
     def _start_reading(self) -> None:
-        """Read the first wanted revision that has room, or whose size is unknown."""
+        """Start to read the first wanted revision that has room or whose size is not known yet."""
         if self._reading is not None:
             return
         self._reopen_drained()
@@ -219,7 +234,7 @@ class LoRASlotCache:
             elif one.resident:
                 continue
             elif (error := self._room_error(one.source, one.size_bytes)) is not None:
-                self._wanted.remove(revision)  # a retired one: another was pinned meanwhile
+                self._wanted.remove(revision)  # retired, and another revision was pinned meanwhile
                 self._news[revision] = error
                 self._drop_failed(one, error)
             elif not one.size_bytes or self._make_room(one):
@@ -232,13 +247,13 @@ class LoRASlotCache:
         try:
             self._reader.submit(self._read_files, source)
         except RuntimeError:  # no thread: fail this load, not the engine
-            self._reader = _one_thread()  # the old one would run it later
+            self._reader = _one_thread()  # the old executor would still run it later
             refused = AdapterRefused("lora_load_task_failed", "there is no thread to read it now")
             self._read.put(_LoadedFiles(source.revision, error=refused))
             self._wake()
 
     def _reopen_drained(self) -> None:
-        """Cancel the draining of adapters whose eviction is no longer needed."""
+        """Cancel all draining if no wanted revision needs a slot any more."""
         wanted = [self._revisions.get(revision) for revision in self._wanted]
         if any(one is not None and not one.resident and one.wanted for one in wanted):
             return
@@ -248,7 +263,7 @@ class LoRASlotCache:
                 self._news[revision] = None
 
     def _read_files(self, source: AdapterSource) -> None:
-        """Read and pack a revision, in the reader's thread."""
+        """Read and pack the files of a revision. Runs in the reader thread."""
         revision = source.revision
         try:
             spec = self._runtime.spec
@@ -264,7 +279,8 @@ class LoRASlotCache:
         self._wake()
 
     def _take(self, one: _CachedRevision, read: _LoadedFiles) -> ServiceError | None:
-        """Make a revision resident that was read, if there is room."""
+        """Put a revision that was read into a slot, if there is room. Return the error if its load
+        failed."""
         error = read.error
         if read.packed is not None:
             error = self._room_error(one.source, read.packed.size_bytes)
@@ -286,8 +302,8 @@ class LoRASlotCache:
         return None
 
     def _drop_failed(self, one: _CachedRevision, error: ServiceError) -> None:
-        """Report a failed load to its callers. A new revision is dropped; one that was loaded
-        before stays, since its files may become readable again."""
+        """Report a failed load to its callers. Drop a new revision, but keep one that was loaded
+        before, since its files may become readable again."""
         if not one.size_bytes:
             one.retired = True
         asked, one.asked = one.asked, []
@@ -296,8 +312,8 @@ class LoRASlotCache:
         self._free_if_over(one)
 
     def _room_error(self, source: AdapterSource, size_bytes: int) -> AdapterRefused | None:
-        """Return why a revision can never fit, or why pinning it would leave no room for one of the
-        others, whose requests would wait for ever."""
+        """Return an error if a revision can never fit, or if pinning it would leave too little room
+        for another revision, whose requests would then wait for ever. Otherwise return None."""
         others = [o for o in self._revisions.values() if o.source.revision != source.revision]
         left = self._runtime.max_bytes - sum(o.size_bytes for o in others if o.source.pinned)
         if size_bytes > left:
@@ -317,8 +333,9 @@ class LoRASlotCache:
         return None
 
     def _make_room(self, one: _CachedRevision) -> bool:
-        """Free a slot and memory for a revision by evicting idle ones, least recently used first.
-        If all are in use and requests wait for it, drain the next one."""
+        """Free a slot and memory for a revision by evicting idle revisions, least recently used
+        first. Return whether it fits now. If too few are idle and the revision is needed, start to
+        drain the least recently used revision."""
         while not self._free_slots or (
             self._resident_bytes + one.size_bytes > self._runtime.max_bytes
         ):

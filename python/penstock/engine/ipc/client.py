@@ -51,7 +51,7 @@ RECONNECT_INTERVAL_S = 0.02
 
 
 class RefusedRequest(ServiceError):
-    """A request that the engine did not admit, with the engine's status."""
+    """The error of a request that the engine refused, with the status that the engine gave it."""
 
     def __init__(self, refusal: Refused) -> None:
         super().__init__(
@@ -64,7 +64,8 @@ class RefusedRequest(ServiceError):
 
 
 class _Link(asyncio.Protocol):
-    """One connection. All frames of a read are handled before a reader of their outputs runs."""
+    """One connection to the engine. All frames of one read are handled before a reader of their
+    outputs runs."""
 
     def __init__(
         self, opened: Callable[[asyncio.Transport], None], handle: Callable[[bytes], None]
@@ -74,7 +75,7 @@ class _Link(asyncio.Protocol):
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has another type
+        self._transport = cast("asyncio.Transport", transport)  # uvloop has its own class
         self._opened(self._transport)
 
     def data_received(self, data: bytes) -> None:
@@ -93,10 +94,10 @@ class _Link(asyncio.Protocol):
 
 class EngineClient:
     """The `Engine` behind a Unix socket. It connects when the engine serves, and again after the
-    engine died. `observer` sees the outputs as they are read.
+    engine was restarted. `observer`: sees the outputs as their readers take them, and the errors.
 
-    Requests in flight when the engine dies end with EngineFault; requests made before it is back
-    are refused with Unavailable.
+    If the engine dies, requests in flight end with EngineFault, and new requests are refused with
+    Unavailable until the engine serves again.
     """
 
     def __init__(self, socket_path: str, observer: EngineObserver | None = None) -> None:
@@ -120,7 +121,7 @@ class EngineClient:
 
     @property
     def info(self) -> EngineInfo:
-        """The engine last connected to. Raises Unavailable before the first connection."""
+        """The engine of the last connection. Raises Unavailable before the first connection."""
         if self._info is None:
             raise Unavailable("the engine is starting", retry_after_s=1)
         return self._info
@@ -135,7 +136,7 @@ class EngineClient:
         return len(self._output_queues) + len(self._embeddings)
 
     async def wait_ready(self) -> EngineInfo:
-        """Return when connected to a loaded engine."""
+        """Wait for a connection to a loaded engine and return the engine's info."""
         await self._connected.wait()
         return self.info
 
@@ -214,13 +215,14 @@ class EngineClient:
         self._frames = FrameReader()
 
     def _receive(self, data: bytes) -> None:
-        """Handle all frames that one read brings; their readers run afterwards, so what several
-        steps made for a sequence reaches its reader together."""
+        """Handle all frames of one read. The readers of their outputs run afterwards, so that
+        outputs of several steps for one sequence reach its reader together."""
         for body in self._frames.feed(data):
             self._handle(body)
 
     def _most_open(self) -> int:
-        """Twice what runs at once keeps the engine busy and its queue short."""
+        """Return how many sequences of one call may be open: twice the engine's rows, which keeps
+        the engine busy and its queue short."""
         return 2 * self.info.max_num_seqs
 
     def _handle(self, body: bytes) -> None:

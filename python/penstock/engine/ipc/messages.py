@@ -1,7 +1,7 @@
 """The frames between API processes and the engine process.
 
-A frame is a 4-byte little-endian length and that many bytes of msgpack (msgspec, never pickle).
-The socket is a Unix stream socket in a directory that only its user may enter.
+A frame is a 4-byte little-endian length and that many bytes of msgpack (msgspec, never pickle). The
+socket is a Unix stream socket in a directory that only its owner may enter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _LENGTH = struct.Struct("<I")
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """A request without its sampling, and the encoded sampling: see `submit`."""
+    """Submits a text request. `request`: the request without its sampling parameters. `sampling`:
+    the encoded sampling parameters; see `submit`."""
 
     request: TokenRequest
     sampling: bytes
@@ -45,7 +46,7 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class SetTokenizer(msgspec.Struct, frozen=True, tag="set_tokenizer"):
-    """Precedes the first request with a constraint."""
+    """Sends the model's vocabulary to the engine, before the first request with a constraint."""
 
     vocabulary: Vocabulary
 
@@ -55,7 +56,8 @@ class AskGauges(msgspec.Struct, frozen=True, tag="ask_gauges"):
 
 
 class AddAdapter(msgspec.Struct, frozen=True, tag="add_adapter"):
-    """Answered with AdapterAdded or Refused of the same `id` when the load ends."""
+    """Loads an adapter revision. When the load ends, the engine answers with AdapterAdded or
+    Refused, with the same `id`."""
 
     id: str
     source: AdapterSource
@@ -70,32 +72,33 @@ class AskAdapters(msgspec.Struct, frozen=True, tag="ask_adapters"):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The first frame on every connection: the engine is loaded and serves."""
+    """The first frame of every connection: the engine is loaded and serves."""
 
     info: EngineInfo
 
 
 class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
-    """The engine has queued a TokenRequest. Each one is answered with Admitted or Refused first."""
+    """Reports that the engine has queued the TokenRequest `id`. The first answer to every
+    TokenRequest is Admitted or Refused."""
 
     id: str
 
 
 class TokenOutputs(msgspec.Struct, frozen=True, tag="outputs"):
-    """Everything that one step made for the requests of this connection."""
+    """All outputs of one step for the requests of this connection."""
 
     outputs: tuple[TokenOutput, ...]
 
 
 class EmbedOutputs(msgspec.Struct, frozen=True, tag="embed_outputs"):
-    """Everything that one step of an embedding engine made for this connection."""
+    """All outputs of one step of an embedding engine for the requests of this connection."""
 
     outputs: tuple[EmbedOutput, ...]
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """A request was not admitted, or an adapter not loaded. The fields are those of the
-    ServiceError that says why."""
+    """Reports that the request `id` was not admitted, or the adapter of AddAdapter `id` not loaded.
+    The other fields are copied from the ServiceError."""
 
     id: str
     status: int
@@ -140,14 +143,15 @@ _T = TypeVar("_T")
 
 
 def submit(request: TokenRequest) -> Submit:
-    """Return the message that submits a request. All choices of one client's request have the same
-    sampling, which may have a bias for every token: the engine decodes it once for all of them."""
+    """Return the message that submits a request. All choices of a client request have equal
+    sampling parameters, which may include a bias for every token. They are encoded separately, so
+    that the engine decodes them only once."""
     bare = msgspec.structs.replace(request, sampling=_NO_SAMPLING)
     return Submit(bare, _encoder.encode(request.sampling))
 
 
 def submitted(message: Submit) -> TokenRequest:
-    """Return the request of a message. Raises msgspec.DecodeError."""
+    """Return the request in a message. Raises msgspec.DecodeError."""
     return msgspec.structs.replace(message.request, sampling=_decoded(message.sampling))
 
 
@@ -157,7 +161,7 @@ def _decoded(sampling: bytes) -> Sampling:
 
 
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """Return the bytes to send for a message."""
+    """Return the frame of a message: its length and its encoded bytes."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
@@ -169,7 +173,7 @@ class FrameReader:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the bodies of the frames that `data` completes."""
+        """Add received bytes. Return the bodies of the frames that are complete now."""
         self._pending += data
         bodies = []
         at = 0

@@ -58,16 +58,17 @@ log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
 MAX_READ_BYTES = 8 * 1024 * 1024
-"""Most bytes that are read from one connection before a step. The system buffers some 200 kB, less
-than a long prompt: with less, every further piece would wait for a step."""
+"""Most bytes that are read from one connection before a step. The system's socket buffer holds some
+200 kB, less than a long prompt: if a read ended there, the rest of the prompt would wait for a
+step."""
 UNWATCHED: Final = nullcontext()
 ACCEPT_PAUSE_S = 0.01
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 
 class Connection:
-    """The connection of one API process. `open_ids`: its unfinished requests and their ids in the
-    engine."""
+    """The connection of one API process. `open_ids`: maps the ids of its unfinished requests to
+    their ids in the engine."""
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         self.number = number
@@ -78,8 +79,9 @@ class Connection:
 
 
 class EngineServer:
-    """Serves `core` on a Unix socket until `stop`, or until `drain` and all connections are closed.
-    Without work it blocks in select. `watch`: a context around each step."""
+    """Serves `core` on a Unix socket until `stop` is called, or until all connections are closed
+    after `drain`. While there is no work, it blocks in select. `watch`: a context that is entered
+    for each step."""
 
     def __init__(
         self, core: Core, socket_path: str, watch: AbstractContextManager[None] = UNWATCHED
@@ -90,7 +92,7 @@ class EngineServer:
         self._connections: dict[int, Connection] = {}
         self._owners: dict[
             str, tuple[Connection, str]
-        ] = {}  # id in the engine -> (connection, id there)
+        ] = {}  # id in the engine -> (connection, id in the connection)
         self._accepted = 0
         self._not_taken = ThrottledLog(log)
         self._stopping = False
@@ -111,13 +113,13 @@ class EngineServer:
         self._wake()
 
     def drain(self) -> None:
-        """Accept no new connection, and end `run` when the last one is closed: API processes close
-        theirs when their answers are finished. Callable from any thread."""
+        """Accept no new connection, and end `run` when the last connection is closed: API processes
+        close theirs when their answers are finished. Callable from any thread."""
         self._draining = True
         self._wake()
 
     def run(self) -> None:
-        """Serve until `stop` or the end of `drain`."""
+        """Serve until `stop`, or until the last connection is closed after `drain`."""
         while not self._stopping:
             if self._draining:
                 self._stop_listening()
@@ -138,7 +140,7 @@ class EngineServer:
         self._stop_listening()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # the pipe is full, so it wakes up anyway
+        with contextlib.suppress(OSError):  # the socket is full, so `run` wakes up anyway
             self._wake_writer.send(b"\0")
 
     def _patience_s(self) -> float | None:
@@ -152,7 +154,8 @@ class EngineServer:
             self._listener.close()
 
     def _handle_sockets(self, timeout_s: float | None) -> bool:
-        """Handle what the sockets bring within this time. Return False if that was nothing."""
+        """Wait up to `timeout_s` for events on the sockets (None: no limit) and handle them. Return
+        False if there were none."""
         ready = self._selector.select(timeout_s)
         for key, events in ready:
             if key.fileobj is self._listener:
@@ -170,7 +173,7 @@ class EngineServer:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError as error:  # such as no free descriptor: it waits, and open connections go on
+        except OSError as error:  # such as no free descriptor: the client waits, others go on
             self._not_taken.note(f"a connection cannot be taken: {error}", time.monotonic())
             time.sleep(ACCEPT_PAUSE_S)
             return
@@ -225,8 +228,8 @@ class EngineServer:
                 self._send(connection, Gauges(self._core.gauges()))
 
     def _add_adapter(self, connection: Connection, ticket: str, source: AdapterSource) -> None:
-        """Load an adapter; the answer follows within a step or at once. The load goes on if the
-        caller leaves."""
+        """Load an adapter and send the answer when the load ends. The load continues if the
+        connection is closed."""
 
         def answer(loaded: Future[AdapterState]) -> None:
             if connection.number not in self._connections:
@@ -242,7 +245,7 @@ class EngineServer:
 
     def _submit(self, connection: Connection, request: _R, submit: Callable[[_R], None]) -> None:
         submitted = request
-        if request.id in self._owners:  # unique within a connection only
+        if request.id in self._owners:  # ids are unique only within a connection
             submitted = msgspec.structs.replace(request, id=f"{connection.number}:{request.id}")
         try:
             submit(submitted)
@@ -261,8 +264,8 @@ class EngineServer:
         self._coalescer.forget(engine_id)
 
     def _deliver(self, outputs: Sequence[TokenOutput | EmbedOutput]) -> None:
-        """Send one frame to each connection that the step made something for. Dropping a connection
-        may close another one, which is then skipped."""
+        """Send each connection one frame with its outputs of a step. Outputs of requests that are
+        no longer open are dropped."""
         made: defaultdict[Connection, list[TokenOutput | EmbedOutput]] = defaultdict(list)
         for output in outputs:
             owner = self._owners.get(output.id)
@@ -300,7 +303,7 @@ class EngineServer:
             self._selector.modify(connection.sock, wanted, connection)
 
     def _drop(self, connection: Connection) -> None:
-        """Close a connection and abort its requests. Harmless when repeated."""
+        """Close a connection and abort its requests. Do nothing if it is closed already."""
         if self._connections.pop(connection.number, None) is None:
             return
         self._selector.unregister(connection.sock)
@@ -323,7 +326,7 @@ def _refused(request_id: str, error: ServiceError) -> Refused:
 
 
 def _outputs_message(items: list[TokenOutput | EmbedOutput]) -> TokenOutputs | EmbedOutputs:
-    """Return the message for outputs, which are all of one kind."""
+    """Return the message for `items`, which are either all TokenOutput or all EmbedOutput."""
     tokens = tuple(item for item in items if isinstance(item, TokenOutput))
     if tokens:
         return TokenOutputs(tokens)

@@ -1,7 +1,7 @@
 """Starts and ends the engine processes of the models that one server offers.
 
-The process that the operator started owns the fleet; API processes get the states of the models and
-ask for changes. This module knows no HTTP.
+The process that the operator started owns the fleet. API processes receive the states of the models
+and request changes. This module knows no HTTP.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ Status = Literal["loaded", "unloaded", "reloading"]
 
 
 class ModelState(msgspec.Struct, frozen=True):
-    """The state of one model. "reloading" from the start of its engine until it serves; "unloaded"
-    as soon as new requests are refused, also while running answers finish. `failure`: why the last
-    load failed, for the operator. `adapters` None: it has no LoRA runtime."""
+    """The state of one model.
+
+    `status`: "reloading" from the start of its engine until the engine serves; "unloaded" as soon
+    as new requests are refused, even while running answers finish.
+    `failure`: why the last load failed, for the operator.
+    `adapters`: its loaded adapters, None if it has no LoRA runtime.
+    """
 
     status: Status
     failure: str | None = None
@@ -43,11 +47,11 @@ Watcher = Callable[[States], None]
 
 
 class EngineFleet:
-    """One engine process per loaded model. `settings`: model id to engine settings.
+    """Runs one engine process per loaded model. `settings`: engine settings by model id.
 
-    Engines are planned one after the other, each within the memory that the earlier ones left of
-    what was available at first, so that together they fit. Adapters are stored in the home of
-    `environment`.
+    Engines plan their memory one after the other. Each may use the memory that was available at
+    first, minus the memory of the engines before it, so that all of them fit. Adapters are stored
+    in the home folder of `environment`.
     """
 
     def __init__(
@@ -70,21 +74,22 @@ class EngineFleet:
         return self._engines[model].supervisor.socket_path
 
     def report(self, model: str) -> str:
-        """Return the memory formula of a model that was loaded at least once."""
+        """Return the memory formula of a model that has been loaded at least once."""
         return self._engines[model].supervisor.report
 
     def watch(self, watcher: Watcher) -> None:
-        """Call `watcher` with all states, now and after each change, in this loop."""
+        """Call `watcher` with the states of all models, now and after each change, in this asyncio
+        loop."""
         self._watchers.append(watcher)
         watcher(self.states)
 
     def info(self, model: str) -> EngineInfo | None:
-        """Return the info of a model that was loaded at least once."""
+        """Return the engine info of a model, or None if the model has never been loaded."""
         return self._engines[model].supervisor.info
 
     async def start(self, models: Sequence[str]) -> None:
-        """Announce the models that are loaded at the start, and spawn the first engine. Return at
-        once; a `load` of each follows."""
+        """Set the state of `models` to reloading and spawn the engine of the first one, without
+        waiting until it serves. The caller must then `load` each model."""
         for model in models:
             self._engines[model].state = ModelState("reloading")
         if models:
@@ -92,8 +97,8 @@ class EngineFleet:
             self._engines[models[0]].spawned = True
 
     async def load(self, model: str) -> None:
-        """Return when the model is loaded. Concurrent callers share one load, which goes on if they
-        leave. Raises ModelError."""
+        """Load a model and return when its engine serves. Concurrent callers share one load, which
+        continues if they are cancelled. Raises ModelError."""
         engine = self._engines[model]
         if engine.loading is None:
             engine.loading = asyncio.create_task(self._load(model))
@@ -101,8 +106,8 @@ class EngineFleet:
         await asyncio.shield(engine.loading)
 
     async def unload(self, model: str) -> None:
-        """Refuse new requests at once; return when running answers have finished and the engine has
-        ended. Harmless if the model is not loaded."""
+        """Refuse new requests at once. Return when the running answers have finished and the engine
+        has ended. Do nothing if the model is not loaded."""
         engine = self._engines[model]
         if engine.loading is not None:
             with contextlib.suppress(ModelError):
@@ -113,7 +118,8 @@ class EngineFleet:
         await asyncio.shield(engine.unloading)
 
     async def load_adapter(self, model: str, order: AdapterLoadRequest) -> LoadedAdapter:
-        """Load an adapter; the load goes on if the caller leaves. Raises AdapterRefused."""
+        """Load an adapter of a model. The load continues if the caller is cancelled. Raises
+        AdapterRefused."""
         return await self._adapters(model).catalog.load(order)
 
     async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
@@ -121,7 +127,7 @@ class EngineFleet:
         return await self._adapters(model).catalog.unload(alias, expected)
 
     async def stop(self) -> None:
-        """End all engines now."""
+        """End all engines at once, without waiting for running answers."""
         tasks = [t for e in self._engines.values() for t in (e.loading, e.unloading) if t]
         for task in tasks:
             task.cancel()
@@ -145,7 +151,7 @@ class EngineFleet:
                     await engine.adapters.open(engine.supervisor.socket_path)
                 assert engine.supervisor.info is not None
                 engine.planned_bytes = engine.supervisor.info.memory_bytes
-        except Exception as error:  # whatever it was, this load has ended
+        except Exception as error:  # this load has failed, whatever the reason
             self._change(engine, ModelState("unloaded", str(error)))
             await engine.drain()
             if isinstance(error, ModelError):
@@ -181,7 +187,8 @@ class EngineFleet:
 
 
 class _Member:
-    """One model of the fleet. `spawned`: its engine was started before its `load`."""
+    """One model of the fleet. `spawned`: `EngineFleet.start` has spawned its engine, so that `load`
+    need not."""
 
     def __init__(
         self, settings: EngineSettings, environment: Environment, changed: Callable[[], None]
@@ -190,7 +197,7 @@ class _Member:
         if settings.lora is None:
             self.supervisor = EngineSupervisor(settings)
         else:
-            # Imported here: without adapters the engine is spawned sooner.
+            # Imported here, so that an engine without adapters is spawned sooner.
             from penstock.engine.adapters.model_adapters import ModelAdapters
 
             adapters = ModelAdapters(settings.lora, environment, changed)
@@ -206,19 +213,19 @@ class _Member:
 
     @property
     def shown(self) -> ModelState:
-        """The state with the current adapters."""
+        """The state of the model with its current adapters."""
         if self.adapters is None:
             return self.state
         return msgspec.structs.replace(self.state, adapters=self.adapters.catalog.adapters)
 
     async def drain(self) -> None:
-        """Return when all callers have left the engine and it has ended."""
+        """Return when all callers have disconnected from the engine and the engine has ended."""
         if self.adapters is not None:
             await self.adapters.close()
         await self.supervisor.drain()
 
     async def stop(self) -> None:
-        """End the engine now, and forget its adapters."""
+        """End the engine at once and delete the copies of its adapters."""
         if self.adapters is not None:
             await self.adapters.close()
             await self.adapters.catalog.close()
@@ -227,7 +234,7 @@ class _Member:
 
 def _forget_load(engine: _Member) -> None:
     if engine.loading is not None and not engine.loading.cancelled():
-        engine.loading.exception()  # its waiters, if any, have seen it
+        engine.loading.exception()  # its callers, if any, have received the error
     engine.loading = None
 
 

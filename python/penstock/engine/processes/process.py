@@ -1,13 +1,15 @@
 """The engine process: `python -m penstock.engine.processes.process SOCKET`.
 
 It reads its task as one line of JSON from standard input (`supervisor.EngineTask`), writes status
-lines of JSON to standard output (`supervisor.StatusLine`), serves on SOCKET, and ends when standard
-input closes. It then removes SOCKET and its folder if that is empty, since their creator may have
-been killed. A further line of input drains it: it accepts no new connection and ends with the last
-one. Logs and progress go to standard error.
+lines of JSON to standard output (`supervisor.StatusLine`), and serves on SOCKET. Logs and progress
+go to standard error.
 
-Signals that stop a server are handled by the parent, which drains: systemd, container runtimes,
-`timeout` and Ctrl-C send them to every process.
+Any further line of input drains the process: it accepts no new connection and ends when the last
+one is closed. When standard input closes, the process ends at once, and removes SOCKET and its
+folder if that is empty, because the parent process may have been killed.
+
+It ignores the signals that stop a server. systemd, container runtimes, `timeout` and Ctrl-C send
+them to every process, and the parent process handles them by draining.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def main(socket_path: str) -> int:
     except (ModelError, MemoryError, OSError) as error:
         say("failed", _why(error))
         return 1
-    for source in task.adapters:  # requests for an adapter wait until it is read
+    for source in task.adapters:  # requests wait until their adapter is read
         core.add_adapter(source).add_done_callback(_warn_if_lost)
     gc.freeze()  # loaded objects stay: no collection walks them during a step
     gc.enable()
@@ -78,8 +80,9 @@ def main(socket_path: str) -> int:
 
 
 def _why(error: Exception) -> str:
-    """Return the line for the operator. An OSError here is usually a lack of memory, although the
-    plan found enough: a limit of this process, or another process took it."""
+    """Return the reason of a failed load, for the operator. An OSError usually means that memory is
+    short although the plan found enough: this process has a limit, or another process took the
+    memory."""
     if isinstance(error, ModelError):
         return str(error)
     if isinstance(error, OSError) and error.errno != errno.ENOMEM:
@@ -107,7 +110,7 @@ def _report_status(
 
 
 class _ControlInput:
-    """Reads standard input after the task, also while the model is loading."""
+    """Reads the lines of standard input that follow the task, also while the model is loading."""
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path
@@ -116,15 +119,15 @@ class _ControlInput:
         self._drains = False
 
     def pass_to(self, server: EngineServer) -> None:
-        """Set the server that later input controls."""
+        """Set the server to drain or stop, and drain it if that has been requested already."""
         with self._lock:
             self._server = server
             if self._drains:
                 server.drain()
 
     def follow(self) -> None:
-        """Read until the input closes. If that happens during the load, end the process: the model
-        is no longer wanted."""
+        """Read until standard input closes, then stop the server. If it closes during the load, end
+        the process, because the model is no longer wanted."""
         while os.read(0, 4096):
             with self._lock:
                 self._drains = True

@@ -1,4 +1,4 @@
-"""Keeps one engine process alive: starts it, reports its start, restarts it with back-off."""
+"""Keeps one engine process alive: starts it, reports when it serves, restarts it with back-off."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ STATUS_LINE_BYTES = 1024 * 1024
 
 
 class EngineTask(msgspec.Struct, frozen=True):
-    """The line of JSON that the engine process reads from standard input. `limit_bytes`: memory
-    that it may plan with, None for what is available. `adapters`: those that it loads at its start.
+    """The line of JSON that the engine process reads from standard input.
+
+    `limit_bytes`: most memory to plan with, None for all that is available.
+    `adapters`: the adapters to load at the start.
     """
 
     settings: EngineSettings
@@ -39,8 +41,8 @@ class EngineTask(msgspec.Struct, frozen=True):
 
 
 class StatusLine(msgspec.Struct, frozen=True):
-    """One line of JSON that the engine process writes to standard output. `info` is set with
-    "ready"."""
+    """One line of JSON that the engine process writes to standard output. `info`: set if `event` is
+    "ready", else None."""
 
     event: Literal["report", "ready", "failed"]
     text: str = ""
@@ -50,9 +52,10 @@ class StatusLine(msgspec.Struct, frozen=True):
 class EngineSupervisor:
     """Owns the engine process and the directory of its socket.
 
-    The child ends when its standard input closes, so it never outlives this process. `adapters`:
-    returns those that an engine loads at its start. `restarted` is called when an engine serves
-    again after one died.
+    The engine process ends when its standard input closes, so it never outlives this process.
+
+    `adapters`: returns the adapters that an engine loads when it starts.
+    `restarted`: called when an engine serves again after a crash.
     """
 
     def __init__(
@@ -78,9 +81,9 @@ class EngineSupervisor:
         return self._process.pid if self._process else None
 
     async def start(self, limit_bytes: int | None = None) -> None:
-        """Spawn the engine, with a limit on its memory or none. Return at once; see `wait_ready`.
-        May be called again after `drain` or a failed start. Raises ModelError if the system refuses
-        a process."""
+        """Spawn the engine process without waiting until it serves (see `wait_ready`).
+        `limit_bytes`: most memory to plan with, None for all that is available. May be called again
+        after `drain` or a failed start. Raises ModelError if the process cannot be started."""
         self._task = msgspec.structs.replace(self._task, limit_bytes=limit_bytes)
         try:
             await self._spawn()
@@ -88,8 +91,8 @@ class EngineSupervisor:
             raise ModelError(f"the engine process cannot be started: {error}") from error
 
     async def wait_ready(self) -> str:
-        """Return the start-up report (the memory formula). Raises ModelError if the engine cannot
-        start."""
+        """Wait until the engine serves. Return the start-up report, which is the memory formula.
+        Raises ModelError if the engine cannot start."""
         assert self._process is not None
         failure = await self._follow(self._process)
         if failure is not None:
@@ -98,8 +101,8 @@ class EngineSupervisor:
         return self.report
 
     async def drain(self) -> None:
-        """Return when all callers have left the engine and it has ended. It is not restarted;
-        `stop` ends the wait."""
+        """Return when all callers have disconnected from the engine and the engine has ended. It is
+        not restarted. `stop` ends the wait."""
         await self._stop_watching()
         process = self._process
         if process is not None and process.returncode is None:
@@ -111,7 +114,7 @@ class EngineSupervisor:
         self._process = None
 
     async def stop(self) -> None:
-        """End the engine and remove its socket."""
+        """End the engine at once and remove its socket."""
         await self._stop_watching()
         if self._process is not None and self._process.returncode is None:
             assert self._process.stdin is not None
@@ -149,20 +152,20 @@ class EngineSupervisor:
         )
         try:
             self._process = process = await asyncio.shield(starting)
-        except asyncio.CancelledError:  # the process exists all the same; `stop` ends it
+        except asyncio.CancelledError:  # the process exists nevertheless; `stop` ends it
             with contextlib.suppress(OSError):
                 self._process = await starting
             raise
         assert process.stdin is not None
         task = msgspec.structs.replace(self._task, adapters=self._adapters())
-        with contextlib.suppress(ConnectionError):  # it has just died; `_follow` finds out how
+        with contextlib.suppress(ConnectionError):  # the process died; `_follow` finds out how
             process.stdin.write(msgspec.json.encode(task) + b"\n")
             await process.stdin.drain()
         return process
 
     async def _follow(self, process: asyncio.subprocess.Process) -> str | None:
-        """Wait until the engine is ready; return None, or why it failed. An engine that writes
-        anything but status lines has failed, and is killed."""
+        """Wait until the engine is ready. Return None, or the reason why it failed. An engine that
+        writes anything but status lines is killed."""
         try:
             return await self._read_status(process)
         except ValueError as error:  # msgspec's errors are ValueErrors, too
@@ -210,7 +213,8 @@ class EngineSupervisor:
                 self._restarted()
 
     async def _restart(self) -> str | None:
-        """Spawn another engine; return None, or why that failed: another attempt follows."""
+        """Spawn a new engine and wait until it is ready. Return None, or the reason why it
+        failed."""
         try:
             return await self._follow(await self._spawn())
         except OSError as error:  # such as no free descriptor

@@ -1,1 +1,1 @@
-"""The CPU runtime: recorded plans, the KV cache and the choice of instruction sets."""
+"""The CPU runtime: recorded plans, the KV cache and the selection of instruction sets."""

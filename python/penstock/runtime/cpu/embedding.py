@@ -1,4 +1,4 @@
-"""The CPU runtime of embedding models and rerankers: whole sequences in, vectors or scores out.
+"""The CPU runtime of embedding models and rerankers: computes vectors or scores of whole sequences.
 Imports no torch."""
 
 from __future__ import annotations
@@ -39,14 +39,20 @@ from penstock.runtime.memory import (
 Floats = npt.NDArray[np.float32]
 
 DEFAULT_MAX_CONTEXT = 8192
-"""Largest default context. A sequence is computed in one step, whose memory grows with it;
-`max_model_len` can allow more."""
+"""Largest default context in tokens. A sequence is computed in one step, whose memory grows with
+its length; `max_model_len` can allow more."""
 
 
 class EmbeddingInfo(msgspec.Struct, frozen=True):
-    """Facts of a loaded model. A step has at most `max_rows` sequences and `step_tokens` tokens, a
-    sequence at most `max_model_len` tokens. `width`: numbers per embedding. `memory_bytes`: sum of
-    the memory formula."""
+    """Describes a loaded embedding model or reranker.
+
+    `model_id`, `fingerprint`: name, and identification of its weights and arithmetic.
+    `max_model_len`: most tokens of a sequence.
+    `step_tokens`, `max_rows`: most tokens and most sequences of a step.
+    `width`: numbers per embedding.
+    `weight_bytes`: size of the packed weights.
+    `memory_bytes`: sum of the memory formula.
+    """
 
     model_id: str
     fingerprint: str
@@ -60,18 +66,19 @@ class EmbeddingInfo(msgspec.Struct, frozen=True):
 
 
 class EmbeddingRuntime(Protocol):
-    """One loaded model. Not thread-safe: all calls must come from one thread."""
+    """A loaded embedding model or reranker. Not thread-safe: all calls must come from one
+    thread."""
 
     @property
     def info(self) -> EmbeddingInfo: ...
 
     @property
     def report(self) -> str:
-        """The memory formula with this model's numbers, one line."""
+        """The memory formula with this model's numbers, in one line."""
 
     @property
     def adapters(self) -> RuntimeAdapters | None:
-        """The adapter slots, or None without LoRA settings and for encoders."""
+        """The adapter slots. None without LoRA settings, and for encoders."""
 
     def embed(
         self,
@@ -81,10 +88,12 @@ class EmbeddingRuntime(Protocol):
     ) -> Floats:
         """Compute the vectors [R, W] of `sequences`, valid until the next call.
 
-        Token ids must be within the vocabulary, sequences must not be empty, and together they must
-        fit a step. `slots`: adapter slot of each sequence, negative for none; empty if none has an
-        adapter. `second_starts`: start of the second text of each sequence, its length if it has
-        none; empty if all sequences are single texts.
+        `sequences`: token ids within the vocabulary. No sequence is empty, and together they fit
+        one step.
+        `slots`: adapter slot of each sequence, negative for none; empty if no sequence has an
+        adapter.
+        `second_starts`: start of the second text of each sequence, or its length if it has none;
+        empty if all sequences are single texts.
         """
 
     def close(self) -> None:
@@ -94,10 +103,13 @@ class EmbeddingRuntime(Protocol):
 class NativeEmbedding:
     """An `EmbeddingRuntime` on a CPU.
 
-    The step is recorded as a plan, and with LoRA settings as a second plan with adapters, in the
-    same memory. `home`: folder of the saved ISA selections, None for PENSTOCK_HOME. Raises
-    ModelError if the model does not fit `available` bytes (None: not checked) or the kernels do not
-    support it.
+    It records the step as a plan and, with LoRA settings, a second plan with adapters, which uses
+    the same memory.
+
+    `available`: bytes of memory that the model must fit, None for no check.
+    `home`: folder of the saved ISA selections, None for PENSTOCK_HOME.
+
+    Raises ModelError if the model does not fit or the kernels do not support it.
     """
 
     def __init__(
@@ -162,7 +174,8 @@ class NativeEmbedding:
         slots: Sequence[int] = (),
         second_starts: Sequence[int] = (),
     ) -> Floats:
-        """See `EmbeddingRuntime`. Steps with and without adapters have separate plans."""
+        """Compute the vectors of `sequences`, with the plan for steps with or without adapters. See
+        `EmbeddingRuntime.embed`."""
         inputs = self._inputs(sequences, slots, second_starts)
         plan = self._plan if inputs.adapters is None else self._adapter_plan
         vectors: Floats = plan.run(*plan_arguments(inputs))
@@ -174,14 +187,15 @@ class NativeEmbedding:
         slots: Sequence[int] = (),
         second_starts: Sequence[int] = (),
     ) -> Floats:
-        """Compute the same step kernel by kernel, to debug a plan."""
+        """Compute the result of `embed` kernel by kernel instead of replaying a plan, to debug the
+        plan."""
         inputs = self._inputs(sequences, slots, second_starts)
         adapter_slots = None if self.adapters is None else self.adapters.slots
         vectors: Floats = self._embedder.forward(self._ops, inputs, self._cache, adapter_slots)
         return vectors
 
     def close(self) -> None:
-        """Release the plans, which hold weights and cache."""
+        """Release the plans, which hold the weights and the cache."""
         del self._plan, self._adapter_plan, self._embedder, self._cache, self.adapters
 
     def _inputs(
@@ -207,17 +221,17 @@ class NativeEmbedding:
 
 
 def embedding_rows(sizes: StepSizes, step_tokens: int) -> int:
-    """Return the most sequences of a step."""
+    """Return the largest number of sequences of a step."""
     return min(sizes.max_num_seqs, step_tokens)
 
 
 def plan_embedding(
     model: LoadedEmbedder, weight_bytes: int, settings: EngineSettings, available: int | None
 ) -> MemoryPlan:
-    """Return the sizes for `model` within `available` bytes (None: not checked).
+    """Return the memory plan of `model` within `available` bytes (None: not checked).
 
-    The cache holds one step of one layer. For the limit of adapters see `plan_memory`. Raises
-    ModelError with the numbers if it does not fit.
+    The KV cache holds the tokens of one step for one layer. `plan_memory` describes the memory
+    limit of adapters. Raises ModelError with the numbers if the model does not fit.
     """
     spec = model.spec
     wanted = settings.max_model_len or min(
@@ -255,8 +269,9 @@ def plan_embedding(
 
 
 def _buffer_bytes(spec: EncoderSpec | DecoderSpec, step_tokens: int, max_model_len: int) -> int:
-    """Return an upper bound of the float32 activations of a step: the residual and the layer's
-    input, and either q, k, v and the attention output, or the feed-forward's activations."""
+    """Return an upper bound of the bytes of a step's float32 activations and of the rope or
+    position tables. At most the residual and the layer's input are in memory at the same time, with
+    either q, k, v and the attention output, or the activations of the feed-forward."""
     if isinstance(spec, EncoderSpec):
         inner = max(5 * spec.hidden_size, (3 if spec.gated else 2) * spec.intermediate_size)
         rotated = 2 * spec.segments if spec.rope is None else 2 * spec.head_dim

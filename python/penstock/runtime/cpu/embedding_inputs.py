@@ -1,4 +1,4 @@
-"""Inputs of a step of whole sequences, without a cache between steps."""
+"""Builds the inputs of a step that computes whole sequences, without a KV cache between steps."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def whole_sequences(
     second_starts: Sequence[int] = (),
     second_offset: int = 0,
 ) -> StepInputs[Ints]:
-    """Return the inputs of a step that computes `sequences`, each in its own blocks from block 0
-    on.
+    """Return the inputs of a step that computes `sequences`, each in its own KV blocks, from block
+    0 on.
 
-    `pooled_token`: the token of each sequence that is a sampled row. `adapter_slots`: adapter slot
-    of each sequence, negative for none; empty if none has an adapter. `second_starts`: start of the
-    second text of each sequence; its positions are shifted by `second_offset`.
+    `pooled_token`: the token of each sequence whose hidden state is returned.
+    `adapter_slots`: adapter slot of each sequence, negative for none; empty if no sequence has an
+    adapter.
+    `second_starts`: start of the second text of each sequence; the positions of that text are
+    shifted by `second_offset`.
     """
     lengths = np.array([len(sequence) for sequence in sequences], np.int32)
     starts = np.zeros(len(lengths) + 1, np.int32)
@@ -62,5 +64,6 @@ def whole_sequences(
 
 
 def max_blocks(step_tokens: int, max_rows: int, block_size: int) -> int:
-    """Return the most blocks of a step: each sequence may leave one partly filled."""
+    """Return the largest number of KV blocks of a step. Each sequence may leave one block partly
+    filled."""
     return -(-step_tokens // block_size) + max_rows

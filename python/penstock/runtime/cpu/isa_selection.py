@@ -1,5 +1,6 @@
-"""Selects the instruction sets (ISAs) that serve a model on a CPU: the one that the operator names,
-or those that a measurement chose when this machine first loaded a model of these shapes."""
+"""Selects the instruction sets (ISAs) with which a CPU serves a model: the ISA that the operator
+names, or the ISAs that were fastest when this machine first loaded a model with the same kernel
+shapes."""
 
 from __future__ import annotations
 
@@ -51,10 +52,11 @@ def select_isas(
     home: Path,
     clock: Clock = SYSTEM_CLOCK,
 ) -> IsaSelection:
-    """Return the ISAs for `model` with a KV cache like `cache`.
+    """Return the ISAs for the kernels of `model` with a KV cache of the shape `cache`.
 
-    A measured selection is saved under `home`. Raises ModelError for a `cpu_isa` that this
-    machine or build lacks.
+    Unless the settings name an ISA, a selection saved under `home` is used, or the kernels are
+    measured and the selection is saved there. Raises ModelError for a `cpu_isa` that this machine
+    or this build does not support.
     """
     if settings.cpu_isa != "auto":
         return _forced(settings.cpu_isa)
@@ -94,8 +96,8 @@ def select_isas(
 
 
 def saved_isa_selections(home: Path) -> tuple[list[str], list[SavedIsaSelection]]:
-    """Return the ISAs that may serve on this machine, narrowest first, and the selections saved for
-    it and for this build."""
+    """Return the ISAs that this machine can use, narrowest first, and the selections that are saved
+    for this machine and this build."""
     isas = candidate_isas()
     here = _key(isas, ())
     return isas, [
@@ -104,7 +106,7 @@ def saved_isa_selections(home: Path) -> tuple[list[str], list[SavedIsaSelection]
 
 
 def kernel_shapes(model: LoadedModel | LoadedEmbedder, cache: CacheShape) -> KernelShapes:
-    """Return the shapes of a model's kernels, which are measured."""
+    """Return the shapes of a model's kernels, for which ISAs are measured and selected."""
     spec = model.spec
     kv_heads = spec.num_heads if isinstance(spec, EncoderSpec) else spec.num_kv_heads
     both = isinstance(spec, EncoderSpec) or spec.bidirectional
@@ -120,7 +122,8 @@ def kernel_shapes(model: LoadedModel | LoadedEmbedder, cache: CacheShape) -> Ker
 
 
 def describe_shapes(shapes: KernelShapes) -> tuple[str, ...]:
-    """Return one line per fact, in a fixed order. The lines are part of the saved file's key."""
+    """Return the kernel shapes as lines of text in a fixed order. The lines are part of the key of
+    a saved selection."""
     query, shared, dim = shapes.heads
     forms = sorted(
         f"{form_name(form.pattern)}: {form.rows} x {form.columns}, {form.elements} in all"
@@ -136,8 +139,8 @@ def describe_shapes(shapes: KernelShapes) -> tuple[str, ...]:
 
 
 def summary(isas: IsaSelection) -> str:
-    """Return one line: "products avx512 (up to 7 rows avx2, more avx512), attention avx512, other
-    avx2"."""
+    """Return the selection in one line: "products avx512 (up to 7 rows avx2, more avx512),
+    attention avx512, other avx2"."""
     parts = [
         f"{'more' if one.most_rows is None else f'up to {one.most_rows} rows'} {one.level}"
         for one in isas.linear
@@ -147,7 +150,8 @@ def summary(isas: IsaSelection) -> str:
 
 
 def in_microseconds(times: Times) -> dict[str, float]:
-    """Return microseconds by kind, rows, arithmetic and ISA."""
+    """Return the measured times in microseconds, by a text that names the kernel, the rows, the
+    arithmetic and the ISA."""
     return {
         f"{cell.kind}, {cell.rows} rows, as {cell.arithmetic}, by {cell.isa}": round(
             1e6 * seconds, 1

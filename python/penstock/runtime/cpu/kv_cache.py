@@ -1,4 +1,4 @@
-"""The memory of the paged KV cache on a CPU."""
+"""Allocates the memory of the paged KV cache on a CPU."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from penstock.kernels.ops_interface import LayerCache
 from penstock.runtime.memory import CacheShape
 
 LARGE_PAGE_BYTES: Final = 2 << 20
-# Memory that is prepared beyond that in use, 2,800 tokens of SmolLM2-135M; if more than that is in
-# use, as much again.
+# Memory to allocate beyond the memory in use: at least this much (2,800 tokens of SmolLM2-135M), or
+# as much as is in use if that is more.
 AHEAD_BYTES: Final = 64 << 20
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
 
 
 class KvCache:
-    """Zeroed keys and values of all layers. `caches`, one per layer, are views of one pool of keys
-    and one pool of values.
+    """The zeroed keys and values of all layers. `caches`: one view per layer of the pool of keys
+    and the pool of values.
 
-    A block's keys are adjacent for all layers, so that the memory in use grows with the blocks in
-    use, and a long context touches few page table entries: the pools ask for large pages. The
-    operating system allocates a page when it is first written or prepared: a fifth of a millisecond
-    on a bare machine, several on a virtual one whose hypervisor has to find it first.
+    The keys of a block are adjacent for all layers, so that the memory in use grows with the blocks
+    in use. The pools ask for large pages, so that a long context touches few page table entries.
+    The operating system allocates a page when it is first written or prepared. That takes a fifth
+    of a millisecond on a bare machine, and several on a virtual one whose hypervisor has to find
+    the page first.
     """
 
     def __init__(self, shape: CacheShape) -> None:
@@ -42,13 +43,15 @@ class KvCache:
         ]
 
     def prepare(self, used_blocks: int) -> bool:
-        """Allocate one more page if fewer than `AHEAD_BYTES` are ready beyond the first
-        `used_blocks` blocks. Return False if that is not needed or not supported."""
+        """Allocate one more page if less than `AHEAD_BYTES` of memory is allocated beyond the first
+        `used_blocks` blocks. Return False if no page is needed, or the system does not support
+        this."""
         return any(pool.prepare(used_blocks, AHEAD_BYTES // 2) for pool in self._pools)
 
 
 class _Pool:
-    """One pool. `array`: [B, L, *layer_shape[1:]], aligned to a large page."""
+    """The keys or the values of all layers. `array`: [B, L, *layer_shape[1:]], aligned to a large
+    page."""
 
     def __init__(
         self, shape: CacheShape, layer_shape: tuple[int, ...], dtype: type[np.generic]
@@ -82,8 +85,8 @@ class _Pool:
 
 
 def _populate(address: int, length: int) -> bool:
-    """Allocate the pages of this memory without changing their content. Return whether that
-    succeeded. Releases the GIL; `mmap.madvise` does not."""
+    """Allocate the pages of the memory at `address` without changing their content. Return whether
+    that succeeded. Releases the GIL, unlike `mmap.madvise`."""
     libc = ctypes.CDLL(None)
     arguments = ctypes.c_void_p(address), ctypes.c_size_t(length)
     return int(libc.madvise(*arguments, _MADV_POPULATE_WRITE)) == 0

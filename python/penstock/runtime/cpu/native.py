@@ -1,4 +1,4 @@
-"""The native CPU backend: weights packed for the instruction set, and a recorded plan of the step,
+"""The native CPU backend: packs weights for the instruction set and records a plan of the step,
 which the thread pool replays without Python."""
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MAX_HEAD_DIM: Final = 1024
 
 
 class NativeBackend:
-    """A `Backend` of the sizes in `memory`.
+    """A `Backend` with native kernels. `memory`: the sizes for which it is built.
 
-    Raises ModelError if weights cannot be read, or if the kernels do not support the model's sizes
-    or the settings' block size.
+    Raises ModelError if the weights cannot be read, or if the kernels do not support the model's
+    sizes or the `block_size` of the settings.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class NativeBackend:
         progress: Progress | None = None,
         isas: IsaSelection | None = None,
     ) -> None:
-        """`isas` None: the widest ISA of the CPU."""
+        """Pack the weights and record the plans. `isas`: None for the widest ISA of the CPU."""
         check_block_size(settings.block_size)
         check_head_dim(model.model_id, model.spec.head_dim)
         pool = Pool(settings.threads or available_cores())
@@ -72,14 +72,15 @@ class NativeBackend:
         return int(self._plan.arena_bytes)
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """See `Backend`. Returns a view of the plan's memory. Steps with and without adapters have
-        separate plans in the same memory."""
+        """Run the forward pass of one step; see `Backend.logits`. Returns a view of the plan's
+        memory. Steps with and without adapters have separate plans, which use the same memory."""
         plan = self._plan if inputs.adapters is None else self._adapter_plan
         logits: Floats = plan.run(*plan_arguments(inputs))
         return logits
 
     def eager_logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """Compute the same step kernel by kernel, to debug a plan."""
+        """Compute the result of `logits` kernel by kernel instead of replaying a plan, to debug the
+        plan."""
         slots = None if self.adapters is None else self.adapters.slots
         logits: Floats = self._decoder.forward(self._ops, inputs, self.caches, slots)
         return logits
@@ -93,11 +94,11 @@ class NativeBackend:
         return self._ops.top_logprobs(logits, rows, tokens, count)
 
     def prepare(self, used_blocks: int) -> bool:
-        """See `Backend`."""
+        """Allocate memory of the KV cache ahead of its use; see `Backend.prepare`."""
         return self._pool.prepare(used_blocks)
 
     def close(self) -> None:
-        """Release the plans, which hold weights and cache."""
+        """Release the plans, which hold the weights and the KV cache."""
         del self._plan, self._adapter_plan, self._decoder, self.adapters, self._pool
         self.caches = []
 
@@ -114,8 +115,8 @@ class NativeBackend:
 
 
 def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
-    """Return the plans of recorders and their outputs. All use the memory of the largest plan, so
-    they must not run at the same time."""
+    """Return the plans of several pairs (recorder, output). All plans use the memory of the largest
+    one, so they must not run at the same time."""
     plans = [recorder.finish(output) for recorder, output in recorded]
     largest = max(plans, key=lambda plan: int(plan.arena_bytes))
     return [
@@ -125,8 +126,8 @@ def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
 
 
 def check_head_dim(model_id: str, head_dim: int) -> None:
-    """Raise ModelError if the attention kernels do not support `head_dim`, before weights are
-    read."""
+    """Raise ModelError if the attention kernels do not support `head_dim`. Called before weights
+    are read."""
     if head_dim % 8 or head_dim > MAX_HEAD_DIM:
         raise ModelError(
             f"{model_id}: head_dim is {head_dim}; the CPU kernels support multiples of 8 up to"
@@ -135,8 +136,8 @@ def check_head_dim(model_id: str, head_dim: int) -> None:
 
 
 def check_block_size(block_size: int) -> None:
-    """Raise ModelError unless every ISA supports `block_size`, so that the setting means the same
-    on all machines."""
+    """Raise ModelError unless every ISA supports `block_size`, so that a setting that works on one
+    machine works on all."""
     if block_size % 16 or (64 % block_size and block_size % 64):
         raise ModelError(
             f"block_size is {block_size}; the CPU kernels support 16, 32 and multiples of 64"

@@ -1,6 +1,8 @@
-"""The reference backend: each op's PyTorch reference, slow and plain. Imports torch.
+"""The reference backend: runs the PyTorch reference of each op, which is slow but simple. Imports
+torch.
 
-It serves `kernels = "reference"`, for tests and to tell a kernel bug from a model bug.
+It serves `kernels = "reference"`, for tests and to distinguish a bug of a kernel from a bug of the
+model.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from penstock.runtime.memory import MemoryPlan
 
 
 class ReferenceBackend:
-    """A `Backend` of the sizes in `memory`. Raises ModelError if weights cannot be read."""
+    """A `Backend` with the reference ops. `memory`: the sizes for which it is built. Raises
+    ModelError if the weights cannot be read."""
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class ReferenceBackend:
         return self._decoder.weight_bytes
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """See `Backend`."""
+        """Run the forward pass of one step; see `Backend.logits`."""
         tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
         with torch.inference_mode():
             slots = None if self.adapters is None else self.adapters.slots
@@ -71,7 +74,7 @@ class ReferenceBackend:
         return own.numpy(), ids.numpy(), values.numpy()
 
     def prepare(self, used_blocks: int) -> bool:
-        """See `Backend`. Does nothing."""
+        """Return False, because there is nothing to prepare. See `Backend.prepare`."""
         return False
 
     def close(self) -> None:

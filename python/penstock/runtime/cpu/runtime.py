@@ -1,4 +1,4 @@
-"""The CPU runtime: persistent batch, one backend, and the sampler. Imports no torch."""
+"""The CPU runtime: combines the persistent batch, one backend and the sampler. Imports no torch."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class CpuRuntime:
         return self._backend.adapters
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """See `Runtime.submit`. Computes the step at once."""
+        """Execute a plan before returning; see `Runtime.submit`."""
         self._done = self.execute(plan, masks)
 
     def collect(self) -> StepResult:
-        """See `Runtime.collect`."""
+        """Return the result of the submitted step; see `Runtime.collect`."""
         done, self._done = self._done, None
         assert done is not None, "collect() without submit()"
         return done
 
     def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
-        """Submit and collect in one call."""
+        """Submit a step and collect its result in one call."""
         self._rows.apply(plan)
         for append in plan.blocks:
             self._used_blocks = max(self._used_blocks, max(append.blocks, default=0) + 1)
@@ -53,7 +53,7 @@ class CpuRuntime:
         return self._sampler.finish(plan, logits, masks)
 
     def prepare(self) -> bool:
-        """See `Runtime.prepare`."""
+        """Allocate memory of the KV cache ahead of its use; see `Runtime.prepare`."""
         return self._backend.prepare(self._used_blocks)
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""ISA selections that were measured on this machine: one file per processor, build and set of
-shapes.
+"""Saves the ISA selections that were measured on this machine, in one file per processor, build and
+set of kernel shapes.
 
-A selection changes the bits of results, so it is made once: the first writer wins, and the others
-use its file. A file that cannot be read, or is for another processor, build or set of shapes,
-counts as absent and is replaced.
+A selection changes the bits of results, so it is made only once: the first process to write the
+file wins, and other processes use that file. A file that cannot be read, or is for another
+processor, build or set of shapes, counts as absent and is replaced.
 """
 
 from __future__ import annotations
@@ -33,8 +33,13 @@ log = logging.getLogger(__name__)
 
 
 class IsaSelectionKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The key of a selection. `levels`: ISAs that the processor and the build have, narrowest
-    first; `build`: version and digest of the kernels; `shapes`: one line per fact of the model."""
+    """The key of a saved selection.
+
+    `processor`: see `processor_name`.
+    `levels`: ISAs that both the processor and the build support, narrowest first.
+    `build`: version and digest of the kernels; see `build_name`.
+    `shapes`: lines of text that describe the kernel shapes of the model.
+    """
 
     processor: str
     levels: tuple[str, ...]
@@ -48,8 +53,12 @@ class IsaSelectionKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SavedIsaSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of one file. `model_id`: the first model that the selection was made for;
-    `microseconds`: measured times by work, rows and ISA."""
+    """The content of one file.
+
+    `model_id`: the model for which the selection was measured.
+    `levels`: the selection.
+    `microseconds`: measured times by kernel, rows, arithmetic and ISA.
+    """
 
     schema: int
     key: IsaSelectionKey
@@ -59,8 +68,8 @@ class SavedIsaSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 def save_selection(home: Path, made: SavedIsaSelection) -> SavedIsaSelection:
-    """Write a selection unless one has been written meanwhile. Return the one that is now valid: if
-    no file can be written, `made`, with a warning."""
+    """Write a selection unless another process has written one for the same key. Return the
+    selection that is now valid. If no file can be written, log a warning and return `made`."""
     final = home / FOLDER / made.key.file_name
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -80,13 +89,13 @@ def save_selection(home: Path, made: SavedIsaSelection) -> SavedIsaSelection:
 
 
 def load_selection(home: Path, key: IsaSelectionKey) -> SavedIsaSelection | None:
-    """Return the selection for `key`, if there is one."""
+    """Return the selection saved for `key`, or None."""
     saved = _read(home / FOLDER / key.file_name)
     return saved if saved is not None and saved.key == key else None
 
 
 def all_saved(home: Path) -> list[SavedIsaSelection]:
-    """Return every readable selection."""
+    """Return all selections saved under `home` whose files can be read."""
     try:
         paths = sorted((home / FOLDER).glob("*.json"))
     except OSError:
@@ -95,7 +104,7 @@ def all_saved(home: Path) -> list[SavedIsaSelection]:
 
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:
-    """Return the kind of the first processor: "AMD EPYC; AuthenticAMD; 25; 17; 1"."""
+    """Return the name of the first processor's model: "AMD EPYC; AuthenticAMD; 25; 17; 1"."""
     return "; ".join(_values(cpuinfo)) or "unknown"
 
 
@@ -113,7 +122,8 @@ def _write(folder: Path, made: SavedIsaSelection) -> Path:
 
 
 def _place(written: Path, final: Path, made: SavedIsaSelection) -> SavedIsaSelection:
-    """Publish a complete file under its name in one step. An earlier readable one stays."""
+    """Move a complete file to its final name in one step, unless a valid file has that name
+    already. Return the selection that is now valid."""
     try:
         os.link(written, final)
     except FileExistsError:
@@ -121,7 +131,7 @@ def _place(written: Path, final: Path, made: SavedIsaSelection) -> SavedIsaSelec
         if there is not None and there.key == made.key:
             return there
         os.replace(written, final)
-    except OSError:  # a file system without hard links
+    except OSError:  # the file system has no hard links
         os.replace(written, final)
     return made
 
@@ -135,7 +145,7 @@ def _read(path: Path) -> SavedIsaSelection | None:
 
 
 def _is_valid(saved: SavedIsaSelection) -> bool:
-    """Return whether every ISA in use is one of the processor's and the row ranges ascend."""
+    """Return whether the processor supports every ISA of a selection and its row ranges ascend."""
     isas = saved.levels
     ranges = (*isas.linear, *isas.experts)
     named = {isas.products, isas.attention, isas.other, *(one.level for one in ranges)}
@@ -145,7 +155,7 @@ def _is_valid(saved: SavedIsaSelection) -> bool:
 
 
 def _ascend(bounds: Sequence[int | None]) -> bool:
-    """Return whether bounds ascend from at least 1 and the last is None."""
+    """Return whether the bounds ascend from at least 1, and the last one is None."""
     *finite, last = bounds or [None]
     known = [bound for bound in finite if bound is not None]
     ascends = known == sorted(set(known)) and min(known, default=1) > 0

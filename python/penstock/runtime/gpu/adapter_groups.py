@@ -1,7 +1,7 @@
-"""Adapter groups of a step as words of its upload: `AdapterRows` of the tokens and of the sampled
-rows, whose tensors are views of those words.
+"""Packs the adapter groups of a step into the words that are sent to the device. The `AdapterRows`
+of the tokens and of the sampled rows are views of these words.
 
-A captured step has its words at the same place every time.
+In a captured step, the words of the groups are at the same addresses every time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from penstock.scheduler.types import Chunk
 Ints = npt.NDArray[np.int32]
 
 ALIGNED_WORDS = 4
-"""Kernels read 16 bytes at a time: every array starts at a multiple of this."""
+"""Kernels read 16 bytes at a time, so every array starts at a multiple of this many words."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWords:
-    """The layout of `groups` groups in a step of `chunks` chunks, `tokens` tokens and `places`
-    sampled rows. The words follow those of the chunks."""
+    """The positions of the adapter groups in the words of a step, after the words of the chunks.
+
+    `groups`: number of groups.
+    `chunks`, `tokens`: number of chunks and of tokens of the step.
+    `places`: number of tokens whose logits are computed.
+    """
 
     groups: int
     chunks: int
@@ -42,14 +46,14 @@ class GroupWords:
         return end
 
     def write(self, words: Ints, chunks: tuple[Chunk, ...], slots: Ints) -> None:
-        """Write the groups of `chunks`. `slots[i]` is the adapter slot of chunk i, or -1; at least
-        one chunk has an adapter. Padding rows beyond the chunks belong to no group."""
+        """Write the groups of `chunks`. `slots[i]`: the adapter slot of chunk i, or -1; at least
+        one chunk has an adapter. Padding chunks belong to no group."""
         grouped = _group(chunks, slots, self.groups)
         for window, part in zip(self._windows(), _parts(*grouped), strict=True):
             words[window.start : window.start + len(part)] = part
 
     def write_dummy(self, words: Ints) -> None:
-        """Write groups in which no row has an adapter."""
+        """Write groups for a step in which no token has an adapter."""
         for window in self._windows():
             words[window] = 0
 
@@ -69,7 +73,8 @@ class GroupWords:
 
 
 def _group(chunks: tuple[Chunk, ...], slots: Ints, groups: int) -> GroupedRows:
-    """Group the tokens and the sampled rows: first rows to sample, then rows to score."""
+    """Group the tokens of a step and its sampled rows by adapter slot. The sampled rows are first
+    the tokens at which a row samples, then the tokens at which a prompt is scored."""
     lengths = [chunk.length + len(chunk.draft_tokens) for chunk in chunks]
     samples = [1 + len(chunk.draft_tokens) if chunk.samples else 0 for chunk in chunks]
     scores = [chunk.num_scores for chunk in chunks]

@@ -1,4 +1,5 @@
-"""LoRA adapters on a device. They are copied beside the steps; a step waits for those it reads."""
+"""LoRA adapters on a device. They are copied in parallel with the steps; a step waits only for the
+adapters that it reads."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ from penstock.runtime.gpu.copy_stream import CopyStream
 class DeviceAdapters:
     """`RuntimeAdapters` whose slots are filled from pinned memory on a copy stream.
 
-    Only a step that admits a row with the slot waits for its copies. A slot is cleared after the
-    steps launched before: a step planned ahead may still compute a row that has finished. `pack` is
-    for any thread; the other methods are for the runtime's thread.
+    A step waits for the copies to a slot only if it admits a row with that slot. A slot is cleared
+    after all steps that were launched before, because a step planned ahead may still compute a row
+    that has finished. Any thread may call `pack`; only the runtime's thread may call the other
+    methods.
     """
 
     def __init__(self, own: SlotAdapters, copy_stream: CopyStream, device: torch.device) -> None:
@@ -30,27 +32,28 @@ class DeviceAdapters:
         self._copy_stream = copy_stream
         self._arriving: dict[int, Any] = {}
         if device.type == "cuda":
-            # The allocator keeps this memory for the copy stream and cuts pieces from it.
+            # The allocator keeps this memory and allocates the adapters of the copy stream in it.
             copy_stream.run(lambda: _reserve(own.max_bytes, device))
 
     def pack(self, adapter: Adapter) -> PackedAdapter:
-        """See `RuntimeAdapters`. Packs into pinned memory."""
+        """Pack an adapter into pinned memory; see `RuntimeAdapters.pack`."""
         with self._copy_stream.on_device():
             return self._own.pack(adapter)
 
     def install(self, slot: int, packed: PackedAdapter) -> None:
-        """See `RuntimeAdapters`. Launches the copies; no step waits for them yet."""
+        """Launch the copies of a packed adapter to `slot`; see `RuntimeAdapters.install`. Steps
+        wait for the copies only after `await_slots`."""
         self._arriving[slot] = self._copy_stream.run(lambda: self._own.install(slot, packed))
 
     def clear(self, slot: int) -> None:
-        """See `RuntimeAdapters`. Only the copy stream reuses the memory, and so only after the
-        steps that may read it."""
+        """Free the memory of the adapter in `slot`; see `RuntimeAdapters.clear`. The memory is
+        reused only on the copy stream, and so only after the steps that may read it."""
         self._arriving.pop(slot, None)
         self._copy_stream.wait_for_steps()
         self._copy_stream.run(lambda: self._own.clear(slot))
 
     def await_slots(self, slots: Iterable[int]) -> None:
-        """Make steps launched from now on wait for the copies to these slots."""
+        """Make steps that are launched from now on wait for the copies to these slots."""
         for slot in slots:
             if slot in self._arriving:
                 self._copy_stream.make_steps_wait(self._arriving.pop(slot))

@@ -1,6 +1,7 @@
-"""A GPU stream for copies beside the steps, and the waiting between the two.
+"""A GPU stream for copies that run in parallel with the steps, and the synchronization between
+copies and steps.
 
-On "cpu" (tests), work is done at once.
+On the device "cpu" (tests), all work is done at once.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import torch
 
 
 class CopyStream:
-    """A GPU stream beside the one on which the steps of `device` are launched. Work on it runs in
-    order. An event marks the end of the work launched so far."""
+    """A GPU stream for copies. `steps`: the stream on which the steps of `device` are launched.
+    Work on the copy stream runs in order. An event marks the end of the work launched so far."""
 
     def __init__(self, device: torch.device, steps: Any) -> None:
         self._device = device
@@ -25,7 +26,7 @@ class CopyStream:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Make `device` current for this thread; pinning memory also needs that."""
+        """Make `device` the current device of this thread, which pinning memory also needs."""
         if self._stream is None:
             yield
         else:
@@ -33,21 +34,23 @@ class CopyStream:
                 yield
 
     def run(self, work: Callable[[], None]) -> Any:
-        """Launch the work of `work` on this stream. Return an event after it."""
+        """Call `work`, whose operations are launched on the copy stream. Return an event that marks
+        their end."""
         with self.on_device(), torch.inference_mode(), torch.cuda.stream(self._stream):
             work()
         return None if self._stream is None else self._stream.record_event()
 
     def is_done(self, event: Any) -> bool:
-        """Return whether all work before `event` is done."""
+        """Return whether all work before `event` has finished."""
         return event is None or bool(event.query())
 
     def wait_for_steps(self) -> None:
-        """Make work launched here from now on wait for the steps launched so far."""
+        """Make work that is launched on the copy stream from now on wait for the steps launched so
+        far."""
         if self._stream is not None:
             self._stream.wait_stream(self._steps)
 
     def make_steps_wait(self, event: Any) -> None:
-        """Make steps launched from now on wait for `event`. The CPU does not wait."""
+        """Make steps that are launched from now on wait for `event`. The CPU does not wait."""
         if event is not None:
             self._steps.wait_event(event)

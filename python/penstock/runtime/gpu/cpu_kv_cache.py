@@ -1,9 +1,9 @@
-"""The CPU KV cache: KV blocks are copied to pinned memory before the device overwrites them, and
-copied back before a step reads them.
+"""The CPU KV cache of a GPU: KV blocks are copied to pinned memory before the device overwrites
+them, and copied back before a step reads them.
 
-A block to be saved is first copied aside on the device, in the order of the steps, which takes
-microseconds; a copy stream moves it from there to pinned memory. A block to be restored is moved by
-the copy stream, and the step that reads it waits for that.
+A block to be saved is first copied to a buffer on the device, in the order of the steps, which
+takes microseconds. A copy stream then copies it from the buffer to pinned memory. A block to be
+restored is copied by the copy stream, and the step that reads the block waits for the copy.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ from penstock.scheduler.types import CopyBlock, StepPlan
 
 
 class CpuKvCache:
-    """Saves and restores the blocks of `pool` [L, 2, B, K, P, D] in `cpu_blocks` blocks of pinned
-    memory. A step saves at most `max_saves_per_step` blocks. Bits are copied, whatever their type.
-    Raises ModelError if the memory cannot be pinned."""
+    """Saves the blocks of `pool` [L, 2, B, K, P, D] to pinned memory and restores them.
+
+    `cpu_blocks`: number of blocks in pinned memory.
+    `max_saves_per_step`: most blocks that a step saves.
+
+    Blocks are copied bit by bit, whatever their dtype. Raises ModelError if the memory cannot be
+    pinned.
+    """
 
     def __init__(
         self, pool: torch.Tensor, cpu_blocks: int, max_saves_per_step: int, copy_stream: CopyStream
@@ -41,13 +46,14 @@ class CpuKvCache:
 
     @property
     def last_restored(self) -> int:
-        """The last step for which all restores, also those of earlier steps, are complete."""
+        """The last step whose restores, and those of all earlier steps, are complete."""
         while self._restored and self._copy_stream.is_done(self._restored[0][1]):
             self._last_restored, _ = self._restored.popleft()
         return self._last_restored
 
     def prepare(self, plan: StepPlan) -> None:
-        """Launch the copies of a step, on its stream and before the step itself."""
+        """Launch the copies of a step. Call this on the stream of the steps, before the step itself
+        is launched."""
         if plan.saves:
             self._save(plan.saves)
         if plan.restores:
@@ -59,7 +65,7 @@ class CpuKvCache:
                 self._copy_stream.make_steps_wait(event)
 
     def close(self) -> None:
-        """Release the pinned memory. All steps and copies must be done."""
+        """Release the pinned memory. All steps and copies must have finished."""
         self._pinned.close()
 
     def _save(self, copies: tuple[CopyBlock, ...]) -> None:
@@ -83,7 +89,7 @@ class CpuKvCache:
             self._blocks.index_copy_(0, places, self._arriving[: len(batch)])
 
     def _places(self, blocks: list[int]) -> torch.Tensor:
-        """Return block indices on the device, without waiting for the stream."""
+        """Copy block indices to the device, without waiting for the stream."""
         device = self._blocks.device
         indices = torch.tensor(blocks, pin_memory=device.type == "cuda")
         return indices.to(device, non_blocking=True)

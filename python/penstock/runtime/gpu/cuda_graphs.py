@@ -1,8 +1,9 @@
-"""CUDA graphs of decode steps: the captured sizes, and when and how they are captured.
+"""CUDA graphs of decode steps: which sizes are captured, when and how.
 
-A size is captured when it is first needed, or earlier, while the engine is idle. A step of R rows
-is replayed at the smallest size that holds it, filled with padding chunks. Graphs share one memory
-pool: the largest is captured first, so that the smaller ones fit into its memory.
+A size is captured when it is first needed, or earlier while the engine is idle. A step of R rows
+replays the graph of the smallest size that holds it, filled up with padding chunks. All graphs
+share one memory pool. The largest graph is captured first, so that smaller ones fit into its
+memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 BEYOND = 128
-"""Distance between sizes beyond the largest of `SIZES`."""
+"""Distance between the sizes beyond the largest of `SIZES`."""
 
 
 def sizes_up_to(max_rows: int) -> tuple[int, ...]:
@@ -33,25 +34,30 @@ def sizes_up_to(max_rows: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StepForm:
-    """The form of a decode step besides its forward pass: the device `samples` or leaves that to
-    the CPU; rows may have adapters (`adapted`) or the step contains no adapter kernels."""
+    """The variant of a decode step. Each variant has its own graphs.
+
+    `samples`: the device samples; if False, the CPU does.
+    `adapted`: the step contains adapter kernels, so that rows may have adapters.
+    """
 
     samples: bool
     adapted: bool = False
 
 
 class Capturer(Protocol):
-    """Turns a computation over fixed memory into one that can be replayed."""
+    """Turns a computation on fixed memory into one that can be replayed."""
 
     def capture(self, compute: Callable[[], T]) -> Callable[[], T]:
-        """Return a replay of `compute`, which writes its results to the same memory every time.
+        """Return a function that replays `compute`, writing the results to the same memory every
+        time.
 
-        `compute` may be called during the capture; its side effects must be harmless then.
+        `compute` may be called during the capture, so its side effects must be harmless then.
         """
 
 
 class EagerCapturer:
-    """Captures no graph: each step runs kernel by kernel. For a CPU, and to debug a graph."""
+    """Replays a step kernel by kernel instead of capturing a graph. For a CPU, and to debug a
+    graph."""
 
     def capture(self, compute: Callable[[], T]) -> Callable[[], T]:
         return compute
@@ -61,7 +67,7 @@ class CudaCapturer:
     """Captures CUDA graphs in one memory pool and replays them on `stream`."""
 
     WARM_UPS = 2
-    """Runs before a capture, in which kernels are compiled and libraries set up."""
+    """Runs before a capture, during which kernels are compiled and libraries set up."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -80,7 +86,7 @@ class CudaCapturer:
             try:
                 results = compute()
             except BaseException:
-                # The stream must leave its capture; the error of that adds no information.
+                # The stream must end its capture; a second error adds no information.
                 with contextlib.suppress(RuntimeError):
                     graph.capture_end()
                 raise
@@ -94,10 +100,10 @@ class CudaCapturer:
 
 
 class DecodeGraphs(Generic[T]):
-    """The graphs of decode steps of up to `max_rows` rows, each captured when first needed.
+    """The graphs of decode steps of up to `max_rows` rows, each captured when it is first needed.
 
-    `compute(size, form)` computes a step. `clear(size, form)` fills its inputs with padding, for
-    the runs that a capture makes.
+    `compute(size, form)`: computes a step.
+    `clear(size, form)`: fills the inputs of a step with padding, before a capture runs the step.
     """
 
     def __init__(
@@ -115,7 +121,7 @@ class DecodeGraphs(Generic[T]):
 
     @property
     def captured(self) -> list[tuple[int, StepForm]]:
-        """Sizes and forms in the order in which they were captured."""
+        """Size and form of each captured graph, in the order of the captures."""
         return list(self._graphs)
 
     def size_for(self, rows: int) -> int:
@@ -123,8 +129,8 @@ class DecodeGraphs(Generic[T]):
         return next(size for size in self.sizes if size >= rows)
 
     def make(self, size: int, form: StepForm) -> None:
-        """Capture the graph of this size and form, and the largest one first. Afterwards the
-        inputs are padding."""
+        """Capture the graph of this size and form unless it exists, after the largest graph of this
+        form. If a graph is captured, the inputs of the step are padding afterwards."""
         for wanted in (self.sizes[-1], size):
             if (wanted, form) not in self._graphs:
                 self._clear(wanted, form)
@@ -133,7 +139,8 @@ class DecodeGraphs(Generic[T]):
                 )
 
     def missing(self) -> tuple[int, StepForm] | None:
-        """Return the largest size not captured yet of a form that has been used, or None."""
+        """Return the size and form of the largest graph that is not captured yet, among the forms
+        that have been used. Return None if there is none."""
         forms = dict.fromkeys(form for _, form in self._graphs)
         wanted = ((size, form) for form in forms for size in reversed(self.sizes))
         return next((one for one in wanted if one not in self._graphs), None)

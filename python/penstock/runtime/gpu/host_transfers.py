@@ -1,9 +1,9 @@
 """Transfers between host memory and a device: packed words to the device, small results back.
 
-On a CUDA device the host buffers are pinned, copies are ordered by the current stream, and a ring
+On a CUDA device, the host buffers are pinned and copies are ordered by the current stream. A ring
 of staging buffers lets the CPU write the next step while earlier ones are still being copied. On
-"cpu" (tests) a copy is done at once, so all buffers of the ring are one; it is no tensor, so that
-a test that counts tensors sees only the device's memory.
+the device "cpu" (tests), a copy is done at once, so the ring has only one buffer. This buffer is an
+array and not a tensor, so that a test that counts tensors sees only the memory of the device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 
 RING = 4
-"""Number of staging buffers: more than steps in flight, so that none has to be waited for."""
+"""Number of staging buffers: more than the steps in flight, so that the CPU never waits for a
+buffer."""
 
 
 class Fetched:
@@ -34,7 +35,7 @@ class Fetched:
 
 
 class HostTransfers:
-    """Transfers to and from `device`. `num_words`: size of the largest upload."""
+    """Copies data to and from `device`. `num_words`: most words that one `send` copies."""
 
     def __init__(self, device: torch.device, num_words: int) -> None:
         self._cuda = device.type == "cuda"
@@ -50,7 +51,7 @@ class HostTransfers:
         self._next = 0
 
     def staging(self) -> npt.NDArray[np.int32]:
-        """Return the buffer for the next upload; the same one until `send`."""
+        """Return the buffer for the next `send`. The buffer stays the same until `send`."""
         copied = self._copied[self._next]
         if copied is not None:
             copied.synchronize()
@@ -58,8 +59,8 @@ class HostTransfers:
         return self._written[self._next]
 
     def send(self, num_words: int) -> None:
-        """Copy the first `num_words` words of the staging buffer to `words`, in the order of the
-        stream."""
+        """Copy the first `num_words` words of the staging buffer to `words` on the device, in the
+        order of the stream."""
         staged = self._pinned[self._next] if self._cuda else torch.from_numpy(self.staging())
         self.words[:num_words].copy_(staged[:num_words], non_blocking=True)
         self._copied[self._next] = self._mark()
@@ -73,11 +74,12 @@ class HostTransfers:
         return tensor.to(self.words.device, non_blocking=True)
 
     def index(self, places: list[int]) -> torch.Tensor:
-        """Copy indices to the device, as int32. See `to_device`."""
+        """Copy indices to the device as int32, without waiting for the stream."""
         return self.to_device(np.array(places, np.int32))
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> Fetched:
-        """Start copying results to host memory once the stream has computed them."""
+        """Start to copy results to host memory. The copies run once the stream has computed the
+        results."""
         if not self._cuda:
             return Fetched([tensor.clone() for tensor in tensors], None)
         pinned = [torch.empty_like(t, device="cpu", pin_memory=True) for t in tensors]

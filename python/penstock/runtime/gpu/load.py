@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Observe: TypeAlias = Callable[[str, DeviceMemoryPlan], None]
-"""Called after each stage of a start with the memory plan. Stages: "weights", "cache", "kept" (the
-memory of decode attention), "slots", "rows", and "graph" (the first graphs are captured)."""
+"""A callback after each stage of a start, with the memory plan. Stages: "weights", "cache", "kept"
+(the memory of decode attention is allocated), "slots", "rows", "graph" (the first graphs are
+captured)."""
 
 ROUNDED = "; float weights of layers are rounded to 8-bit floats"
 
 
 def ignore_stages(stage: str, memory: DeviceMemoryPlan) -> None:
-    """Ignore the stages of a start: the default `Observe`."""
+    """Do nothing: the default `Observe`."""
 
 
 def torch_sees_gpu() -> bool:
@@ -53,8 +54,9 @@ def start_gpu_runtime(
     progress: Progress | None = None,
     observe: Observe = ignore_stages,
 ) -> GpuRuntime:
-    """Return the runtime of an opened model on `device`, with its largest graph captured. Raises
-    ModelError if the device cannot be used or the model does not fit."""
+    """Return the runtime of a model on `device`, with its largest graph captured. `model`: the
+    model, whose weights are not packed yet. Raises ModelError if the device cannot be used or the
+    model does not fit."""
     opened = open_device(settings, device)
     memory = plan_sizes(model, settings, opened.ops, opened.free_bytes())
     runtime = build_runtime(model, memory, settings, opened.ops, progress, observe=observe)
@@ -66,18 +68,19 @@ def start_gpu_runtime(
 
 @dataclass(frozen=True, slots=True)
 class OpenDevice:
-    """A usable device. `packaged`: the packaged kernels that serve it."""
+    """A device that can be used. `packaged`: the compiled kernels of the installed package, or why
+    they are not used."""
 
     ops: TorchOps
     packaged: PackagedKernels | Unavailable
 
     def free_bytes(self) -> int:
-        """Return the free memory of the device."""
+        """Return the free memory of the device in bytes."""
         free, _ = torch.cuda.mem_get_info(self.ops.device)
         return free
 
     def report(self) -> str:
-        """Return one line about the packaged kernels."""
+        """Return a line for the log that says whether packaged kernels are used."""
         from penstock.kernels.cuda.library import Unavailable
 
         if isinstance(self.packaged, Unavailable):
@@ -86,8 +89,8 @@ class OpenDevice:
 
 
 def open_device(settings: EngineSettings, device: str) -> OpenDevice:
-    """Make the device current for this thread and choose its ops. Raises ModelError if the device
-    cannot be used."""
+    """Make `device` the current device of this thread, and return it with the ops that serve on it.
+    Raises ModelError if the device cannot be used."""
     if not torch_sees_gpu():
         raise ModelError(f"device is {device}, but this build of torch finds no CUDA device")
     torch.cuda.set_device(device)
@@ -104,8 +107,8 @@ _LEFT_OUT = "excluded by disabled_kernels"
 
 
 def excluded_kernels(settings: EngineSettings) -> dict[str, str]:
-    """Return the kernels of the CUDA library (or "packaged") that are not used, with the reason.
-    Raises ModelError for an unknown name."""
+    """Return the kernels of the CUDA library (or "packaged") that `disabled_kernels` names, each
+    with the reason for the log. Raises ModelError for an unknown name."""
     from penstock.kernels.cuda.self_test import KERNELS
 
     names = [name.strip() for name in settings.disabled_kernels.split(",") if name.strip()]
@@ -121,10 +124,10 @@ def excluded_kernels(settings: EngineSettings) -> dict[str, str]:
 def plan_sizes(
     model: LoadedModel, settings: EngineSettings, ops: TorchOps, free_bytes: int
 ) -> DeviceMemoryPlan:
-    """Plan the memory of an engine with `free_bytes` on each of its devices.
+    """Plan the memory of an engine with `free_bytes` of free memory on each of its devices.
 
-    `model` is a model or one shard of it, packed by `ops`. Raises ModelError if it does not fit the
-    devices or host memory.
+    `model`: the model, or one shard of it. `ops`: packs the weights. Raises ModelError if the model
+    does not fit the devices or the host memory.
     """
     packed_bytes = weight_bytes(model, settings, ops)
     memory = plan_device_memory(model.spec, packed_bytes, settings, free_bytes)
@@ -141,7 +144,7 @@ def plan_sizes(
 
 
 def _log_reduced_sizes(memory: DeviceMemoryPlan, settings: EngineSettings) -> None:
-    """Log step sizes that are smaller than the GPU defaults because memory is short."""
+    """Log the step sizes if they are smaller than the defaults of a GPU because memory is short."""
     wanted = settings.step_sizes(GPU_STEP_SIZES[0])
     if memory.sizes != wanted:
         log.info(
@@ -152,8 +155,8 @@ def _log_reduced_sizes(memory: DeviceMemoryPlan, settings: EngineSettings) -> No
 
 
 def weight_bytes(model: LoadedModel, settings: EngineSettings, ops: TorchOps) -> int:
-    """Return the size of a model's (or shard's) weights as `ops` pack them. That is often more than
-    in a GGUF file, whose blocks are denser than the kernels' layout."""
+    """Return the size of a model's (or a shard's) weights as packed by `ops`. The packed weights
+    are often larger than a GGUF file, whose blocks are denser than the kernels' layout."""
     packed_bytes = model.weights.packed_bytes(ops.packed_bytes)
     if settings.quantization != "fp8":
         return packed_bytes
@@ -161,8 +164,9 @@ def weight_bytes(model: LoadedModel, settings: EngineSettings, ops: TorchOps) ->
 
 
 def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> TorchOps:
-    """Return the ops that serve: the CUDA library, if it is installed and passes its self-test,
-    together with Triton. Triton alone for `kernels` triton and in deterministic mode."""
+    """Return the ops to serve with: Triton, together with the kernels of the CUDA library if it is
+    installed and passes its self-test. Triton alone if `kernels` is triton, and in deterministic
+    mode."""
     # Imported here because importing Triton takes a second.
     from penstock.kernels.cuda import CudaOps
     from penstock.kernels.triton import TritonOps
@@ -192,7 +196,7 @@ def build_runtime(
     observe: Observe = ignore_stages,
 ) -> GpuRuntime:
     """Build the runtime of a model (or of this rank's shard) with the sizes of `memory`, on the
-    device of `ops`. `graphs` False: steps are launched kernel by kernel."""
+    device of `ops`. `graphs`: False launches steps kernel by kernel."""
 
     def on_stage(stage: str) -> None:
         observe(stage, memory)
@@ -235,7 +239,7 @@ def _info(
         fingerprint=model.fingerprint,
         vocab_size=model.spec.vocab_size,
         max_model_len=memory.max_model_len,
-        cache_blocks=memory.cache.blocks - 1,  # the last one is for padding chunks
+        cache_blocks=memory.cache.blocks - 1,  # the last block is for padding chunks
         block_size=memory.cache.block_size,
         weight_bytes=memory.weight_bytes if settings.quantization == "fp8" else packed_bytes,
         memory_bytes=memory.host_memory_bytes,
@@ -247,12 +251,13 @@ def _info(
 
 
 def _report(model: LoadedModel, memory: DeviceMemoryPlan, settings: EngineSettings) -> str:
-    """Return the memory formula for the start-up log."""
+    """Return the memory formula and notes about the weights, for the start-up log."""
     return memory.formula() + (ROUNDED if settings.quantization == "fp8" else "") + model.load_note
 
 
 def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:
-    """Return the dtype of the KV cache; bfloat16 for `auto` with bfloat16 activations."""
+    """Return the dtype of the KV cache. The setting `auto` gives bfloat16 for bfloat16
+    `activations`."""
     item_bytes = cache_item_bytes(settings)
     if item_bytes == 1:
         return torch.float8_e4m3fn

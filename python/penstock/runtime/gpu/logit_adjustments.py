@@ -1,8 +1,9 @@
 """Keeps the logits processors of rows on the device.
 
-The numbers of a row (its penalties, its number of logit biases) travel with the words of a step.
-Its lists and token counts are written here: when the device first samples for the row, and again
-after the CPU sampled for it. In between the device counts its own samples.
+The penalties of a row and the lengths of its lists are sent with the words of a step. The lists
+(logit biases, suppressed tokens) and the token counts are written by this module: when the device
+first samples for the row, and again after the CPU has sampled for it. In between, the device counts
+its own samples.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from penstock.scheduler.types import StepPlan
 
 
 class LogitAdjustments:
-    """Writes the logits processors of `rows` to `state`, in the order of the stream: a row may get
-    a new sequence while a step in flight still samples for the old one."""
+    """Copies the logits processors of `rows` to `state` on the device, in the order of the stream,
+    because a row may get a new sequence while a step in flight still samples for the old one."""
 
     def __init__(
         self, rows: RowTable, state: Adjustments[torch.Tensor], transfers: HostTransfers
@@ -31,16 +32,18 @@ class LogitAdjustments:
         self._stale: set[int] = set()
 
     def note_plan(self, plan: StepPlan) -> None:
-        """Note the rows to which a plan gives a new sequence or forced tokens."""
+        """Mark the rows to which a plan gives a new sequence or forced tokens as outdated on the
+        device."""
         self._stale.update(admit.row for admit in plan.admissions)
         self._stale.update(forced.row for forced in plan.forced)
 
     def mark_stale(self, rows: Iterable[int]) -> None:
-        """Note that the CPU sampled for `rows`."""
+        """Mark `rows` as outdated on the device, because the CPU has sampled for them."""
         self._stale.update(rows)
 
     def refresh(self, rows: Iterable[int]) -> None:
-        """Update the state of `rows`, for which the device is about to sample."""
+        """Send the logits processors of those `rows` that are outdated on the device, because the
+        device is about to sample for `rows`."""
         stale = self._stale.intersection(rows)
         for row in stale:
             self._write(row)

@@ -1,8 +1,8 @@
 """The memory formula of a GPU engine, computed before anything large is allocated.
 
-weights + adapters + cache + work of a step + graphs + rows + rope + fixed. The KV cache gets all
-memory that the other terms leave, unless its size is set. There is no profiling run, so a start
-costs no step.
+The terms are weights, adapters, slots, cache, work of a step, graphs, rows, rope tables, buffers of
+the CPU KV cache, and a fixed amount. The KV cache gets all memory that the other terms leave,
+unless its size is set. No profiling run is needed.
 """
 
 from __future__ import annotations
@@ -23,32 +23,38 @@ from penstock.runtime.memory import MIB, CacheShape, lora_bytes, ngram_index_byt
 from penstock.scheduler import step_token_limit
 
 SHARE = 0.92
-"""Share of the free memory that an engine uses: allocators round up, and other processes start."""
+"""Share of the free memory that an engine uses. The rest is for allocators, which round up, and for
+other processes."""
 
 CACHE_SHARE = 0.7
-"""Share of the memory besides weights and adapters that the cache must get before default step
-sizes become larger."""
+"""The default step sizes are increased only if the KV cache still gets this share of the memory
+that weights and adapters leave."""
 
 FIXED_BYTES = 384 * MIB
 """Kernel code, cuBLAS workspaces, and memory that the allocator does not return."""
 
 ARRIVING_BLOCKS = 32
-"""Blocks are restored from the CPU KV cache in batches of this many."""
+"""Number of blocks that are restored from the CPU KV cache at a time."""
 
 SAVED_BYTES = 256 * MIB
-"""Blocks of up to this many bytes are copied aside at a time, on their way to the CPU KV cache."""
+"""Size of the device buffer for blocks that are being saved to the CPU KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemoryPlan:
-    """The memory of an engine on a device.
+    """The memory of an engine on a device, in bytes, and the sizes that determine it.
 
-    `sizes`: most rows, and the token budget; `step_tokens`: most tokens of a step; `max_model_len`:
-    most tokens of a sequence. `cache` has one block more than sequences may use. `adapter_bytes`:
-    limit for adapters in use at the same time, without the tables of their slots. `cpu_blocks`:
-    blocks of the CPU KV cache, of which a step saves at most `max_saves_per_step`. `devices`:
-    number of tensor-parallel devices; all other fields describe one of them, except
-    `ngram_index_bytes`: the n-gram indexes in host memory, once for all devices.
+    `cache`: has one block more than sequences may use, for padding.
+    `max_model_len`: most tokens of a sequence.
+    `step_tokens`: most tokens of a step.
+    `sizes`: most rows, and the token budget of a step.
+    `adapter_bytes`: most memory of adapters in use at the same time, without the tables of their
+    slots.
+    `cpu_blocks`: blocks of the CPU KV cache.
+    `max_saves_per_step`: most blocks that a step saves to the CPU KV cache.
+    `devices`: number of tensor-parallel devices. All other fields except `ngram_index_bytes`
+    describe one of them.
+    `ngram_index_bytes`: host memory of the n-gram indexes, once for all devices.
     """
 
     weight_bytes: int
@@ -73,22 +79,23 @@ class DeviceMemoryPlan:
 
     @property
     def cpu_cache_bytes(self) -> int:
-        """Host memory for the CPU KV cache of one device."""
+        """Host memory of the CPU KV cache of one device."""
         return self.cpu_blocks * self.block_bytes
 
     @property
     def host_memory_bytes(self) -> int:
-        """Host memory for all devices."""
+        """Host memory of all devices together."""
         return self.devices * self.cpu_cache_bytes + self.ngram_index_bytes
 
     @property
     def aside_bytes(self) -> int:
-        """Device buffers for blocks on their way to and from the CPU KV cache."""
+        """Memory of the device buffers for blocks that are being saved to the CPU KV cache or
+        restored from it."""
         arriving = min(self.cpu_blocks, ARRIVING_BLOCKS)
         return (self.max_saves_per_step + arriving) * self.block_bytes
 
     def terms(self) -> dict[str, int]:
-        """Return every term of the formula by name, in bytes."""
+        """Return the bytes of every term of the memory formula, by name."""
         return {
             "weights": self.weight_bytes,
             "adapters": self.adapter_bytes,
@@ -107,7 +114,7 @@ class DeviceMemoryPlan:
         return sum(self.terms().values())
 
     def formula(self) -> str:
-        """Return one line with every term in MiB."""
+        """Return the memory formula in one line, with every term in MiB."""
         cache = self.cache
         shape = (
             f"{cache.blocks} blocks x {cache.block_size} tokens x {cache.layers} layers x 2 x "
@@ -139,12 +146,12 @@ class DeviceMemoryPlan:
 def plan_device_memory(
     spec: DecoderSpec, weight_bytes: int, settings: EngineSettings, free_bytes: int
 ) -> DeviceMemoryPlan:
-    """Return the memory plan of `spec` on a device with `free_bytes` of free memory.
+    """Return the memory plan of a model on a device with `free_bytes` of free memory.
 
     With tensor parallelism, `spec` and `weight_bytes` describe one shard, and `free_bytes` is the
-    smallest of all devices. Step sizes that the settings leave open are the largest of
-    `GPU_STEP_SIZES` that leave enough for the cache. Raises ModelError with the numbers if the
-    model does not fit.
+    smallest of all devices. If the settings do not determine the step sizes, the largest of
+    `GPU_STEP_SIZES` that leave enough memory for the cache are used. Raises ModelError with the
+    numbers if the model does not fit.
     """
     wanted = dict.fromkeys(settings.step_sizes(sizes) for sizes in GPU_STEP_SIZES)
     *larger, least = wanted
@@ -170,7 +177,8 @@ def _plan_steps(
     sizes: StepSizes,
     free_bytes: int,
 ) -> DeviceMemoryPlan:
-    """Return a plan for steps of these `sizes`. Raises ModelError if it does not fit."""
+    """Return a memory plan for steps of these `sizes`. Raises ModelError if the model does not
+    fit."""
     wanted_context = min(settings.max_model_len or spec.max_model_len, spec.max_model_len)
     one_block = CacheShape(
         blocks=1,
@@ -246,9 +254,9 @@ def cache_item_bytes(settings: EngineSettings) -> int:
 
 
 def _cpu_blocks(settings: EngineSettings, block_bytes: int) -> tuple[int, int]:
-    """Return the blocks of the CPU KV cache (each with the parts of all devices) and how many of
-    them a step may save. Raises ModelError if `cpu_kv_cache_memory_mb` is smaller than one
-    block."""
+    """Return the number of blocks of the CPU KV cache and how many of them a step may save. The
+    size of a block includes its parts on all devices. Raises ModelError if `cpu_kv_cache_memory_mb`
+    is smaller than one block."""
     blocks = settings.cpu_kv_cache_memory_mb * MIB // (settings.tensor_parallel_size * block_bytes)
     if settings.cpu_kv_cache_memory_mb and not blocks:
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Upper bounds of the terms of a GPU engine's memory formula, besides weights and KV cache."""
+"""Upper bounds of the terms of a GPU engine's memory formula, except weights and KV cache."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from penstock.runtime.memory import MIB, lora_buffer_bytes
 from penstock.scheduler import MAX_DRAFT_TOKENS
 
 GRAPH_BYTES = 12 * MIB
-"""Memory of the driver for one captured step."""
+"""Memory that the driver needs for one captured step."""
 
 FORMS = 2
-"""Forms of a captured step: sampled by the device, and sampled by the CPU. With LoRA settings, each
-form exists with and without adapters."""
+"""Number of variants of a captured step: sampled by the device or by the CPU. With LoRA settings,
+each of them exists with and without adapters."""
 
 TILE_ROWS = 16
-"""Decode attention keeps the partial results of a split context for a tile of this many queries."""
+"""Number of queries for which decode attention keeps the partial results of a split context in
+steps with prefill."""
 
 
 def work_bytes(
     spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int, step_tokens: int, context: int
 ) -> int:
-    """Return the bytes of the largest step, a prefill: activations, attention's partial results,
-    LoRA."""
+    """Return the bytes that the largest step, a prefill, needs: activations, partial results of
+    attention, LoRA buffers and, with several devices, buffers of collectives."""
     places, item_bytes = max_num_seqs + MAX_DRAFT_TOKENS, _item_bytes(settings)
     largest = sizes_up_to(max_num_seqs)[-1]
     group = spec.num_heads // spec.num_kv_heads
@@ -41,7 +42,8 @@ def work_bytes(
 
 
 def graph_bytes(spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int) -> int:
-    """Return the bytes of all CUDA graphs. Each keeps its own logits; other buffers are shared."""
+    """Return the bytes of all CUDA graphs. Each graph keeps its own logits; they share all other
+    buffers."""
     sizes, item_bytes = sizes_up_to(max_num_seqs), _item_bytes(settings)
     largest = sizes[-1]
     shared = activation_bytes(spec, largest, largest, item_bytes)
@@ -55,7 +57,8 @@ def graph_bytes(spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int) 
 def row_bytes(
     spec: DecoderSpec, settings: EngineSettings, max_num_seqs: int, step_tokens: int, context: int
 ) -> int:
-    """Return the bytes of the persistent batch, the inputs of a step and its upload."""
+    """Return the bytes of the persistent batch, of the inputs of a step, and of the words sent to
+    the device."""
     largest, blocks = sizes_up_to(max_num_seqs)[-1], -(-context // settings.block_size)
     slots = 0 if settings.lora is None else SLOTS_PER_ADAPTER * settings.lora.max_adapters
     words = max_words(max_num_seqs, largest, step_tokens, blocks, slots)
@@ -65,15 +68,15 @@ def row_bytes(
 
 
 def rope_bytes(spec: DecoderSpec, max_model_len: int) -> int:
-    """Return the bytes of the float32 rope tables: the model's, that of sliding-window layers if
-    they have their own, and two columns for layers without rope."""
+    """Return the bytes of the float32 rope tables: the model's table, the table of sliding-window
+    layers if they have their own, and two columns for layers without rope."""
     local = 0 if spec.local_rope is None else spec.local_rope.rotary_dim
     return 4 * max_model_len * (spec.rope.rotary_dim + local + 2)
 
 
 def slot_bytes(spec: DecoderSpec, settings: EngineSettings) -> int:
-    """Return the bytes of the adapter slot tables. Each slot and projection has the addresses of
-    two factors (8 bytes each), a rank, and a scale for each of the largest rank."""
+    """Return the bytes of the tables of the adapter slots. Per slot and projection, they hold the
+    addresses of two factors (8 bytes each), a rank, and one scale per unit of the largest rank."""
     if settings.lora is None:
         return 0
     projections = sum(len(rows) for _, rows in linear_sizes(spec))
@@ -82,10 +85,12 @@ def slot_bytes(spec: DecoderSpec, settings: EngineSettings) -> int:
 
 
 def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: int) -> int:
-    """Return an upper bound of a step's activations and its logits, as computed and as float32.
+    """Return an upper bound of the bytes of a step's activations and of its logits, both as
+    computed and as float32.
 
-    See `memory.buffer_bytes`. With 8-bit float weights it includes the 8-bit copy of a product's
-    input: the halves of the feed-forward are freed before their product is read.
+    `places`: number of tokens whose logits are computed. See `memory.buffer_bytes`. With 8-bit
+    float weights, this includes the 8-bit copy of a product's input, because the halves of the
+    feed-forward are freed before their product is read.
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
     per_token = 3 * spec.hidden_size + max(attention, spec.inner_columns)
@@ -101,8 +106,8 @@ def _item_bytes(settings: EngineSettings) -> int:
 def _gathered_bytes(
     spec: DecoderSpec, settings: EngineSettings, tokens: int, places: int, item_bytes: int
 ) -> int:
-    """Return the bytes of buffers for collectives: the gathered logits and, in deterministic mode,
-    the partial sums of all devices and two float32 sums."""
+    """Return the bytes of the buffers of collectives: the gathered logits and, in deterministic
+    mode, the partial sums of all devices and two float32 sums."""
     devices = settings.tensor_parallel_size
     if devices == 1:
         return 0
@@ -116,9 +121,9 @@ def _gathered_bytes(
 def _attention_bytes(
     spec: DecoderSpec, rows: int, context: int, queries: int, split: int | None = None
 ) -> int:
-    """Return the bytes of decode attention's float32 partial results for `rows` rows with `queries`
-    queries per KV head, for each attention window. `split`: smallest split of a context in keys,
-    None for the tuned one."""
+    """Return the bytes of the float32 partial results of decode attention for `rows` rows with
+    `queries` queries per KV head, for all attention windows together. `split`: smallest part of a
+    context in keys, None for the tuned size."""
     splits = most_splits(context, split or smallest_split())
     windows = len({layer.window for layer in spec.layers})
     return windows * rows * splits * spec.num_kv_heads * queries * (spec.head_dim + 2) * 4

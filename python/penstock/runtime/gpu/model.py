@@ -21,12 +21,16 @@ from penstock.runtime.adapters import SlotAdapters, slot_adapters
 
 
 class DeviceModel:
-    """A model with a KV cache of `extents`, for `max_rows` sequences of up to `max_model_len`
-    tokens.
+    """A model on a device, with its KV cache and its forward pass.
 
-    `communicator`: connects the ranks of a tensor-parallel model. `on_stage` is called when the
-    weights, the cache and the memory of decode attention are allocated. Raises ModelError if
-    weights cannot be read.
+    `extents`: sizes of the KV cache.
+    `max_rows`: most rows of a step.
+    `max_model_len`: most tokens of a sequence.
+    `communicator`: connects the ranks of a tensor-parallel model.
+    `on_stage`: called after the allocation of the weights, of the KV cache, and of the memory of
+    decode attention.
+
+    Raises ModelError if the weights cannot be read.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class DeviceModel:
             model.spec, model.weights, ops, max_model_len, progress, communicator
         )
         if torch.device(ops.device).type == "cuda":
-            torch.cuda.empty_cache()  # buffers of packing: the KV cache needs one large piece
+            torch.cuda.empty_cache()  # free the packing buffers: the KV cache needs one large piece
         on_stage("weights")
         self.pool = allocate_pool(extents, cache_dtype, ops.device)
         self._caches = caches_of(self.pool)
@@ -66,7 +70,8 @@ class DeviceModel:
         on_stage("kept")
 
     def make_slots(self, settings: EngineSettings, max_bytes: int) -> None:
-        """Allocate the adapter slots that the settings ask for, with a limit of `max_bytes`."""
+        """Allocate the adapter slots that the settings request. `max_bytes`: most memory of all
+        installed adapters together."""
         self.adapters = slot_adapters(self._decoder, self._ops, max_bytes, settings)
 
     @property
@@ -75,14 +80,15 @@ class DeviceModel:
 
     @property
     def work_bytes(self) -> int:
-        """Memory of decode attention for the partial results of long contexts."""
+        """Memory of decode attention for the partial results of long contexts, in bytes."""
         return 0 if self._work is None else self._work.size_bytes
 
     def logits(self, inputs: StepInputs[torch.Tensor], *, one_token: bool) -> torch.Tensor:
-        """Run the forward pass. Return logits [S, V] float32 at `sample_rows`.
+        """Run the forward pass. Return the logits [S, V] float32 of the tokens
+        `inputs.sample_rows`.
 
-        `one_token`: every chunk has one token, and inputs are at the same addresses as in the last
-        such step.
+        `one_token`: every chunk has one token, and the inputs are at the same addresses as in the
+        last such step.
         """
         if self._work is not None:
             inputs = replace(inputs, work=self._work.prepare(inputs, one_token))
@@ -96,9 +102,9 @@ class DeviceModel:
 
 
 class _DecodeAttentionPlans:
-    """Work plans of decode attention, made once per step for all layers, one for each attention
-    window. Steps of up to `few_rows` rows use smaller splits of a context, to occupy the whole GPU.
-    """
+    """The work plans of decode attention: one per attention window, computed once per step for all
+    layers. Steps of up to `few_rows` rows split a context into smaller parts, to occupy the whole
+    GPU."""
 
     def __init__(
         self,
@@ -127,7 +133,8 @@ class _DecodeAttentionPlans:
             self._few = self._keep(self._few_rows, max_model_len, FEW_ROWS_SPLIT)
 
     def _keep(self, rows: int, max_model_len: int, chunk: int) -> dict[int, Any]:
-        """Allocate memory for steps of up to `rows` rows with one token each, by window."""
+        """Allocate the memory of work plans for steps of up to `rows` rows with one token each.
+        Return one plan per attention window."""
         units = self._most_units(rows, max_model_len, chunk)
         return {
             window: self._allocate(rows, units, self._heads, window, self._device, split=chunk)
@@ -149,7 +156,8 @@ class _DecodeAttentionPlans:
         return self._few if len(inputs.context_lens) <= self._few_rows else self._kept
 
     def _fresh(self, inputs: StepInputs[torch.Tensor]) -> dict[int, Any]:
-        """Allocate memory for a step with prefill chunks, sized by its longest context."""
+        """Allocate the memory of work plans for a step with prefill chunks, sized by its longest
+        context. Return one plan per attention window."""
         rows, width = inputs.block_tables.shape
         tokens = len(inputs.tokens)
         short = 1 if tokens == rows else self._short

@@ -1,5 +1,5 @@
-"""Pinned host memory of exactly the requested size; torch's own is rounded up to a power of two
-(`CachingHostAllocator`)."""
+"""Pins host memory of exactly the requested size. torch's allocator (`CachingHostAllocator`) rounds
+sizes up to a power of two."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ PINNED_FOR_THE_DEVICE = 0  # cudaHostRegisterDefault
 
 
 class PinnedMemory:
-    """Uninitialized host memory `data` of a shape and dtype, pinned for the current device.
+    """Uninitialized host memory, pinned for the current device. `data`: a tensor of `shape` and
+    `dtype` in this memory.
 
-    It stays pinned until it is closed or collected, when no copy may be running. If `device` is a
-    CPU (tests), it is not pinned. Raises ModelError if the driver pins no more memory.
+    The memory stays pinned until this object is closed or garbage-collected; no copy may be running
+    then. If `device` is a CPU (tests), the memory is not pinned. Raises ModelError if the driver
+    cannot pin this much memory.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:

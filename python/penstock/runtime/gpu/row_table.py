@@ -1,4 +1,4 @@
-"""The persistent batch on a device: its memory, and the inputs of steps built from it."""
+"""The persistent batch on a device: its memory, and the inputs of steps that are built from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def rows_bytes(
     max_places: int,
     vocab_size: int,
 ) -> int:
-    """Return the bytes of a `DeviceRows` of these sizes, without the words of `HostTransfers`."""
+    """Return the bytes of a `DeviceRows` with these sizes, without the words of `HostTransfers`.
+    The parameters are those of `DeviceRows`."""
     adjust = 6 + vocab_size + 2 * MAX_LOGIT_BIASES + MAX_SUPPRESSED_TOKENS
     state = (max_num_seqs + 1) * 4 * (6 + 2 + max_blocks + adjust)
     chunks = 4 * (2 * max_chunks + 1 + max_chunks * max_blocks)
@@ -33,11 +34,14 @@ def rows_bytes(
 
 
 class DeviceRows:
-    """The rows of `max_num_seqs` sequences with up to `max_blocks` KV blocks, and one padding row,
-    whose only token is written to `scratch_block`.
+    """The persistent batch on a device, and the buffers for the inputs of a step.
 
-    Steps have up to `max_chunks` chunks, `step_tokens` tokens, and `max_places` places whose logits
-    over `vocab_size` tokens are computed.
+    `max_num_seqs`: number of rows for sequences. One more row is for padding.
+    `max_blocks`: most KV blocks of a sequence.
+    `max_chunks`, `step_tokens`: most chunks and most tokens of a step.
+    `max_places`: most tokens of a step whose logits are computed.
+    `scratch_block`: the KV block to which the token of the padding row is written.
+    `vocab_size`: number of logits per token.
     """
 
     def __init__(
@@ -65,11 +69,11 @@ class DeviceRows:
 
     @property
     def adjustments(self) -> Adjustments[torch.Tensor]:
-        """The logits processors' tables, which `LogitAdjustments` writes."""
+        """The tables of the logits processors, which `LogitAdjustments` writes."""
         return self._state.adjust
 
     def update(self, packed: Packed) -> None:
-        """Send a step's words and apply the row updates among them."""
+        """Send the words of a step to the device and apply the row updates that they contain."""
         if packed.num_words == 0:
             return
         self._transfers.send(packed.num_words)
@@ -77,7 +81,8 @@ class DeviceRows:
             self._ops.update_rows(self._state, self._upload(packed))
 
     def prepare(self, packed: Packed) -> Slots:
-        """Return the inputs of the step sent last; valid until the next one is prepared."""
+        """Return the inputs of the step that was sent last. They are valid until the next step is
+        prepared."""
         blocks = packed.blocks or self._slots.inputs.block_tables.shape[1]
         slots = self._slots.cut(packed.chunks, packed.tokens, packed.places, packed.sampled, blocks)
         upload = self._upload(packed)
@@ -89,11 +94,12 @@ class DeviceRows:
         return replace(slots, inputs=inputs)
 
     def adjust(self, logits: torch.Tensor, slots: Slots) -> None:
-        """Apply logits processors to the logits [S, V] of the prepared step, in place."""
+        """Apply the logits processors to the logits [S, V] of the prepared step, in place."""
         self._ops.adjust_rows(logits, self._state.adjust, slots.rows, slots.position)
 
     def append(self, packed: Packed, slots: Slots, tokens: torch.Tensor) -> None:
-        """Append `tokens: [S]`, sampled in the prepared step, to their rows."""
+        """Append `tokens: [S]`, which were sampled in the prepared step, to the rows for which they
+        were sampled."""
         lengths = slots.inputs.context_lens
         self._ops.append_tokens(self._state, self._upload(packed), lengths, tokens, packed.chunks)
 
@@ -111,7 +117,7 @@ class DeviceRows:
 def _new_state(
     rows: int, max_blocks: int, vocab_size: int, device: torch.device
 ) -> RowState[torch.Tensor]:
-    """Return empty rows with greedy sampling."""
+    """Return the state of `rows` empty rows with greedy sampling."""
 
     def room(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)

@@ -1,10 +1,10 @@
-"""The GPU runtime: it launches a step and reads the sampled tokens later.
+"""The GPU runtime: launches a step and reads the sampled tokens later.
 
 A step in which the device samples all rows never waits for the CPU: its inputs come from the
 persistent batch on the device, its tokens stay there, and the CPU gets a copy. A pure decode step
 is one replay of a CUDA graph; a step with prefill is launched kernel by kernel. If the CPU takes
 part in sampling (token masks, DRY, draft tokens, prompt log-probabilities), the forward pass is
-launched the same way, and `Sampler` does the rest as on a CPU.
+launched in the same way, and `Sampler` does the rest as on a CPU.
 """
 
 from __future__ import annotations
@@ -47,12 +47,20 @@ Results = tuple[torch.Tensor, "torch.Tensor | None"]  # logits, and tokens if th
 
 
 DEVICE_SAMPLING = StepForm(samples=True)
-"""Form of decode steps that the device samples, without adapters."""
+"""Decode steps that the device samples, without adapters."""
 
 
 class GpuRuntime:
-    """A `Runtime` that overlaps. Sizes: see `DeviceRows`. The KV block after the last one of the
-    cache is for padding. `graphs` False: every step is launched kernel by kernel."""
+    """A `Runtime` on a GPU that overlaps steps.
+
+    `max_num_seqs`: number of rows.
+    `step_tokens`: most tokens of a step.
+    `stream`: the stream on which steps are launched, None on a CPU (tests).
+    `graphs`: False launches every step kernel by kernel.
+    `sampler`: creates the sampler.
+
+    The model's KV cache must have one block more than `info.cache_blocks`, for padding.
+    """
 
     def __init__(
         self,
@@ -135,24 +143,25 @@ class GpuRuntime:
 
     @property
     def captured(self) -> list[tuple[int, StepForm]]:
-        """Sizes and forms of the captured graphs, in their order."""
+        """Size and form of each captured graph, in the order of the captures."""
         return self._graphs.captured
 
     def warm(self, *rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
-        """Capture the graphs for steps of `rows` decodes."""
+        """Capture the graphs for decode steps with these numbers of rows."""
         with self._launching():
             for count in rows:
                 self._graphs.make(self._graphs.size_for(count), form)
 
     def dummy_run(self, rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
-        """Launch a captured step of `rows` padding decodes, to measure a step without contexts."""
+        """Launch a captured decode step of `rows` padding rows, to measure a step without
+        contexts."""
         size = self._graphs.size_for(rows)
         with self._launching():
             self._clear(size, form)
             self._graphs.replay(size, form)
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """See `Runtime.submit`."""
+        """Launch a step; see `Runtime.submit`."""
         self._rows.apply(plan)
         sampled = [chunk.row for chunk in plan.chunks if chunk.samples]
         on_device = masks is None and not self._rows.need_cpu(sampled)
@@ -176,7 +185,7 @@ class GpuRuntime:
             self._in_flight.append(self._sampler.finish(plan, own, masks))
 
     def collect(self) -> StepResult:
-        """See `Runtime.collect`."""
+        """Wait for the oldest step in flight and return its result; see `Runtime.collect`."""
         result = self._collect()
         if self._cpu_kv_cache is None:
             return result
@@ -186,19 +195,21 @@ class GpuRuntime:
         return self._result_of(self._in_flight.popleft())
 
     def _drain(self) -> None:
-        """Wait for all steps in flight: the CPU samples next and needs their tokens."""
+        """Wait for all steps in flight and read their tokens, because the CPU samples next and
+        needs them."""
         self._in_flight = deque(self._result_of(step) for step in self._in_flight)
 
     def _result_of(self, step: StepOutputs | StepResult) -> StepResult:
         return step if isinstance(step, StepResult) else self._outputs.read(step)
 
     def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
-        """Submit and collect in one call."""
+        """Submit a step and collect its result in one call."""
         self.submit(plan, masks)
         return self.collect()
 
     def prepare(self) -> bool:
-        """See `Runtime.prepare`. Captures one more graph, so that no step has to wait for it."""
+        """Capture one more graph, so that no later step has to wait for the capture. See
+        `Runtime.prepare`."""
         missing = self.missing_graph()
         if missing is None:
             return False
@@ -207,12 +218,12 @@ class GpuRuntime:
         return True
 
     def missing_graph(self) -> tuple[int, StepForm] | None:
-        """Return size and form of the graph to capture next, or None if all graphs for steps like
-        those so far exist."""
+        """Return size and form of the graph to capture next. Return None if there is a graph for
+        every size of the forms used so far."""
         return self._graphs.missing()
 
     def close(self) -> None:
-        """See `Runtime.close`."""
+        """Wait for the device and release all memory; see `Runtime.close`."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._in_flight.clear()
@@ -224,7 +235,7 @@ class GpuRuntime:
 
     @contextmanager
     def _launching(self) -> Iterator[None]:
-        """Select this device and stream for the calling thread, without gradients."""
+        """Select this device and its stream for the calling thread, without gradients."""
         with torch.inference_mode():
             if self._stream is None:
                 yield
@@ -234,7 +245,7 @@ class GpuRuntime:
 
     def _launch(self, plan: StepPlan, *, samples: bool) -> Results:
         """Launch a step: a decode step as a graph, a step with prefill kernel by kernel. Return its
-        logits, and its tokens if the device samples them."""
+        logits, and its tokens if the device samples."""
         size = self._graphs.size_for(len(plan.chunks)) if is_decode(plan) else 0
         form = StepForm(samples, self._packer.is_adapted(plan))
         if size:
@@ -250,7 +261,8 @@ class GpuRuntime:
         return self._compute(packed, form.samples, one_token=True)
 
     def _compute(self, packed: Packed, samples: bool, *, one_token: bool = False) -> Results:
-        """Compute the step that was sent last."""
+        """Launch the kernels of the step that was sent last. Return its logits, and its tokens if
+        the device samples."""
         slots: StepBuffers[Any] = self._device_rows.prepare(packed)
         logits = self._model.logits(slots.inputs, one_token=one_token)
         if not samples:
@@ -273,5 +285,5 @@ class GpuRuntime:
 
 
 def _count_places(plan: StepPlan) -> int:
-    """Return the number of positions of a step whose logits are needed."""
+    """Return the number of tokens of a step whose logits are needed."""
     return sum(chunk.num_scores + chunk.samples + len(chunk.draft_tokens) for chunk in plan.chunks)

@@ -1,8 +1,7 @@
-"""Sampling on a device, or on the CPU over the device's logits; and how all ranks get the same
-tokens.
+"""Sampling on a device, or on the CPU from the device's logits, with the same tokens on all ranks.
 
-Rank 0 samples. Tokens sampled on its device are broadcast to the other ranks' streams, tokens
-sampled on its CPU are sent to the other processes, so that no rank can diverge.
+Only rank 0 samples. Tokens that its device samples are broadcast to the streams of the other ranks.
+Tokens that its CPU samples are sent to the other processes. So no rank can diverge.
 """
 
 from __future__ import annotations
@@ -22,19 +21,20 @@ from penstock.runtime.sampler import Sampler
 from penstock.scheduler.types import StepPlan, StepResult
 
 SampledTokens = tuple[tuple[int, tuple[int, ...]], ...]
-"""Rows with the tokens that follow their known ones; a row whose logits failed is left out."""
+"""Pairs of a row and the tokens sampled for it. A row whose logits were not finite is left out."""
 
 Broadcast = Callable[[torch.Tensor], torch.Tensor]
-"""Copies the tokens of rank 0 to every rank, in place."""
+"""Copies the tokens of rank 0 to every rank, in place, and returns them."""
 
 
 class DeviceSampler(Protocol):
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        """Sample a token per row of `logits` [S, V], which is modified in place. Return [S] int32
-        on the device, without synchronizing."""
+        """Sample one token per row of `logits` [S, V], which is modified in place. Return the
+        tokens [S] int32 on the device, without synchronizing."""
 
     def finish(self, plan: StepPlan, logits: torch.Tensor, masks: Masks | None) -> StepResult:
-        """Sample a step on the CPU, append the tokens to the row table and return the result."""
+        """Sample a step on the CPU, append the tokens to the row table and return the result of the
+        step."""
 
 
 MakeSampler = Callable[[TorchOps, RowTable], DeviceSampler]
@@ -56,7 +56,8 @@ class SingleDeviceSampler:
 
 
 class LeaderSampler:
-    """The sampler of rank 0. `send` sends the tokens that the CPU sampled to the other ranks."""
+    """The sampler of rank 0. `broadcast`: sends tokens that the device sampled to the other ranks.
+    `send`: sends tokens that the CPU sampled to them."""
 
     def __init__(
         self,
@@ -79,7 +80,8 @@ class LeaderSampler:
 
 
 class FollowerSampler:
-    """The sampler of the other ranks. `receive` waits for the tokens that rank 0's CPU sampled."""
+    """The sampler of a rank other than 0. `broadcast`: receives tokens that the device of rank 0
+    sampled. `receive`: waits for tokens that the CPU of rank 0 sampled."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class FollowerSampler:
 
 
 def tokens_of(result: StepResult) -> SampledTokens:
-    """Return the tokens of a result, by row."""
+    """Return the tokens of a result by row, without failed rows."""
     tokens: dict[int, list[int]] = {}
     for one in result.sampled:
         if not one.failed:
@@ -111,8 +113,8 @@ def tokens_of(result: StepResult) -> SampledTokens:
 
 
 class _CpuSampler:
-    """`SamplingOps` for steps that the CPU takes part in: logits are device tensors, arguments and
-    results are numpy arrays."""
+    """`SamplingOps` for steps in which the CPU takes part in sampling. Logits are tensors on the
+    device; all other arguments and the results are numpy arrays."""
 
     def __init__(self, ops: TorchOps) -> None:
         self._ops = ops

@@ -1,4 +1,5 @@
-"""The outputs of a step that the device samples: copied to the CPU and turned into a StepResult."""
+"""Copies the outputs of a step that the device samples to the CPU, and turns them into a
+StepResult."""
 
 from __future__ import annotations
 
@@ -17,8 +18,12 @@ from penstock.scheduler.types import SampledToken, StepPlan, StepResult
 
 @dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """The outputs of a step in flight. `rows`: the sampled rows; `logprob_rows`: indices in `rows`
-    for which log-probabilities are requested."""
+    """The outputs of a step in flight.
+
+    `rows`: the sampled rows.
+    `fetched`: the tokens and log-probabilities that are being copied.
+    `logprob_rows`: indices in `rows` for which log-probabilities are requested.
+    """
 
     plan: StepPlan
     rows: list[int]
@@ -27,7 +32,7 @@ class StepOutputs:
 
 
 class OutputReader:
-    """Fetches the outputs of steps over `transfers` and appends the tokens to `rows`."""
+    """Fetches the outputs of steps with `transfers` and appends the sampled tokens to `rows`."""
 
     def __init__(self, ops: TorchOps, rows: RowTable, transfers: HostTransfers) -> None:
         self._ops = ops
@@ -37,7 +42,8 @@ class OutputReader:
     def fetch(
         self, plan: StepPlan, sampled: list[int], logits: torch.Tensor, tokens: torch.Tensor | None
     ) -> StepOutputs:
-        """Start copying the outputs of a launched step to the CPU."""
+        """Start to copy the outputs of a launched step to the CPU. `tokens`: None if no row is
+        sampled."""
         logprob_rows = [
             i for i, row in enumerate(sampled) if self._rows.top_logprobs[row] is not None
         ]
@@ -50,7 +56,7 @@ class OutputReader:
         return StepOutputs(plan, sampled, self._transfers.fetch(results), logprob_rows)
 
     def read(self, outputs: StepOutputs) -> StepResult:
-        """Wait for the outputs of a step, append its tokens and return its result."""
+        """Wait for the outputs of a step, append its tokens to their rows and return its result."""
         arrived = outputs.fetched.wait()
         if not outputs.rows:
             return StepResult(outputs.plan.step, ())

@@ -1,8 +1,8 @@
 """Packs the inputs of a step into one array of words, in the format of `kernels.persistent_batch`.
 
-The CPU's row table may lag: it does not contain the tokens that a step in flight samples. A row
-whose last token only the device knows is *carried*: the words of its next chunk refer to that
-token instead of containing it.
+The row table on the CPU lacks the tokens that a step in flight samples. A row whose last token only
+the device knows is *carried*: the words of its next chunk refer to that token instead of containing
+it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _NO_UPDATES: Ints = np.empty((0, UPDATE_WORDS), np.int32)
 
 
 class StepSizes(NamedTuple):
-    """Sizes of a step including padding. Logits are computed at `places`, of which `sampled` are
-    sampled."""
+    """The sizes of a step, including padding.
+
+    `places`: number of tokens whose logits are computed.
+    `sampled`: number of these tokens after which a token is sampled.
+    """
 
     chunks: int
     tokens: int
@@ -37,9 +40,11 @@ class StepSizes(NamedTuple):
 class Packed:
     """A packed step.
 
-    `num_words` words are sent; 0 if the device has them already. `chunks`, `tokens`, `places` and
-    `sampled`: see `StepSizes`. `blocks`: KV blocks of the longest context, 0 for the maximum.
-    `groups` is None if no row has an adapter. For the other fields see `Upload`.
+    `num_words`: number of words to send, 0 if the device has them already.
+    `chunks`, `tokens`, `places`, `sampled`: see `StepSizes`.
+    `tokens_at`, `updates_at`, `num_updates`, `runs_at`, `num_runs`: see `Upload`.
+    `blocks`: KV blocks of the longest context, 0 for the maximum.
+    `groups`: layout of the adapter groups, None if no row has an adapter.
     """
 
     num_words: int
@@ -57,8 +62,8 @@ class Packed:
 
 
 def is_decode(plan: StepPlan) -> bool:
-    """Return whether all chunks are decodes (one token that samples, no draft tokens, no scores),
-    without prefill."""
+    """Return whether all chunks of a step are decodes: one token that samples, without draft tokens
+    and prompt scores."""
     return all(
         chunk.length == 1 and chunk.samples and not chunk.draft_tokens and not chunk.num_scores
         for chunk in plan.chunks
@@ -68,7 +73,7 @@ def is_decode(plan: StepPlan) -> bool:
 def max_words(
     max_num_seqs: int, max_chunks: int, step_tokens: int, max_blocks: int, num_slots: int
 ) -> int:
-    """Return the words of the largest step. Arguments: see `StepPacker`."""
+    """Return the number of words of the largest step. Arguments: see `StepPacker`."""
     most_tokens = max(step_tokens, max_chunks)
     places = min(most_tokens, max_chunks + max_num_seqs + MAX_DRAFT_TOKENS)
     chunks = GroupWords(min(max_chunks, num_slots), max_chunks, most_tokens, places).end
@@ -78,8 +83,14 @@ def max_words(
 
 
 class StepPacker:
-    """Packs steps of `rows`. `max_chunks`: most chunks of a step including padding; `num_slots`:
-    number of adapter slots."""
+    """Packs steps of the rows in `rows`.
+
+    `max_num_seqs`: number of rows.
+    `max_chunks`: most chunks of a step, including padding.
+    `step_tokens`: most tokens of a step.
+    `max_blocks`: most KV blocks of a sequence.
+    `num_slots`: number of adapter slots.
+    """
 
     def __init__(
         self,
@@ -107,8 +118,8 @@ class StepPacker:
         self.max_words = max_words(max_num_seqs, max_chunks, step_tokens, max_blocks, num_slots)
 
     def pack(self, plan: StepPlan, words: Ints, fill_up_to: int = 0) -> Packed:
-        """Pack a step into `words`. The row table must have applied the plan already. Decode steps
-        are padded to `fill_up_to` chunks; 0 means no padding."""
+        """Pack a step into `words`. The row table must have applied the plan already. `fill_up_to`:
+        number of chunks to which a decode step is padded, 0 for no padding."""
         changed = self._note_changes(plan)
         decode = is_decode(plan)
         if decode:
@@ -136,7 +147,8 @@ class StepPacker:
         return _Changes(changes, *self._runs(plan.blocks), tokens).write(words, packed)
 
     def pack_dummy(self, words: Ints, count: int, groups: GroupWords | None = None) -> Packed:
-        """Pack a step of `count` padding decodes, with or without adapter groups."""
+        """Pack a step of `count` padding decodes. `groups`: layout of its adapter groups, None for
+        none."""
         self._sent = ([], 0)
         sent = self._decode_words([], count)
         words[: sent.size] = sent.reshape(-1)
@@ -158,14 +170,15 @@ class StepPacker:
         return self._group_words(count, count, count)
 
     def mark_cpu_sampled(self, plan: StepPlan) -> None:
-        """Note that the CPU sampled this step, so that no row of it is carried."""
+        """Mark the rows of a step as not carried, because the CPU sampled them."""
         self._carried[[chunk.row for chunk in plan.chunks]] = False
 
     def _group_words(self, chunks: int, tokens: int, places: int) -> GroupWords:
         return GroupWords(min(chunks, self._num_slots), chunks, tokens, places)
 
     def _write_groups(self, words: Ints, plan: StepPlan, sizes: StepSizes) -> GroupWords | None:
-        """Write the adapter groups of a step of these `sizes`, which may end with padding."""
+        """Write the adapter groups of a step and return their layout; None if no row has an
+        adapter. `sizes`: may include padding."""
         if not self.is_adapted(plan):
             return None
         groups = self._group_words(sizes.chunks, sizes.tokens, sizes.places)
@@ -174,19 +187,21 @@ class StepPacker:
         return groups
 
     def _longest(self, chunks: tuple[Chunk, ...]) -> int:
-        """Return the KV blocks of the longest context."""
+        """Return the number of KV blocks of the longest context."""
         ends = (chunk.start + chunk.length + len(chunk.draft_tokens) for chunk in chunks)
         return -(-max(ends) // self._block_size)
 
     def _decode_words(self, rows: list[int], count: int) -> Ints:
-        """Return `count` decode chunks with carried tokens: those of `rows`, then padding."""
+        """Return the words of `count` decodes with carried tokens: first the decodes of `rows`,
+        then padding."""
         sent = self._decode[:count]
         sent[:, 0] = self._scratch
         sent[: len(rows), 0] = rows
         return sent
 
     def _note_changes(self, plan: StepPlan) -> set[int]:
-        """Note the plan's changes. Return the rows that the device must be sent."""
+        """Record the admissions and the forced tokens of a plan. Return the rows whose state must
+        be sent to the device."""
         admitted = [admit.row for admit in plan.admissions]
         for row in admitted:
             self._num_blocks[row] = 0
@@ -195,19 +210,20 @@ class StepPacker:
         return set(admitted)
 
     def _mark_carried(self, rows: list[int]) -> set[int]:
-        """Mark all of `rows` as carried. Return those that were not."""
+        """Mark all of `rows` as carried. Return the rows that were not carried before."""
         fresh = {row for row in rows if not self._carried[row]}
         self._carried[list(fresh)] = True
         return fresh
 
     def _carry(self, chunks: tuple[Chunk, ...]) -> None:
-        """Mark rows as carried whose last token the device samples without a draft."""
+        """Mark each row of `chunks` as carried or not: carried if the device samples its last token
+        and there are no draft tokens."""
         for chunk in chunks:
             self._carried[chunk.row] = chunk.samples and not chunk.draft_tokens
 
     def _mixed_words(self, chunks: tuple[Chunk, ...]) -> tuple[Ints, Ints, StepSizes]:
-        """Return the words, the tokens and the sizes of a step that is no pure decode: with prefill
-        chunks, draft tokens or prompt scores."""
+        """Return the words of the chunks, the tokens and the sizes of a step with prefill chunks,
+        draft tokens or prompt scores."""
         sampled = sum(1 + len(chunk.draft_tokens) for chunk in chunks if chunk.samples)
         tokens = np.zeros(sum(chunk.length + len(chunk.draft_tokens) for chunk in chunks), np.int32)
         described = []
@@ -255,8 +271,14 @@ class StepPacker:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """Words after the chunks of a step: row `updates` [n, UPDATE_WORDS]; `runs` [n, RUN_WORDS] of
-    the blocks `given`, counted from the first of them; `tokens`."""
+    """The words that follow the chunks and the adapter groups of a step.
+
+    `updates`: row updates [n, UPDATE_WORDS].
+    `runs`: runs of blocks to append [n, RUN_WORDS], with positions counted from the first of
+    `given`.
+    `given`: the blocks of all runs.
+    `tokens`: the tokens of the step.
+    """
 
     updates: Ints
     runs: Ints
@@ -264,7 +286,8 @@ class _Changes:
     tokens: Ints
 
     def write(self, words: Ints, packed: Packed) -> Packed:
-        """Write the changes after the words of `packed`. Return `packed` with their positions."""
+        """Write the changes after the words of `packed`. Return `packed` with the positions of the
+        changes."""
         updates_at = packed.num_words
         runs_at = updates_at + self.updates.size
         blocks_at = runs_at + self.runs.size

@@ -1,4 +1,4 @@
-"""A rank other than 0: it executes the messages of rank 0 until rank 0 disconnects."""
+"""A rank other than 0: executes the messages of rank 0 until rank 0 disconnects."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 
 class LeaderGone(Exception):
-    """Rank 0 disconnected in the middle of a step."""
+    """Raised if rank 0 disconnects in the middle of a step."""
 
 
 class _LeaderMasks:
-    """`Masks` of a step whose token masks only rank 0 has."""
+    """A placeholder for the token masks of a step, which only rank 0 has."""
 
     def wait(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
         raise AssertionError("only rank 0 samples")
@@ -48,7 +48,8 @@ LEADER_MASKS = _LeaderMasks()
 
 
 def receive_tokens(steps: Channel[ToRank]) -> SampledTokens:
-    """Wait for the tokens that rank 0's CPU sampled in the last step. Raises LeaderGone."""
+    """Wait for the tokens that the CPU of rank 0 sampled in the last step, and return them. Raises
+    LeaderGone."""
     message = steps.receive()
     if message is None:
         raise LeaderGone
@@ -57,8 +58,12 @@ def receive_tokens(steps: Channel[ToRank]) -> SampledTokens:
 
 
 class Follower:
-    """Executes messages of rank 0 on `runtime`, the runtime of this rank's shard, whose sampler
-    reads from `steps`. A separate thread packs the adapters that arrive through `adapters`."""
+    """Executes the messages of rank 0 on the runtime of this rank's shard.
+
+    `runtime`: its sampler also reads from `steps`.
+    `steps`: receives messages in the order of the steps.
+    `adapters`: receives adapters, which a separate thread packs.
+    """
 
     def __init__(
         self, runtime: GpuRuntime, steps: Channel[ToRank], adapters: Channel[ToPacker]
@@ -119,7 +124,8 @@ class Follower:
                 return
 
     def _pack(self, head: PackAdapter) -> str:
-        """Receive and pack an adapter. Return why it cannot be packed, "" if it was packed."""
+        """Receive and pack an adapter, whose first message is `head`. Return the reason if it
+        cannot be packed, else an empty string."""
         adapter = receive_adapter(self._incoming, head)
         if adapter is None:
             raise ConnectionError

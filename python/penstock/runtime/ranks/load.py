@@ -1,7 +1,8 @@
 """Starts a tensor-parallel runtime on several devices: rank 0 and the other ranks.
 
-The ranks connect first, so that the memory of their connections is already allocated. Then rank 0
-plans the memory of all ranks by the smallest free memory, and each rank loads its shard.
+The ranks connect first, so that the memory for their connections is already allocated when memory
+is planned. Then rank 0 plans the memory of all ranks by the smallest free memory, and each rank
+loads its shard.
 """
 
 from __future__ import annotations
@@ -54,9 +55,14 @@ def start_tensor_parallel_runtime(
     progress: Progress | None = None,
     on_rank_lost: Callable[[], None] = end_process,
 ) -> TensorParallelRuntime:
-    """Return the runtime of a model divided among `devices`, the first of which belongs to this
-    process. "cpu" for every device (tests) uses the reference ops. `on_rank_lost`: see
-    `RankProcessGroup`. Raises ModelError that names the rank that cannot serve."""
+    """Return the runtime of a model that is divided among `devices`.
+
+    `devices`: one per rank; the first belongs to this process. "cpu" for every device uses the
+    reference ops (tests).
+    `on_rank_lost`: see `RankProcessGroup`.
+
+    Raises ModelError that names the rank that cannot start.
+    """
     assert len(devices) == settings.tensor_parallel_size > 1
     if torch.distributed.is_initialized():
         raise ModelError(
@@ -102,8 +108,8 @@ def start_tensor_parallel_runtime(
 def start_follower(
     task: RankTask, steps: Channel[ToRank], send_status: Callable[[RankStatus], None]
 ) -> tuple[GpuRuntime, TorchCommunicator]:
-    """Return the runtime of a rank other than 0. Reports its progress to `send_status`. Raises
-    ModelError if it cannot serve."""
+    """Return the runtime of a rank other than 0. `send_status`: called with the progress of the
+    start. Raises ModelError if this rank cannot start."""
     opened = _open(task.settings, task.device)
     files = ModelFiles(task.model_id, task.kind, Path(task.path))
     bits = integer_bits(task.settings)
@@ -131,7 +137,7 @@ def start_follower(
 
 
 class Opened(Protocol):
-    """See `gpu.load.OpenDevice`."""
+    """A device that can be used; see `gpu.load.OpenDevice`."""
 
     @property
     def ops(self) -> TorchOps: ...
@@ -142,7 +148,7 @@ class Opened(Protocol):
 
 
 class _CpuDevice:
-    """The CPU in place of a device, with the reference ops (tests)."""
+    """The CPU instead of a GPU, with the reference ops (tests)."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)  # the ranks' threads would compete for the cores
@@ -162,7 +168,8 @@ def _open(settings: EngineSettings, device: str) -> Opened:
 def _plan(
     shard: LoadedModel, settings: EngineSettings, opened: Opened, processes: RankProcessGroup
 ) -> DeviceMemoryPlan:
-    """Return one memory plan that fits every rank. Raises ModelError if there is none."""
+    """Return one memory plan for all ranks, based on the smallest free memory. Raises ModelError if
+    the model does not fit."""
     met = processes.wait_for("met", processes.numbers)
     free_bytes = min(opened.free_bytes(), *(status.free_bytes for status in met))
     return plan_sizes(shard, settings, opened.ops, free_bytes)
@@ -171,13 +178,13 @@ def _plan(
 def _connect(
     rank: int, count: int, rendezvous: Path, device: str, settings: EngineSettings
 ) -> TorchCommunicator:
-    """Connect to the other ranks. Each kind of collective runs once, so that its connections and
-    memory are allocated. Raises ModelError if that fails."""
+    """Connect to the other ranks and return the communicator. Each kind of collective runs once, so
+    that its connections and memory are allocated. Raises ModelError if a connection fails."""
     try:
         backend: Backend = "gloo"
         if device != "cpu":
             backend = "nccl"
-            torch.cuda.set_device(device)  # of this thread
+            torch.cuda.set_device(device)  # for this thread
         sums: Sums = "ordered" if settings.deterministic else "fastest"
         communicator = TorchCommunicator(rank, count, rendezvous, backend, device, sums)
         one = torch.ones(1, 1, device=device)
@@ -193,8 +200,8 @@ def _connect(
 def _connect_watched(
     processes: RankProcessGroup, devices: tuple[str, ...], settings: EngineSettings
 ) -> TorchCommunicator:
-    """Connect rank 0 in a thread, which waits for the other ranks as long as they live. Raises
-    ModelError with the reason if one of them fails."""
+    """Connect rank 0 to the other ranks and return the communicator. A thread connects, so that the
+    failure of another rank ends the wait. Raises ModelError with the reason."""
     found: list[TorchCommunicator] = []
 
     def connect() -> None:

@@ -1,8 +1,8 @@
-"""Messages between rank 0 and the other ranks: msgpack frames (msgspec, never pickle) over pairs of
-connected sockets that the child process inherits, so that they have no name.
+"""The messages between rank 0 and the other ranks: msgpack frames (msgspec, never pickle) over
+socket pairs that the child processes inherit.
 
-Each rank has two of them: one for messages in the order of the steps, one for adapters, so that
-packing does not delay steps. While it starts, a rank reports its status as lines of JSON on its
+Each rank has two pairs: one for messages in the order of the steps and one for adapters, so that
+packing does not delay steps. While a rank starts, it reports its status as lines of JSON on its
 standard output.
 """
 
@@ -28,9 +28,13 @@ _T = TypeVar("_T")
 
 
 class RankTask(msgspec.Struct, frozen=True):
-    """The line of JSON on a rank's standard input. `model_id`, `kind`, `path`: fields of
-    `ModelFiles`. `rendezvous`: the file through which the ranks connect. `steps`, `adapters`: file
-    descriptors of its sockets."""
+    """The line of JSON that a rank reads from standard input.
+
+    `model_id`, `kind`, `path`: fields of `ModelFiles`.
+    `rank`, `count`: number of this rank, and number of all ranks.
+    `rendezvous`: the file through which the ranks connect.
+    `steps`, `adapters`: file descriptors of the rank's sockets.
+    """
 
     settings: EngineSettings
     model_id: str
@@ -45,9 +49,13 @@ class RankTask(msgspec.Struct, frozen=True):
 
 
 class RankStatus(msgspec.Struct, frozen=True):
-    """A line of a rank's standard output. "started": it can use its device. "met": it is connected
-    to all other ranks and has `free_bytes` left. "ready": it accepts steps. "failed": it ends for
-    the reason in `text`."""
+    """A line of JSON that a rank writes to standard output.
+
+    `event`: "started": the rank can use its device. "met": it is connected to all other ranks.
+    "ready": it accepts steps. "failed": it ends.
+    `text`: the reason of "failed".
+    `free_bytes`: free memory of the device at "met".
+    """
 
     event: Literal["started", "met", "ready", "failed"]
     text: str = ""
@@ -55,54 +63,54 @@ class RankStatus(msgspec.Struct, frozen=True):
 
 
 class LoadShard(msgspec.Struct, frozen=True, tag="place"):
-    """Load the shard with these sizes."""
+    """Loads the rank's shard. `memory`: the memory plan."""
 
     memory: DeviceMemoryPlan
 
 
 class Warm(msgspec.Struct, frozen=True, tag="warm"):
-    """See `GpuRuntime.warm`."""
+    """Captures graphs; see `GpuRuntime.warm`."""
 
     rows: tuple[int, ...]
     form: StepForm
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
-    """Submit a plan. `masked`: rank 0 has token masks for it. If the CPU samples the step, for
-    whatever reason, the next message is SampledOnCpu."""
+    """Submits a plan. `masked`: rank 0 has token masks for it. If the CPU of rank 0 samples the
+    step, the next message is SampledOnCpu."""
 
     plan: StepPlan
     masked: bool
 
 
 class SampledOnCpu(msgspec.Struct, frozen=True, tag="sampled"):
-    """The tokens that rank 0's CPU sampled in the last submitted step."""
+    """The tokens that the CPU of rank 0 sampled in the last submitted step."""
 
     """The tokens that rank 0's CPU sampled in the last submitted step."""
     tokens: SampledTokens
 
 
 class Collect(msgspec.Struct, frozen=True, tag="collect"):
-    """Collect the oldest step."""
+    """Collects the oldest step in flight."""
 
 
 class Install(msgspec.Struct, frozen=True, tag="install"):
-    """Install the packed adapter of this ticket in an adapter slot."""
+    """Installs the packed adapter with this `ticket` in the adapter slot `slot`."""
 
     slot: int
     ticket: int
 
 
 class Clear(msgspec.Struct, frozen=True, tag="clear"):
-    """Clear an adapter slot."""
+    """Clears the adapter slot `slot`."""
 
     """Clear an adapter slot."""
     slot: int
 
 
 class Drop(msgspec.Struct, frozen=True, tag="drop"):
-    """Discard the packed adapter of this ticket, which will not be installed. Unknown tickets are
-    ignored."""
+    """Discards the packed adapter with this `ticket`, which will not be installed. An unknown
+    ticket is ignored."""
 
     ticket: int
 
@@ -118,8 +126,8 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PackAdapter(msgspec.Struct, frozen=True, tag="pack"):
-    """The shard of an adapter (see `Adapter`). One PackLayer for each of its `layers` follows. The
-    answer is a PackAnswer once it is packed."""
+    """Announces the shard of an adapter (see `Adapter`), to be packed. `layers`: number of
+    PackLayer messages that follow. Once the shard is packed, the rank answers with PackAnswer."""
 
     ticket: int
     revision: str
@@ -129,13 +137,14 @@ class PackAdapter(msgspec.Struct, frozen=True, tag="pack"):
 
 
 class PackLayer(msgspec.Struct, frozen=True, tag="layer"):
-    """LoRA factors a and b by projection."""
+    """The LoRA factors a and b of one layer, by projection."""
 
     factors: dict[str, tuple[Array, Array]]
 
 
 class PackAnswer(msgspec.Struct, frozen=True, tag="packed"):
-    """The answer to PackAdapter. `error`: why the adapter could not be packed, "" if it was."""
+    """The answer to PackAdapter. `error`: why the adapter could not be packed, an empty string if
+    it was packed."""
 
     ticket: int
     error: str = ""
@@ -147,14 +156,14 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def frame(message: msgspec.Struct) -> bytes:
-    """Return the bytes to send for a message."""
+    """Return the bytes to send for a message: its length and its encoding."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 class Channel(Generic[_T]):
-    """One end of a pair of sockets, which receives messages of `kinds`. One thread may send and one
-    receive at a time."""
+    """One end of a socket pair. It receives messages of the types `kinds`. At any time, one thread
+    may send and one may receive."""
 
     def __init__(self, end: socket.socket, kinds: Any) -> None:
         self._end = end
@@ -166,7 +175,7 @@ class Channel(Generic[_T]):
         self.send_frame(frame(message))
 
     def send_frame(self, data: bytes) -> None:
-        """Send bytes made by `frame`, which can be sent to several ranks."""
+        """Send a frame made by `frame`. The same frame can be sent to several ranks."""
         self._end.sendall(data)
 
     def receive(self) -> _T | None:
@@ -182,7 +191,8 @@ class Channel(Generic[_T]):
         return self._decoder.decode(body) if len(body) == size else None
 
     def close(self) -> None:
-        """Close the connection. Both ends receive messages already sent, then None."""
+        """Close the connection. The other end still receives the messages already sent, then
+        None."""
         with contextlib.suppress(OSError):  # the other end is closed
             self._end.shutdown(socket.SHUT_RDWR)
         self._incoming.close()
@@ -190,7 +200,8 @@ class Channel(Generic[_T]):
 
 
 def send_adapter(channel: Channel[PackAnswer], ticket: int, adapter: Adapter) -> None:
-    """Send an adapter's shard layer by layer, so that no frame holds the GIL for long."""
+    """Send the shard of an adapter layer by layer, so that encoding a frame never holds the GIL for
+    long."""
     head = PackAdapter(
         ticket, adapter.revision, adapter.rank, adapter.size_bytes, len(adapter.layers)
     )
@@ -201,7 +212,8 @@ def send_adapter(channel: Channel[PackAnswer], ticket: int, adapter: Adapter) ->
 
 
 def receive_adapter(channel: Channel[ToPacker], head: PackAdapter) -> Adapter | None:
-    """Receive the layers of an adapter after `head`. Return None if the other end was closed."""
+    """Receive the layers of the adapter that `head` announces, and return the adapter. Return None
+    if the other end is closed."""
     layers = []
     for _ in range(head.layers):
         layer = channel.receive()

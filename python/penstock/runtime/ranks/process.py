@@ -1,9 +1,9 @@
 """The process of one rank of a tensor-parallel model: `python -m penstock.runtime.ranks.process`.
 
-Reads its task as one line of JSON from standard input (`messages.RankTask`), writes its start-up
+It reads its task as one line of JSON from standard input (`messages.RankTask`), writes its start-up
 status as lines of JSON to standard output (`messages.RankStatus`), then executes the messages of
-rank 0. It ends when rank 0 disconnects or standard input closes: it never outlives rank 0, not even
-in the middle of a step.
+rank 0. It ends when rank 0 disconnects or standard input closes, even in the middle of a step, so
+it never outlives rank 0.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> int:
     gc.disable()  # loading creates no garbage
     configure_logging()
     send_status = partial(_send_status, take_standard_output())
-    for number in (signal.SIGINT, signal.SIGTERM):  # for the server only, which drains
+    for number in (signal.SIGINT, signal.SIGTERM):  # only the server handles them, by draining
         signal.signal(number, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as lines:
         task = msgspec.json.decode(lines.readline(), type=RankTask)
@@ -86,7 +86,7 @@ def _input_has_ended() -> bool:
 
 
 def _remove_rendezvous(task: RankTask) -> None:
-    """Remove the folder of the rendezvous file, because rank 0 no longer can."""
+    """Remove the folder of the rendezvous file, because rank 0 has ended and cannot remove it."""
     shutil.rmtree(Path(task.rendezvous).parent, ignore_errors=True)
 
 

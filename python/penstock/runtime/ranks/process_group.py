@@ -1,4 +1,5 @@
-"""The processes of a model's ranks, as rank 0 sees them: start, messages, and the end of one.
+"""Manages the processes of a model's ranks for rank 0: starts them, sends messages, and reacts if
+one ends.
 
 A rank that dies cannot be replaced: its part of the KV cache is lost, and the other ranks are
 blocked in the middle of a step, where no message reaches them. So this process ends too, and its
@@ -34,19 +35,24 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S: Final = 10.0
 LOST_STATUS: Final = 70
-"""Exit status of this process when it ends because another rank did."""
+"""Exit status of this process if it ends because another rank has ended."""
 
 AFTERMATH_S: Final = 2.0
-"""How long after the end of a rank a failure of another rank is still attributed to it."""
+"""Seconds after the end of a rank during which a failure of another rank is attributed to it."""
 
 
 def end_process() -> None:
-    """Exit at once: threads may be blocked by a dead rank, and cannot be woken."""
+    """Exit at once, because threads may be blocked by a dead rank and cannot be woken."""
     os._exit(LOST_STATUS)
 
 
 class RankProcess:
-    """The process of one rank. `steps` is used in one direction only."""
+    """The process of one rank, with its channels.
+
+    `number`, `device`: number and device of the rank.
+    `task`: returns the rank's task for the file descriptors of its two sockets.
+    `steps`: the channel for messages in the order of the steps, used only to send.
+    """
 
     def __init__(self, number: int, device: str, task: Callable[[int, int], RankTask]) -> None:
         self.number = number
@@ -65,35 +71,38 @@ class RankProcess:
         own_steps.close()
         own_adapters.close()
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended; `watch` reports that
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; `watch` reports that
             self.process.stdin.write(msgspec.json.encode(task(*inherited)) + b"\n")
             self.process.stdin.flush()
 
     def watch(self, report: Callable[[int, RankStatus | int], None]) -> None:
-        """Report its status lines and finally its exit status."""
+        """Read the status lines of the process until it ends. Pass each line, and finally the exit
+        status, to `report`."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             report(self.number, msgspec.json.decode(line, type=RankStatus))
         report(self.number, self.process.wait())
 
     def stop(self) -> None:
-        """Wait until it has ended, and kill it after a timeout. Its sockets must be closed."""
+        """Wait until the process has ended, and kill it after a timeout. Its channels must be
+        closed already."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        with contextlib.suppress(BrokenPipeError):  # it never read its task
+        with contextlib.suppress(BrokenPipeError):  # the process never read its task
             self.process.stdin.close()
 
 
 class RankProcessGroup:
-    """The processes of all ranks except 0, one per device of `devices` except the first, which
-    belongs to this process.
+    """The processes of all ranks except rank 0, which is this process.
 
-    `on_rank_lost` is called when a rank ends after `serve`. Raises OSError if a process cannot be
-    started; the others have been stopped then.
+    `devices`: one per rank, starting with rank 0.
+    `on_rank_lost`: called if a rank ends after `serve`.
+
+    Raises OSError if a process cannot be started, after stopping those already started.
     """
 
     def __init__(
@@ -144,20 +153,20 @@ class RankProcessGroup:
 
     @property
     def numbers(self) -> range:
-        """Numbers of the ranks other than 0."""
+        """Numbers of all ranks except 0."""
         return range(1, len(self.ranks) + 1)
 
     def report(self, number: int, news: RankStatus | int) -> None:
-        """Record a status or an exit status of a rank; this process reports for rank 0. Any
-        thread."""
+        """Record a status or an exit status of a rank. This process calls it for rank 0. Any thread
+        may call it."""
         if not self._serving.is_set():
             self._events.put((number, news))
         elif isinstance(news, int) and not self._closing.is_set():
             self._end(number, news)
 
     def wait_for(self, event: str, numbers: Iterable[int]) -> list[RankStatus]:
-        """Wait until each of the ranks `numbers` has reported `event`. Return these statuses.
-        Raises ModelError for the first failure."""
+        """Wait until each of the ranks `numbers` has reported `event`, and return the reported
+        statuses. Raises ModelError for the first rank that fails."""
         wanted = [(number, event) for number in numbers]
         while not all(key in self._statuses for key in wanted):
             number, news = self._events.get()
@@ -167,8 +176,8 @@ class RankProcessGroup:
         return [self._statuses[key] for key in wanted]
 
     def serve(self) -> None:
-        """Start serving: from now on the end of a rank ends this process. Raises ModelError if one
-        has ended already."""
+        """Start to serve: from now on, the end of any rank ends this process. Raises ModelError if
+        a rank has ended already."""
         self._serving.set()
         for rank in self.ranks:
             status = rank.process.poll()
@@ -176,13 +185,15 @@ class RankProcessGroup:
                 raise ModelError(self._failure(rank.number, status))
 
     def send_all(self, message: msgspec.Struct) -> None:
-        """Send a message to all ranks. Must be called by one thread, which determines the order."""
+        """Send a message to all other ranks. Only one thread may call this, because it determines
+        the order of the messages."""
         data = frame(message)
         for rank in self.ranks:
             rank.steps.send_frame(data)
 
     def end_if_rank_died(self) -> None:
-        """After a failure here, end this process if the cause is a rank that has ended."""
+        """End this process if a rank has ended. Called after an error here, which the end of the
+        rank may have caused."""
         for rank in self.ranks:
             try:
                 self._end(rank.number, rank.process.wait(AFTERMATH_S / len(self.ranks)))
@@ -190,14 +201,14 @@ class RankProcessGroup:
                 continue
 
     def disconnect(self) -> None:
-        """Close the connections, so that the ranks end after the messages already sent."""
+        """Close the channels, so that the ranks end after the messages already sent."""
         self._closing.set()
         for rank in self.ranks:
             rank.steps.close()
             rank.adapters.close()
 
     def close(self) -> None:
-        """Stop all ranks and remove their files and sockets."""
+        """Stop all ranks, and remove their files and sockets."""
         self.disconnect()
         if not self._serving.is_set():  # while starting, ranks may wait for each other
             for rank in self.ranks:
@@ -212,8 +223,8 @@ class RankProcessGroup:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _failure(self, number: int, news: RankStatus | int) -> str:
-        """Return why the start failed. If rank 0 failed, the failure of another rank may be the
-        cause."""
+        """Return the reason of a failed start. If rank 0 failed, the failure of another rank may be
+        the cause and is returned instead."""
         if number == 0:
             number, news = self._cause() or (number, news)
         device = "" if number == 0 else f" ({self.ranks[number - 1].device})"
@@ -222,7 +233,8 @@ class RankProcessGroup:
         return f"rank {number}{device}: {news.text}"
 
     def _cause(self) -> tuple[int, RankStatus | int] | None:
-        """Wait a moment for the failure of another rank and return it, if there is one."""
+        """Wait up to `AFTERMATH_S` for the failure of another rank. Return its number and its
+        status, or None."""
         until = time.monotonic() + AFTERMATH_S
         while (left_s := until - time.monotonic()) > 0:
             try:
@@ -234,7 +246,8 @@ class RankProcessGroup:
         return None
 
     def _end(self, number: int, status: int) -> None:
-        """End this process, once. Another thread that gets here waits for the end."""
+        """End this process because rank `number` has ended. A second thread that calls this waits
+        for the end."""
         with self._ending:
             if self._closing.is_set():
                 return

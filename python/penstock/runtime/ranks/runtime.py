@@ -1,5 +1,5 @@
-"""The runtime of a tensor-parallel model, as the engine sees it. Rank 0 sends every action to the
-other ranks first; they execute the same actions in the same order."""
+"""The runtime of a tensor-parallel model. Rank 0 sends every action to the other ranks before it
+executes the action itself, so that all ranks execute the same actions in the same order."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ LEAVE_TIMEOUT_S: Final = 5.0
 
 
 def leave(communicator: TorchCommunicator) -> None:
-    """Leave the process group. Stop waiting after a timeout if the other ranks do not leave."""
+    """Leave the process group. Return after a timeout even if the other ranks do not leave."""
     leaving = threading.Thread(target=communicator.close, name="penstock-leaving", daemon=True)
     leaving.start()
     leaving.join(LEAVE_TIMEOUT_S)
 
 
 class TensorParallelRuntime:
-    """The `Runtime` of rank 0. `own`: the runtime of its shard; `spec`: the whole model."""
+    """The `Runtime` of rank 0. `own`: the runtime of rank 0's shard. `spec`: describes the whole
+    model."""
 
     def __init__(
         self,
@@ -69,18 +70,20 @@ class TensorParallelRuntime:
 
     @property
     def captured(self) -> list[tuple[int, StepForm]]:
-        """See `GpuRuntime.captured`; the same on every rank."""
+        """Size and form of each captured graph, in the order of the captures; the same on every
+        rank."""
         return self._own.captured
 
     def warm(self, *rows: int, form: StepForm = DEVICE_SAMPLING) -> None:
-        """See `GpuRuntime.warm`."""
+        """Capture the graphs for decode steps with these numbers of rows, on every rank."""
         with self._checking_ranks():
             self._processes.send_all(Warm(rows, form))
             self._own.warm(*rows, form=form)
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
-        """See `Runtime.submit`. The scheduler knows which restores are complete on rank 0; the
-        other ranks must wait for theirs."""
+        """Submit a step on every rank; see `Runtime.submit`. The scheduler uses restored blocks
+        once their restores are complete on rank 0, so the other ranks must wait until these
+        restores are complete on their devices."""
         sent = plan
         if plan.awaits < self._last_restored:
             sent = msgspec.structs.replace(plan, awaits=self._last_restored)
@@ -91,7 +94,7 @@ class TensorParallelRuntime:
             self._own.submit(plan, masks)
 
     def collect(self) -> StepResult:
-        """See `Runtime.collect`."""
+        """Wait for the oldest step in flight and return its result; see `Runtime.collect`."""
         with self._checking_ranks():
             self._processes.send_all(Collect())
             result = self._own.collect()
@@ -99,12 +102,12 @@ class TensorParallelRuntime:
         return result
 
     def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
-        """Submit and collect in one call."""
+        """Submit a step and collect its result in one call."""
         self.submit(plan, masks)
         return self.collect()
 
     def prepare(self) -> bool:
-        """See `GpuRuntime.prepare`. Every rank captures the same graph."""
+        """Capture one more graph, the same on every rank. See `Runtime.prepare`."""
         missing = self._own.missing_graph()
         if missing is None:
             return False
@@ -113,7 +116,8 @@ class TensorParallelRuntime:
         return True
 
     def close(self) -> None:
-        """See `Runtime.close`. Removes all processes, sockets and files of the ranks."""
+        """Release memory and threads, end the processes of the other ranks, and remove their
+        sockets and files. See `Runtime.close`."""
         self._processes.disconnect()
         self._adapters = None
         self._own.close()
@@ -122,7 +126,8 @@ class TensorParallelRuntime:
 
     @contextmanager
     def _checking_ranks(self) -> Iterator[None]:
-        """On an error, check whether another rank has ended, which is then the cause."""
+        """If an error occurs in the `with` block, end this process if another rank has ended,
+        because that is then the cause."""
         try:
             yield
         except (OSError, RuntimeError):
@@ -131,8 +136,12 @@ class TensorParallelRuntime:
 
 
 class _PackedShards:
-    """A packed adapter: rank 0's shard, and a `ticket` for the shards that the other ranks keep
-    until they install or drop them. `dropped` is called if it is collected without `install`."""
+    """An adapter that all ranks have packed.
+
+    `own`: the packed shard of rank 0.
+    `ticket`: names the shards that the other ranks keep until they install or drop them.
+    `dropped`: called with the ticket if this object is garbage-collected without `install`.
+    """
 
     def __init__(self, own: PackedAdapter, ticket: int, dropped: Callable[[int], None]) -> None:
         self.own = own
@@ -142,13 +151,13 @@ class _PackedShards:
 
     @property
     def size_bytes(self) -> int:
-        """Size on each device."""
+        """Size of the packed shard on each device."""
         return self.own.size_bytes
 
 
 class TensorParallelAdapters:
-    """`RuntimeAdapters` of all ranks. A packed adapter is installed once, or dropped. `pack` is for
-    any thread, the other methods are for the runtime's thread."""
+    """`RuntimeAdapters` of all ranks. A packed adapter is either installed once or dropped. Any
+    thread may call `pack`; only the runtime's thread may call the other methods."""
 
     def __init__(self, own: DeviceAdapters, processes: RankProcessGroup, spec: DecoderSpec) -> None:
         self.spec = spec
@@ -162,8 +171,8 @@ class TensorParallelAdapters:
         self._dropped: SimpleQueue[int] = SimpleQueue()
 
     def pack(self, adapter: Adapter) -> _PackedShards:
-        """See `RuntimeAdapters`. Raises AdapterRefused if a rank cannot pack its shard; then no
-        rank keeps any of it."""
+        """Pack an adapter on every rank; see `RuntimeAdapters.pack`. Raises AdapterRefused if a
+        rank cannot pack its shard; then no rank keeps its shard."""
         with self._packing:
             ticket = next(self._tickets)
             try:
@@ -173,19 +182,19 @@ class TensorParallelAdapters:
                 raise
 
     def install(self, slot: int, packed: PackedAdapter) -> None:
-        """See `RuntimeAdapters`."""
+        """Install a packed adapter in `slot` on every rank; see `RuntimeAdapters.install`."""
         assert isinstance(packed, _PackedShards), "packed by another runtime"
         packed.end.detach()
         self._processes.send_all(Install(slot, packed.ticket))
         self._own.install(slot, packed.own)
 
     def clear(self, slot: int) -> None:
-        """See `RuntimeAdapters`."""
+        """Free the memory of the adapter in `slot` on every rank; see `RuntimeAdapters.clear`."""
         self._processes.send_all(Clear(slot))
         self._own.clear(slot)
 
     def send_drops(self) -> None:
-        """Make the other ranks drop packed adapters that will not be installed."""
+        """Make the other ranks drop the packed adapters that will not be installed."""
         while not self._dropped.empty():
             self._processes.send_all(Drop(self._dropped.get()))
 
@@ -210,7 +219,8 @@ class TensorParallelAdapters:
 
 
 def _packing_error(rank: RankProcess, ticket: int) -> str:
-    """Wait for a rank's answer. Return why it has not packed its shard, "" if it has."""
+    """Wait for a rank's answer to PackAdapter. Return the reason if the rank could not pack its
+    shard, else an empty string."""
     answer = rank.adapters.receive()
     if answer is None:
         raise ConnectionError(f"rank {rank.number} disconnected")
