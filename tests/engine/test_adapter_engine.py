@@ -183,7 +183,7 @@ def test_adapters_go_with_grammars_and_speculation(
     assert core.adapters()[0].active_leases == 0
     plain = answers(core, *(asking(name, name, LONG * 2, 40) for name in ("", "a")))
     empty(core)
-    guessing = core_of(runtime, lora=LORA, speculation=True)
+    guessing = core_of(runtime, lora=LORA, speculative_algorithm="ngram")
     have(guessing, folders, "a")
     assert answers(guessing, *(asking(name, name, LONG * 2, 40) for name in ("", "a"))) == plain
     empty(guessing)

@@ -96,7 +96,7 @@ def test_a_draft_does_not_end_an_answer_before_min_tokens(
     free = replace(request("a", None, max_tokens=40), sampling=Sampling(temperature=0.0))
     repeated = answered(runtime, [free])["a"].tokens[-1]
     held = replace(free, stop_token_ids=frozenset({repeated}), min_tokens=25, max_tokens=60)
-    core = core_of(runtime, speculation=speculation)
+    core = core_of(runtime, speculative_algorithm="ngram" if speculation else "none")
     answer = run(core, [held])["a"]
     while core.has_work:
         core.step()

@@ -24,7 +24,7 @@ WAYS = {
     "batched": {},
     "chunked": {"max_num_batched_tokens": 5},
     "by twos": {"max_num_seqs": 2},
-    "with speculation": {"speculation": True},
+    "with speculation": {"speculative_algorithm": "ngram"},
     "without a prefix cache": {"enable_prefix_caching": False},
     "without a cache": {"no_kv_cache": True},
 }

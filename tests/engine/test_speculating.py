@@ -84,7 +84,7 @@ def test_speculation_changes_no_answer(
     plain, accepted = answers(runtime, requests(), enable_prefix_caching=False)
     assert accepted == 0
     monkeypatch.setattr(PrefillBudget, "token_cost", lambda self, rows: 0.05)
-    speculated, accepted = answers(runtime, requests(), speculation=True, **options)
+    speculated, accepted = answers(runtime, requests(), speculative_algorithm="ngram", **options)
     assert accepted > 100
     for id, tokens in plain.items():
         assert speculated[id] == tokens, id

@@ -51,7 +51,7 @@ class Opened:
 
     async def _start(self) -> EmbeddedModel:
         channels = detect_answer_syntax(None, ())
-        generator = Generator(self.engine, tiny_tokenizer(), tiny_template(), channels=channels)
+        generator = Generator(self.engine, tiny_tokenizer(), tiny_template(), syntax=channels)
         return EmbeddedModel(Runners(AgentLoop(generator)), 2, self._close)
 
     async def _close(self) -> None:
@@ -399,7 +399,7 @@ def test_a_start_that_fails_is_raised_and_leaves_no_thread() -> None:
     [
         ("max_num_seqs", "16", r"expected 'int \| null'"),
         ("dtype", "f16", "it may be 'auto', 'f32'"),
-        ("quantize", "int5", "it may be 'int8', 'int4', 'fp8'"),
+        ("quantization", "int5", "it may be 'int8', 'int4', 'fp8'"),
         ("lora", 5, "expected 'object"),
     ],
 )
