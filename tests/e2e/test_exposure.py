@@ -137,7 +137,9 @@ def test_an_idle_server_uses_no_cpu_time(
         began = taken(server)
         time.sleep(IDLE_S)
         assert taken(server) - began < MOST_OF_A_CORE * IDLE_S
-        assert len([p for p in processes(server) if "grammar.trial_process" in " ".join(p.cmdline())])
+        assert len(
+            [p for p in processes(server) if "grammar.trial_process" in " ".join(p.cmdline())]
+        )
 
 
 def taken(server: RunningServer) -> float:

@@ -71,7 +71,7 @@ _STAGED = [
     param
     for param in _CASES
     if str(param.id).startswith(("linear-bf16", "linear-f8"))
-    and not any(part in str(param.id) for part in ("-K200", "-K2080", "-K1056", "rounded"))
+    and not any(part in str(param.id) for part in ("-C200", "-C2080", "-C1056", "rounded"))
 ]
 
 

@@ -13,10 +13,9 @@ from penstock.scheduler.block_cache import BlockCache
 from penstock.scheduler.cpu_kv_cache import CpuKvCacheIndex
 from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
-from penstock.scheduler.limits import checked_limit, step_token_limit
+from penstock.scheduler.limits import QueueBound, checked_limit, step_token_limit
 from penstock.scheduler.output_processor import OutputProcessor
 from penstock.scheduler.planning_ahead import must_wait_for_commit
-from penstock.scheduler.queue_bound import QueueBound
 from penstock.scheduler.queues import SequenceQueues
 from penstock.scheduler.sequence import FinishReason, NewSequence, Progress, Sequence
 from penstock.scheduler.step_builder import StepBuilder

@@ -65,7 +65,9 @@ def test_memory_that_is_not_closed_is_unpinned_when_collected(driver: Driver) ->
 
 def test_memory_that_cannot_be_pinned_is_refused_with_its_size(driver: Driver) -> None:
     driver.answer = OUT_OF_MEMORY
-    with pytest.raises(ModelError, match=r"3 MiB .* cannot be pinned: out of memory; .*cpu_kv_cache"):
+    with pytest.raises(
+        ModelError, match=r"3 MiB .* cannot be pinned: out of memory; .*cpu_kv_cache"
+    ):
         PinnedMemory((3 << 18,), torch.int32, CUDA)
     assert driver.registered == {}
 
