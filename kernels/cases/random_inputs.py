@@ -87,8 +87,8 @@ class RandomInputs:
         return values.reshape(rows, width)
 
     def dense(self, rows: int, width: int, dtype: FloatName) -> Dense:
-        """Return a matrix [rows, width] of `dtype` whose elements are of the size of 1 /
-        sqrt(width)."""
+        """Return a random matrix [rows, width] of `dtype` with a standard deviation of
+        1 / sqrt(width)."""
         values = self.normal(rows, width) / width**0.5
         if dtype == "bf16":
             bits = values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)

@@ -1,5 +1,7 @@
-"""The op `adjust_rows`: adjusts logits before sampling by the row state on a device; see
-`kernels.persistent_batch`."""
+"""The op `adjust_rows`: applies bias, penalties and token suppression to logits before sampling.
+
+It uses the row state that is kept on the device; see `kernels.persistent_batch`.
+"""
 
 from __future__ import annotations
 

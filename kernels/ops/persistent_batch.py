@@ -52,8 +52,8 @@ def prepare_step(
     chunks: int,
     block_size: int,
 ) -> None:
-    """Write the inputs of a step, which consists of the first `chunks` chunks of the upload, and
-    its sampling parameters to the buffers `slots`."""
+    """Write a step's inputs and sampling parameters to the buffers `slots`. The step consists of
+    the first `chunks` chunks of the upload."""
     out, device = slots.inputs, upload.words.device
     out.query_starts[0] = 0
     for index in range(chunks):

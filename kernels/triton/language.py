@@ -20,7 +20,7 @@ except ImportError:
     INSTALLED = False
 
     class _Written:
-        """The substitute for a kernel, with its name, parameter names and source."""
+        """Stands in for a kernel without Triton: keeps its name, parameter names and source."""
 
         def __init__(self, fn: Callable[..., Any]) -> None:
             self.fn = fn

@@ -34,8 +34,8 @@ def main() -> None:
 
 
 def _on_interrupt(handler: Callable[..., object]) -> None:
-    """Set the handler for SIGINT, unless SIGINT is ignored: a shell sets this for background
-    processes."""
+    """Set the handler for SIGINT, unless SIGINT is ignored, as it is for processes that a shell
+    starts in the background."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, handler)
 

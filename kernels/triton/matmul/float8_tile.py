@@ -90,11 +90,11 @@ def widened_product(
     WIDTH: tl.constexpr, GROUPED: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile [BLOCK_M, BLOCK_N] of unrounded activations times 8-bit weights, in float32.
-    The weights are widened to bfloat16, or with WIDE to float32.
+    """Return a float32 tile [BLOCK_M, BLOCK_N] of the product of activations that are not quantized
+    to 8 bits and 8-bit weights. Both are converted to bfloat16, or to float32 if WIDE.
 
     `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]`: pointers to the rows.
-    `scale`: pointer to the scales; every group of BLOCK_K columns has `scales` of them if GROUPED.
+    `scale`: pointer to the scales. If GROUPED, each group of BLOCK_K columns has `scales` scales.
     `scale_column: [BLOCK_N]`: index of each row's scale in its group.
     `present`, `exists`: masks of the valid rows of activations and of weights.
     """

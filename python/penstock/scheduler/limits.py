@@ -42,7 +42,7 @@ def checked_limit(new: NewSequence, max_model_len: int, capacity_tokens: int) ->
 
 
 class QueueBound:
-    """Accepts a sequence while fewer than `max_queue` sequences wait without a free row. Further
+    """Accepts a sequence while fewer than `max_queue` sequences wait beyond the free rows. Further
     sequences of a `group` are always accepted while a sequence of the group is unfinished.
     Sequences with the group "" are independent."""
 

@@ -42,8 +42,7 @@ class SequenceQueues:
 
     @property
     def continuing(self) -> list[Sequence]:
-        """The running sequences for which further steps, after the steps in flight, compute
-        tokens."""
+        """The running sequences that still have tokens to compute after the steps in flight."""
         return [sequence for sequence in self.running if not sequence.is_finishing]
 
     def may_admit(self) -> bool:

@@ -48,7 +48,7 @@ class IntegerScheme:
     own: Mapping[str, Grouping] = field(default_factory=dict, compare=False)
 
     def grouping_of(self, module: str) -> Grouping:
-        """Return the grouping of the given module."""
+        """Return the grouping of a module: its own if it has one, else the scheme's."""
         return self.own.get(module, self.grouping)
 
 

@@ -133,7 +133,8 @@ BUDGET: ContextVar[Budget] = ContextVar("template_budget")
 
 
 def count_chars(value: Any) -> int:
-    """Return the characters of all strings in nested dictionaries and lists, plus 8 per value."""
+    """Return the number of characters of all strings in nested dictionaries and lists, plus 8 per
+    value."""
     total, open_values = 0, [value]
     while open_values:
         item = open_values.pop()

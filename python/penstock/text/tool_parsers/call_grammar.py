@@ -140,8 +140,9 @@ def _known_sections(grammar: LarkGrammar, syntax: ToolSyntax) -> list[Section]:
 
 
 def _mark(grammar: LarkGrammar, section: Section) -> str:
-    """Return a text that announces a section. No token contains this text together with text after
-    the opening."""
+    """Return the text that marks the start of a section: the opening if it is a control token, else
+    the opening without its last character, so that no token spans this text and text after the
+    opening."""
     return section.open if grammar.has_control(section.open) else section.open[:-1] or section.open
 
 
