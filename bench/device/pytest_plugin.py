@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Outcomes:
-    """Records the failures and counts the outcomes of one run."""
+    """Records the failed tests of one run and counts its outcomes."""
 
     def __init__(self, record: Record) -> None:
         self._record = record

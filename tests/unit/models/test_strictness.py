@@ -140,7 +140,10 @@ def test_a_head_that_differs_from_the_embedding_is_not_tied(tmp_path: Path) -> N
         ({"attention_multiplier": 0.0078125}, "attention_multiplier 0.0078125 is not supported"),
         (GRANITE | {"residual_multiplier": 0.0}, "residual multiplier 0.0 is not positive"),
         (GRANITE | {"logits_scaling": -8.0}, "divisor of logits -8.0 is not positive"),
-        (GRANITE | {"attention_multiplier": -1.0}, "attention scale .* not -1.0"),
+        (
+            GRANITE | {"attention_multiplier": -1.0},
+            "attention scale must be positive and finite, not -1.0",
+        ),
         (GRANITE | {"logit_scale": 0.0625}, "logit_scale 0.0625 is not supported"),
         ({"clip_qkv": 8}, "clip_qkv 8 is not supported"),
         (
