@@ -11,10 +11,13 @@ from penstock.config.environment import (
     read_environment,
 )
 from penstock.config.settings import (
+    AgentSettings,
     EngineSettings,
     LoraSettings,
     LoraSource,
     ModelSettings,
+    SandboxSettings,
+    SearchSettings,
     ServerSettings,
     ServingSettings,
     StoreSettings,
@@ -25,11 +28,14 @@ from penstock.config.validation import SettingsError
 __all__ = [
     "CPU_STEP_SIZES",
     "GPU_STEP_SIZES",
+    "AgentSettings",
     "EngineSettings",
     "Environment",
     "LoraSettings",
     "LoraSource",
     "ModelSettings",
+    "SandboxSettings",
+    "SearchSettings",
     "ServerSettings",
     "ServingSettings",
     "SettingsError",

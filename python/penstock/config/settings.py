@@ -215,6 +215,89 @@ class StoreSettings(msgspec.Struct, frozen=True):
         )
 
 
+class SandboxSettings(msgspec.Struct, frozen=True):
+    """Settings of the sandbox in which tools run.
+
+    - `mode`: "auto" applies the layers that this machine supports and warns about missing ones;
+      "on" refuses to start if a layer is missing; "off" applies none.
+    - `profile`: "restricted", or "developer" with the toolchain folders of the host and full
+      network by default.
+    - `network`: "none", "loopback" (the sandbox's own) or "full" (the host's); None: "loopback"
+      for the restricted profile, "full" for the developer profile.
+    - `max_memory_mb`: MiB per session, also the size of the session's files.
+    - `max_cpu_secs`: CPU seconds of each process of a session.
+    - `max_procs`: processes and threads per session.
+    """
+
+    mode: Literal["auto", "on", "off"] = "auto"
+    profile: Literal["restricted", "developer"] = "restricted"
+    network: Literal["none", "loopback", "full"] | None = None
+    max_memory_mb: int = 2048
+    max_cpu_secs: int = 600
+    max_procs: int = 64
+
+
+class SearchSettings(msgspec.Struct, frozen=True):
+    """Settings of web search.
+
+    - `engine`: the search engine: "ddgs", "searxng" or "brave".
+    - `url`: base URL of the SearXNG instance.
+    - `api_key`: the key of the engine's API.
+    """
+
+    engine: Literal["ddgs", "searxng", "brave"] = "ddgs"
+    url: str | None = None
+    api_key: str | None = None
+
+
+class AgentSettings(msgspec.Struct, frozen=True):
+    """Settings of the tools that the server runs.
+
+    - `enable_search`, `enable_code_execution`, `enable_shell`: tools that requests may ask for.
+    - `agent_permission`: "auto" runs calls, "ask" waits for an approval, "deny" refuses them. A
+      request can only make this stricter.
+    - `max_tool_rounds`: rounds of tool calls per request; None: 256.
+    - `code_exec_timeout`, `shell_timeout`: seconds per call.
+    - `code_exec_python`: the Python interpreter of the Python tool.
+    - `shell_path`: the shell of the shell tool.
+    - `code_exec_workdir`, `shell_workdir`: host folder for the files of sessions, one subfolder per
+      session; None: in memory.
+    - `session_idle_s`: seconds after the last call after which a session's processes end.
+    - `max_containers`: sessions with running processes per API process; the longest idle one ends.
+    - `tool_dispatch_url`: executes the functions of requests: POST `{"name", "arguments"}`.
+    - `tool_dispatch_secret`: key of the HMAC-SHA256 signature of dispatched calls.
+    - `tool_dispatch_timeout`: seconds per dispatched call.
+    - `mcp_config`: path of the configuration of MCP servers.
+    - `mcp_port`: port at which this server is itself an MCP server.
+    """
+
+    enable_search: bool = False
+    enable_code_execution: bool = False
+    enable_shell: bool = False
+    agent_permission: Literal["auto", "ask", "deny"] = "auto"
+    max_tool_rounds: int | None = None
+    code_exec_timeout: int = 60
+    code_exec_python: str = "python3"
+    code_exec_workdir: str | None = None
+    shell_timeout: int = 600
+    shell_path: str = "/bin/sh"
+    shell_workdir: str | None = None
+    session_idle_s: int = 3600
+    max_containers: int = 256
+    tool_dispatch_url: str | None = None
+    tool_dispatch_secret: str | None = None
+    tool_dispatch_timeout: int = 60
+    mcp_config: str | None = None
+    mcp_port: int | None = None
+    search: SearchSettings = SearchSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+
+    @property
+    def needs_sandbox(self) -> bool:
+        """Whether any enabled tool runs in the sandbox."""
+        return self.enable_code_execution or self.enable_shell
+
+
 class ServerSettings(msgspec.Struct, frozen=True):
     """Settings of the HTTP server.
 
@@ -228,6 +311,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     `max_connections`: maximum number of connections per API process.
     `fetch_allow`: private addresses and networks from which URLs in requests may be fetched.
     `openai_compat`: accept features of OpenAI's API that are otherwise refused.
+    `agent`: the tools that the server runs.
     """
 
     host: str = "0.0.0.0"
@@ -246,6 +330,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     fetch_allow: tuple[str, ...] = ()
     openai_compat: bool = False
     store: StoreSettings = StoreSettings()
+    agent: AgentSettings = AgentSettings()
 
 
 class ServingSettings(msgspec.Struct, frozen=True):

@@ -6,6 +6,10 @@ the answer in one piece, for clients that do not stream.
 
 In all events, `choice` is the index of the choice in the request and `part` the index of the part
 in the choice.
+
+A call of a server tool has a part index too, but no PartStarted and PartEnded: ToolCalling is its
+first event and ToolCompleted its last. The parts of several rounds are numbered without gaps. Calls
+of one round may run side by side; their ToolCalling events come in the order of their indexes.
 """
 
 from __future__ import annotations
@@ -15,10 +19,12 @@ from typing import Literal
 import msgspec
 
 from penstock.base.errors import ServiceError
-from penstock.dialog.message import Part
+from penstock.dialog.message import Part, ToolCall
+from penstock.dialog.server_tools import ProducedFile, ServerTool, ToolActivity, ToolRun
 
 PartKind = Literal["text", "reasoning", "tool_call"]
-Finish = Literal["stop", "length", "tool_calls", "error"]
+# "rounds": the limit of tool rounds ended the choice.
+Finish = Literal["stop", "length", "tool_calls", "rounds", "error"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
@@ -67,6 +73,8 @@ class RunStarted(msgspec.Struct, frozen=True, tag="run_started"):
     - `adapter_revision`: the revision that is used, None for the base model.
     - `fingerprint`: identifies the software version and the weights: if it changes, answers to the
       same request may change. "" if unknown.
+    - `session`: id of the session that keeps the state of server tools, None without one. The agent
+      loop sets it, also if the client sent none.
     """
 
     model: str
@@ -74,6 +82,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag="run_started"):
     prompt_tokens: int
     adapter_revision: str | None = None
     fingerprint: str = ""
+    session: str | None = None
 
 
 class PartStarted(msgspec.Struct, frozen=True, tag="part_started"):
@@ -120,6 +129,49 @@ class PartEnded(msgspec.Struct, frozen=True, tag="part_ended"):
     value: Part
 
 
+class ToolCalling(msgspec.Struct, frozen=True, tag="tool_calling"):
+    """The start of a call of a server tool. `activity`: its input."""
+
+    choice: int
+    part: int
+    round: int
+    call: ToolCall
+    tool: ServerTool
+    activity: ToolActivity
+
+
+class ToolCompleted(msgspec.Struct, frozen=True, tag="tool_completed"):
+    """The end of a call of a server tool. The files of the call follow as FileProduced."""
+
+    choice: int
+    part: int
+    run: ToolRun
+
+
+class ApprovalRequired(msgspec.Struct, frozen=True, tag="approval_required"):
+    """A call of a server tool waits for a decision on the approval `approval_id`. It follows the
+    ToolCalling event of the call.
+
+    `arguments`: the JSON text that runs if the call is approved.
+    """
+
+    choice: int
+    part: int
+    approval_id: str
+    session: str
+    round: int
+    tool: ServerTool
+    arguments: str
+
+
+class FileProduced(msgspec.Struct, frozen=True, tag="file_produced"):
+    """A file that a server tool made. Placeholders of requested files that no tool made come after
+    the last part, before TurnEnded."""
+
+    choice: int
+    file: ProducedFile
+
+
 class TurnEnded(msgspec.Struct, frozen=True, tag="turn_ended"):
     """The end of one choice. `stop_sequence`: the stop string that ended the choice, or None."""
 
@@ -160,7 +212,6 @@ class RunFailed(msgspec.Struct, frozen=True, tag="run_failed"):
         )
 
 
-# ToolCalling, ToolCompleted, ApprovalRequired and FileProduced will join with server-side tools.
 Event = (
     RunStarted
     | PartStarted
@@ -168,6 +219,10 @@ Event = (
     | ReasoningDelta
     | ArgumentsDelta
     | PartEnded
+    | ToolCalling
+    | ToolCompleted
+    | ApprovalRequired
+    | FileProduced
     | TurnEnded
     | RunEnded
     | RunFailed

@@ -66,12 +66,18 @@ class SearchTool(msgspec.Struct, frozen=True, tag="search"):
     - `context_size`: amount of search results in the context.
     - `location`: the user's approximate location: keys city, country, region, timezone.
     - `allowed_domains`, `blocked_domains`: domains, including their subdomains.
+    - `search_description`, `extract_description`: replace the descriptions of the two tools that
+      the model sees.
+    - `max_uses`: maximum number of searches and page retrievals; None: no limit.
     """
 
     context_size: Literal["low", "medium", "high"] | None = None
     location: dict[str, str] | None = None
     allowed_domains: tuple[str, ...] = ()
     blocked_domains: tuple[str, ...] = ()
+    search_description: str | None = None
+    extract_description: str | None = None
+    max_uses: int | None = None
 
 
 class PythonTool(msgspec.Struct, frozen=True, tag="python"):
@@ -181,6 +187,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     - `tools`: functions that the client executes.
     - `hosted`: tools that the server executes, if enabled.
     - `session`: id of the session that the conversation continues.
+    - `container`: id of the container that keeps the state of server tools; None: the container of
+      the session.
     - `cache_salt`: only requests with the same salt share prefix cache blocks.
     - `stop`: stop strings.
     - `stop_token_ids`: tokens that end an answer, in addition to the model's end tokens.
@@ -208,6 +216,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     permissions: Permissions = Permissions()
     files: tuple[RequestedFile, ...] = ()
     session: str | None = None
+    container: str | None = None
     cache_salt: str = ""
     tool_policy: ToolPolicy = ToolPolicy()
     sampling: Sampling = Sampling()

@@ -1,0 +1,1 @@
+"""The tools that the server runs. One file per tool."""

@@ -1,0 +1,1 @@
+"""Runs programs of tools under limits: namespaces, Landlock, seccomp and resource limits."""
