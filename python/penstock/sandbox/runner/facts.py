@@ -30,9 +30,10 @@ def package_names() -> list[str]:
 
 
 def main() -> None:
+    in_environment = sys.prefix != sys.base_prefix
     facts = {
         "version": ".".join(map(str, sys.version_info[:3])),
-        "executable": sys.executable,
+        "executable": sys.executable if in_environment else os.path.realpath(sys.executable),
         "prefixes": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix],
         "path": [entry for entry in sys.path if os.path.exists(entry)],
         "packages": package_names(),
