@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ class OutputFiles:
     - `session`, `container`: ids under which the files are stored.
     - `turn`: number of the conversation's turn, from 0.
     - `requested`: the files that the client requires.
+    - `stored`: called with the ids of files that the container made, once they are stored.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class OutputFiles:
         container: str,
         turn: int,
         requested: tuple[RequestedFile, ...],
+        stored: Callable[[Iterable[str]], None],
     ) -> None:
         self._store = store
         self._session = session
         self._container = container
         self._turn = turn
         self._requested = requested
+        self._stored = stored
         self._run = new_id("")[:RUN_ID_CHARS]
         self._num_files: dict[int, int] = {}
         self._names: set[str] = set()
@@ -55,7 +58,9 @@ class OutputFiles:
         self, files: Iterable[OutputFile], tool: str, round: int
     ) -> tuple[ProducedFile, ...]:
         """Store the files of one call. A file that cannot be stored becomes a placeholder."""
-        return tuple([await self._create(file, tool, round) for file in files])
+        produced = tuple([await self._create(file, tool, round) for file in files])
+        self._stored(file.id for file in produced)
+        return produced
 
     async def missing(self, round: int) -> tuple[ProducedFile, ...]:
         """Store placeholders for the requested files that no tool has made."""

@@ -236,8 +236,5 @@ class _Repeats:
 
 
 def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(*(a + b for a, b in zip(_values(one), _values(other), strict=True)))
-
-
-def _values(usage: Usage) -> tuple[float, ...]:
-    return tuple(getattr(usage, name) for name in usage.__struct_fields__)
+    names = Usage.__struct_fields__
+    return Usage(**{name: getattr(one, name) + getattr(other, name) for name in names})

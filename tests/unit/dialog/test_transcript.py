@@ -1,4 +1,4 @@
-"""The messages that an answer with calls of server tools stands for."""
+"""The messages that an answer with calls of server tools contains."""
 
 from __future__ import annotations
 
