@@ -67,7 +67,7 @@ class WebSearchTool:
     async def run(self, arguments: SearchArguments, context: CallContext) -> ToolOutcome:
         """Implement `Tool`. The result is {"sources": [domain], "output": [{title, description,
         url, content}]} or {"error": text}."""
-        query = " ".join(clean_line(arguments.query, MAX_QUERY_CHARS + 1).split())
+        query = clean_line(arguments.query, MAX_QUERY_CHARS + 1)
         if not query:
             return _failed(arguments, "query is empty: write the words to search for")
         if len(query) > MAX_QUERY_CHARS:

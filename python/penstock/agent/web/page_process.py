@@ -4,10 +4,10 @@ A hostile page may make the extraction library use too much time or memory in co
 be stopped nor return an error, and that keeps other threads waiting. So this process turns the
 bytes of pages into text.
 
-The process reads frames from standard input, one `PageJob` each, and answers each with a frame: a
-`PageText`. A frame is a 4-byte little-endian length and msgpack. The parent ends this process by
-closing the pipe, or kills it if a page takes too long. The process ends by itself after `IDLE_S`
-seconds without a page.
+The process writes an empty `PageText` when it is ready. It reads frames from standard input, one
+`PageJob` each, and answers each with a frame: a `PageText`. A frame is a 4-byte little-endian length
+and msgpack. The parent ends this process by closing the pipe, or kills it if a page takes too long.
+The process ends by itself after `IDLE_S` seconds without a page.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import signal
 import struct
 import sys
 import time
+from io import FileIO
 from typing import BinaryIO, Final, Literal
 
 import msgspec
@@ -141,18 +142,25 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     html_text("<p>Loads what the library imports late.</p>")
     _limit_resources()
-    _serve(sys.stdin.buffer.raw, sys.stdout.buffer)  # type: ignore[attr-defined]
+    # Unbuffered, because `select` does not see bytes in a buffer.
+    with open(sys.stdin.fileno(), "rb", buffering=0) as source:
+        _serve(source, sys.stdout.buffer)
 
 
-def _serve(source: BinaryIO, sink: BinaryIO) -> None:
+def _serve(source: FileIO, sink: BinaryIO) -> None:
+    _send(sink, PageText())
     while select.select([source], [], [], IDLE_S)[0] and (body := _read(source)) is not None:
         _limit_time()
         try:
             page = read_page(msgspec.msgpack.decode(body, type=PageJob))
         except (MemoryError, RecursionError):
             page = PageText(error="the page is too complex")
-        sink.write(encode_frame(page))
-        sink.flush()
+        _send(sink, page)
+
+
+def _send(sink: BinaryIO, page: PageText) -> None:
+    sink.write(encode_frame(page))
+    sink.flush()
 
 
 def _limit_time() -> None:
@@ -170,12 +178,12 @@ def _limit_resources() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _read(source: BinaryIO) -> bytes | None:
+def _read(source: FileIO) -> bytes | None:
     head = _read_bytes(source, LENGTH.size)
     return None if head is None else _read_bytes(source, LENGTH.unpack(head)[0])
 
 
-def _read_bytes(source: BinaryIO, size: int) -> bytes | None:
+def _read_bytes(source: FileIO, size: int) -> bytes | None:
     data = bytearray()
     while len(data) < size:
         part = source.read(size - len(data))

@@ -1,9 +1,11 @@
-"""Runs `page_process` children, so that a hostile page can neither stop nor slow down the server."""
+"""Runs `page_process` children, so that a hostile page can neither stop nor slow down the
+server."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 from typing import Final
 
@@ -11,12 +13,15 @@ import msgspec
 
 from penstock.agent.web.page_process import LENGTH, PageJob, PageText, encode_frame
 
+log = logging.getLogger(__name__)
+
+MODULE: Final = "penstock.agent.web.page_process"
 MAX_WORKERS: Final = 2
 """Maximum number of child processes: two, so that one hostile page does not block all others."""
 PAGE_TIMEOUT_S: Final = 5.0
 """Time limit for the text of one page."""
 START_TIMEOUT_S: Final = 30.0
-"""Extra time for the first page of a child process, which must import the library first."""
+"""Time limit for the start of a child process, which imports the library."""
 
 
 class PageFailed(Exception):
@@ -50,12 +55,11 @@ class PageWorkers:
         page exceeds a limit of time or memory, or after `close`. If the task is cancelled, the
         child process ends."""
         async with self._slots:
+            while self._idle:  # an idle child may end at the moment in which it gets a page
+                with contextlib.suppress(_Ended):
+                    return await self._ask(self._idle.pop(), job)
             try:
-                return await self._ask_worker(job)
-            except _Ended:  # an idle child may end at the moment in which it gets a page
-                pass
-            try:
-                return await self._ask_worker(job)
+                return await self._ask(await _Worker.start(), job)
             except _Ended:
                 raise PageFailed("the page is too complex") from None
 
@@ -66,14 +70,13 @@ class PageWorkers:
             worker.kill()
         self._idle.clear()
 
-    async def _ask_worker(self, job: PageJob) -> PageText:
-        if self._closed:
-            raise PageFailed("the server is shutting down")
-        worker = self._idle.pop() if self._idle else await _Worker.start()
+    async def _ask(self, worker: _Worker, job: PageJob) -> PageText:
         self._busy.add(worker)
         try:
-            start_s = 0 if worker.has_answered else START_TIMEOUT_S
-            answer = await asyncio.wait_for(worker.ask(job), self._page_timeout_s + start_s)
+            if self._closed:
+                raise PageFailed("the server is shutting down")
+            await asyncio.wait_for(worker.start_up(), START_TIMEOUT_S)
+            answer = await asyncio.wait_for(worker.ask(job), self._page_timeout_s)
         except asyncio.TimeoutError:
             await worker.end()
             raise PageFailed("it takes too long to read the page") from None
@@ -94,14 +97,14 @@ class _Worker:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.has_answered = False
+        self._ready = False
 
     @classmethod
     async def start(cls) -> _Worker:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "penstock.agent.web.page_process",
+            MODULE,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -109,19 +112,36 @@ class _Worker:
         )
         return cls(process)
 
+    async def start_up(self) -> None:
+        """Wait until the process has loaded the library. Raises PageFailed."""
+        if self._ready:
+            return
+        try:
+            await self._receive()
+        except _Ended:
+            code = await self._process.wait()
+            log.error("%s cannot start: its exit code is %d", MODULE, code)
+            raise PageFailed("this server cannot read pages") from None
+        self._ready = True
+
     async def ask(self, job: PageJob) -> PageText:
         """Return the answer of the process. Raises _Ended."""
-        source, sink = self._process.stdout, self._process.stdin
-        assert source is not None and sink is not None
+        assert self._process.stdin is not None
         try:
-            sink.write(encode_frame(job))
-            await sink.drain()
+            self._process.stdin.write(encode_frame(job))
+            await self._process.stdin.drain()
+        except ConnectionError:
+            raise _Ended from None
+        return await self._receive()
+
+    async def _receive(self) -> PageText:
+        source = self._process.stdout
+        assert source is not None
+        try:
             (size,) = LENGTH.unpack(await source.readexactly(LENGTH.size))
-            body = await source.readexactly(size)
+            return msgspec.msgpack.decode(await source.readexactly(size), type=PageText)
         except (ConnectionError, asyncio.IncompleteReadError):
             raise _Ended from None
-        self.has_answered = True
-        return msgspec.msgpack.decode(body, type=PageText)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

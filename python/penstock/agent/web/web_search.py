@@ -135,7 +135,7 @@ class WebSearch:
             return [1.0 / (1 + passage.position) for passage in passages]
 
 
-def _text_or_raise(text: str | None | BaseException) -> str | None:
+def _text_or_raise(text: str | BaseException | None) -> str | None:
     """Return the result of a task, None for a task that was cancelled."""
     if isinstance(text, asyncio.CancelledError):
         return None

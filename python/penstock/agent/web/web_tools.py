@@ -37,6 +37,7 @@ class WebTools:
         """Raises SettingsError for unusable settings and missing packages, and ValueError for an
         invalid network in `fetch_allow`."""
         require_package("trafilatura")
+        require_package("lxml_html_clean")  # trafilatura cannot be imported without it
         reranker: Reranker = Bm25Reranker()
         if embed is not None:
             reranker = EmbeddingReranker(embed, reranker)
