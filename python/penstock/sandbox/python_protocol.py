@@ -17,11 +17,11 @@ MAX_PICTURES = 32 + 64  # images and frames
 MAX_FIELDS = 4 + MAX_PICTURES
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
-# Loads the interpreter: compiled code arrives on the channel. `argv[1]` is the channel.
+# Loads the interpreter: compiled code arrives on the channel, which is descriptor 3.
 BOOTSTRAP = """\
 import marshal, sys
 from os import read
-channel = int(sys.argv.pop())
+channel = 3
 def receive(size):
     data = b""
     while len(data) < size:

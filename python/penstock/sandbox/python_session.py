@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 
 from penstock.sandbox.captured_output import CappedText, MarkedOutput
 from penstock.sandbox.environment import python_environment
-from penstock.sandbox.process import CHANNEL, Sandbox, SandboxProcess
+from penstock.sandbox.launcher import Sandbox, SandboxDied
+from penstock.sandbox.process import ExitStatus, SandboxProcess
 from penstock.sandbox.python_facts import PythonFacts
 from penstock.sandbox.python_protocol import (
     BOOTSTRAP,
@@ -37,9 +39,8 @@ GONE = (asyncio.IncompleteReadError, ConnectionError)
 class PythonSession:
     """One interpreter process. Once it has `ended`, only `close` may be called."""
 
-    def __init__(self, sandbox: Sandbox, process: SandboxProcess) -> None:
+    def __init__(self, process: SandboxProcess) -> None:
         assert process.channel is not None
-        self._sandbox = sandbox
         self._process = process
         self._replies, self._requests = process.channel
         self._stdout = MarkedOutput(process.stdout, MAX_OUTPUT_CHARS)
@@ -50,23 +51,18 @@ class PythonSession:
     @classmethod
     async def start(cls, sandbox: Sandbox, facts: PythonFacts) -> PythonSession:
         """Start an interpreter in the sandbox."""
-        argv = [facts.executable, "-u", "-X", "utf8", "-c", BOOTSTRAP, str(CHANNEL)]
+        argv = [facts.executable, "-u", "-X", "utf8", "-c", BOOTSTRAP]
         environment = python_environment(sandbox.working_directory, facts)
-        session = cls(sandbox, await sandbox.spawn(argv, environment, channel=True))
+        session = cls(await sandbox.spawn(argv, environment, channel=True))
         session._requests.write(encode_setup(facts.code))
         return session
-
-    @property
-    def pid(self) -> int:
-        """The process id inside the sandbox."""
-        return self._process.pid
 
     async def run(self, job: PythonJob) -> PythonResult:
         """Run a job and return its result without files.
 
-        At the time-out the code is interrupted. If it does not end within 3 seconds, all processes
-        of the container are killed. If the caller is cancelled, the same happens within half a
-        second, before the cancellation goes on. Raises SandboxDied.
+        At the time-out the code is interrupted. If it does not end within 3 seconds, the
+        interpreter and all its child processes are killed. If the caller is cancelled, the same
+        happens within half a second, before the cancellation goes on. Raises SandboxDied.
         """
         nonce, marker = os.urandom(NONCE_BYTES), os.urandom(NONCE_BYTES)
         self._stdout.expect(marker)
@@ -88,12 +84,12 @@ class PythonSession:
     async def close(self) -> None:
         """Kill the interpreter and release its descriptors."""
         self.ended = True
-        if not self._exit.done() and not self._sandbox.closed:
+        with suppress(SandboxDied):
             await self._process.signal(signal.SIGKILL)
-        self._requests.close()
         await self._stdout.close()
         await self._stderr.close()
         await discard(self._exit)
+        self._process.close()
 
     async def _exchange(self, nonce: bytes, marker: bytes, code: str) -> Reply:
         self._requests.write(encode_job(nonce, marker, code))
@@ -142,11 +138,11 @@ class PythonSession:
         )
 
     async def _death(self) -> str:
-        """Return how the interpreter ended. Raises SandboxDied if its container did."""
+        """Return how the interpreter ended."""
         done, _ = await asyncio.wait({self._exit}, timeout=EXIT_GRACE_S)
         if not done:
             return "The code closed the connection between the Python interpreter and the server."
-        return f"The Python interpreter ended: {self._exit.result()}."
+        return f"The Python interpreter ended unexpectedly ({cause_of(self._exit.result())})."
 
     async def _give_up(self, answer: asyncio.Future[Reply]) -> None:
         """Interrupt the job of a cancelled caller; end the interpreter if that has no effect."""
@@ -154,17 +150,25 @@ class PythonSession:
             await self._process.signal(signal.SIGINT)
             await self._ends_within(answer, CANCEL_GRACE_S)
         if answer.done() and answer.exception() is None:
-            await self._sandbox.kill_all(keep=(self._process.pid,))
             await self._stdout.take(OUTPUT_GRACE_S)
             await self._stderr.take(OUTPUT_GRACE_S)
         else:
             await self._kill()
 
     async def _kill(self) -> None:
-        """Kill all processes of the container: those that the interpreter started, too."""
+        """Kill the interpreter and all processes that it started."""
         self.ended = True
-        await self._sandbox.kill_all()
+        await self._process.signal(signal.SIGKILL)
         await asyncio.wait({self._exit})
+
+
+def cause_of(status: ExitStatus) -> str:
+    """Return the exit status in words."""
+    if status.signal is None:
+        return f"exit code {status.code}"
+    if status.signal == signal.SIGKILL:
+        return "SIGKILL, perhaps because of the memory limit"
+    return signal.Signals(status.signal).name
 
 
 def last_lines(stderr: CappedText) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from contextlib import suppress
 
 from penstock.sandbox.captured_output import CHUNK_BYTES, CappedText
-from penstock.sandbox.process import Sandbox, SandboxProcess
+from penstock.sandbox.launcher import Sandbox, SandboxDied
+from penstock.sandbox.process import SandboxProcess
 from penstock.sandbox.types import JobStatus, ShellJob, ShellResult
 from penstock.sandbox.waiting import discard, finish
 
@@ -13,25 +16,52 @@ OUTPUT_GRACE_S = 0.2  # for output after the end of the shell: a background proc
 MAX_LEFT_OPEN = 16
 
 
-class ShellOutputs:
-    """Outputs that background processes still hold after their shell has ended.
+class OpenOutput:
+    """The outputs of one shell, which background processes may hold after its end."""
+
+    def __init__(self, process: SandboxProcess, max_chars: int) -> None:
+        self._process = process
+        self.stdout, self.stderr = CappedText(max_chars), CappedText(max_chars)
+        self._tasks = {
+            asyncio.create_task(read_on(process.stdout, self.stdout)),
+            asyncio.create_task(read_on(process.stderr, self.stderr)),
+        }
+
+    async def wait(self) -> None:
+        """Return at the end of both outputs, at the latest after OUTPUT_GRACE_S."""
+        await asyncio.wait(self._tasks, timeout=OUTPUT_GRACE_S)
+
+    @property
+    def ended(self) -> bool:
+        return all(task.done() for task in self._tasks)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            await discard(task)
+        self._process.close()
+
+
+class OpenOutputs:
+    """The outputs that background processes of ended shells still hold.
 
     They are read on, so that these processes neither block nor receive SIGPIPE; the oldest are
     closed if there are too many.
     """
 
     def __init__(self) -> None:
-        self._readers: list[asyncio.Task[None]] = []
+        self._outputs: list[OpenOutput] = []
 
-    async def keep(self, reader: asyncio.Task[None]) -> None:
-        self._readers = [task for task in self._readers if not task.done()]
-        self._readers.append(reader)
-        if len(self._readers) > MAX_LEFT_OPEN:
-            await discard(self._readers.pop(0))
+    async def add(self, output: OpenOutput) -> None:
+        self._outputs.append(output)
+        for done in [other for other in self._outputs if other.ended]:
+            self._outputs.remove(done)
+            await done.close()
+        if len(self._outputs) > MAX_LEFT_OPEN:
+            await self._outputs.pop(0).close()
 
     async def close(self) -> None:
-        while self._readers:
-            await discard(self._readers.pop())
+        while self._outputs:
+            await self._outputs.pop().close()
 
 
 async def run_shell(
@@ -39,43 +69,42 @@ async def run_shell(
     job: ShellJob,
     argv: list[str],
     environment: dict[str, str],
-    *,
-    spared: tuple[int, ...],
-    outputs: ShellOutputs,
+    open_outputs: OpenOutputs,
 ) -> ShellResult:
     """Run the shell `argv` and return its result without files.
 
-    At the time-out, and if the caller is cancelled, all processes of the container are killed,
-    except `spared` (the interpreter). Raises SandboxDied.
+    At the time-out, and if the caller is cancelled, all processes that the shell started are
+    killed. Raises SandboxDied.
     """
     process = await sandbox.spawn(argv, environment)
-    texts = CappedText(job.max_output_chars), CappedText(job.max_output_chars)
-    readers = [
-        asyncio.create_task(read_on(process.stdout, texts[0])),
-        asyncio.create_task(read_on(process.stderr, texts[1])),
-    ]
+    output = OpenOutput(process, job.max_output_chars)
     leave = asyncio.ensure_future(process.wait())
     try:
-        done, _ = await asyncio.wait({leave}, timeout=job.timeout_s)
-        if not done:
-            await sandbox.kill_all(keep=spared)
+        ended, _ = await asyncio.wait({leave}, timeout=job.timeout_s)
+        if not ended:
+            await process.signal(signal.SIGKILL)
         status = await leave
-        await asyncio.wait(readers, timeout=OUTPUT_GRACE_S)
+        await output.wait()
     except asyncio.CancelledError:
-        await finish(sandbox.kill_all(keep=spared))
+        await finish(kill(process))
         raise
     finally:
         await discard(leave)
-        for reader in readers:
-            await outputs.keep(reader)
-    ended: JobStatus = "success" if status.code == 0 else "error"
+        await finish(open_outputs.add(output))
+    succeeded: JobStatus = "success" if status.code == 0 else "error"
     return ShellResult(
-        status=ended if done else "timeout",
-        stdout=texts[0].text(),
-        stderr=texts[1].text(),
+        status=succeeded if ended else "timeout",
+        stdout=output.stdout.text(),
+        stderr=output.stderr.text(),
         exit_code=status.code,
-        timed_out=not done,
+        timed_out=not ended,
     )
+
+
+async def kill(process: SandboxProcess) -> None:
+    """Kill a program and all its descendants."""
+    with suppress(SandboxDied):
+        await process.signal(signal.SIGKILL)
 
 
 async def read_on(reader: asyncio.StreamReader, text: CappedText) -> None:
