@@ -1,0 +1,28 @@
+// The layers that each program gets before it starts: limits, Landlock and seccomp.
+#pragma once
+
+#include "sandbox/layers.h"
+#include "sandbox/root.h"
+#include "sandbox/spec.h"
+
+namespace penstock::sandbox {
+
+// Which of the layers apply to programs.
+struct Confinement {
+    bool limits = false;
+    int landlock_abi = 0;
+    bool seccomp = false;
+};
+
+// Drops all capabilities and forbids new privileges for this process and its children.
+Failure drop_privileges();
+
+// Finds out which layers this kernel has. Missing ones are added to `layers`.
+Confinement find_confinement(const Spec& spec, Layers& layers);
+
+// Confines the calling process. `overhead`: the processes of the container that are not
+// programs'. Returns false with errno set on failure.
+bool confine_program(const Confinement& confinement, const Spec& spec, const Places& places,
+                     size_t overhead);
+
+} // namespace penstock::sandbox

@@ -1,0 +1,110 @@
+#include "sandbox/processes.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "sandbox/system.h"
+
+namespace penstock::sandbox {
+namespace {
+
+struct linux_dirent64 {
+    uint64_t inode;
+    int64_t offset;
+    unsigned short size;
+    unsigned char type;
+    char name[];
+};
+
+// Rounds of kill_descendants: each ends all processes that the one before saw.
+constexpr int kMaxRounds = 100;
+
+bool read_process(int proc_folder, const char* name, Process& process) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "%s/stat", name);
+    const Descriptor file(openat(proc_folder, path, O_RDONLY | O_CLOEXEC));
+    const ssize_t size = file ? read(file.get(), text, sizeof text - 1) : -1;
+    if (size <= 0)
+        return false;
+    text[size] = '\0';
+    // The program's name may contain spaces and parentheses: the fields follow the last one.
+    const char* rest = strrchr(text, ')');
+    char state = 0;
+    int parent = 0;
+    if (!rest || sscanf(rest + 1, " %c %d", &state, &parent) != 2)
+        return false;
+    process = {atoi(name), parent, state == 'Z' || state == 'X'};
+    return true;
+}
+
+bool contains(const std::vector<pid_t>& pids, pid_t pid) {
+    return std::find(pids.begin(), pids.end(), pid) != pids.end();
+}
+
+} // namespace
+
+std::vector<Process> list_processes(int proc_folder) {
+    std::vector<Process> processes;
+    alignas(linux_dirent64) char buffer[4096];
+    lseek(proc_folder, 0, SEEK_SET);
+    for (;;) {
+        const long size = syscall(SYS_getdents64, proc_folder, buffer, sizeof buffer);
+        if (size <= 0)
+            return processes;
+        for (long at = 0; at < size;) {
+            const auto* entry = reinterpret_cast<const linux_dirent64*>(buffer + at);
+            at += entry->size;
+            Process process;
+            if (entry->name[0] >= '1' && entry->name[0] <= '9' &&
+                read_process(proc_folder, entry->name, process))
+                processes.push_back(process);
+        }
+    }
+}
+
+std::vector<pid_t> descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except) {
+    const std::vector<Process> processes = list_processes(proc_folder);
+    std::vector<pid_t> found;
+    std::vector<pid_t> parents{ancestor};
+    while (!parents.empty()) {
+        const pid_t parent = parents.back();
+        parents.pop_back();
+        for (const Process& process : processes) {
+            if (process.parent != parent || contains(except, process.pid))
+                continue;
+            parents.push_back(process.pid);
+            if (!process.zombie)
+                found.push_back(process.pid);
+        }
+    }
+    return found;
+}
+
+void signal_descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except,
+                        int number) {
+    if (number != SIGKILL) {
+        for (const pid_t pid : descendants(proc_folder, ancestor, except))
+            kill(pid, number);
+        return;
+    }
+    std::vector<pid_t> stopped;
+    for (int round = 0; round < kMaxRounds; ++round) {
+        bool found_more = false;
+        for (const pid_t pid : descendants(proc_folder, ancestor, except)) {
+            if (contains(stopped, pid))
+                continue;
+            kill(pid, SIGSTOP);
+            stopped.push_back(pid);
+            found_more = true;
+        }
+        if (!found_more)
+            break;
+    }
+    for (const pid_t pid : stopped)
+        kill(pid, SIGKILL);
+}
+
+} // namespace penstock::sandbox
