@@ -1,7 +1,10 @@
 #include "sandbox/confine.h"
 
+#include <algorithm>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+
+#include "sandbox/landlock.h"
 
 namespace penstock::sandbox {
 namespace {
@@ -53,12 +56,35 @@ Confinement find_confinement(const Spec& spec, Layers& layers) {
     if (spec.mode == Mode::off)
         return found;
     found.limits = layers.limits = true;
+    found.landlock_abi = landlock_abi();
+    layers.landlock = found.landlock_abi > 0;
+    if (!layers.landlock)
+        layers.missing.push_back(failure("landlock", "create a ruleset"));
+    else if (found.landlock_abi < kScopesAbi)
+        layers.missing.push_back({"landlock_scopes", "this kernel's Landlock is older than ABI 6"});
+    found.seccomp = layers.seccomp = has_seccomp();
+    if (!layers.seccomp)
+        layers.missing.push_back(failure("seccomp", "install a filter"));
+    if (layers.namespaces) {
+        layers.network = spec.network;
+        found.sockets = spec.network == Network::none ? Sockets::local : Sockets::internet;
+        return found;
+    }
+    // Without a network namespace, sockets are refused; Unix sockets too, since those of the
+    // host's services are in reach.
+    const bool closed = spec.network != Network::full && found.seccomp;
+    layers.network = closed ? Network::none : Network::full;
+    found.sockets = closed ? Sockets::none : Sockets::internet;
+    if (layers.network != spec.network)
+        layers.missing.push_back({"network", "needs a network namespace"});
     return found;
 }
 
-bool confine_program(const Confinement& confinement, const Spec& spec, const Places&,
+bool confine_program(const Confinement& confinement, const Spec& spec, const Places& places,
                      size_t overhead) {
-    return !confinement.limits || set_limits(spec, overhead);
+    return (!confinement.limits || set_limits(spec, overhead)) &&
+           (confinement.landlock_abi == 0 || restrict_files(confinement.landlock_abi, places)) &&
+           (!confinement.seccomp || restrict_system_calls(confinement.sockets));
 }
 
 } // namespace penstock::sandbox

@@ -3,6 +3,7 @@
 
 #include "sandbox/layers.h"
 #include "sandbox/root.h"
+#include "sandbox/seccomp.h"
 #include "sandbox/spec.h"
 
 namespace penstock::sandbox {
@@ -12,12 +13,14 @@ struct Confinement {
     bool limits = false;
     int landlock_abi = 0;
     bool seccomp = false;
+    Sockets sockets = Sockets::internet;
 };
 
 // Drops all capabilities and forbids new privileges for this process and its children.
 Failure drop_privileges();
 
-// Finds out which layers this kernel has. Missing ones are added to `layers`.
+// Finds out which layers this kernel has and enters them in `layers`, whose `namespaces` says how
+// the container started.
 Confinement find_confinement(const Spec& spec, Layers& layers);
 
 // Confines the calling process. `overhead`: the processes of the container that are not

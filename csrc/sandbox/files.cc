@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <sys/stat.h>
 
+#include "sandbox/directory.h"
+
 namespace penstock::sandbox {
 namespace {
 
@@ -105,14 +107,6 @@ void FileWriter::finish() {
 
 namespace {
 
-struct DirectoryEntry {
-    uint64_t inode;
-    int64_t offset;
-    unsigned short size;
-    unsigned char type;
-    char name[];
-};
-
 class Walk {
   public:
     Walk(const Spec& spec, uint32_t max_files, const std::function<void(const Entry&)>& found)
@@ -123,18 +117,11 @@ class Walk {
         if (depth > kMaxDepth)
             return false;
         std::vector<std::string> folders;
-        alignas(DirectoryEntry) char buffer[4096];
-        for (;;) {
-            const long size = syscall(SYS_getdents64, fd, buffer, sizeof buffer);
-            if (size <= 0)
-                break;
-            for (long at = 0; at < size;) {
-                const auto* entry = reinterpret_cast<const DirectoryEntry*>(buffer + at);
-                at += entry->size;
-                if (++visited_ > kMaxVisited || !visit(fd, prefix, entry->name, folders))
-                    return false;
-            }
-        }
+        const bool complete = each_name(fd, [&](const char* name) {
+            return ++visited_ <= kMaxVisited && visit(fd, prefix, name, folders);
+        });
+        if (!complete)
+            return false;
         for (const std::string& name : folders) {
             const Descriptor next(open_folder(fd, name.c_str()));
             if (next && !folder(next.get(), prefix + name + "/", depth + 1))

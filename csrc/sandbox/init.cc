@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <ctime>
 #include <deque>
 #include <map>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <sys/wait.h>
 
 #include "sandbox/files.h"
+#include "sandbox/folders.h"
 #include "sandbox/processes.h"
 #include "sandbox/program.h"
 #include "sandbox/wire.h"
@@ -24,6 +26,13 @@ constexpr uint32_t kWantsChannel = 1;
 constexpr uint32_t kInSkills = 1;
 constexpr size_t kMaxPrograms = 64;
 constexpr size_t kMaxTransfers = 64;
+constexpr int kMemoryPeriodMs = 250;
+
+int64_t now_ms() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000ll + now.tv_nsec / 1'000'000;
+}
 
 struct Program {
     Supervisor supervisor;
@@ -58,7 +67,12 @@ class Init {
     bool receive_all();
     void read_notices(uint32_t handle, Program& program);
     void end_program(uint32_t handle);
-    bool reap();
+    void reap();
+    void watch_memory();
+    int open_signals();
+    bool read_signals(int signals);
+    void announce();
+    bool step(int signals);
     void kill_orphans();
     void kill_all();
     void send(Kind kind, uint32_t request, const Writer& payload);
@@ -69,6 +83,8 @@ class Init {
 
     Container container_;
     const int socket_;
+    const pid_t launcher_ = getppid();
+    int64_t watched_at_ms_ = 0;
     std::map<uint32_t, Program> programs_;
     std::map<uint32_t, FileWriter> writers_;
     std::deque<Transfer> transfers_;
@@ -355,60 +371,92 @@ void Init::continue_transfers() {
     }
 }
 
-bool Init::reap() {
-    int status = 0;
-    while (waitpid(-1, &status, WNOHANG) > 0) {
+void Init::reap() {
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
+}
+
+// Limits the memory of all processes together, if no cgroup does.
+void Init::watch_memory() {
+    const auto running = descendants(container_.places.proc_folder, getpid(), {});
+    if (memory_of(container_.places.proc_folder, running) > container_.spec.memory_bytes)
+        kill_all();
+}
+
+// Reads the pending signals. Returns false if the launcher has died.
+bool Init::read_signals(int signals) {
+    signalfd_siginfo info;
+    while (::read(signals, &info, sizeof info) == sizeof info) {
+    }
+    reap();
+    return container_.layers.namespaces || getppid() == launcher_;
+}
+
+int Init::open_signals() {
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
+    // A program's signals to PID 1 are discarded as long as init does not block them.
+    if (!container_.layers.namespaces)
+        sigaddset(&mask, SIGTERM);
+    sigprocmask(SIG_SETMASK, &mask, nullptr);
+    return signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+void Init::announce() {
+    fcntl(socket_, F_SETFL, O_NONBLOCK);
+    fcntl(socket_, F_SETFD, FD_CLOEXEC);
+    outgoing_.push_back(
+        frame(Kind::ready, 0,
+              to_json(container_.layers, container_.places.work, container_.places.temporary)));
+}
+
+// Waits for events and handles them. Returns false when the container ends.
+bool Init::step(int signals) {
+    const bool wants_to_send = !outgoing_.empty() || !transfers_.empty();
+    std::vector<pollfd> polled{
+        {socket_, static_cast<short>(POLLIN | (wants_to_send ? POLLOUT : 0)), 0},
+        {signals, POLLIN, 0}};
+    std::vector<uint32_t> handles;
+    for (const auto& [handle, program] : programs_) {
+        polled.push_back({program.supervisor.notices, POLLIN, 0});
+        handles.push_back(handle);
+    }
+    const bool watches =
+        container_.confinement.limits && !container_.layers.cgroup && !programs_.empty();
+    const int count = poll(polled.data(), polled.size(), watches ? kMemoryPeriodMs : -1);
+    if (count < 0)
+        return errno == EINTR;
+    if (watches && now_ms() - watched_at_ms_ >= kMemoryPeriodMs) {
+        watch_memory();
+        watched_at_ms_ = now_ms();
+    }
+    for (size_t i = 0; i < handles.size(); ++i)
+        if (polled[i + 2].revents)
+            read_notices(handles[i], programs_[handles[i]]);
+    if ((polled[1].revents & POLLIN) && !read_signals(signals))
+        return false;
+    if (polled[0].revents & (POLLERR | POLLNVAL))
+        return false;
+    if ((polled[0].revents & (POLLIN | POLLHUP)) && !receive_all())
+        return false;
+    if (!flush())
+        return false;
+    if (outgoing_.empty())
+        continue_transfers();
     return true;
 }
 
 int Init::run() {
-    sigset_t mask;
-    sigemptyset(&mask);
-    sigaddset(&mask, SIGCHLD);
-    sigaddset(&mask, SIGTERM);
-    sigprocmask(SIG_SETMASK, &mask, nullptr);
-    const int signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-    fcntl(socket_, F_SETFL, O_NONBLOCK);
-    fcntl(socket_, F_SETFD, FD_CLOEXEC);
-    send_frame(
-        socket_,
-        frame(Kind::ready, 0,
-              to_json(container_.layers, container_.places.work, container_.places.temporary)),
-        0);
-    std::vector<pollfd> polled;
-    std::vector<uint32_t> handles;
-    for (bool open = signals >= 0; open;) {
-        const bool wants_to_send = !outgoing_.empty() || !transfers_.empty();
-        polled = {{socket_, static_cast<short>(POLLIN | (wants_to_send ? POLLOUT : 0)), 0},
-                  {signals, POLLIN, 0}};
-        handles.clear();
-        for (const auto& [handle, program] : programs_) {
-            polled.push_back({program.supervisor.notices, POLLIN, 0});
-            handles.push_back(handle);
+    const int signals = open_signals();
+    announce();
+    if (signals >= 0 && (container_.layers.namespaces || getppid() == launcher_) && flush())
+        while (step(signals)) {
         }
-        if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR)
-            break;
-        for (size_t i = 0; i < handles.size(); ++i)
-            if (polled[i + 2].revents)
-                read_notices(handles[i], programs_[handles[i]]);
-        if (polled[1].revents & POLLIN) {
-            signalfd_siginfo info;
-            while (::read(signals, &info, sizeof info) == sizeof info)
-                open = open && info.ssi_signo != SIGTERM;
-            reap();
-        }
-        if (polled[0].revents & (POLLERR | POLLNVAL))
-            open = false;
-        if (polled[0].revents & (POLLIN | POLLHUP))
-            open = open && receive_all();
-        open = open && flush();
-        if (open && outgoing_.empty())
-            continue_transfers();
-    }
     kill_all();
     while (waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
     }
+    remove_folder(container_.places.base);
     return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <grp.h>
 #include <net/if.h>
 #include <optional>
 #include <sched.h>
@@ -12,8 +13,11 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "sandbox/cgroup.h"
+#include "sandbox/folders.h"
 #include "sandbox/init.h"
 #include "sandbox/processes.h"
+#include "sandbox/text_file.h"
 #include "sandbox/wire.h"
 
 #ifndef CLONE_NEWCGROUP
@@ -23,12 +27,7 @@
 namespace penstock::sandbox {
 namespace {
 
-bool write_text(const std::string& path, const std::string& text) {
-    const Descriptor file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    return file && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
-}
-
-bool read_text(int fd, std::string& text) {
+bool receive_text(int fd, std::string& text) {
     char buffer[4096];
     const ssize_t size = read(fd, buffer, sizeof buffer);
     if (size > 0)
@@ -36,18 +35,33 @@ bool read_text(int fd, std::string& text) {
     return size > 0;
 }
 
-// Maps the container's user to `outer_id` if the launcher is root, else to the launcher's user.
-Failure map_user(pid_t child, uint32_t outer_id, bool is_root) {
+// Maps the container's user to `owner`, or to the launcher's user if that is 0.
+Failure map_user(pid_t child, uint32_t owner) {
     const std::string folder = "/proc/" + std::to_string(child) + "/";
     const std::string inner = std::to_string(kInnerId) + " ";
-    const uint32_t user = is_root ? outer_id : geteuid(), group = is_root ? outer_id : getegid();
-    if (!is_root && !write_text(folder + "setgroups", "deny"))
+    const uint32_t user = owner ? owner : geteuid(), group = owner ? owner : getegid();
+    if (owner == 0 && !write_text(folder + "setgroups", "deny"))
         return failure("namespaces", "write setgroups");
     if (!write_text(folder + "uid_map", inner + std::to_string(user) + " 1"))
         return failure("namespaces", "write uid_map");
     if (!write_text(folder + "gid_map", inner + std::to_string(group) + " 1"))
         return failure("namespaces", "write gid_map");
     return {};
+}
+
+// True if the launcher may give the container a user of its own: as root of a user namespace that
+// has the container's id.
+bool can_change_user(const Spec& spec) {
+    if (geteuid() != 0 || spec.mode == Mode::off)
+        return false;
+    const std::string map = read_text("/proc/self/uid_map");
+    unsigned long first = 0, outside = 0, count = 0;
+    int size = 0;
+    for (const char* line = map.c_str();
+         sscanf(line, "%lu %lu %lu%n", &first, &outside, &count, &size) == 3; line += size)
+        if (spec.outer_id >= first && spec.outer_id - first < count)
+            return true;
+    return false;
 }
 
 Failure start_loopback() {
@@ -91,22 +105,33 @@ void keep_only(int socket, int& report) {
     _exit(1);
 }
 
-[[noreturn]] void run_init(Container container, int socket, int report, bool is_root) {
-    keep_only(socket, report);
-    Spec& spec = container.spec;
+// The part of run_init() that depends on how the container is separated from the host.
+Failure enter(Container& container, uint32_t owner) {
+    const Spec& spec = container.spec;
     if (container.layers.namespaces) {
-        if (Failure f = enter_private_root(spec, is_root, container.places))
-            report_and_exit(report, f);
+        if (Failure f = enter_private_root(spec, owner != 0, container.places))
+            return f;
         if (spec.network == Network::loopback)
             if (Failure f = start_loopback())
-                report_and_exit(report, f);
-        container.layers.network = spec.network;
+                return f;
         // Cleared by the change of the user, so it is set after it.
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-    } else {
-        prctl(PR_SET_CHILD_SUBREAPER, 1);
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        return {};
     }
+    if (owner != 0 && (setgroups(0, nullptr) != 0 || setresgid(owner, owner, owner) != 0 ||
+                       setresuid(owner, owner, owner) != 0))
+        return failure("limits", "change the user");
+    umask(022);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    return open_folders(container.places);
+}
+
+[[noreturn]] void run_init(Container container, int socket, int report, uint32_t owner) {
+    keep_only(socket, report);
+    const Spec& spec = container.spec;
+    if (Failure f = enter(container, owner))
+        report_and_exit(report, f);
     prctl(PR_SET_NAME, "init");
     setsid();
     write_text("/proc/self/oom_score_adj", "1000");
@@ -118,7 +143,7 @@ void keep_only(int socket, int& report) {
     container.confinement = find_confinement(spec, container.layers);
     if (spec.mode == Mode::on)
         for (const Failure& missing : container.layers.missing)
-            if (missing.layer != "cgroup")
+            if (missing.layer != "cgroup" && missing.layer != "landlock_scopes")
                 report_and_exit(report, missing);
     close(report);
     _exit(serve(std::move(container), 3));
@@ -127,7 +152,7 @@ void keep_only(int socket, int& report) {
 // Reads init's report: an empty failure if it runs.
 Failure read_report(int report) {
     std::string text;
-    if (!read_text(report, text))
+    if (!receive_text(report, text))
         return {};
     const size_t end = text.find('\n');
     if (end == text.npos)
@@ -135,16 +160,23 @@ Failure read_report(int report) {
     return {text.substr(0, end), text.substr(end + 1)};
 }
 
-Failure start_in_namespaces(const Spec& spec, int socket, pid_t& init) {
+int clone_flags(const Container& container) {
+    if (!container.layers.namespaces)
+        return SIGCHLD;
+    const int flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS |
+                      CLONE_NEWCGROUP | SIGCHLD;
+    return container.spec.network == Network::full ? flags : flags | CLONE_NEWNET;
+}
+
+// Starts init and waits until it has set itself up. `owner`: the container's user, or 0 for the
+// launcher's.
+Failure start(const Container& container, uint32_t owner, const std::string& cgroup, int socket,
+              pid_t& init) {
     Channels channels;
     if (!channels.open())
         return failure("namespaces", "pipe");
-    const bool is_root = geteuid() == 0;
-    long flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS |
-                 CLONE_NEWCGROUP | SIGCHLD;
-    if (spec.network != Network::full)
-        flags |= CLONE_NEWNET;
-    init = static_cast<pid_t>(syscall(SYS_clone, flags, nullptr, nullptr, nullptr, nullptr));
+    init = static_cast<pid_t>(
+        syscall(SYS_clone, clone_flags(container), nullptr, nullptr, nullptr, nullptr));
     if (init < 0)
         return failure("namespaces", "clone");
     if (init == 0) {
@@ -152,20 +184,22 @@ Failure start_in_namespaces(const Spec& spec, int socket, pid_t& init) {
         char go;
         if (read(channels.go_read.get(), &go, 1) != 1)
             _exit(1);
-        Container container{spec, {}, {}, {}};
-        container.layers.namespaces = true;
-        run_init(std::move(container), socket, channels.report_write.get(), is_root);
+        run_init(container, socket, channels.report_write.get(), owner);
     }
     channels.report_write = Descriptor();
-    if (Failure f = map_user(init, spec.outer_id, is_root)) {
+    Failure f;
+    if (container.layers.namespaces)
+        f = map_user(init, owner);
+    if (!f && container.layers.cgroup && !enter_cgroup(cgroup, init))
+        f = failure("cgroup", "enter " + cgroup);
+    if (!f) {
+        [[maybe_unused]] const ssize_t size = write(channels.go_write.get(), "g", 1);
+        f = read_report(channels.report_read.get());
+    }
+    if (f) {
         kill(init, SIGKILL);
         waitpid(init, nullptr, 0);
-        return f;
     }
-    [[maybe_unused]] const ssize_t size = write(channels.go_write.get(), "g", 1);
-    Failure f = read_report(channels.report_read.get());
-    if (f)
-        waitpid(init, nullptr, 0);
     return f;
 }
 
@@ -176,19 +210,63 @@ int wait_for(pid_t init) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
+// Ends the processes that an init without a PID namespace leaves if it is killed.
+void end_orphans() {
+    const Descriptor proc(open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    signal_descendants(proc.get(), getpid(), {}, SIGKILL);
+    while (waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
+    }
+}
+
 } // namespace
 
 int launch(const Spec& spec, int socket) {
+    // Signals of the server's terminal are the server's.
+    setsid();
+    Container container{spec, {}, {}, {}};
+    Layers& layers = container.layers;
+    const uint32_t owner = can_change_user(spec) ? spec.outer_id : 0;
+    std::string cgroup;
+    Failure f;
+    if (!spec.host_workdir.empty())
+        f = prepare_host_folder(spec.host_workdir, owner);
+    if (!f && spec.mode != Mode::off) {
+        if (Failure missing = make_cgroup(spec, cgroup))
+            layers.missing.push_back(missing);
+        layers.cgroup = !cgroup.empty();
+        layers.namespaces = true;
+    }
     pid_t init = -1;
-    Failure f = start_in_namespaces(spec, socket, init);
+    if (!f && layers.namespaces) {
+        // Before the start, so that a server's death in between is not missed.
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        f = start(container, owner, cgroup, socket, init);
+    }
+    const bool falls_back = f.layer == "namespaces" || f.layer == "network";
+    if (spec.mode == Mode::off ? !f : spec.mode == Mode::automatic && falls_back) {
+        if (f)
+            layers.missing.push_back(f);
+        layers.namespaces = false;
+        prctl(PR_SET_PDEATHSIG, 0);
+        prctl(PR_SET_CHILD_SUBREAPER, 1);
+        f = make_folders(spec, owner, container.places);
+        if (!f)
+            f = start(container, owner, cgroup, socket, init);
+    }
+    int status = 1;
     if (f) {
         send_frame(socket, frame(Kind::failed, 0, Writer().text(f.layer).text(f.reason).bytes()),
                    0);
-        return 1;
+    } else {
+        close(socket);
+        status = wait_for(init);
     }
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    close(socket);
-    return wait_for(init);
+    if (!layers.namespaces)
+        end_orphans();
+    remove_folder(container.places.base);
+    if (!cgroup.empty())
+        remove_cgroup(cgroup);
+    return status;
 }
 
 } // namespace penstock::sandbox

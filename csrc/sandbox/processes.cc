@@ -6,18 +6,11 @@
 #include <cstdlib>
 #include <string>
 
+#include "sandbox/directory.h"
 #include "sandbox/system.h"
 
 namespace penstock::sandbox {
 namespace {
-
-struct linux_dirent64 {
-    uint64_t inode;
-    int64_t offset;
-    unsigned short size;
-    unsigned char type;
-    char name[];
-};
 
 // Rounds of kill_descendants: each ends all processes that the one before saw.
 constexpr int kMaxRounds = 100;
@@ -48,21 +41,30 @@ bool contains(const std::vector<pid_t>& pids, pid_t pid) {
 
 std::vector<Process> list_processes(int proc_folder) {
     std::vector<Process> processes;
-    alignas(linux_dirent64) char buffer[4096];
-    lseek(proc_folder, 0, SEEK_SET);
-    for (;;) {
-        const long size = syscall(SYS_getdents64, proc_folder, buffer, sizeof buffer);
+    each_name(proc_folder, [&](const char* name) {
+        Process process;
+        if (name[0] >= '1' && name[0] <= '9' && read_process(proc_folder, name, process))
+            processes.push_back(process);
+        return true;
+    });
+    return processes;
+}
+
+uint64_t memory_of(int proc_folder, const std::vector<pid_t>& processes) {
+    uint64_t pages = 0;
+    for (const pid_t pid : processes) {
+        char path[64], text[256];
+        snprintf(path, sizeof path, "%d/statm", pid);
+        const Descriptor file(openat(proc_folder, path, O_RDONLY | O_CLOEXEC));
+        const ssize_t size = file ? read(file.get(), text, sizeof text - 1) : -1;
         if (size <= 0)
-            return processes;
-        for (long at = 0; at < size;) {
-            const auto* entry = reinterpret_cast<const linux_dirent64*>(buffer + at);
-            at += entry->size;
-            Process process;
-            if (entry->name[0] >= '1' && entry->name[0] <= '9' &&
-                read_process(proc_folder, entry->name, process))
-                processes.push_back(process);
-        }
+            continue;
+        text[size] = '\0';
+        unsigned long total = 0, resident = 0, shared = 0;
+        if (sscanf(text, "%lu %lu %lu", &total, &resident, &shared) == 3 && resident > shared)
+            pages += resident - shared;
     }
+    return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 std::vector<pid_t> descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except) {

@@ -1,6 +1,7 @@
 // The processes of a container, read from /proc.
 #pragma once
 
+#include <cstdint>
 #include <sys/types.h>
 #include <vector>
 
@@ -16,6 +17,9 @@ std::vector<Process> list_processes(int proc_folder);
 
 // The living processes below `ancestor`, without those below one of `except`.
 std::vector<pid_t> descendants(int proc_folder, pid_t ancestor, const std::vector<pid_t>& except);
+
+// The bytes of memory that the processes do not share with files or with each other.
+uint64_t memory_of(int proc_folder, const std::vector<pid_t>& processes);
 
 // Sends a signal to all processes below `ancestor`. SIGKILL stops them first, so that none forks
 // away, and repeats until none is left.

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <climits>
 #include <grp.h>
-#include <optional>
 #include <sys/mount.h>
 #include <sys/stat.h>
+
+#include "sandbox/text_file.h"
 
 namespace penstock::sandbox {
 namespace {
@@ -104,13 +105,6 @@ Failure add(Sources& sources, const std::string& path, bool keep_link, uint64_t 
     return {};
 }
 
-std::string read_small_file(const char* path) {
-    char buffer[4096];
-    const Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
-    const ssize_t size = file ? read(file.get(), buffer, sizeof buffer) : 0;
-    return std::string(buffer, static_cast<size_t>(std::max<ssize_t>(size, 0)));
-}
-
 Failure collect(const Spec& spec, Sources& sources) {
     constexpr uint64_t read_only = sys::kMountReadOnly | sys::kMountNoSuid | sys::kMountNoDev;
     for (const char* path : kSystemFolders)
@@ -130,7 +124,7 @@ Failure collect(const Spec& spec, Sources& sources) {
         if (Failure f = add(sources, path, false, read_only))
             return f;
     if (spec.network == Network::full)
-        sources.resolver = read_small_file("/etc/resolv.conf");
+        sources.resolver = read_text("/etc/resolv.conf");
     return {};
 }
 
@@ -338,7 +332,8 @@ Failure enter_private_root(const Spec& spec, bool has_groups, Places& places) {
         return failed("sethostname");
     places.work = "/mnt/data";
     places.temporary = "/tmp";
-    places.shared_memory = "/dev/shm";
+    places.readable = {"/"};
+    places.writable = {"/mnt/data", "/tmp", "/dev/shm"};
     places.work_folder = open("/mnt/data", O_PATH | O_DIRECTORY | O_CLOEXEC);
     places.proc_folder = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (places.work_folder < 0 || places.proc_folder < 0)

@@ -8,13 +8,15 @@ namespace penstock::sandbox {
 
 constexpr unsigned kInnerId = 1000;
 
-// The folders that programs may write, and the descriptors through which init reaches them.
+// The folders of a container, and the descriptors through which init reaches them.
 struct Places {
     std::string work;
     std::string temporary;
-    std::string shared_memory;
-    // Folders that programs may read; empty: the whole root.
+    // What programs may read (with all below), and what they may also write.
     std::vector<std::string> readable;
+    std::vector<std::string> writable;
+    // The folder to remove at the end, if it is on the host.
+    std::string base;
     int work_folder = -1;
     // The writable side of the folder that programs see read-only as skills/.
     int skills_folder = -1;

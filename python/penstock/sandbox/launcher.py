@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import functools
 import itertools
 import os
 import socket
@@ -33,6 +34,8 @@ SKIPPED_SUFFIXES = ("pyc", "pyo", "o", "so", "dylib", "dll", "rlib", "rmeta", "d
 MAX_LISTED_FILES = 10_000
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 10.0
+# Layers that mode "on" does without: they depend on the service manager and on new kernels.
+OPTIONAL_LAYERS = ("cgroup", "landlock_scopes")
 
 _MODES = {"auto": 0, "on": 1, "off": 2}
 _NETWORKS = {"none": 0, "loopback": 1, "full": 2}
@@ -126,6 +129,48 @@ def _take_outer_id() -> int:
             _outer_ids.add(number)
             return number
     raise SandboxStartError(f"{_OUTER_IDS_PER_PROCESS} containers of this process are running")
+
+
+def probe(settings: SandboxSettings) -> Layers:
+    """Return the layers that hold on this machine for these settings. The result is cached.
+
+    Starts a container without programs and ends it: some milliseconds.
+    """
+    if settings.mode == "off":
+        return Layers()
+    return _probe(network_of(settings))
+
+
+def require_layers(settings: SandboxSettings) -> Layers:
+    """Return probe()'s layers. Raises MissingLayer if mode "on" lacks one."""
+    layers = probe(settings)
+    if settings.mode == "on":
+        for layer, reason in layers.missing:
+            if layer not in OPTIONAL_LAYERS:
+                raise MissingLayer(layer, reason)
+    return layers
+
+
+@functools.lru_cache(maxsize=None)
+def _probe(network: str) -> Layers:
+    try:
+        result = subprocess.run(
+            [str(BINARY), "--probe", network],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=START_TIMEOUT_S,
+            env={},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Layers(missing=(("launcher", str(error)),))
+    if result.returncode != 0:
+        return Layers(missing=(("launcher", result.stderr.decode("utf-8", "replace").strip()),))
+    return _layers_of(msgspec.json.decode(result.stdout, type=_Ready))
+
+
+def _layers_of(ready: _Ready) -> Layers:
+    return Layers(**{name: getattr(ready, name) for name in Layers.__struct_fields__})
 
 
 def network_of(settings: SandboxSettings) -> Literal["none", "loopback", "full"]:
@@ -227,7 +272,7 @@ class Sandbox:
                 raise MissingLayer(layer, reason)
             raise SandboxStartError(f"the sandbox cannot start: {layer}: {reason}")
         ready = msgspec.json.decode(frame.payload, type=_Ready)
-        self.layers = Layers(**{name: getattr(ready, name) for name in Layers.__struct_fields__})
+        self.layers = _layers_of(ready)
         self.working_directory = ready.working_directory
         self.temporary_directory = ready.temporary_directory
 
