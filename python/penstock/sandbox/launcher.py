@@ -415,6 +415,11 @@ class Sandbox:
         fields = Fields((await self._ask(Kind.STATS, Payload())).payload)
         return Usage(fields.u32(), fields.u64(), fields.u64())
 
+    @property
+    def launcher_pid(self) -> int:
+        """The PID of the container's launcher; its child is the container's init."""
+        return self._launcher.pid
+
     async def close(self) -> None:
         """End the container with all its processes; return when nothing of it is left."""
         self._die()
