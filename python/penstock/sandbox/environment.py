@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from penstock.sandbox.launcher import Sandbox
 from penstock.sandbox.python_facts import PythonFacts
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -13,7 +14,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 MAX_THREADS = 4
 
 
-def shell_environment(working_directory: str, facts: PythonFacts | None) -> dict[str, str]:
+def shell_environment(sandbox: Sandbox, facts: PythonFacts | None) -> dict[str, str]:
     """Return the environment of a shell; with `facts`, its `python3` is the Python tool's."""
     folders = SYSTEM_PATH
     if facts is not None:
@@ -21,17 +22,17 @@ def shell_environment(working_directory: str, facts: PythonFacts | None) -> dict
     threads = str(min(MAX_THREADS, os.cpu_count() or 1))
     return {
         "PATH": folders,
-        "HOME": working_directory,
-        "TMPDIR": "/tmp",
+        "HOME": sandbox.working_directory,
+        "TMPDIR": sandbox.temporary_directory,
         "LANG": "C.UTF-8",
         "TERM": "dumb",
         "PYTHONDONTWRITEBYTECODE": "1",
         "MPLBACKEND": "Agg",
-        "MPLCONFIGDIR": "/tmp/matplotlib",
+        "MPLCONFIGDIR": f"{sandbox.temporary_directory}/matplotlib",
         **dict.fromkeys(THREAD_VARIABLES, threads),
     }
 
 
-def python_environment(working_directory: str, facts: PythonFacts) -> dict[str, str]:
+def python_environment(sandbox: Sandbox, facts: PythonFacts) -> dict[str, str]:
     """Return the environment of the interpreter."""
-    return {**shell_environment(working_directory, facts), "PYTHONUNBUFFERED": "1"}
+    return {**shell_environment(sandbox, facts), "PYTHONUNBUFFERED": "1"}

@@ -52,7 +52,7 @@ class PythonSession:
     async def start(cls, sandbox: Sandbox, facts: PythonFacts) -> PythonSession:
         """Start an interpreter in the sandbox."""
         argv = [facts.executable, "-u", "-X", "utf8", "-c", BOOTSTRAP]
-        environment = python_environment(sandbox.working_directory, facts)
+        environment = python_environment(sandbox, facts)
         session = cls(await sandbox.spawn(argv, environment, channel=True))
         session._requests.write(encode_setup(facts.code))
         return session
@@ -99,9 +99,7 @@ class PythonSession:
     async def _ends_within(self, answer: asyncio.Future[Reply], timeout_s: float) -> bool:
         """Return whether the job or the process has ended after at most `timeout_s`."""
         waited = {answer, self._exit}
-        done, _ = await asyncio.wait(
-            waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
+        done, _ = await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         return bool(done)
 
     async def _result(

@@ -103,7 +103,7 @@ class Pictures:
                 from marshal import loads
 
                 self.figure_functions["__builtins__"] = __builtins__
-                exec(loads(self.figure_code), self.figure_functions)
+                exec(loads(self.figure_code), self.figure_functions)  # noqa: S302
             self.figure_functions["install"](name, module, self)
 
         loader.exec_module = exec_module
