@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -94,21 +94,23 @@ class Container:
         """Run code in the container's interpreter; return its result with the files it made."""
         started = time.monotonic()
         async with self._call() as sandbox:
-            lost, self._variables_lost = self._variables_lost, False
+            variables_lost, self._variables_lost = self._variables_lost, False
+            files_lost, self._files_lost = self._files_lost, False
             try:
                 python = await self._interpreter(sandbox)
                 result = await python.run(job)
                 files = await self._collect(sandbox, job.outputs)
             except SandboxDied:
-                result, files = PythonResult(status="error", exception=DIED, state_lost=True), ()
+                result, files = PythonResult(status="error", exception=DIED), ()
+                variables_lost = files_lost = True
+                await finish(self.end())
             finally:
-                await finish(self._forget_ended())
-            files_lost, self._files_lost = self._files_lost, False
+                await finish(self._forget_ended_interpreter())
             return msgspec.structs.replace(
                 result,
                 files=files,
                 execution_time_ms=milliseconds_since(started),
-                state_lost=result.state_lost or lost,
+                state_lost=result.state_lost or variables_lost,
                 files_lost=files_lost,
             )
 
@@ -123,17 +125,16 @@ class Container:
         started = time.monotonic()
         argv = [self._shell_path, "-c", "\n".join(job.commands)]
         async with self._call() as sandbox:
+            files_lost, self._files_lost = self._files_lost, False
             environment = shell_environment(sandbox, await self._python_facts())
             try:
                 result = await run_shell(sandbox, job, argv, environment, self._outputs)
                 files = await self._collect(sandbox, job.outputs)
             except SandboxDied:
-                result, files = ShellResult(status="error", stderr=DIED), ()
+                result, files, files_lost = ShellResult(status="error", stderr=DIED), (), True
+                await finish(self.end())
             except (OSError, ValueError) as error:  # too long, null bytes, no such shell
                 result, files = ShellResult(status="error", stderr=str(error)), ()
-            finally:
-                await finish(self._forget_ended())
-            files_lost, self._files_lost = self._files_lost, False
             return msgspec.structs.replace(
                 result,
                 files=files,
@@ -148,7 +149,7 @@ class Container:
         """
         names = []
         async with self._call() as sandbox:
-            with unavailable_if_it_fails():
+            async with self._unavailable_if_it_fails():
                 taken = {file.path for file in (await sandbox.list_files()).files}
                 for file in files:
                     key = file.name, hashlib.sha256(file.data).digest()
@@ -164,7 +165,7 @@ class Container:
     async def mount_skills(self, skills: Iterable[SkillFolder]) -> None:
         """Write skills below `skills/`, where programs can only read them."""
         async with self._call() as sandbox:
-            with unavailable_if_it_fails():
+            async with self._unavailable_if_it_fails():
                 for skill in skills:
                     for path, data in skill.files.items():
                         path = f"skills/{skill.directory}/{path}"
@@ -173,7 +174,7 @@ class Container:
     async def surface(self, outputs: Iterable[DeclaredFile]) -> tuple[CollectedFile, ...]:
         """Return files of the working directory. A missing one becomes an error entry."""
         async with self._call() as sandbox:
-            with unavailable_if_it_fails():
+            async with self._unavailable_if_it_fails():
                 collector = Collector(sandbox, self._files)
                 await collector.add_declared(outputs)
                 return collector.files()
@@ -202,6 +203,17 @@ class Container:
             finally:
                 self.last_used = time.monotonic()
 
+    @asynccontextmanager
+    async def _unavailable_if_it_fails(self) -> AsyncIterator[None]:
+        """Raise Unavailable if the sandbox ends, or if a file cannot be written."""
+        try:
+            yield
+        except SandboxDied:
+            await finish(self.end())
+            raise Unavailable(DIED) from None
+        except (SandboxFileError, ValueError) as error:
+            raise Unavailable(f"The container's file system: {error}") from None
+
     async def _running_sandbox(self) -> Sandbox:
         if self._sandbox is not None and self._sandbox.closed.done():
             await finish(self.end())
@@ -226,13 +238,10 @@ class Container:
         if python is not None:
             await python.close()
 
-    async def _forget_ended(self) -> None:
-        """Let go of an interpreter or a sandbox that has ended during a call."""
+    async def _forget_ended_interpreter(self) -> None:
         if self._python is not None and self._python.ended:
             self._variables_lost = True
             await self._end_interpreter()
-        if self._sandbox is not None and self._sandbox.closed.done():
-            await self.end()
 
     async def _collect(
         self, sandbox: Sandbox, outputs: tuple[DeclaredFile, ...]
@@ -243,17 +252,6 @@ class Container:
         await collector.add_declared(outputs)
         await collector.add_changed(changed(before, self._files))
         return collector.files()
-
-
-@contextmanager
-def unavailable_if_it_fails() -> Iterator[None]:
-    """Raise Unavailable if the sandbox ends, or if a file cannot be written."""
-    try:
-        yield
-    except SandboxDied:
-        raise Unavailable(DIED) from None
-    except (SandboxFileError, ValueError) as error:
-        raise Unavailable(f"The container's file system: {error}") from None
 
 
 def milliseconds_since(started: float) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from typing import Any
 
 from penstock.sandbox.captured_output import CappedText, MarkedOutput
 from penstock.sandbox.environment import python_environment
@@ -98,7 +99,7 @@ class PythonSession:
 
     async def _ends_within(self, answer: asyncio.Future[Reply], timeout_s: float) -> bool:
         """Return whether the job or the process has ended after at most `timeout_s`."""
-        waited = {answer, self._exit}
+        waited: set[asyncio.Future[Any]] = {answer, self._exit}
         done, _ = await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         return bool(done)
 

@@ -81,8 +81,8 @@ class Streams:
         dup2(self.out, 1)
         dup2(self.err, 2)
         self.stdout, self.stderr = usable(self.stdout, 1), usable(self.stderr, 2)
-        sys.stdout = sys.__stdout__ = self.stdout
-        sys.stderr = sys.__stderr__ = self.stderr
+        sys.stdout = sys.__stdout__ = self.stdout  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = self.stderr  # type: ignore[misc]
         sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[assignment,misc]
 
     def finish(self, marker: bytes) -> None:
@@ -272,8 +272,12 @@ def serve(channel: int, pictures: Pictures) -> None:
     owner, streams, main = getpid(), Streams(), new_main()
     finder: Any = pictures
     sys.meta_path.insert(0, finder)
-    private = (channel, streams.out, streams.err)
-    register_at_fork(after_in_child=lambda: [close(descriptor) for descriptor in private])
+
+    def leave_descriptors() -> None:
+        for descriptor in (channel, streams.out, streams.err):
+            close(descriptor)
+
+    register_at_fork(after_in_child=leave_descriptors)
     number = 0
     while True:
         nonce, marker = receive(channel, 16), receive(channel, 16)
