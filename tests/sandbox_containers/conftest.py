@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -68,3 +69,15 @@ def shell(container: Container) -> RunShell:
         return await container.run_shell(job)
 
     return run
+
+
+async def until_made(container: Container, path: str, call: asyncio.Task[object]) -> None:
+    """Return once a running call has made a file."""
+    while not call.done():
+        sandbox = container._sandbox
+        if sandbox is not None and any(
+            file.path == path for file in (await sandbox.list_files()).files
+        ):
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"the call ended early: {call.result()}")
