@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,19 @@ async def test_closing_a_container_ends_its_call(containers: Containers) -> None
     assert (done.status, containers.running) == ("error", 0)
     with pytest.raises(Unavailable):
         await container.run_python(ONE)
+
+
+async def test_a_container_that_is_closed_while_it_starts_leaves_no_process(
+    containers: Containers,
+) -> None:
+    container = await containers.container("a")
+    call = asyncio.create_task(container.run_python(ONE))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await containers.close()
+    assert containers.running == 0
+    with suppress(Unavailable):
+        await call
 
 
 async def test_closed_containers_start_nothing(containers: Containers) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.sandbox.container import Container
 from penstock.sandbox.types import DeclaredFile
-from tests.sandbox_containers.conftest import RunPython, RunShell
+from tests.sandbox_containers.conftest import RunPython, RunShell, until_made
 
 PROCESS_NAMES = "for folder in /proc/[0-9]*; do cat $folder/comm; done 2>/dev/null"
 
@@ -82,9 +82,22 @@ async def test_many_background_processes_keep_a_bounded_number_of_pipes(
 
 
 async def test_a_cancelled_call_kills_its_shell(container: Container, shell: RunShell) -> None:
-    call = asyncio.create_task(shell("sleep 1000 & sleep 1001"))
-    while not container.running or (not container._outputs and not call.done()):
-        await asyncio.sleep(0.005)
+    call = asyncio.create_task(shell("sleep 1000 & touch began; sleep 1001"))
+    await until_made(container, "began", call)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert "sleep" not in (await shell(PROCESS_NAMES)).stdout.split()
+
+
+@pytest.mark.parametrize("num_steps", range(1, 12))
+async def test_a_call_that_is_cancelled_while_its_shell_starts_leaves_no_process(
+    container: Container, shell: RunShell, num_steps: int
+) -> None:
+    await shell("true")
+    call = asyncio.create_task(shell("sleep 1000"))
+    for _ in range(num_steps):
+        await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

@@ -96,7 +96,7 @@ class Containers:
         if container is not None:
             self._ids.pop(container, None)
             self._slots.discard(container)
-            await container.end()
+            await container.close()
 
     async def close(self) -> None:
         """End all containers. Later calls raise Unavailable."""
@@ -154,7 +154,7 @@ class Containers:
             self._ended[id] = None
             if len(self._ended) > MAX_REMEMBERED:
                 self._ended.popitem(last=False)
-        await container.end()
+        await container.close()
 
     async def _reap(self) -> None:
         idle_s = self._settings.session_idle_s
