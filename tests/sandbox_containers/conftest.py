@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import psutil
 import pytest
@@ -16,8 +17,8 @@ from penstock.sandbox.container import Container
 from penstock.sandbox.containers import Containers
 from penstock.sandbox.types import PythonJob, PythonResult, ShellJob, ShellResult
 
-RunPython = Callable[..., Awaitable[PythonResult]]
-RunShell = Callable[..., Awaitable[ShellResult]]
+RunPython = Callable[..., Coroutine[Any, Any, PythonResult]]
+RunShell = Callable[..., Coroutine[Any, Any, ShellResult]]
 
 
 def agent_settings(**changes: object) -> AgentSettings:
