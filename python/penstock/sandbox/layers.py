@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import subprocess
 from pathlib import Path
 from typing import Literal
@@ -10,10 +11,9 @@ from typing import Literal
 import msgspec
 
 from penstock.config.settings import SandboxSettings
-from penstock.sandbox.errors import MissingLayer
+from penstock.sandbox.errors import MissingLayer, SandboxStartError
 from penstock.sandbox.types import Layers
 
-BINARY = Path(__file__).resolve().parent.parent / "bin" / "penstock-sandbox"
 # Layers that mode "on" does without: they depend on the service manager and on new kernels.
 OPTIONAL_LAYERS = ("cgroup", "landlock_scopes")
 PROBE_TIMEOUT_S = 10.0
@@ -28,6 +28,21 @@ class ReadyContainer(Layers, frozen=True, kw_only=True):
     def layers(self) -> Layers:
         """Return the layers alone."""
         return Layers(**{name: getattr(self, name) for name in Layers.__struct_fields__})
+
+
+@functools.lru_cache(maxsize=None)
+def launcher_binary() -> Path:
+    """Return the path of `penstock-sandbox`. Raises SandboxStartError if this build has none."""
+    package = Path(__file__).resolve().parent.parent
+    folders = [package]
+    # An editable install puts compiled parts into another folder than the sources.
+    native = importlib.util.find_spec("penstock._native")
+    if native is not None and native.origin is not None:
+        folders.append(Path(native.origin).parent)
+    for folder in folders:
+        if (binary := folder / "bin" / "penstock-sandbox").exists():
+            return binary
+    raise SandboxStartError(f"{package}/bin/penstock-sandbox: this build has no sandbox")
 
 
 def network_of(settings: SandboxSettings) -> Literal["none", "loopback", "full"]:
@@ -61,14 +76,14 @@ def require_layers(settings: SandboxSettings) -> Layers:
 def _probe(network: str) -> Layers:
     try:
         result = subprocess.run(
-            [str(BINARY), "--probe", network],
+            [str(launcher_binary()), "--probe", network],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=PROBE_TIMEOUT_S,
             env={},
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, SandboxStartError, subprocess.TimeoutExpired) as error:
         return Layers(missing=(("launcher", str(error)),))
     if result.returncode != 0:
         return Layers(missing=(("launcher", result.stderr.decode("utf-8", "replace").strip()),))
