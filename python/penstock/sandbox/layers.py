@@ -30,7 +30,7 @@ class ReadyContainer(Layers, frozen=True, kw_only=True):
         return Layers(**{name: getattr(self, name) for name in Layers.__struct_fields__})
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def launcher_binary() -> Path:
     """Return the path of `penstock-sandbox`. Raises SandboxStartError if this build has none."""
     package = Path(__file__).resolve().parent.parent
