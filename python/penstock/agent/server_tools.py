@@ -16,6 +16,7 @@ from penstock.agent.protocols import (
 )
 from penstock.agent.tool_provider import ToolProvider, ToolSources
 from penstock.agent.tools.sandbox_facts import SandboxFacts
+from penstock.agent.workspace import container_id
 from penstock.config import AgentSettings, SettingsError
 from penstock.sandbox.types import Layers
 
@@ -91,6 +92,11 @@ class ServerTools:
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, Exception):
                 log.error("server tools: %s", result)
+
+    async def forget_session(self, session: str) -> None:
+        """End the container of a session that was deleted."""
+        if self.containers is not None:
+            await self.containers.close_container(container_id(session))
 
     @property
     def running_containers(self) -> int:
