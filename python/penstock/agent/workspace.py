@@ -141,8 +141,8 @@ class Workspaces:
 class Workspace:
     """The files and the container of one run.
 
-    - `is_new`: the container was empty when this run first used it: it has the files of the session,
-      but not the interpreter of earlier runs. Cleared once the model has been told.
+    - `is_new`: the container was empty when this run first used it: it has the files of the
+      session, but not the interpreter of earlier runs. Cleared once the model has been told.
     """
 
     def __init__(
