@@ -145,4 +145,4 @@ def test_next_turn_continues_the_first_choice(run: list[Event]) -> None:
         resource.add(event)
     parts = [e.value for e in run if isinstance(e, PartEnded) and e.choice == 0]
     said = [part for part in parts if not isinstance(part, ToolCall) or part.whole]
-    assert list(resource.parts()) == said
+    assert list(resource.output.parts()) == said
