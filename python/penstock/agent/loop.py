@@ -1,16 +1,31 @@
-"""Runs requests with a generator and handles their files and sessions."""
+"""Runs requests with a generator and handles their files, sessions and server tools."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import Protocol
+from typing import Final, Protocol
 
+import msgspec
+
+from penstock.agent.calls import CallRunner
+from penstock.agent.output_files import OutputFiles
+from penstock.agent.permissions import CallPermissions, check_can_ask
+from penstock.agent.rounds import MAX_ROUNDS, ToolRounds
 from penstock.agent.sessions import SessionStore, run_in_session
+from penstock.agent.tool_provider import ToolProvider
 from penstock.base.errors import ServiceError
+from penstock.base.ids import new_id
 from penstock.dialog import Event, File, GenerateRequest, RunFailed
 from penstock.generation import Generator
 from penstock.models.loader.sampling_defaults import SamplingDefaults
+
+CONTAINER_PREFIX: Final = "cntr_"
+# Ids with an underscore are hashed, except our own, so that none looks like a hash. So are 32
+# hexadecimal digits, the names of the containers of responses.
+PLAIN_SESSION_ID: Final = re.compile(r"sess_[0-9a-f]{32}|(?![0-9a-f]{32}$)[A-Za-z0-9-]{1,59}")
 
 
 class FileAttachments(Protocol):
@@ -27,6 +42,7 @@ class AgentLoop:
 
     - `attachments`: stores the files of requests, None to refuse requests with files.
     - `sessions`: the stored sessions, None to ignore session ids.
+    - `tools`: chooses the server tools of requests, None to run none.
     """
 
     def __init__(
@@ -35,10 +51,12 @@ class AgentLoop:
         attachments: FileAttachments | None = None,
         *,
         sessions: SessionStore | None = None,
+        tools: ToolProvider | None = None,
     ) -> None:
         self._generator = generator
         self._attachments = attachments
         self._sessions = sessions
+        self._tools = tools
 
     @property
     def sampling_defaults(self) -> SamplingDefaults | None:
@@ -53,9 +71,11 @@ class AgentLoop:
         """Return the events of one run. The last event, and no other, is RunEnded or RunFailed.
 
         An error that a client or an operator caused is a RunFailed, never an exception. Closing the
-        generator aborts the run. A request without files and session goes directly to the model's
-        generator.
+        generator aborts the run and ends its tools. A request without server tools, files and
+        session goes directly to the model's generator.
         """
+        if self._tools is not None and self._tools.applies(request):
+            return self._run_with_tools(request, self._tools)
         in_session = request.session is not None and self._sessions is not None
         if in_session or self._needs_attaching(request):
             return self._run(request)
@@ -76,6 +96,10 @@ class AgentLoop:
         ServiceError."""
         if self._attachments is not None and self._needs_attaching(request):
             request = await self._attachments.preview(request)
+        if self._tools is not None and self._tools.applies(request):
+            self._tools.check(request)
+            toolbox, _ = await self._tools.toolbox(request, "", "")
+            request = toolbox.first_round(request)
         return await self._generator.count(request)
 
     async def _run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
@@ -91,7 +115,80 @@ class AgentLoop:
         except ServiceError as error:
             yield RunFailed.of(error)
 
+    async def _run_with_tools(
+        self, request: GenerateRequest, tools: ToolProvider
+    ) -> AsyncGenerator[Event, None]:
+        try:
+            # A request with a container belongs to a stored conversation without a session.
+            shown_session = None
+            if request.container is None and self._sessions is not None:
+                shown_session = request.session or new_id("sess_")
+            session = shown_session or request.session or request.container or new_id("sess_")
+            container = request.container or container_id(session)
+            request = msgspec.structs.replace(request, session=shown_session, container=container)
+            tools.check(request)
+            request = await self.attach(request)
+            rounds = await self._rounds(request, tools, session, container, shown_session)
+            if shown_session is None or self._sessions is None:
+                events = rounds.run(request)
+            else:
+                events = run_in_session(request, self._sessions, rounds.run)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        except ServiceError as error:
+            yield RunFailed.of(error)
+
+    async def _rounds(
+        self,
+        request: GenerateRequest,
+        tools: ToolProvider,
+        session: str,
+        container: str,
+        shown_session: str | None,
+    ) -> ToolRounds:
+        """Return the runner of a request's rounds. Raises ServiceError."""
+        sources = tools.sources
+        settings = sources.settings
+        toolbox, workspace = await tools.toolbox(request, session, container)
+        if toolbox.tools:
+            check_can_ask(settings.agent_permission, request)
+        turn = sum(message.role == "user" for message in request.messages or ()) - 1
+        outputs = OutputFiles(
+            sources.files, session, container, max(turn, 0), request.files, workspace.note_present
+        )
+        permissions = CallPermissions(
+            settings.agent_permission, request, sources.approvals, session, sources.observer
+        )
+        calls = CallRunner(
+            toolbox.tools,
+            request,
+            permissions,
+            outputs,
+            sources.observer,
+            session=session,
+            container=container,
+        )
+        limits = (request.limits.max_rounds, settings.max_tool_rounds, MAX_ROUNDS)
+        return ToolRounds(
+            self._generator.run,
+            toolbox,
+            calls,
+            outputs,
+            sources.observer,
+            max_rounds=next(limit for limit in limits if limit is not None),
+            session=shown_session,
+        )
+
     def _needs_attaching(self, request: GenerateRequest) -> bool:
         return self._attachments is not None and any(
             isinstance(part, File) for m in request.messages or () for part in m.parts
         )
+
+
+def container_id(session: str) -> str:
+    """Return the id of a session's container: `cntr_` and the session id, or a hash of a session id
+    that is long or has other characters. Different sessions have different containers."""
+    if PLAIN_SESSION_ID.fullmatch(session):
+        return CONTAINER_PREFIX + session
+    return CONTAINER_PREFIX + "h_" + hashlib.blake2b(session.encode(), digest_size=16).hexdigest()

@@ -9,15 +9,15 @@ from penstock.dialog.server_tools import ToolRun
 
 
 def answer_messages(parts: Iterable[Part | ToolRun]) -> tuple[Message, ...]:
-    """Return the messages that the parts of an answer stand for.
+    """Return the messages of an answer.
 
     Each round is an assistant message with its text, reasoning and calls, followed by one tool
     message per result of a server tool. The client's calls of a round are in the same assistant
-    message as the calls of server tools; their results are not part of the answer.
+    message as the calls of server tools; their results are not part of the answer. Unfinished calls
+    are left out.
 
-    `parts`: the parts of one choice and its server tool calls, in order. A new assistant message
-    starts when text or reasoning follows results, or when the round of the calls changes. Raises
-    nothing; no parts give no messages.
+    `parts`: the parts of one choice and its server tool calls, in order. In each round, the parts
+    of the model precede the server tool calls.
     """
     messages: list[Message] = []
     said: list[Part] = []
@@ -39,9 +39,9 @@ def answer_messages(parts: Iterable[Part | ToolRun]) -> tuple[Message, ...]:
             said.append(part.call)
             results.append(part.result)
             continue
-        # A client's call belongs to the round of the server's calls before it.
-        if results and not isinstance(part, ToolCall):
+        if results:
             end_round()
-        said.append(part)
+        if not isinstance(part, ToolCall) or part.whole:
+            said.append(part)
     end_round()
     return tuple(messages)

@@ -388,8 +388,8 @@ async def test_client_calls_share_the_message_of_the_round() -> None:
     done = PythonActivity(code="1", status="success")
     own = ToolCall("call_own", "weather", "{}")
     script = playing(
-        [PartStarted(0, 1, "tool_call", own.id, own.name), PartEnded(0, 1, own)],
-        call_events(0, 0, PYTHON, PythonActivity(code="1"), done),
+        [PartStarted(0, 0, "tool_call", own.id, own.name), PartEnded(0, 0, own)],
+        call_events(1, 0, PYTHON, PythonActivity(code="1"), done),
         finish="tool_calls",
     )
     result = {"type": "function_call_output", "call_id": own.id, "output": "rain"}
@@ -400,12 +400,12 @@ async def test_client_calls_share_the_message_of_the_round() -> None:
     messages = server.loop.requests[1].messages
     assert messages is not None
     assert [part.name for part in messages[1].parts if isinstance(part, ToolCall)] == [
-        PYTHON.name,
         "weather",
+        PYTHON.name,
     ]
     results = [part for m in messages[2:] for part in m.parts if isinstance(part, ToolResult)]
     assert [(result.call_id, result.name) for result in results] == [
-        ("call_0_0", PYTHON.name),
+        ("call_0_1", PYTHON.name),
         ("call_own", "weather"),
     ]
 

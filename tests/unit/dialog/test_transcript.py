@@ -1,4 +1,4 @@
-"""The messages that an answer with calls of server tools stands for."""
+"""The messages that an answer with calls of server tools contains."""
 
 from __future__ import annotations
 
@@ -69,16 +69,20 @@ def test_rounds_without_text_between_them_stay_separate() -> None:
 
 def test_a_client_call_shares_the_message_of_the_server_calls_of_its_round() -> None:
     own = ToolCall("mine", "f", "{}")
-    before = answer_messages([own, run("a", 0)])
-    after = answer_messages([run("a", 0), own])
-    between = answer_messages([run("a", 0), own, run("b", 0)])
-    assert before == (Message("assistant", (own, call("a"))), result("a"))
-    assert after == (Message("assistant", (call("a"), own)), result("a"))
-    assert between == (
-        Message("assistant", (call("a"), own, call("b"))),
+    same_round = answer_messages([own, run("a", 0)])
+    next_round = answer_messages([run("a", 0), own, run("b", 1)])
+    assert same_round == (Message("assistant", (own, call("a"))), result("a"))
+    assert next_round == (
+        Message("assistant", (call("a"),)),
         result("a"),
+        Message("assistant", (own, call("b"))),
         result("b"),
     )
+
+
+def test_an_unfinished_call_is_left_out() -> None:
+    cut = ToolCall("mine", "f", '{"a": ', whole=False)
+    assert answer_messages([Text("hello"), cut]) == (Message("assistant", (Text("hello"),)),)
 
 
 @st.composite
