@@ -133,7 +133,15 @@ def _shared(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[int
             kept, taken = index + 1, taken + 1
         elif not _hidden(message):
             break
-    return kept, taken
+    return _with_hidden_results(stored, kept), taken
+
+
+def _with_hidden_results(stored: tuple[Message, ...], kept: int) -> int:
+    """Return `kept`, extended by the results of server tools that follow: the client has not seen
+    them and cannot send them."""
+    while 0 < kept < len(stored) and stored[kept].role == "tool":
+        kept += 1
+    return kept
 
 
 def _same(stored: Message, sent: Message) -> bool:
