@@ -28,6 +28,7 @@ def honest_server() -> Any:
     from mcp_types import CallToolResult, ImageContent, TextContent, ToolAnnotations
 
     server = MCPServer("honest", version="1")
+    running: list[int] = []
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def add(a: int, b: int) -> str:
@@ -70,6 +71,16 @@ def honest_server() -> Any:
         return ""
 
     @server.tool()
+    async def crowd() -> str:
+        """Return the number of calls of this tool that run at once."""
+        running.append(1)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        number = len(running)
+        running.pop()
+        return str(number)
+
+    @server.tool()
     async def grow(context: Context) -> str:
         """Add the tool `grown` and tell the client."""
 
@@ -77,7 +88,8 @@ def honest_server() -> Any:
             return "grown"
 
         server.add_tool(grown)
-        await context.session.send_tool_list_changed()
+        await context.notify_tools_changed()  # for clients that listen, in the newest version
+        await context.session.send_tool_list_changed()  # for clients of older versions
         return "done"
 
     return server
