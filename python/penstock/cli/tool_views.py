@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from penstock.dialog.server_tools import (
     CustomActivity,
@@ -94,7 +94,7 @@ def size_text(size: int) -> str:
 
 def read_decision(
     ask: Callable[[str], str],
-) -> tuple[str, str | None, bool]:
+) -> tuple[Literal["approve", "deny"], str | None, bool]:
     """Ask for a decision until the answer is one. Returns (`approve` or `deny`, the message of a
     denial, whether to approve all later calls). The end of input is a denial."""
     while True:
