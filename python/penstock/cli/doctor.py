@@ -43,7 +43,7 @@ def doctor(
 
 def _sandbox_checks() -> list[Check]:
     """Measure the sandbox with default settings, and return a check for each layer."""
-    from penstock.system.agent_facts import sandbox_checks, sandbox_info
+    from penstock.system.agent_facts import LAYER_NAMES, sandbox_checks, sandbox_info
     from penstock.system.checks import Check
 
     settings = SandboxSettings()
@@ -52,11 +52,5 @@ def _sandbox_checks() -> list[Check]:
     except ImportError as error:
         return [Check("sandbox_launcher", "warn", f"cannot be loaded: {error}")]
     found = probe(settings)
-    layers = {
-        "namespaces": found.namespaces,
-        "landlock": found.landlock,
-        "seccomp": found.seccomp,
-        "limits": found.limits,
-        "cgroup": found.cgroup,
-    }
+    layers = {name: getattr(found, name) for name in LAYER_NAMES}
     return sandbox_checks(sandbox_info(settings, layers, found.network, found.missing))

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-import msgspec
-
 from penstock.config import AgentSettings, SandboxSettings
 from penstock.system.checks import Check
+from penstock.system.facts import AgentInfo, McpServerInfo, MissingLayer, SandboxInfo
 
 # Layer -> the cure if it is missing.
 CURES: Final[Mapping[str, str]] = {
@@ -26,50 +25,9 @@ CURES: Final[Mapping[str, str]] = {
     " -p Delegate=yes",
 }
 CURE_OF_OTHERS: Final = "use a newer kernel; --sandbox auto works without this layer"
+LAYER_NAMES: Final = ("namespaces", "landlock", "seccomp", "limits", "cgroup")
 # Layers without which `--sandbox on` starts too.
 OPTIONAL: Final = ("cgroup", "landlock_scopes")
-
-
-class MissingLayer(msgspec.Struct, frozen=True):
-    """A layer of the sandbox that this machine lacks."""
-
-    layer: str
-    reason: str
-
-
-class SandboxInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The sandbox of server tools.
-
-    - `mode`, `profile`: as configured.
-    - `network`: the network that tools really have.
-    - `layers`: the layers that hold.
-    """
-
-    mode: Literal["auto", "on", "off"]
-    profile: Literal["restricted", "developer"]
-    network: Literal["none", "loopback", "full"]
-    layers: tuple[str, ...] = ()
-    missing: tuple[MissingLayer, ...] = ()
-
-
-class McpServerInfo(msgspec.Struct, frozen=True):
-    """An MCP server whose tools are offered. `error`: why it is not connected."""
-
-    name: str
-    connected: bool
-    tools: int
-    error: str | None = None
-
-
-class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that this server runs. `dispatch`: a URL runs the functions of requests."""
-
-    search: bool
-    code_execution: bool
-    shell: bool
-    permission: Literal["auto", "ask", "deny"]
-    dispatch: bool = False
-    mcp_servers: tuple[McpServerInfo, ...] = ()
 
 
 def agent_info(settings: AgentSettings, mcp_servers: tuple[McpServerInfo, ...] = ()) -> AgentInfo:
