@@ -162,7 +162,6 @@ class AgentLoop:
         )
         calls = CallRunner(
             toolbox.tools,
-            request,
             permissions,
             outputs,
             sources.observer,

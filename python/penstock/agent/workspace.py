@@ -96,6 +96,7 @@ class Workspaces:
         container = await self._containers.container(workspace.container_id)
         generation, present = self._present.get(container, (-1, set()))
         if generation != container.generation:
+            workspace.is_new = True
             present = set()
             if workspace.skills:
                 await container.mount_skills(workspace.skills)
@@ -138,7 +139,11 @@ class Workspaces:
 
 
 class Workspace:
-    """The files and the container of one run."""
+    """The files and the container of one run.
+
+    - `is_new`: the container was empty when this run first used it: it has the files of the
+      session, but not the interpreter of earlier runs. Cleared once the model has been told.
+    """
 
     def __init__(
         self,
@@ -153,6 +158,7 @@ class Workspace:
         self._file_ids = file_ids
         self.container_id = container_id
         self.skills = skills
+        self.is_new = False
         self._prepared: Container | None = None
 
     async def container(self) -> Container:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from penstock.cli.agent_setting_options import LOCAL_TOOL_OPTIONS
 from penstock.cli.settings_parameters import CommandSettings, with_settings
 
 PANEL = "Answers"
@@ -16,7 +17,7 @@ def _option(*flags: str, help: str, **details: Any) -> Any:
     return typer.Option(*flags, help=help, rich_help_panel=PANEL, **details)
 
 
-@with_settings(server=False)
+@with_settings(LOCAL_TOOL_OPTIONS)
 def run(
     parsed: CommandSettings,
     text: Annotated[
@@ -53,6 +54,7 @@ def run(
     from penstock.dialog import Limits, ReasoningPolicy
 
     engine_settings = parsed.one_engine()
+    parsed.tools()
     conversation = Conversation(
         system=system,
         limits=Limits(max_tokens=max_tokens, truncate=True),

@@ -17,7 +17,7 @@ from penstock.agent.tools.tool import (
 )
 from penstock.agent.workspace import Workspace
 from penstock.base.errors import ServiceError
-from penstock.dialog import PythonActivity
+from penstock.dialog import GenerateRequest, PythonActivity, ToolCall
 from penstock.sandbox.types import PythonJob, PythonResult
 
 MAX_MODEL_CHARS: Final = 16384
@@ -58,6 +58,9 @@ class ExecutePython:
             result = await container.run_python(job)
         except ServiceError as error:
             return _unavailable(arguments, error.message)
+        if self._workspace.is_new and _has_run(context.request):
+            result = msgspec.structs.replace(result, state_lost=True)
+        self._workspace.is_new = False
         directory = container.working_directory
         return ToolOutcome(
             _activity(arguments, result, directory),
@@ -65,6 +68,12 @@ class ExecutePython:
             is_error=result.status != "success",
             files=output_files(result.files, arguments.outputs),
         )
+
+
+def _has_run(request: GenerateRequest) -> bool:
+    """Whether the interpreter has run in an earlier turn of the conversation."""
+    parts = [part for message in request.messages or () for part in message.parts]
+    return any(isinstance(p, ToolCall) and p.name == EXECUTE_PYTHON.name for p in parts)
 
 
 def _activity(arguments: PythonArguments, result: PythonResult, directory: str) -> PythonActivity:

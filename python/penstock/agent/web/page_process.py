@@ -5,9 +5,9 @@ be stopped nor return an error, and that keeps other threads waiting. So this pr
 bytes of pages into text.
 
 The process writes an empty `PageText` when it is ready. It reads frames from standard input, one
-`PageJob` each, and answers each with a frame: a `PageText`. A frame is a 4-byte little-endian length
-and msgpack. The parent ends this process by closing the pipe, or kills it if a page takes too long.
-The process ends by itself after `IDLE_S` seconds without a page.
+`PageJob` each, and answers each with a frame: a `PageText`. A frame is a 4-byte little-endian
+length and msgpack. The parent ends this process by closing the pipe, or kills it if a page takes
+too long. The process ends by itself after `IDLE_S` seconds without a page.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class ApiProcess:
             if model.status == "loaded" and model.embeds:
                 found = await model.embed(request)
                 vectors = np.frombuffer(found.vectors, "<f4").reshape(len(texts), found.width)
-                return vectors.tolist()  # type: ignore[no-any-return]
+                return vectors.tolist()
         raise Unavailable("no embedding model is loaded")
 
     async def _open_store(self) -> None:

@@ -6,14 +6,17 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.agent_events import agent_frame
 from penstock.api.codecs.chat.tool_call_form import CallForm, FunctionCall, ToolCalls
 from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.api.codecs.openai_chunks import ChunkWriter, answer_json
 from penstock.api.codecs.openai_envelope import KEEP_ALIVE, error_frames, token_logprobs
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
+    ApprovalRequired,
     ArgumentsDelta,
     Event,
+    FileProduced,
     GenerateRequest,
     PartEnded,
     PartStarted,
@@ -26,6 +29,8 @@ from penstock.dialog import (
     TextDelta,
     TokenLogprob,
     ToolCall,
+    ToolCalling,
+    ToolCompleted,
     TurnEnded,
 )
 from penstock.dialog.fold import Answer, Choice, FailedRun
@@ -97,6 +102,8 @@ class ChatStream:
                 return self.fail(FailedRun(event))
             case PartEnded():
                 return b""
+            case ToolCalling() | ToolCompleted() | ApprovalRequired() | FileProduced():
+                return agent_frame(event)
 
     def fail(self, error: ServiceError) -> bytes:
         return error_frames(error)

@@ -18,6 +18,7 @@ from penstock.dialog import (
     Reasoning,
     Text,
     ToolCall,
+    ToolRun,
     Usage,
 )
 from penstock.dialog.events import Finish
@@ -37,6 +38,7 @@ STOP_REASONS: Final[dict[Finish, str]] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
+    "rounds": "pause_turn",
     "error": "end_turn",
 }
 
@@ -100,7 +102,7 @@ def error_body(error: ServiceError, request_id: str) -> bytes:
     return orjson.dumps({"type": "error", "error": inner, "request_id": request_id})
 
 
-def _blocks(part: Part) -> list[dict[str, Any]]:
+def _blocks(part: Part | ToolRun) -> list[dict[str, Any]]:
     """Return the content block of a part in a list. Return [] for an empty part and for an
     incomplete tool call: `input` must be a complete object, and clients run every call in a
     message."""

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.agent_events import agent_frame
 from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.api.codecs.messages.encode import (
     error_body,
@@ -16,8 +17,10 @@ from penstock.api.codecs.messages.encode import (
 )
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
+    ApprovalRequired,
     ArgumentsDelta,
     Event,
+    FileProduced,
     GenerateRequest,
     PartEnded,
     PartStarted,
@@ -28,6 +31,8 @@ from penstock.dialog import (
     RunStarted,
     TextDelta,
     ToolCall,
+    ToolCalling,
+    ToolCompleted,
     TurnEnded,
     Usage,
 )
@@ -83,6 +88,8 @@ class MessageStream:
                 return self._end_call(event, call)
             case PartEnded():
                 return self._end(event)
+            case ToolCalling() | ToolCompleted() | ApprovalRequired() | FileProduced():
+                return agent_frame(event)
             case TurnEnded():
                 self._stop = stop_fields(event.finish, event.stop_sequence)
                 return b""
