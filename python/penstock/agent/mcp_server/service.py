@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from penstock import __version__
+from penstock.agent.mcp.package import load_package
 from penstock.agent.mcp.results import shortened
 from penstock.agent.mcp_server.origins import OriginCheck, loopback_checks
 from penstock.agent.tools.tool import (
@@ -24,7 +25,6 @@ from penstock.agent.tools.tool import (
     function_tool,
 )
 from penstock.base.errors import ServiceError
-from penstock.config import SettingsError
 from penstock.dialog import FunctionTool, Permission, PythonActivity
 
 if TYPE_CHECKING:
@@ -134,12 +134,9 @@ class McpService:
 
 
 def _server(list_tools: Any, call_tool: Any) -> Server[Any]:
-    try:
-        from mcp.server.lowlevel import Server
-    except ImportError as error:
-        raise SettingsError(
-            f"--mcp-port needs the package `mcp`: pip install 'penstock[agent]' ({error})"
-        ) from None
+    load_package("--mcp-port")
+    from mcp.server.lowlevel import Server
+
     return Server("penstock", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
