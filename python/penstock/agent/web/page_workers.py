@@ -48,6 +48,7 @@ class PageWorkers:
         self._slots = asyncio.Semaphore(MAX_WORKERS)
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
+        self._ending: set[_Worker] = set()
         self._closed = False
 
     async def text_of(self, job: PageJob) -> PageText:
@@ -66,9 +67,15 @@ class PageWorkers:
     def close(self) -> None:
         """Kill the child processes, also those that are reading a page. May be called again."""
         self._closed = True
-        for worker in (*self._idle, *self._busy):
-            worker.kill()
+        self._ending.update(self._idle, self._busy)
         self._idle.clear()
+        for worker in self._ending:
+            worker.kill()
+
+    async def wait_closed(self) -> None:
+        """Wait until the child processes have ended, after `close`."""
+        while self._ending:
+            await self._ending.pop().end()
 
     async def _ask(self, worker: _Worker, job: PageJob) -> PageText:
         self._busy.add(worker)
