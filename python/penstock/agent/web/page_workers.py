@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from penstock.agent.web.page_process import LENGTH, PageJob, PageText, encode_frame
+from penstock.base.time_limit import within
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +83,8 @@ class PageWorkers:
         try:
             if self._closed:
                 raise PageFailed("the server is shutting down")
-            await asyncio.wait_for(worker.start_up(), START_TIMEOUT_S)
-            answer = await asyncio.wait_for(worker.ask(job), self._page_timeout_s)
+            await within(START_TIMEOUT_S, worker.start_up())
+            answer = await within(self._page_timeout_s, worker.ask(job))
         except asyncio.TimeoutError:
             await worker.end()
             raise PageFailed("it takes too long to read the page") from None

@@ -178,7 +178,11 @@ async def test_external_entities_are_not_loaded(reader: PageReader) -> None:
         a=content(page, "application/xhtml+xml"), b=content(page, "text/html")
     ) as web:
         for path in ("/a", "/b"):
-            assert "root:" not in await read(reader, web.url(path))
+            try:
+                text = await read(reader, web.url(path))
+            except PageFailed as error:
+                text = error.message
+            assert "root:" not in text
         assert len(web.seen) == 2
 
 
