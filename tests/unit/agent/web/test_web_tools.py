@@ -33,6 +33,7 @@ from tests.support.small_web import (
 )
 
 CONTEXT = CallContext("s", "c", 0, ToolCall("id", "name", "{}"), GenerateRequest(messages=()))
+ANY = SearchTool()
 PENSTOCK = "A penstock carries water from the reservoir to the turbine."
 CATS = "Cats sleep for most of the day."
 
@@ -63,7 +64,7 @@ async def run(tool: Any, arguments: str) -> ToolOutcome:
     return outcome
 
 
-async def searched(tools: WebTools, request_tool: SearchTool = SearchTool()) -> ToolOutcome:
+async def searched(tools: WebTools, request_tool: SearchTool = ANY) -> ToolOutcome:
     return await run(tools.tools(request_tool)[0], '{"query": "penstock water"}')
 
 
