@@ -197,8 +197,7 @@ async def test_a_hundred_thousand_files_are_listed_in_part() -> None:
     async with launched() as sandbox:
         await python(
             sandbox,
-            "import os\n"
-            "for i in range(10**5): os.close(os.open(str(i), os.O_CREAT))\n",
+            "import os\nfor i in range(10**5): os.close(os.open(str(i), os.O_CREAT))\n",
         )
         listing = await sandbox.list_files()
     assert listing.truncated
@@ -208,9 +207,7 @@ async def test_a_hundred_thousand_files_are_listed_in_part() -> None:
 async def test_a_deep_folder_does_not_end_the_container(sandbox: Sandbox) -> None:
     await python(
         sandbox,
-        "import os\n"
-        "for i in range(3000):\n"
-        "    os.mkdir('d'); os.chdir('d')\n",
+        "import os\nfor i in range(3000):\n    os.mkdir('d'); os.chdir('d')\n",
     )
     await sandbox.write_file("top.txt", b"1")
     listing = await sandbox.list_files()

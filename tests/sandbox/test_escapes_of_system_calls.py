@@ -112,7 +112,9 @@ async def test_a_call_of_the_32_bit_interface_kills_the_program(sandbox: Sandbox
 async def test_a_program_has_no_rights_and_gets_none(sandbox: Sandbox) -> None:
     status = (await shell(sandbox, "cat /proc/self/status")).stdout
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    assert {fields[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert {fields[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {
+        "0" * 16
+    }
     assert fields["NoNewPrivs"] == "1"
     assert fields["Seccomp"] == "2"
     assert fields["Uid"].split() == ["1000"] * 4
@@ -143,7 +145,11 @@ FAMILIES = {
 
 @pytest.mark.parametrize(
     ("network", "opened"),
-    [("none", set()), ("loopback", {"internet", "internet 6"}), ("full", {"internet", "internet 6"})],
+    [
+        ("none", set()),
+        ("loopback", {"internet", "internet 6"}),
+        ("full", {"internet", "internet 6"}),
+    ],
 )
 async def test_only_the_networks_own_sockets_can_be_opened(
     network: Literal["none", "loopback", "full"], opened: set[str]

@@ -20,12 +20,15 @@ from typing import Literal
 
 import msgspec
 
+import penstock
 from penstock.config.settings import SandboxSettings
 from penstock.sandbox.process import ExitStatus, SandboxProcess, ServerEnds
 from penstock.sandbox.types import Layers
 from penstock.sandbox.wire import MAX_FRAME, MAX_PAYLOAD, Fields, Frame, FrameError, Kind, Payload
 
-BINARY = Path(__file__).resolve().parent.parent / "bin" / "penstock-sandbox"
+# An editable install has the package in several folders; the program is in one of them.
+_PLACES = [Path(folder, "bin", "penstock-sandbox") for folder in penstock.__path__]
+BINARY = next((place for place in _PLACES if place.exists()), _PLACES[0])
 SKILLS = "skills/"
 SKIPPED_FOLDERS = (
     "skills", "__pycache__", "node_modules", "target", "tmp", "temp", "cache", "venv", "env",
@@ -151,7 +154,7 @@ def require_layers(settings: SandboxSettings) -> Layers:
     return layers
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _probe(network: str) -> Layers:
     try:
         result = subprocess.run(
